@@ -1,0 +1,136 @@
+"""Tasks: input/output pairs of grids, split into train (shown with outputs) and test (to be solved)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from arcnb.arc.grids import Grid, GridError, as_grid, grid_lists
+
+
+class TaskError(ValueError):
+    """A task, or a file of tasks, that is not as it should be; the message names file, task and pair."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """An input grid and its output grid; the output of a test pair may be unknown (None)."""
+
+    input: Grid
+    output: Grid | None = None
+
+    def __post_init__(self):
+        for name in ("input", "output"):
+            grid = getattr(self, name)
+            if not (grid is None and name == "output" or _looks_like_grid(grid)):
+                object.__setattr__(self, name, as_grid(grid, name))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pair) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple:
+        return tuple(None if g is None else (g.shape, g.tobytes()) for g in (self.input, self.output))
+
+    def to_dict(self) -> dict:
+        """`{"input": lists, "output": lists}`, without "output" where it is unknown."""
+        mapping = {"input": grid_lists(self.input)}
+        return mapping if self.output is None else {**mapping, "output": grid_lists(self.output)}
+
+
+@dataclass(frozen=True, repr=False)
+class Task:
+    """One ARC task.
+
+    source: where it came from, a phrase. program: Python text of a `transform` that solves it, if known.
+    meta: anything else worth keeping, JSON values only.
+    """
+
+    task_id: str
+    train: tuple[Pair, ...]
+    test: tuple[Pair, ...]
+    source: str | None = None
+    program: str | None = None
+    meta: dict = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def from_dict(cls, task_id: str, mapping: Mapping, where: str = "", **more) -> Task:
+        """A task from its ARC JSON form `{"train": [{"input", "output"}], "test": [{"input", "output"?}]}`.
+
+        Raises `TaskError` naming `where` (a file), the task and the pair. `more` fills the other fields.
+        """
+        name = f"{where}: task {task_id}" if where else f"task {task_id}"
+        if not isinstance(mapping, Mapping):
+            raise TaskError(f"{name}: {type(mapping).__name__} instead of an object with train and test")
+        partitions = {part: _read_pairs(mapping, part, name) for part in ("train", "test")}
+        return cls(task_id, **partitions, **more)
+
+    def to_dict(self) -> dict:
+        """The ARC JSON form: train and test pairs as nested lists, nothing else."""
+        return {part: [pair.to_dict() for pair in getattr(self, part)] for part in ("train", "test")}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the grids, in order; ids, source and program do not enter."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.test):
+            digest.update(b"part %d" % len(part))
+            for pair in part:
+                for grid in (pair.input, pair.output):
+                    digest.update(b"-" if grid is None else b"%dx%d:" % grid.shape + grid.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def inputs(self) -> list[Grid]:
+        """Inputs of the train pairs, then of the test pairs: what a program is run on, in this order."""
+        return [pair.input for pair in (*self.train, *self.test)]
+
+    @property
+    def has_test_outputs(self) -> bool:
+        """Whether every test output is known."""
+        return all(pair.output is not None for pair in self.test)
+
+    def __repr__(self) -> str:
+        known = "" if self.has_test_outputs else ", test outputs unknown"
+        source = f" from {self.source}" if self.source else ""
+        return f"<Task {self.task_id}{source}: {len(self.train)} train, {len(self.test)} test{known}>"
+
+    def _repr_html_(self) -> str:
+        from arcnb.arc.drawing import task_html
+
+        return task_html(self)
+
+
+def _looks_like_grid(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 2
+
+
+def _read_pairs(mapping: Mapping, part: str, name: str) -> tuple[Pair, ...]:
+    pairs = mapping.get(part)
+    if not isinstance(pairs, list | tuple):
+        raise TaskError(f'{name}: "{part}" is {"missing" if pairs is None else "not a list of pairs"}')
+    if not pairs:
+        raise TaskError(f"{name}: no {part} pairs")
+    return tuple(_read_pair(pair, part, f"{name}, {part} pair {i}") for i, pair in enumerate(pairs))
+
+
+def _read_pair(pair: object, part: str, name: str) -> Pair:
+    if not isinstance(pair, Mapping) or "input" not in pair:
+        raise TaskError(f'{name}: has no "input"')
+    output = pair.get("output")
+    if output is None and part == "train":
+        raise TaskError(f'{name}: has no "output"')
+    try:
+        return Pair(
+            as_grid(pair["input"], f"{name} input"),
+            None if output is None else as_grid(output, f"{name} output"),
+        )
+    except GridError as error:
+        raise TaskError(str(error)) from None

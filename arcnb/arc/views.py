@@ -1,0 +1,59 @@
+"""A view: how one prompt shows a task (augmentation, order of the train pairs, which test input).
+
+Every prompt of the project, for sampling, fine-tuning or RL, shows a task through a view, and every
+prediction records its view, so that a prompt can be rebuilt exactly. A view is a function of
+(seed, task, keys): no view depends on what was drawn before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import Pair, Task
+
+# What a view may change of the grids: each entry keeps a part of a full random augmentation.
+AUGMENTATIONS: dict[str, Callable[[Augmentation], Augmentation]] = {
+    "none": lambda drawn: Augmentation(),
+    "geometry": lambda drawn: replace(drawn, color_map=None),
+    "colors": lambda drawn: Augmentation(color_map=drawn.color_map),
+    "all": lambda drawn: drawn,
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """One way to show a task: pair_order holds indices of the train pairs, test_index the shown test pair."""
+
+    augmentation: Augmentation
+    pair_order: tuple[int, ...]
+    test_index: int
+
+    @classmethod
+    def plain(cls, task: Task) -> View:
+        """The task as it is stored: no augmentation, pairs in order, the first test input."""
+        return cls(Augmentation(), tuple(range(len(task.train))), 0)
+
+    @classmethod
+    def sample(
+        cls, task: Task, seed: int, *keys: str | int, augment: str = "all", shuffle: bool = True
+    ) -> View:
+        """Draw the view of (seed, task, keys). `augment` names an entry of AUGMENTATIONS."""
+        if augment not in AUGMENTATIONS:
+            raise ValueError(f"augment must be one of {', '.join(AUGMENTATIONS)}, not {augment!r}")
+        random = rng(seed, "view", task.task_id, *keys)
+        augmentation = AUGMENTATIONS[augment](Augmentation.sample(random))
+        order = [int(i) for i in random.permutation(len(task.train))]
+        test_index = int(random.integers(len(task.test)))
+        return cls(augmentation, tuple(order) if shuffle else tuple(sorted(order)), test_index)
+
+    def apply(self, task: Task) -> Task:
+        """The task as the prompt shows it: train pairs in this order, one test pair, all augmented.
+
+        The shown test pair has no output: a prompt that is built from a view cannot leak it.
+        """
+        train = tuple(task.train[i] for i in self.pair_order)
+        shown = replace(task, train=train, test=(Pair(task.test[self.test_index].input, None),))
+        return self.augmentation.apply_task(shown)
