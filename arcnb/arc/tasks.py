@@ -26,7 +26,7 @@ class Pair:
     def __post_init__(self):
         for name in ("input", "output"):
             grid = getattr(self, name)
-            if not (grid is None and name == "output" or _looks_like_grid(grid)):
+            if not ((grid is None and name == "output") or _looks_like_grid(grid)):
                 object.__setattr__(self, name, as_grid(grid, name))
 
     def __eq__(self, other: object) -> bool:

@@ -1,0 +1,80 @@
+"""Files that are either whole or absent: written under a temporary name, synced, then given their name.
+
+A name that exists is never overwritten. Whoever reads a folder skips the names that `is_temporary`.
+"""
+
+import errno
+import filecmp
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENOTDIR: "a part of its path is a file, not a folder",
+}
+
+
+class PartFileError(ValueError):
+    """A file could not be written; what was there before is untouched."""
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether the name is that of an unfinished file (or hidden, as editors' copies are)."""
+    return path.name.startswith(".")
+
+
+@contextmanager
+def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`; when the block ends well it becomes `path`, complete and on disk.
+
+    Raises FileExistsError when `path` exists by then; with `same_is_fine` only if its bytes differ, so that a
+    notebook may run twice. Raises `PartFileError`, one sentence, when the disk is full or the folder cannot
+    be written. Whatever goes wrong, the temporary file is removed and nothing else has changed.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise _explained(path, error) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)  # mkstemp's files can be read by their owner only
+            os.fsync(file.fileno())
+        _give_name(temporary, path, same_is_fine)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise _explained(path, error) from error
+    finally:
+        os.unlink(temporary)
+
+
+def _give_name(temporary: str, path: Path, same_is_fine: bool) -> None:
+    try:
+        os.link(temporary, path)  # a rename would replace what another process has just written
+    except FileExistsError:
+        if same_is_fine and filecmp.cmp(temporary, path, shallow=False):
+            return
+        raise FileExistsError(f"{path}: exists already and is never overwritten") from None
+    folder = os.open(path.parent, os.O_RDONLY)  # the new name has to reach the disk as well
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _explained(path: Path, error: OSError) -> PartFileError:
+    reason = _REASONS.get(error.errno, error.strerror or str(error))
+    return PartFileError(f"{path}: cannot be written, {reason}; files already there are untouched")

@@ -1,0 +1,198 @@
+"""Prediction sets on disk: a folder of Parquet parts, each written whole and never again.
+
+A part is named `round00003-shard00-of-02-part00000.parquet`. A killed writer leaves at most a hidden temporary
+file, which no reader looks at. When two parts hold the same (task_id, round, index, turn), as after two
+processes did the same shard, readers keep the row of the part whose name sorts first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from arcnb.arc.arrow_grids import grid_type, grids_from_arrow
+from arcnb.arc.part_files import PartFileError, is_temporary, new_file
+from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-part(\d{5})\.parquet")
+
+_TYPES = {
+    "round": pa.int32(), "index": pa.int32(), "turn": pa.int32(), "seed": pa.int64(),
+    "hflip": pa.bool_(), "n_rot90": pa.int8(), "color_map": pa.list_(pa.int8()),
+    "pair_order": pa.list_(pa.int16()), "test_index": pa.int16(),
+    "n_prompt_tokens": pa.int32(), "n_tokens": pa.int32(), "logprob": pa.float64(),
+    "error_line": pa.int32(), "outputs": pa.list_(grid_type()),
+    "train_pixel_score": pa.float64(), "train_correct_grids": pa.float64(), "train_is_correct": pa.int8(),
+    "test_pixel_score": pa.float64(), "test_correct_grids": pa.float64(), "test_is_correct": pa.int8(),
+    "seconds": pa.float64(), "cpu_seconds": pa.float64(),
+}  # fmt: skip
+_REQUIRED = {
+    *KEY_COLUMNS, "task_fingerprint", "seed", "hflip", "n_rot90", "test_index", "model", "completion",
+    "completion_prefix",
+}  # fmt: skip
+
+PREDICTION_SCHEMA = pa.schema(
+    [pa.field(name, _TYPES.get(name, pa.string()), nullable=name not in _REQUIRED) for name in FIELD_NAMES]
+)
+
+
+class PredictionFileError(PartFileError):
+    """A part cannot be written, or is damaged, or is not a part of a prediction set."""
+
+
+class PredictionSet:
+    """The predictions in `folder`, which need not exist before the first part is written."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"<PredictionSet {self.folder}: {len(self.parts())} parts>"
+
+    def __len__(self) -> int:
+        return self._key_table().num_rows
+
+    def parts(self) -> list[Path]:
+        """The complete parts, sorted by name. A Parquet file with another name is refused."""
+        if not self.folder.is_dir():
+            return []
+        parts = sorted(p for p in self.folder.glob("*.parquet") if not is_temporary(p))
+        for part in parts:
+            if not _PART_NAME.fullmatch(part.name):
+                raise PredictionFileError(f"{part}: not named like a part of a prediction set")
+        return parts
+
+    def write_part(
+        self, rows: Iterable[Prediction], round: int, shard: int = 0, n_shards: int = 1
+    ) -> Path | None:
+        """Write predictions as one new part, complete on disk when this returns; its path, None for no rows.
+
+        Raises `PredictionFileError`, in one sentence, when a record does not fit the schema or the file cannot
+        be written (a full disk, say); parts written before stay as they are.
+        """
+        if not 0 <= shard < n_shards:
+            raise PredictionFileError(f"shard {shard} is not one of the {n_shards} shards 0..{n_shards - 1}")
+        table = _to_table(list(rows))
+        if not table.num_rows:
+            return None
+        stem = f"round{round:05d}-shard{shard:02d}-of-{n_shards:02d}"
+        while True:  # another process may take a number between looking and writing
+            number = 1 + max(
+                (int(p.stem[-5:]) for p in self.folder.glob(f"{stem}-part*.parquet")), default=-1
+            )
+            path = self.folder / f"{stem}-part{number:05d}.parquet"
+            try:
+                with new_file(path) as file:
+                    pq.write_table(table, file, compression="zstd")
+                return path
+            except FileExistsError:
+                continue
+            except PartFileError as error:
+                raise PredictionFileError(str(error)) from error
+
+    def read(
+        self, columns: Sequence[str] | None = None, task_ids: Iterable[str] | None = None
+    ) -> pd.DataFrame:
+        """The rows as a data frame, duplicates dropped, in the order of (task_id, round, index, turn).
+
+        columns: names to read (default all); task_ids: only these tasks. `outputs` holds lists of grids.
+        Unknown numbers are NaN and unknown texts are missing values: ask with `.isna()`.
+        """
+        table = self._table(_known(columns), task_ids)
+        frame = (
+            table.drop_columns("outputs").to_pandas()
+            if "outputs" in table.column_names
+            else table.to_pandas()
+        )
+        if "outputs" in table.column_names:
+            frame.insert(table.column_names.index("outputs"), "outputs", _outputs(table["outputs"]))
+        return frame
+
+    def iter_predictions(self, task_ids: Iterable[str] | None = None) -> Iterator[Prediction]:
+        """The records one by one, in the order and with the choice of `read`."""
+        table = self._table(FIELD_NAMES, task_ids)
+        for batch in table.to_batches(max_chunksize=1024):
+            columns = {name: batch[name].to_pylist() for name in FIELD_NAMES if name != "outputs"}
+            columns["outputs"] = _outputs(batch["outputs"])
+            for values in zip(*(columns[name] for name in FIELD_NAMES), strict=True):
+                yield Prediction(*values)
+
+    def done_keys(self) -> set[PredictionKey]:
+        """(task_id, round, index, turn) of every prediction on disk: what a restarted stage leaves out."""
+        table = self._key_table()
+        return set(zip(*(table[name].to_pylist() for name in KEY_COLUMNS), strict=True))
+
+    def _key_table(self) -> pa.Table:
+        return self._table(KEY_COLUMNS, None)
+
+    def _table(self, columns: Sequence[str], task_ids: Iterable[str] | None) -> pa.Table:
+        wanted = [name for name in FIELD_NAMES if name in {*columns, *KEY_COLUMNS}]
+        chosen = None if task_ids is None else pa.array(sorted(set(task_ids)), pa.string())
+        tables = [_read_part(part, wanted, chosen) for part in self.parts()]
+        schema = pa.schema([PREDICTION_SCHEMA.field(name) for name in wanted])
+        table = pa.concat_tables([schema.empty_table(), *tables])
+        return table.take(_first_of_each_key(table)).select(list(columns))
+
+
+def _to_table(predictions: list[Prediction]) -> pa.Table:
+    try:
+        return pa.Table.from_pylist([p.to_row() for p in predictions], schema=PREDICTION_SCHEMA)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
+        for prediction in predictions:
+            try:
+                pa.Table.from_pylist([prediction.to_row()], schema=PREDICTION_SCHEMA)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as reason:
+                raise PredictionFileError(
+                    f"prediction {prediction.id} does not fit the schema: {reason}"
+                ) from None
+        raise error
+
+
+def _read_part(part: Path, columns: list[str], task_ids: pa.Array | None) -> pa.Table:
+    import pyarrow.compute as pc
+
+    try:
+        with pa.OSFile(str(part)) as file:
+            table = pq.ParquetFile(file).read(columns=columns)
+        table = table.select(columns).cast(pa.schema([PREDICTION_SCHEMA.field(name) for name in columns]))
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise PredictionFileError(
+            f"{part}: damaged or not a prediction part ({_first_line(error)})"
+        ) from None
+    return table if task_ids is None else table.filter(pc.is_in(table["task_id"], value_set=task_ids))
+
+
+def _first_of_each_key(table: pa.Table) -> pa.Array:
+    """Row numbers sorted by key, of the first row of each key (rows come in order of part names)."""
+    row = pa.array(range(table.num_rows), pa.int64())
+    keys = table.select(list(KEY_COLUMNS)).append_column("row", row)
+    first = keys.group_by(list(KEY_COLUMNS)).aggregate([("row", "min")])
+    return first.sort_by([(name, "ascending") for name in KEY_COLUMNS])["row_min"]
+
+
+def _outputs(column: pa.Array | pa.ChunkedArray) -> list[list | None]:
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    grids = iter(grids_from_arrow(column.flatten(), "outputs"))
+    lengths = column.value_lengths().to_pylist()
+    return [None if length is None else [next(grids) for _ in range(length)] for length in lengths]
+
+
+def _known(columns: Sequence[str] | None) -> Sequence[str]:
+    unknown = [name for name in columns or () if name not in FIELD_NAMES]
+    if unknown:
+        raise PredictionFileError(
+            f"no column {unknown[0]!r} in a prediction; there are {', '.join(FIELD_NAMES)}"
+        )
+    return FIELD_NAMES if columns is None else columns
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,120 @@
+"""The prediction record: one completion of the model and everything that became of it.
+
+Inference, judging, refinement, rewards, search and evaluation read and write this record and no other. It only
+grows: sampling fills the first half, judging (program, outputs, scores) the second. `PredictionSet`, the
+folder of Parquet parts that holds them, is in prediction_files and can be imported from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.grids import Grid, grid_lists
+
+
+@dataclass
+class Prediction:
+    """One row of a prediction set. None means not known (yet).
+
+    What was asked:
+      task_id, task_fingerprint; round, index, turn: which completion of the task this is;
+      parent: id of the refined prediction; seed of the sampling; hflip, n_rot90, color_map: augmentation of
+      the prompt; pair_order: train pairs in the order shown; test_index: the test input shown; model, adapter.
+    What came back:
+      completion: text, whatever it was; completion_prefix: assistant text that was put before it;
+      n_prompt_tokens, n_tokens; finish_reason ("stop", "length"); logprob: sum over the completion's tokens.
+    What became of it:
+      program: Python text or None; extraction: how it was found, or why not; status: "ok", "no_code", ... of the
+      executor; error_type, error_message, error_line; outputs: grids for train then test inputs in the ORIGINAL
+      frame; fingerprint: of the outputs, only when status is "ok"; the six scores (None where the expected
+      outputs are unknown); seconds (wall) and cpu_seconds of running the program.
+    """
+
+    task_id: str
+    task_fingerprint: str
+    round: int
+    index: int
+    turn: int = 0
+    parent: str | None = None
+    seed: int = 0
+    hflip: bool = False
+    n_rot90: int = 0
+    color_map: list[int] | None = None
+    pair_order: list[int] | None = None
+    test_index: int = 0
+    model: str = ""
+    adapter: str | None = None
+    completion: str = ""
+    completion_prefix: str = ""
+    n_prompt_tokens: int | None = None
+    n_tokens: int | None = None
+    finish_reason: str | None = None
+    logprob: float | None = None
+    program: str | None = None
+    extraction: str | None = None
+    status: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    error_line: int | None = None
+    outputs: list[Grid | None] | None = None
+    fingerprint: str | None = None
+    train_pixel_score: float | None = None
+    train_correct_grids: float | None = None
+    train_is_correct: int | None = None
+    test_pixel_score: float | None = None
+    test_correct_grids: float | None = None
+    test_is_correct: int | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+
+    @property
+    def id(self) -> str:
+        """`task_id/round/index/turn`, unique within a prediction set."""
+        return f"{self.task_id}/{self.round}/{self.index}/{self.turn}"
+
+    @property
+    def key(self) -> PredictionKey:
+        """What `id` says, as a tuple (task_id, round, index, turn)."""
+        return (self.task_id, self.round, self.index, self.turn)
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """The augmentation of the task that the prompt showed."""
+        return Augmentation(self.hflip, self.n_rot90, self.color_map and tuple(self.color_map))
+
+    def to_row(self) -> dict:
+        """A mapping that `PREDICTION_SCHEMA` takes: plain Python values, grids as nested lists."""
+        row = {name: getattr(self, name) for name in FIELD_NAMES}
+        if self.outputs is not None:
+            row["outputs"] = [None if grid is None else grid_lists(grid) for grid in self.outputs]
+        return row
+
+
+PredictionKey = tuple[str, int, int, int]
+FIELD_NAMES = tuple(field.name for field in fields(Prediction))
+KEY_COLUMNS = ("task_id", "round", "index", "turn")
+SCORE_COLUMNS = tuple(
+    f"{part}_{score}"
+    for part in ("train", "test")
+    for score in ("pixel_score", "correct_grids", "is_correct")
+)
+
+
+def output_fingerprint(outputs: Sequence[Grid]) -> str:
+    """SHA-256 (hex) over shape and cells of all outputs, in order: equal outputs, equal fingerprint."""
+    digest = hashlib.sha256()
+    for grid in outputs:
+        digest.update(b"%dx%d:" % grid.shape + grid.tobytes())
+    return digest.hexdigest()
+
+
+def __getattr__(name: str):
+    # pyarrow takes a quarter of a second to import, so what needs it is made on first use.
+    if name in ("PREDICTION_SCHEMA", "PredictionSet", "PredictionFileError"):
+        from arcnb.arc import prediction_files
+
+        return getattr(prediction_files, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
