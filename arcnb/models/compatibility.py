@@ -1,0 +1,149 @@
+"""Does this LoRA adapter belong to this model? Answered from names and shapes, before anything is loaded.
+
+An adapter says which model it was trained on (`base_model_name_or_path`), but folders move and the
+embedded model lives in a different cache on every machine. So a name decides only if it leads somewhere:
+to a folder with other weights, or to another hub id. The shapes of the LoRA matrices decide always;
+they also catch another size, another number of layers and another vocabulary.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from arcnb.models.embedded import FOLDER_NAME, cache_folder
+
+WEIGHTS = "adapter_model.safetensors"
+_EDGE = 1 << 20  # bytes compared at either end of a weight file
+_QUANTIZED_NAMES = ("-unsloth-bnb-4bit", "-bnb-4bit")
+
+
+class AdapterError(ValueError):
+    """An adapter that is missing, damaged, or made for another model."""
+
+
+def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
+    """Raises AdapterError unless the folder `adapter` is a LoRA adapter for the model in folder `model`.
+
+    `model_name` is the name under which the user asked for the model (for hub ids and messages).
+    Models without readable safetensors, or with packed 4-bit weights, are judged by name only.
+    """
+    settings = _adapter_settings(adapter)
+    trained_on = str(settings.get("base_model_name_or_path") or "")
+    shapes = tensor_shapes(adapter / WEIGHTS)
+    if trained_on and _is_other_model(trained_on, model, model_name):
+        raise AdapterError(f"adapter {adapter} was trained on {trained_on}, not on model {model_name!r}")
+    if (problem := _misfit(shapes, _model_shapes(model))) is not None:
+        origin = f" (it was trained on {trained_on})" if trained_on else ""
+        raise AdapterError(f"adapter {adapter} does not fit model {model_name!r}: {problem}{origin}")
+
+
+def adapter_rank(adapter: Path) -> int:
+    """Largest LoRA rank in the adapter's settings (engines reserve memory by it)."""
+    settings = _adapter_settings(adapter)
+    return max([int(settings.get("r", 8)), *map(int, (settings.get("rank_pattern") or {}).values())])
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors in a safetensors file; reads the header only."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise AdapterError(f"{path} is not a readable safetensors file: {error}") from error
+
+
+def _adapter_settings(adapter: Path) -> dict:
+    if not adapter.is_dir():
+        raise AdapterError(f"adapter folder {adapter} does not exist")
+    path = adapter / "adapter_config.json"
+    if not path.is_file() or not (adapter / WEIGHTS).is_file():
+        missing = path.name if not path.is_file() else WEIGHTS
+        raise AdapterError(f"{adapter} is not an adapter folder: {missing} is missing")
+    try:
+        settings = json.loads(path.read_text())
+    except ValueError as error:
+        raise AdapterError(f"{path} is not valid JSON: {error}") from error
+    if settings.get("peft_type", "LORA") != "LORA":
+        raise AdapterError(f"adapter {adapter} is of type {settings['peft_type']}; only LORA is supported")
+    return settings
+
+
+def _is_other_model(trained_on: str, model: Path, model_name: str) -> bool:
+    """Whether the name in the adapter leads to a model that is certainly not the one in `model`."""
+    if trained_on == "default" or Path(trained_on).name == FOLDER_NAME:
+        base = cache_folder() / "models" / FOLDER_NAME
+    else:
+        base = Path(trained_on).expanduser()
+    if base.is_dir():
+        return base.resolve() != model.resolve() and not _same_weights(base, model)
+    both_are_hub_ids = _looks_like_hub_id(trained_on) and _looks_like_hub_id(model_name)
+    return both_are_hub_ids and _bare_name(trained_on) != _bare_name(model_name)
+
+
+def _looks_like_hub_id(name: str) -> bool:
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not os.path.exists(name)
+
+
+def _bare_name(hub_id: str) -> str:
+    """The model's name without organisation and 4-bit suffix: copies of one model differ in those."""
+    name = hub_id.split("/")[-1].lower()
+    for suffix in _QUANTIZED_NAMES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _same_weights(a: Path, b: Path) -> bool:
+    """Whether two model folders hold the same weight files, by names, sizes and both ends of each file."""
+    files_a, files_b = ({p.name: p for p in folder.glob("*.safetensors")} for folder in (a, b))
+    if not files_a or files_a.keys() != files_b.keys():
+        return False
+    return all(_edges(files_a[name]) == _edges(files_b[name]) for name in files_a)
+
+
+def _edges(path: Path) -> tuple[int, bytes, bytes]:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(_EDGE)
+        file.seek(max(0, size - _EDGE))
+        return size, head, file.read()
+
+
+def _model_shapes(model: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the model's tensors by name; empty if not readable (other formats, packed 4 bit)."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(model.glob("*.safetensors")):
+        shapes.update(tensor_shapes(path))
+    if any(name.endswith((".absmax", ".quant_map")) for name in shapes):
+        return {}
+    if shapes and "lm_head.weight" not in shapes and "model.embed_tokens.weight" in shapes:  # tied
+        shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
+    return shapes
+
+
+def _misfit(adapter: dict[str, tuple[int, ...]], model: dict[str, tuple[int, ...]]) -> str | None:
+    """The first adapter tensor that has no place in the model, in words; None if all fit.
+
+    For a layer with weight [out, in], lora_A is [r, in] and lora_B [out, r]; any other tensor replaces
+    one of the model's (modules_to_save) and has its shape.
+    """
+    if not model:
+        return None
+    for name, shape in adapter.items():
+        inner = name.removeprefix("base_model.model.")
+        layer = inner.split(".lora_")[0]
+        target = model.get(f"{layer}.weight" if layer != inner else inner)
+        if target is None:
+            return f"the model has no layer {layer}"
+        if ".lora_A." in inner:
+            fits, wanted = shape[-1] == target[-1], f"[r, {target[-1]}]"
+        elif ".lora_B." in inner:
+            fits, wanted = shape[0] == target[0], f"[{target[0]}, r]"
+        elif ".lora_" in inner:
+            continue  # lora_embedding_*, lora_magnitude_vector: covered by the others of their layer
+        else:
+            fits, wanted = shape == target, str(list(target))
+        if not fits:
+            return f"{inner} has shape {list(shape)}, the model needs {wanted}"
+    return None

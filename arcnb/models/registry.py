@@ -1,0 +1,164 @@
+"""Model and adapter names, as notebooks write them, turned into checked folders.
+
+A model is `default` (the embedded SmolLM2-135M-Instruct), a folder, or a hub id `org/name`, which is
+found in the hub's own cache or downloaded into it. An adapter is nothing (`None`, `""`), `default` (the
+one shipped for the embedded model), or a folder.
+
+    model = resolve_model("default")
+    adapter = resolve_adapter("default", model)
+    tokenizer = load_tokenizer(model)
+
+All checks come before any weight is loaded, and every failure is one sentence.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.models.compatibility import AdapterError, check_adapter
+from arcnb.models.embedded import embedded_model
+
+SHIPPED_ADAPTERS = Path(__file__).parent / "adapters"
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tekken.json",
+)
+_WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+# Pad tokens of the model families, best first; never the end-of-turn token (see load_tokenizer).
+_PAD_TOKENS = (
+    "<|finetune_right_pad_id|>",
+    "<|endoftext|>",
+    "<pad>",
+    "<|pad|>",
+    "[PAD]",
+    "<|PAD_TOKEN|>",
+    "<unk>",
+)
+
+
+class ModelError(ValueError):
+    """A model name that leads to no usable model."""
+
+
+@dataclass(frozen=True)
+class ModelPath:
+    """A model that exists on this machine: the name it was asked for by, and its folder."""
+
+    name: str
+    folder: Path
+
+    @property
+    def path(self) -> str:
+        """The folder as the string that transformers and vLLM take."""
+        return str(self.folder)
+
+    @property
+    def context(self) -> int | None:
+        """Longest sequence, in tokens, that the model was built for; None if its config does not say."""
+        config = json.loads((self.folder / "config.json").read_text())
+        return config.get("max_position_embeddings") or config.get("text_config", {}).get(
+            "max_position_embeddings"
+        )
+
+
+def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> ModelPath:
+    """The checked folder of a model.
+
+    `need_weights=False` accepts a folder with config and tokenizer only (random weights, benchmarks).
+    Raises ModelError (not found, no tokenizer, no weights) or EmbeddedModelError.
+    """
+    if isinstance(name, ModelPath):
+        return name
+    text = str(name)
+    if text == "default":
+        return ModelPath("default", embedded_model())
+    folder = Path(text).expanduser()
+    if not folder.is_dir():
+        if not _HUB_ID.fullmatch(text) or folder.parent.is_dir():
+            raise ModelError(
+                f"model folder {folder} does not exist (and {text!r} is no hub id of the form org/name)"
+            )
+        folder = _from_hub(text)
+    _check_model_folder(folder, need_weights)
+    return ModelPath(text, folder)
+
+
+def resolve_adapter(name: str | Path | None, model: ModelPath) -> Path | None:
+    """Folder of a LoRA adapter that fits `model`; None for `None` or an empty name. Raises AdapterError."""
+    if name is None or str(name) == "":
+        return None
+    if str(name) == "default":
+        folder = SHIPPED_ADAPTERS / "default"
+        if not folder.is_dir():
+            raise AdapterError(
+                "no default adapter is shipped with this version; name an adapter folder or leave it empty"
+            )
+    else:
+        folder = Path(name).expanduser()
+    check_adapter(folder, model.folder, model.name)
+    return folder
+
+
+def load_tokenizer(model: ModelPath):
+    """The model's tokenizer, padding on the left, with a pad token that differs from the end-of-turn token.
+
+    Some published models pad with their end token; training then masks the end of every answer and the
+    model never learns to stop.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model.path)
+    except Exception as error:  # a damaged file surfaces as whatever its first misread field causes
+        raise ModelError(f"the tokenizer in {model.path} cannot be loaded: {_first_line(error)}") from error
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
+        vocabulary = tokenizer.get_vocab()
+        for token in _PAD_TOKENS:
+            if token in vocabulary and vocabulary[token] != tokenizer.eos_token_id:
+                tokenizer.pad_token = token
+                break
+        else:
+            raise ModelError(
+                f"the tokenizer in {model.path} has no pad token that differs from its end token "
+                f"{tokenizer.eos_token!r}; set one in its tokenizer_config.json"
+            )
+    return tokenizer
+
+
+def _check_model_folder(folder: Path, need_weights: bool) -> None:
+    if not (folder / "config.json").is_file():
+        hint = "; it is an adapter folder" if (folder / "adapter_config.json").is_file() else ""
+        raise ModelError(f"{folder} is not a model folder: config.json is missing{hint}")
+    try:
+        json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise ModelError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(f"model folder {folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)})")
+    if need_weights and not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_PATTERNS):
+        raise ModelError(f"model folder {folder} has no weights (*.safetensors)")
+
+
+def _from_hub(hub_id: str) -> Path:
+    """Folder of a hub model in the hub's own cache, downloaded if need be."""
+    from huggingface_hub import snapshot_download
+
+    unused = ["original/*", "*.pth", "*.gguf", "*.onnx", "*.h5", "*.msgpack"]
+    try:
+        return Path(snapshot_download(hub_id, ignore_patterns=unused))
+    except Exception as error:  # the hub client has dozens of error classes, all of which mean: not here
+        raise ModelError(
+            f"model {hub_id!r} is neither a folder nor available from the hub: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line}"

@@ -1,0 +1,181 @@
+"""Names of models and adapters: what resolves, and the sentence for what does not."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from arcnb.models import registry
+from arcnb.models.compatibility import AdapterError, adapter_rank
+from arcnb.models.registry import ModelError, load_tokenizer, resolve_adapter, resolve_model
+from tests.models.conftest import save_random_llama
+
+
+def make_adapter(folder, base: str, hidden: int = 32, layer: int = 1, rank: int = 4, **extra):
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"peft_type": "LORA", "base_model_name_or_path": base, "r": rank}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+    tensors = {
+        f"{name}.lora_A.weight": np.zeros((rank, hidden), np.float32),
+        f"{name}.lora_B.weight": np.zeros((hidden, rank), np.float32),
+        **extra,
+    }
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+def test_default_folder_and_itself_resolve(tiny, embedded):
+    assert resolve_model("default") == embedded
+    assert resolve_model(str(tiny.folder)).folder == tiny.folder
+    assert resolve_model(tiny) is tiny
+    assert tiny.context == 256
+
+
+def test_missing_folder(tmp_path):
+    with pytest.raises(ModelError, match="nowhere does not exist"):
+        resolve_model(tmp_path / "nowhere")
+
+
+def test_hub_id_that_cannot_be_had(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="'nobody/nothing' is neither a folder nor available from the hub"):
+        resolve_model("nobody/nothing")
+
+
+def test_hub_id_resolves_to_the_downloaded_folder(monkeypatch, tiny):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **kw: str(tiny.folder))
+    model = resolve_model("someone/tiny")
+    assert (model.name, model.folder) == ("someone/tiny", tiny.folder)
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("config.json", "config.json is missing"),
+        ("tokenizer.json", "has no tokenizer"),
+        ("model.safetensors", "has no weights"),
+    ],
+)
+def test_incomplete_model_folder_is_refused(tmp_path, tiny, missing, sentence):
+    folder = shutil.copytree(tiny.folder, tmp_path / "model")
+    (folder / missing).unlink()
+    with pytest.raises(ModelError, match=sentence) as caught:
+        resolve_model(folder)
+    assert str(folder) in str(caught.value)
+    if missing == "model.safetensors":
+        assert resolve_model(folder, need_weights=False).folder == folder
+
+
+def test_adapter_folder_given_as_model_is_named_so(tmp_path):
+    with pytest.raises(ModelError, match="it is an adapter folder"):
+        resolve_model(make_adapter(tmp_path / "adapter", "default"))
+
+
+def test_damaged_config_is_one_sentence(tmp_path, tiny):
+    folder = shutil.copytree(tiny.folder, tmp_path / "model")
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="not valid JSON"):
+        resolve_model(folder)
+
+
+def test_pad_token_equal_to_end_token_is_replaced(tmp_path, tiny):
+    folder = shutil.copytree(tiny.folder, tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["pad_token"] = settings["eos_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(resolve_model(folder))
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+    assert tokenizer.padding_side == "left"
+
+
+def test_unreadable_tokenizer_is_one_sentence(tmp_path, tiny):
+    folder = shutil.copytree(tiny.folder, tmp_path / "model")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"tokenizer in .* cannot be loaded"):
+        load_tokenizer(resolve_model(folder))
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_no_adapter(tiny, name):
+    assert resolve_adapter(name, tiny) is None
+
+
+def test_adapter_that_fits_resolves_whatever_its_old_base_was_called(tmp_path, tiny):
+    for i, base in enumerate(("/gone/elsewhere", str(tiny.folder), "org/tiny", "")):
+        adapter = make_adapter(tmp_path / str(i), base)
+        assert resolve_adapter(adapter, tiny) == adapter
+    assert adapter_rank(adapter) == 4
+
+
+def test_default_adapter_not_shipped(monkeypatch, tmp_path, tiny):
+    monkeypatch.setattr(registry, "SHIPPED_ADAPTERS", tmp_path)
+    with pytest.raises(AdapterError, match="no default adapter is shipped"):
+        resolve_adapter("default", tiny)
+
+
+def test_shipped_adapter_if_any_fits_the_embedded_model(embedded):
+    if not (registry.SHIPPED_ADAPTERS / "default").is_dir():
+        pytest.skip("this version ships no adapter")
+    assert resolve_adapter("default", embedded) == registry.SHIPPED_ADAPTERS / "default"
+
+
+def test_adapter_of_another_width_is_refused(tmp_path, tiny):
+    with pytest.raises(AdapterError, match=r"shape \[4, 64\], the model needs \[r, 32\]"):
+        resolve_adapter(make_adapter(tmp_path / "a", "/gone", hidden=64), tiny)
+
+
+def test_adapter_of_a_deeper_model_is_refused(tmp_path, tiny):
+    with pytest.raises(AdapterError, match=r"no layer model\.layers\.9\.self_attn\.q_proj"):
+        resolve_adapter(make_adapter(tmp_path / "a", "/gone", layer=9), tiny)
+
+
+def test_adapter_with_another_vocabulary_is_refused(tmp_path, tiny):
+    head = {"base_model.model.lm_head.weight": np.zeros((7, 32), np.float32)}
+    with pytest.raises(AdapterError, match=r"lm_head\.weight has shape \[7, 32\]"):
+        resolve_adapter(make_adapter(tmp_path / "a", "/gone", **head), tiny)
+
+
+def test_adapter_of_another_model_of_the_same_shape_is_refused_by_name(tmp_path, tiny, embedded):
+    other = save_random_llama(tmp_path / "other")
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (other / "model.safetensors").write_bytes(weights)
+    with pytest.raises(AdapterError, match="was trained on"):
+        resolve_adapter(make_adapter(tmp_path / "a", str(other)), tiny)
+    with pytest.raises(AdapterError, match="trained on default, not on"):
+        resolve_adapter(make_adapter(tmp_path / "b", "default"), tiny)
+
+
+def test_adapter_of_a_copied_model_is_accepted(tmp_path, tiny):
+    copy = shutil.copytree(tiny.folder, tmp_path / "copy")
+    resolve_adapter(make_adapter(tmp_path / "a", str(copy)), tiny)
+
+
+def test_hub_names_are_compared_without_owner_and_packing(tmp_path, tiny):
+    named = registry.ModelPath("meta-llama/Llama-3.1-8B", tiny.folder)
+    resolve_adapter(make_adapter(tmp_path / "a", "unsloth/Llama-3.1-8B-bnb-4bit"), named)
+    with pytest.raises(AdapterError, match="was trained on other/Model"):
+        resolve_adapter(make_adapter(tmp_path / "b", "other/Model"), named)
+
+
+@pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
+def test_incomplete_adapter_is_refused(tmp_path, tiny, missing):
+    adapter = make_adapter(tmp_path / "a", "/gone")
+    (adapter / missing).unlink()
+    with pytest.raises(AdapterError, match=f"{missing} is missing"):
+        resolve_adapter(adapter, tiny)
+    with pytest.raises(AdapterError, match="does not exist"):
+        resolve_adapter(tmp_path / "nowhere", tiny)
+
+
+def test_truncated_adapter_is_refused(tmp_path, tiny):
+    adapter = make_adapter(tmp_path / "a", "/gone")
+    weights = (adapter / "adapter_model.safetensors").read_bytes()
+    (adapter / "adapter_model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(AdapterError, match="not a readable safetensors file"):
+        resolve_adapter(adapter, tiny)
