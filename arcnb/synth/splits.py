@@ -1,0 +1,54 @@
+"""What is held out of training, written down once.
+
+`data/training_split.json` lists 320 trainable and 80 held-out ids of the 400 ARC-AGI-1 training tasks. It
+was made by `training_split(seed=0)`; a test compares the two, so that neither can drift.
+"""
+
+import hashlib
+import json
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+
+N_HELD_OUT = 80
+
+# How many train pairs the 2,261 public ARC tasks have: number of pairs -> tasks.
+TRAIN_PAIR_COUNTS = {2: 355, 3: 1281, 4: 433, 5: 123, 6: 43, 7: 17, 8: 6, 10: 2}
+
+# Families of the DSL's task generators that never enter training data (evaluation loss is measured on them).
+HELD_OUT_FAMILIES = ("sorting", "partitions")
+
+
+class TrainingSplit(NamedTuple):
+    """Sorted task ids of ARC-AGI-1 training: those that may be trained on, and those that may not."""
+
+    trainable: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+
+def training_split(seed: int = 0) -> TrainingSplit:
+    """320 trainable and 80 held-out ids: the 80 whose SHA-256 of "seed:id" is smallest are held out."""
+    ids = [task_id for part in _stored_split() for task_id in part]
+    by_hash = sorted(ids, key=lambda task_id: hashlib.sha256(f"{seed}:{task_id}".encode()).hexdigest())
+    return TrainingSplit(tuple(sorted(by_hash[N_HELD_OUT:])), tuple(sorted(by_hash[:N_HELD_OUT])))
+
+
+@cache
+def _stored_split() -> TrainingSplit:
+    text = resources.files("arcnb.synth").joinpath("data/training_split.json").read_text()
+    stored = json.loads(text)
+    return TrainingSplit(tuple(stored["trainable"]), tuple(stored["held_out"]))
+
+
+HELD_OUT_TRAINING: tuple[str, ...] = _stored_split().held_out
+
+
+def draw_n_train(generator: np.random.Generator, most: int = 10) -> int:
+    """A number of train pairs, 2..`most`, distributed as in ARC; ValueError when `most` is below 2."""
+    if most < 2:
+        raise ValueError(f"at least 2 train pairs are needed, not {most}")
+    counts = {n: weight for n, weight in TRAIN_PAIR_COUNTS.items() if n <= most}
+    weights = np.array(list(counts.values()), dtype=float)
+    return int(generator.choice(list(counts), p=weights / weights.sum()))
