@@ -1,0 +1,87 @@
+"""Parsing of programs that nobody vouches for, in our own process.
+
+`ast.parse` itself can be attacked: a megabyte of brackets, a chain of a hundred thousand minus signs or a
+null byte ends in MemoryError, RecursionError, ValueError or, on a small thread stack, in a crash of the
+interpreter. `parse_program` looks at length and nesting first and turns every refusal into one exception.
+Nothing is compiled or executed here. With these limits the parser needs less than 1 MB of stack.
+"""
+
+import ast
+import re
+import warnings
+
+MAX_SOURCE = 100_000  # characters; the longest honest program seen has about 15,000
+MAX_NESTING = 100  # open brackets; CPython itself stops at 200
+MAX_CHAIN = 100  # prefix operators in a row: each is one level of recursion in the parser
+
+FILE_NAME = "<program>"
+
+_BRACKET = re.compile(r"[()\[\]{}]")
+_CHAIN = re.compile(rf"(?:(?:[-+~]|not\b|await\b|lambda\b[^:\n]{{0,40}}:)\s*){{{MAX_CHAIN}}}")
+
+# The parser warns about "\d" and the like. Those are the program's business and must neither reach our
+# stderr nor, under -W error, become syntax errors; `catch_warnings` would not be safe in threads.
+for _category in (SyntaxWarning, DeprecationWarning):
+    warnings.filterwarnings("ignore", category=_category, module=re.escape(FILE_NAME))
+
+
+class ProgramSyntaxError(ValueError):
+    """The text is no Python program; `line` is 1-based, 0 when it concerns the whole text."""
+
+    def __init__(self, message: str, line: int = 0):
+        super().__init__(message)
+        self.line = line
+
+
+def parse_program(source: str) -> ast.Module:
+    """Syntax tree of `source`, or ProgramSyntaxError whatever is wrong with it."""
+    if len(source) > MAX_SOURCE:
+        raise ProgramSyntaxError(f"source too long: {len(source)} characters, at most {MAX_SOURCE}")
+    nesting = _nesting(source)
+    if nesting > MAX_NESTING:
+        raise ProgramSyntaxError(f"brackets nested too deeply: {nesting}, at most {MAX_NESTING}")
+    if _CHAIN.search(source):
+        raise ProgramSyntaxError(f"more than {MAX_CHAIN} prefix operators in a row")
+    try:
+        return ast.parse(source, filename=FILE_NAME)
+    except SyntaxError as error:
+        raise ProgramSyntaxError(error.msg or "invalid syntax", error.lineno or 0) from None
+    except RecursionError:
+        raise ProgramSyntaxError("expression nested too deeply") from None
+    except MemoryError:
+        raise ProgramSyntaxError("too complex for the parser") from None
+    except ValueError as error:  # null bytes (Python 3.11), lone surrogates, huge integer literals
+        raise ProgramSyntaxError(str(error)) from None
+
+
+def _nesting(source: str) -> int:
+    """Largest number of brackets open at once; those in strings and comments count too."""
+    depth = deepest = 0
+    for match in _BRACKET.finditer(source):
+        if match[0] in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth = max(0, depth - 1)
+    return deepest
+
+
+def top_level_names(tree: ast.Module) -> set[str]:
+    """Names that running the module body binds: functions, classes, assignments, imports.
+
+    Looks into `if`, `try`, `with` and loops at module level, not into functions. A star import may bind
+    anything and is not counted.
+    """
+    names: set[str] = set()
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            todo.extend(ast.iter_child_nodes(node))
+    return names
