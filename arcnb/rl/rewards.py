@@ -1,0 +1,110 @@
+"""Rewards of one judged prediction, as schemes over small bounded terms.
+
+A scheme is a function of the scores on the prediction record and of the number of train and test
+pairs; `SCHEMES` lists them side by side, so comparing them is a loop. `solved` is a flag of its own
+and never read off the number. The four schemes of the reference study are kept under their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from arcnb.arc.predictions import Prediction
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a scheme may look at. Means over a partition's grids, in [0, 1]; None where unknown."""
+
+    has_program: bool
+    has_outputs: bool
+    train_correct: float
+    test_correct: float | None
+    train_pixel: float
+    test_pixel: float | None
+    n_train: int
+    n_test: int
+
+    @classmethod
+    def of(cls, prediction: Prediction, n_train: int, n_test: int) -> Scores:
+        """The scores of a judged prediction of a task with n_train and n_test pairs."""
+        return cls(
+            has_program=prediction.program is not None,
+            has_outputs=prediction.status == "ok",
+            train_correct=prediction.train_correct_grids or 0.0,
+            test_correct=prediction.test_correct_grids,
+            train_pixel=prediction.train_pixel_score or 0.0,
+            test_pixel=prediction.test_pixel_score,
+            n_train=n_train,
+            n_test=n_test,
+        )
+
+    @property
+    def correct(self) -> float:
+        """Share of all grids that are right; a test partition without known outputs counts 0."""
+        right = self.train_correct * self.n_train + (self.test_correct or 0.0) * self.n_test
+        return right / (self.n_train + self.n_test)
+
+    @property
+    def pixel(self) -> float:
+        """Mean pixel similarity over all grids; a test partition without known outputs counts 0."""
+        score = self.train_pixel * self.n_train + (self.test_pixel or 0.0) * self.n_test
+        return score / (self.n_train + self.n_test)
+
+    @property
+    def known_correct(self) -> float:
+        """Share of right grids among those whose expected output is known."""
+        return self.correct if self.test_correct is not None else self.train_correct
+
+
+def arc_v1(scores: Scores) -> float:
+    """1 for valid outputs + 8 x share of right grids + mean pixel similarity; range [0, 10]."""
+    return 1 + 8 * scores.correct + scores.pixel if scores.has_outputs else 0.0
+
+
+def arc_v2_no_pixel_score(scores: Scores) -> float:
+    """1 for valid outputs + 9 x share of right grids; range [0, 10]."""
+    return 1 + 9 * scores.correct if scores.has_outputs else 0.0
+
+
+def legacy_parse_penalty(scores: Scores) -> float:
+    """arc-v1 with -1 where there is no program; range [-1, 10]."""
+    return arc_v1(scores) if scores.has_program else -1.0
+
+
+def legacy_sum(scores: Scores) -> float:
+    """Train share + test share of right grids, -1 where there is no program; range [-1, 2]."""
+    if not scores.has_program:
+        return -1.0
+    return scores.train_correct + (scores.test_correct or 0.0) if scores.has_outputs else 0.0
+
+
+def known_grids(scores: Scores) -> float:
+    """0.1 for valid outputs + 0.9 x share of right grids among those known; range [0, 1].
+
+    A perfect program earns the top also where test outputs are unknown, unlike the study's schemes.
+    """
+    return 0.1 + 0.9 * scores.known_correct if scores.has_outputs else 0.0
+
+
+SCHEMES: dict[str, Callable[[Scores], float]] = {
+    "arc-v1": arc_v1,
+    "simplified": arc_v1,  # the study's other name for it
+    "arc-v2-no-pixel-score": arc_v2_no_pixel_score,
+    "legacy-parse-penalty": legacy_parse_penalty,
+    "legacy-sum": legacy_sum,
+    "known-grids": known_grids,
+}
+
+
+def reward_scheme(name: str) -> Callable[[Scores], float]:
+    """The scheme of that name. ValueError names the schemes there are."""
+    if name not in SCHEMES:
+        raise ValueError(f"reward scheme {name!r} does not exist; there are {', '.join(SCHEMES)}")
+    return SCHEMES[name]
+
+
+def is_solved(prediction: Prediction) -> bool:
+    """Whether the program is right on every grid whose expected output is known."""
+    return bool(prediction.train_is_correct) and prediction.test_is_correct in (None, True, 1)

@@ -1,0 +1,58 @@
+"""Reward schemes against the golden vectors and their stated ranges. Run: pytest tests/rl/test_rl_rewards.py"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arcnb.rl.rewards import SCHEMES, Scores, reward_scheme
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "arc25_rewards.json").read_text())["cases"]
+REWARD_CASES = [case for case in CASES if case["fn"] == "reward"]
+RANGES = {
+    "arc-v1": (0, 10),
+    "simplified": (0, 10),
+    "arc-v2-no-pixel-score": (0, 10),
+    "legacy-parse-penalty": (-1, 10),
+    "legacy-sum": (-1, 2),
+    "known-grids": (0, 1),
+}
+
+
+def scores_of(result, n_train, n_test):
+    return Scores(
+        has_program="code" in result,
+        has_outputs="train_correct_grids" in result,
+        train_correct=result.get("train_correct_grids", 0.0),
+        test_correct=result.get("test_correct_grids"),
+        train_pixel=result.get("train_pixel_score", 0.0),
+        test_pixel=result.get("test_pixel_score"),
+        n_train=n_train,
+        n_test=n_test,
+    )
+
+
+@pytest.mark.parametrize("case", REWARD_CASES, ids=lambda case: case["id"])
+def test_reward_agrees_with_the_golden_vector(case):
+    args = case["args"]
+    if "raises" in case["expect"]:
+        with pytest.raises(ValueError, match="does not exist"):
+            reward_scheme(args["scheme"])
+        return
+    scores = scores_of(args["result"], args["n_train"], args["n_test"])
+    assert reward_scheme(args["scheme"])(scores) == pytest.approx(case["expect"]["value"], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_stays_in_its_range_and_tops_out_for_a_perfect_program(name):
+    low, high = RANGES[name]
+    worst = Scores(False, False, 0.0, None, 0.0, None, 3, 1)
+    perfect = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
+    middling = Scores(True, True, 1 / 3, 0.0, 0.7, 0.5, 3, 1)
+    assert (
+        low <= SCHEMES[name](worst) < SCHEMES[name](middling) < SCHEMES[name](perfect) == pytest.approx(high)
+    )
+
+
+def test_known_grids_gives_the_top_where_test_outputs_are_unknown():
+    assert SCHEMES["known-grids"](Scores(True, True, 1.0, None, 1.0, None, 3, 1)) == pytest.approx(1.0)
