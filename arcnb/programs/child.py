@@ -1,0 +1,180 @@
+"""What happens inside the sandboxed child: compile a program, call it on its inputs, write the verdict.
+
+Nothing here is trusted by anyone outside: a program may have replaced any of it by the time it runs. The
+server checks the length of what arrives, the executor checks every cell again (``wire.parse_record``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+import types
+
+import numpy as np
+
+from arcnb.programs import wire
+
+PROGRAM_FILE = "<program>"
+MAX_SIDE = wire.MAX_SIDE
+
+
+class OutputError(ValueError):
+    """A returned value that is no grid."""
+
+
+def new_namespace(names: dict) -> dict:
+    """A fresh module for a program to run in, registered because dataclasses look their module up."""
+    module = types.ModuleType("program")
+    sys.modules["program"] = module
+    module.__dict__.update(names)
+    return module.__dict__
+
+
+def output_bytes(value: object) -> bytes:
+    """A returned value as height, width and cells, or ``OutputError``.
+
+    Arrays and nested lists or tuples of integers 0..9 pass, 2-D and 1..30 a side; integral floats pass
+    because ``np.zeros`` makes floats. Fractions, NaN, strings, booleans and None are refused: such a grid
+    can never be right, and casting would hide it (256 becomes 0, -0.9 becomes 0).
+    """
+    if isinstance(value, np.ndarray):
+        array = value if type(value) is np.ndarray else np.array(value, subok=False)
+        if array.dtype.kind == "O":
+            value = array.tolist()
+        else:
+            return _array_bytes(array)
+    if type(value) not in (list, tuple):
+        raise OutputError(f"returned {type(value).__name__}, not a grid")
+    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in value]
+    if not 0 < len(rows) <= MAX_SIDE:
+        raise OutputError(f"returned {len(rows)} rows, not 1..{MAX_SIDE}")
+    kinds: set[type] = set()
+    for row in rows:
+        if type(row) not in (list, tuple):
+            raise OutputError(f"a row is {type(row).__name__}, not a list of cells")
+        if len(row) != len(rows[0]):
+            raise OutputError(f"rows of {len(rows[0])} and of {len(row)} cells")
+        kinds.update(map(type, row))
+    width = len(rows[0])
+    if not 0 < width <= MAX_SIDE:
+        raise OutputError(f"returned rows of {width} cells, not 1..{MAX_SIDE}")
+    cells = list(itertools.chain.from_iterable(rows))
+    if kinds != {int}:
+        cells = [_cell(cell) for cell in cells]
+    if min(cells) < 0 or max(cells) > 9:
+        raise OutputError(f"cell {next(c for c in cells if not 0 <= c <= 9)} is outside 0..9")
+    return bytes((len(rows), width)) + bytes(cells)
+
+
+def _array_bytes(array: np.ndarray) -> bytes:
+    kind = array.dtype.kind
+    if array.ndim != 2:
+        raise OutputError(f"returned an array of {array.ndim} dimensions, not 2")
+    height, width = array.shape
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
+        raise OutputError(f"returned a {height}x{width} array, sides must be 1..{MAX_SIDE}")
+    if kind not in "iuf":
+        raise OutputError(f"returned an array of {array.dtype.name}, not of integers")
+    low, high = array.min(), array.max()
+    if not (low >= 0 and high <= 9):
+        raise OutputError(f"cells {low}..{high} are outside 0..9")
+    cells = array.astype(np.uint8)
+    if kind == "f" and not (cells == array).all():
+        raise OutputError("cells with fractions")
+    return bytes((height, width)) + cells.tobytes()
+
+
+def _cell(value: object) -> int:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise OutputError(f"a cell is {type(value).__name__}, not an integer")
+    if value != value or value in (float("inf"), float("-inf")) or int(value) != value:
+        raise OutputError(f"cell {value} is no integer")
+    return int(value)
+
+
+def _failure(index: int, status: str, error: BaseException) -> bytes:
+    """The record of an exception; its text may come from hostile code, so nothing about it is taken for granted."""
+    try:
+        message = str(error)
+    except BaseException:
+        message = "(no message)"
+    line = error.lineno if isinstance(error, SyntaxError) and status == "syntax" else None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == PROGRAM_FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return wire.encode_record(
+        index, status, (), str(type(error).__name__), str(message), line if isinstance(line, int) else None
+    )
+
+
+def compile_program(program: bytes) -> types.CodeType:
+    """Source to code. Decoded first, so that a coding cookie in a comment cannot turn comments into code."""
+    return compile(program.decode("utf-8", "surrogatepass"), PROGRAM_FILE, "exec", dont_inherit=True)
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "memory"
+    if isinstance(error, PermissionError):
+        return "unsafe"
+    return "error"
+
+
+def run_code(index: int, code: types.CodeType, grids: list, entry: str, namespace: dict, progress) -> bytes:
+    """Execute a program's module, call its entry function on every grid, return the record.
+
+    ``progress(number)`` is called before input ``number`` (from 1) so that the parent can time it.
+    """
+    try:
+        exec(code, namespace)
+        transform = namespace.get(entry)
+        if not callable(transform):
+            raise NameError(f"the program does not define {entry}", name=entry)
+    except BaseException as error:
+        return _failure(index, _status_of(error), error)
+    outputs = []
+    for number, (height, width, cells) in enumerate(grids, 1):
+        grid = np.frombuffer(cells, np.uint8).reshape(height, width).astype(np.int64)
+        progress(number)
+        try:
+            value = transform(grid)
+        except BaseException as error:
+            return _failure(index, _status_of(error), error)
+        try:
+            outputs.append(output_bytes(value))
+        except MemoryError as error:
+            return _failure(index, "memory", error)
+        except BaseException as error:
+            return wire.encode_record(
+                index, "invalid_output", (), "OutputError", f"input {number}: {error}"[:300]
+            )
+    return wire.encode_record(index, "ok", outputs)
+
+
+def run_alone(index: int, program: bytes, grids: list, entry: str, names: dict, progress) -> bytes:
+    """The record of one program in a process of its own."""
+    try:
+        code = compile_program(program)
+    except MemoryError as error:
+        return _failure(index, "memory", error)
+    except BaseException as error:
+        return _failure(index, "syntax", error)
+    return run_code(index, code, grids, entry, new_namespace(names), progress)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything; a pipe takes at most its capacity at a time."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def clock() -> tuple[float, float]:
+    """Wall and processor seconds now."""
+    return time.monotonic(), time.process_time()

@@ -1,0 +1,87 @@
+"""What a program may use, what is asked of the executor, and what it answers.
+
+``Limits`` bound one program, a ``Job`` is one program with its inputs, an ``Execution`` is the verdict.
+All three are frozen: a job can be hashed, compared and sent to another thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Grid = np.ndarray
+
+STATUSES = (
+    "ok",  # every input has one valid output
+    "no_code",  # there was no program to run
+    "unsafe",  # it died of trying something the sandbox forbids (a file, a process, the network)
+    "syntax",  # it does not compile
+    "error",  # it raised, or does not define the entry function
+    "timeout",  # an input or the whole program ran out of time
+    "memory",  # it ran out of memory
+    "output_limit",  # it wrote more than a result may hold
+    "invalid_output",  # an output is no grid of 1..30 by 1..30 integers 0..9
+    "nondeterministic",  # a second run, isolated and in another order, gave other outputs
+    "crashed",  # its process died or answered nonsense
+)
+
+
+class LimitsError(ValueError):
+    """A limit that cannot be kept; the message names the parameter and its value."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The bounds of one program.
+
+    ``seconds`` is wall time for the whole program (importing, defining, all inputs), ``seconds_per_input`` wall
+    time for one call; both may be fractions. ``memory_mb`` is address space beyond what the warm interpreter
+    holds, in MiB. ``output_mb`` bounds what one program may send back, in MiB. With ``fresh_calls`` each input
+    is answered in a process of its own, so that a program cannot count calls or keep state between them. With
+    ``check_determinism`` a program that succeeds is run again, isolated, in an interpreter with another hash
+    seed and other numpy and random seeds, its inputs in reverse order.
+    """
+
+    seconds: float = 5.0
+    seconds_per_input: float = 1.0
+    memory_mb: int = 512
+    output_mb: float = 4.0
+    fresh_calls: bool = False
+    check_determinism: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "seconds_per_input", "memory_mb", "output_mb"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+                raise LimitsError(f"{name} must be a number between 0 and 1,000,000, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program and the grids it is called on; ``key`` is the caller's and comes back with the verdict."""
+
+    program: str | None
+    inputs: tuple[Grid, ...]
+    limits: Limits | None = None
+    key: object = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The verdict on one job.
+
+    ``outputs`` holds one uint8 grid an input, in order, when ``status`` is ``ok``, else None. ``error_line`` is a
+    line of the program. ``seconds`` is wall time, ``cpu_seconds`` processor time, ``memory_mb`` the peak resident
+    memory of the process that ran the program beyond the warm interpreter's, in MiB (an upper bound in batches).
+    """
+
+    status: str
+    outputs: tuple[Grid, ...] | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    error_line: int | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_mb: float = 0.0
+    key: object = None

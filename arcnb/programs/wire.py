@@ -1,0 +1,191 @@
+"""The bytes that executor, server and sandboxed child exchange: structs and raw cells, never pickles.
+
+Two messages exist. A *task* goes from the executor to a server: limits, then programs with their inputs. A
+*record* comes back: the verdict on one program, with its outputs. A record is written by the child that ran
+the program, so whoever reads one treats every byte as forged until ``parse_record`` has checked it.
+
+    task    u32 length | TASK header | per job: u32 program length, u16 inputs, program, inputs as grids
+    record  RECORD header | error type | error message | outputs as grids
+    grid    u8 height | u8 width | height * width cells, one byte each
+    reply   u32 length | u8 last | records
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+LENGTH = struct.Struct("<I")
+# lane, fresh calls, reversed inputs, jobs, seconds, seconds per input, memory MB, output bytes, seed
+TASK = struct.Struct("<B??HddIIq")
+JOB = struct.Struct("<IH")
+# payload length after this header, job index, status, outputs, error line (0 = none),
+# wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
+RECORD = struct.Struct("<IHBHIddfHH")
+
+BATCH, ISOLATED = 0, 1
+
+# Verdicts that travel as one byte; the last four are orders to the executor, not verdicts.
+STATUS_CODES = (
+    "ok",
+    "unsafe",
+    "syntax",
+    "error",
+    "timeout",
+    "memory",
+    "output_limit",
+    "invalid_output",
+    "crashed",
+    "lost",  # the process died through no fault of the program: run it again
+    "isolate",  # not for a batch: run it in a process of its own
+    "slow",  # takes longer than a batch waits: run it in a process of its own, after the quick ones
+    "common",  # uses names of the library `common` without importing it
+)
+CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
+
+MAX_TYPE, MAX_MESSAGE, MAX_SIDE = 100, 300, 30
+_DIGITS = bytes(range(10))
+
+
+class WireError(ValueError):
+    """Bytes that are no record; the message says what is wrong."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One verdict as it crosses the wire; ``outputs`` are uint8 grids."""
+
+    index: int
+    status: str
+    outputs: tuple[np.ndarray, ...]
+    error_type: str | None
+    error_message: str | None
+    error_line: int | None
+    seconds: float
+    cpu_seconds: float
+    memory_mb: float
+
+
+def encode_grid(grid: np.ndarray) -> bytes:
+    """Height, width and cells of a 2-D uint8 array."""
+    return bytes(grid.shape) + grid.tobytes()
+
+
+def encode_job(program: bytes, grids: list[bytes]) -> bytes:
+    """One job of a task; ``grids`` come from ``encode_grid``."""
+    return JOB.pack(len(program), len(grids)) + program + b"".join(grids)
+
+
+def encode_task(
+    jobs: list[bytes],
+    *,
+    lane: int,
+    seconds: float,
+    seconds_per_input: float,
+    memory_mb: int,
+    output_bytes: int,
+    fresh_calls: bool = False,
+    reverse: bool = False,
+    seed: int = 0,
+) -> bytes:
+    """A task with its length in front; ``jobs`` come from ``encode_job``."""
+    header = TASK.pack(
+        lane, fresh_calls, reverse, len(jobs), seconds, seconds_per_input, memory_mb, output_bytes, seed
+    )
+    body = b"".join([header, *jobs])
+    return LENGTH.pack(len(body)) + body
+
+
+def decode_jobs(task: memoryview, count: int) -> list[tuple[bytes, list[tuple[int, int, bytes]]]]:
+    """Programs and inputs of a task (its length already taken off); trusted bytes, checked by slicing only."""
+    jobs, at = [], TASK.size
+    for _ in range(count):
+        program_length, n_inputs = JOB.unpack_from(task, at)
+        at += JOB.size
+        program = bytes(task[at : at + program_length])
+        at += program_length
+        grids = []
+        for _ in range(n_inputs):
+            height, width = task[at], task[at + 1]
+            end = at + 2 + height * width
+            grids.append((height, width, bytes(task[at + 2 : end])))
+            at = end
+        jobs.append((program, grids))
+    return jobs
+
+
+def encode_record(
+    index: int,
+    status: str,
+    outputs: list[bytes] | tuple = (),
+    error_type: str | None = None,
+    error_message: str | None = None,
+    error_line: int | None = None,
+    seconds: float = 0.0,
+    cpu_seconds: float = 0.0,
+    memory_mb: float = 0.0,
+) -> bytes:
+    """A verdict as bytes; ``outputs`` come from ``encode_grid``, texts are cut to what a record may hold."""
+    kind = (error_type or "").encode("utf-8", "replace")[:MAX_TYPE]
+    message = (error_message or "").encode("utf-8", "replace")[:MAX_MESSAGE]
+    payload = b"".join([kind, message, *outputs])
+    return (
+        RECORD.pack(
+            len(payload),
+            index,
+            CODE_OF_STATUS[status],
+            len(outputs),
+            min(error_line or 0, 0xFFFFFFFF),
+            seconds,
+            cpu_seconds,
+            memory_mb,
+            len(kind),
+            len(message),
+        )
+        + payload
+    )
+
+
+def parse_record(data: bytes, at: int = 0) -> tuple[Record, int]:
+    """The record at ``data[at:]`` and where it ends; raises ``WireError`` unless every byte is in order.
+
+    Outputs are checked for 1..30 sides, cells 0..9 and exact length. Whether their number equals the number
+    of inputs is for the caller, who knows the inputs.
+    """
+    try:
+        size, index, code, n_outputs, line, seconds, cpu, memory, n_kind, n_message = RECORD.unpack_from(
+            data, at
+        )
+    except struct.error:
+        raise WireError(f"{len(data) - at} bytes are too few for a record") from None
+    start = at + RECORD.size
+    end = start + size
+    if end > len(data):
+        raise WireError(f"record of {size} bytes, {len(data) - start} present")
+    if code >= len(STATUS_CODES) or n_kind > MAX_TYPE or n_message > MAX_MESSAGE:
+        raise WireError(f"record header out of range (status {code}, texts {n_kind} and {n_message})")
+    kind = bytes(data[start : start + n_kind]).decode("utf-8", "replace") if n_kind else None
+    start += n_kind
+    message = bytes(data[start : start + n_message]).decode("utf-8", "replace") if n_message else None
+    start += n_message
+    outputs = []
+    for number in range(n_outputs):
+        if start + 2 > end:
+            raise WireError(f"output {number} is missing")
+        height, width = data[start], data[start + 1]
+        stop = start + 2 + height * width
+        if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE) or stop > end:
+            raise WireError(f"output {number} claims {height}x{width}")
+        cells = bytes(data[start + 2 : stop])
+        if cells.translate(None, _DIGITS):
+            raise WireError(f"output {number} holds a cell outside 0..9")
+        outputs.append(np.frombuffer(cells, np.uint8).reshape(height, width))
+        start = stop
+    if start != end:
+        raise WireError(f"record has {end - start} bytes left over")
+    record = Record(
+        index, STATUS_CODES[code], tuple(outputs), kind, message, line or None, seconds, cpu, memory
+    )
+    return record, end
