@@ -1,0 +1,35 @@
+"""Task generators of the DSL, a family per module; importing this package fills `rules.GENERATORS`."""
+
+from arcnb.synth.generators import (
+    color,
+    counting,
+    cropping,
+    drawing,
+    filling,
+    geometry,
+    masks,
+    motion,
+    objects,
+    partitions,
+    patterns,
+    scaling,
+    sorting,
+    symmetry,
+)
+
+__all__ = [
+    "color",
+    "counting",
+    "cropping",
+    "drawing",
+    "filling",
+    "geometry",
+    "masks",
+    "motion",
+    "objects",
+    "partitions",
+    "patterns",
+    "scaling",
+    "sorting",
+    "symmetry",
+]

@@ -1,0 +1,133 @@
+"""Rules: what a task generator makes, and the registry of generators.
+
+A generator is a function `(rng) -> Rule`: a program text with constants drawn at random, and a function that
+draws inputs on which the program does something worth showing. Adding one is a function with the decorator
+`@generator(family)` in a module of `arcnb/synth/generators`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from arcnb.arc.grids import Grid, as_grid
+from arcnb.arc.seeds import rng as seeded_rng
+from arcnb.arc.tasks import Pair, Task
+from arcnb.programs import dsl
+from arcnb.synth.inputs import Rng
+from arcnb.synth.splits import draw_n_train
+
+DSL_IMPORT = "from dsl import *\n"
+NUMPY_IMPORT = "import numpy as np\n"
+MAX_TRIES = 30  # draws of a task's rule and inputs until one is worth showing
+
+
+class RuleError(ValueError):
+    """A generator that does not exist, or one that made no usable task; the message names it."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """program: text that defines `transform(grid)` on `dsl`. draw: `(rng) -> input grid`."""
+
+    program: str
+    draw: Callable[[Rng], np.ndarray]
+
+
+@dataclass(frozen=True)
+class TaskGenerator:
+    """A named source of rules; `family` is the module it lives in."""
+
+    name: str
+    family: str
+    make: Callable[[Rng], Rule]
+
+
+GENERATORS: dict[str, TaskGenerator] = {}
+
+
+def generator(family: str) -> Callable:
+    """Register the decorated `(rng) -> Rule` under its own name."""
+
+    def register(make: Callable[[Rng], Rule]) -> Callable[[Rng], Rule]:
+        name = make.__name__
+        if name in GENERATORS:
+            raise RuleError(f"two generators are called {name}")
+        GENERATORS[name] = TaskGenerator(name, family, make)
+        return make
+
+    return register
+
+
+def program(*lines: str) -> str:
+    """Program text with these lines, indented further as they are, as the body of `transform(grid)`."""
+    body = "".join(f"    {line}\n" for line in lines)
+    imports = DSL_IMPORT + (NUMPY_IMPORT if "np." in body else "")
+    return f"{imports}\ndef transform(grid):\n{body}"
+
+
+def compiled(text: str) -> Callable[[np.ndarray], object]:
+    """`transform` of a program made here, in this process: for our own text only, never for a model's."""
+    namespace = {name: getattr(dsl, name) for name in dsl.__all__}
+    exec(compile(text.replace(DSL_IMPORT, "", 1), "<rule>", "exec"), namespace)
+    return namespace["transform"]
+
+
+def rule_task(
+    make: Callable[[Rng], Rule],
+    name: str,
+    family: str,
+    seed: int,
+    index: int,
+    n_train: int | None = None,
+    n_test: int = 1,
+) -> Task:
+    """Task `index` of a generator: rule, inputs and outputs from (name, seed, index) alone.
+
+    n_train: None draws it from ARC's distribution. Inputs are distinct; each pair changes something, and not
+    all outputs are equal. RuleError when 30 tries gave no such task.
+    """
+    for attempt in range(MAX_TRIES):
+        rng = seeded_rng(seed, "dsl task", name, index, attempt)
+        n_pairs = (draw_n_train(rng) if n_train is None else n_train) + n_test
+        rule = make(rng)
+        pairs = _pairs(rule, n_pairs, rng)
+        if pairs is None:
+            continue
+        meta = {"generator": name, "family": family, "seed": seed, "index": index}
+        return Task(
+            f"dsl_{name}_{seed}_{index}",
+            tuple(pairs[:-n_test]),
+            tuple(pairs[-n_test:]),
+            source="dsl",
+            program=rule.program,
+            meta=meta,
+        )
+    raise RuleError(f"generator {name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries")
+
+
+def _pairs(rule: Rule, n: int, rng: Rng) -> list[Pair] | None:
+    """`n` pairs with distinct inputs that each change something, or None when too few draws give one."""
+    transform = compiled(rule.program)
+    found: dict[bytes, Pair] = {}
+    for _ in range(4 * n):
+        pair = _pair(transform, rule.draw(rng))
+        if pair is not None:
+            found.setdefault(bytes(pair.input.shape) + pair.input.tobytes(), pair)
+        if len(found) == n:
+            pairs = list(found.values())
+            return None if _all_equal([pair.output for pair in pairs]) else pairs
+    return None
+
+
+def _pair(transform: Callable, grid: np.ndarray) -> Pair | None:
+    try:
+        output = as_grid(transform(grid.copy()))
+        given = as_grid(grid)
+    except (ValueError, IndexError):  # this input has no object, no content, or the output is too large
+        return None
+    return None if np.array_equal(given, output) else Pair(given, output)
+
+
+def _all_equal(grids: list[Grid]) -> bool:
+    return all(np.array_equal(grid, grids[0]) for grid in grids[1:])
