@@ -37,8 +37,9 @@ def _most_equal_cells(a: Grid, b: Grid) -> int:
     for part, grid in ((masks[:n], a), (masks[n:], b[::-1, ::-1])):
         rows = part[:, : grid.shape[0] * width].reshape(n, grid.shape[0], width)
         rows[:, :, : grid.shape[1]] = grid == colors
-    spectra = fft.rfft(masks)
-    counts = fft.irfft((spectra[:n] * spectra[n:]).sum(axis=0), length)
+    spectra, others = np.split(fft.rfft(masks), 2)
+    spectra *= others
+    counts = fft.irfft(spectra.sum(axis=0), length)
     return round(float(counts.max()))
 
 

@@ -1,0 +1,168 @@
+"""Pass rates with their uncertainty: unbiased pass@k, bootstrap intervals over tasks, paired comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arcnb.arc.metric_tables import LOOSE_COLUMN, TABLE_COLUMNS, MetricsError, aggregate
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RESAMPLES = 2000
+_INTERVAL = (2.5, 97.5)  # percentiles: 95% intervals
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that k of n predictions, drawn without replacement, hold one of the c right ones.
+
+    The unbiased estimator 1 - C(n-c, k) / C(n, k) of Chen et al. 2021, in exact integers.
+    """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise MetricsError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n}, c={c}, k={k}")
+    return 1 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def pass_at_k_curve(
+    frame: pd.DataFrame,
+    ks: Sequence[int] | None = None,
+    seed: int = 0,
+    task_ids: Iterable[str] | Iterable[Task] | None = None,
+    column: str = "is_correct",
+) -> pd.DataFrame:
+    """Columns k, mean, low, high (95%, bootstrap over tasks), n_tasks and n_short.
+
+    ks: default powers of two up to the most predictions of a task, and that number. column: what counts as
+    right, "is_correct" (train and test by one program), "train_is_correct" or "test_is_correct". A task with
+    fewer than k predictions, counted in n_short, enters with those it has, which is a lower bound. Tasks
+    without known test outputs are left out where `column` needs them.
+    """
+    import pandas as pd
+
+    needed = {"is_correct": ["train_is_correct", "test_is_correct"]}.get(column, [column])
+    if not set(needed) <= {"train_is_correct", "test_is_correct"}:
+        raise MetricsError(f"pass@k is of is_correct, train_is_correct or test_is_correct, not {column!r}")
+    table = aggregate(frame, task_ids)
+    table = table[table[column].notna()]
+    right = frame[needed].fillna(0).astype(int).prod(axis=1)
+    n = table["n_preds"].to_numpy(int)
+    c = right.groupby(frame["task_id"].astype(object)).sum().reindex(table.index, fill_value=0).to_numpy(int)
+    if ks is None:
+        most = int(n.max(initial=0))
+        ks = sorted({2**i for i in range(most.bit_length())} | {most} - {0})
+    weights = _resampled_weights(len(table), rng(seed, "pass at k"))
+    rows = []
+    for k in ks:
+        chances = [
+            pass_at_k(a, b, min(k, a)) if a else 0.0 for a, b in zip(n.tolist(), c.tolist(), strict=True)
+        ]
+        rows.append((k, *_mean_and_interval(np.array(chances), weights), len(n), int((n < k).sum())))
+    return pd.DataFrame(rows, columns=["k", "mean", "low", "high", "n_tasks", "n_short"])
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Two prediction sets on the same tasks: b minus a.
+
+    mean_a, mean_b: means of `column` over the tasks; low, high: 95% interval of the difference, by bootstrap
+    over tasks. only_a, only_b: tasks that just one of them solves; p_value: exact McNemar test on these, two
+    sided. n_preds_a, n_preds_b: predictions a task, on average; compare only equal ones.
+    """
+
+    column: str
+    n_tasks: int
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float
+    high: float
+    only_a: int
+    only_b: int
+    p_value: float
+    n_preds_a: float
+    n_preds_b: float
+
+    def __str__(self) -> str:
+        budgets = "" if self.n_preds_a == self.n_preds_b else f", UNEQUAL {self._budgets}"
+        return (
+            f"{self.column} {self.mean_a:.4g} -> {self.mean_b:.4g}: {self.difference:+.4g} "
+            f"(95% {self.low:+.4g} to {self.high:+.4g}) on {self.n_tasks} tasks; solved by the first only "
+            f"{self.only_a}, by the second only {self.only_b}, McNemar p = {self.p_value:.2g}{budgets}"
+        )
+
+    @property
+    def _budgets(self) -> str:
+        return f"predictions a task, {self.n_preds_a:.4g} and {self.n_preds_b:.4g}"
+
+
+def paired_difference(
+    frame_a: pd.DataFrame,
+    frame_b: pd.DataFrame,
+    column: str = "is_correct",
+    seed: int = 0,
+    task_ids: Iterable[str] | Iterable[Task] | None = None,
+) -> PairedDifference:
+    """Compare two sets of predictions task by task, in a column of `aggregate`.
+
+    task_ids: the tasks that count, where those without predictions are unsolved; default the tasks that both
+    frames have. Tasks with unknown values are left out.
+    """
+    if column not in (*TABLE_COLUMNS, LOOSE_COLUMN):
+        raise MetricsError(
+            f"no column {column!r} to compare; there are {', '.join(TABLE_COLUMNS)}, {LOOSE_COLUMN}"
+        )
+    tasks = None if task_ids is None else list(task_ids)
+    a, b = aggregate(frame_a, tasks), aggregate(frame_b, tasks)
+    common = a.index[a.index.isin(b.index)]
+    a, b = a.loc[common], b.loc[common]
+    known = (a[column].notna() & b[column].notna()).to_numpy()
+    a, b = a[known], b[known]
+    if a.empty:
+        raise MetricsError(f"the two prediction sets have no task in common whose {column} is known")
+    solved_a, solved_b = (table["is_correct"].to_numpy() == 1 for table in (a, b))
+    only_a, only_b = int((solved_a & ~solved_b).sum()), int((solved_b & ~solved_a).sum())
+    differences = (b[column] - a[column]).to_numpy(float)
+    weights = _resampled_weights(len(a), rng(seed, "paired difference", column))
+    difference, low, high = _mean_and_interval(differences, weights)
+    return PairedDifference(
+        column=column,
+        n_tasks=len(a),
+        mean_a=float(a[column].mean()),
+        mean_b=float(b[column].mean()),
+        difference=difference,
+        low=low,
+        high=high,
+        only_a=only_a,
+        only_b=only_b,
+        p_value=_mcnemar(only_a, only_b),
+        n_preds_a=float(a["n_preds"].mean()),
+        n_preds_b=float(b["n_preds"].mean()),
+    )
+
+
+def _mcnemar(only_a: int, only_b: int) -> float:
+    """Chance of a split at least as uneven, were each of these tasks a toss of a fair coin."""
+    n = only_a + only_b
+    tail = sum(math.comb(n, i) for i in range(min(only_a, only_b) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
+def _resampled_weights(n_tasks: int, generator: np.random.Generator) -> np.ndarray:
+    """Rows of task weights, each summing to 1: how often a bootstrap sample drew each task."""
+    if not n_tasks:
+        return np.zeros((_RESAMPLES, 0))
+    return generator.multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), size=_RESAMPLES) / n_tasks
+
+
+def _mean_and_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
+    if not values.size:
+        return (math.nan,) * 3
+    low, high = np.percentile(weights @ values, _INTERVAL)
+    return float(values.mean()), float(low), float(high)
