@@ -1,0 +1,99 @@
+"""Finding and describing objects: bounding boxes, colors, connected components.
+
+An object is an array as large as its grid: the object at its place, background elsewhere.
+"""
+
+import numpy as np
+
+from arcnb.programs.barc.regions import components
+
+
+def bounding_box(grid, background=0):
+    """(x, y, w, h) of the cells that are not background; (n, m, -n, -m) when there are none."""
+    n, m = grid.shape
+    mask = grid != background
+    xs = np.flatnonzero(mask.any(axis=1))
+    ys = np.flatnonzero(mask.any(axis=0))
+    if len(xs) == 0:
+        return n, m, -n, -m
+    x, y = int(xs[0]), int(ys[0])
+    return x, y, int(xs[-1]) - x + 1, int(ys[-1]) - y + 1
+
+
+def bounding_box_mask(grid, background=0):
+    """Bool array, True inside the bounding box."""
+    x, y, w, h = bounding_box(grid, background)
+    mask = np.zeros(grid.shape, dtype=bool)
+    if w > 0:
+        mask[x : x + w, y : y + h] = True
+    return mask
+
+
+def crop(grid, background=0):
+    """View of the part inside the bounding box; shape (0, 0) when there is nothing."""
+    x, y, w, h = bounding_box(grid, background)
+    return grid[x : x + w, y : y + h]
+
+
+# Anchor, in lower case and without spaces -> position along x and y; 0 first, 0.5 middle, 1 last cell.
+_ANCHORS = {
+    "upperleft": (0, 0),
+    "upperright": (1, 0),
+    "lowerleft": (0, 1),
+    "lowerright": (1, 1),
+    "center": (0.5, 0.5),
+    "uppercenter": (0.5, 0),
+    "lowercenter": (0.5, 1),
+    "leftcenter": (0, 0.5),
+    "rightcenter": (1, 0.5),
+}
+
+
+def object_position(obj, background=0, anchor="upper left"):
+    """(x, y) of a point of the bounding box; each an int when whole, else a float ending in .5."""
+    name = anchor.lower().replace(" ", "").replace("top", "upper").replace("bottom", "lower")
+    assert name in _ANCHORS, f"object_position: unknown anchor {anchor!r}"
+    x, y, w, h = bounding_box(obj, background)
+    along_x, along_y = _ANCHORS[name]
+    return whole(x + along_x * (w - 1)), whole(y + along_y * (h - 1))
+
+
+def whole(number):
+    """int when the number is whole, else the number."""
+    return int(number) if int(number) == number else number
+
+
+def object_colors(obj, background=0):
+    """The distinct colors without background, in the order that CPython's set gives them.
+
+    Programs take the first; the original's order is that of these very set operations.
+    """
+    return list(set(obj.flatten()) - {background})
+
+
+def find_connected_components(grid, background=0, connectivity=4, monochromatic=True):
+    """List of objects. Monochromatic: color by color (order of `object_colors`), else by the first cell."""
+    masks = (
+        (grid == color for color in object_colors(grid, background))
+        if monochromatic
+        else iter((grid != background,))
+    )
+    if connectivity not in (4, 8):
+        raise ValueError(f"connectivity must be 4 or 8, got {connectivity!r}")
+    flat = grid.flatten()
+    found = []
+    for mask in masks:
+        for region in components(mask, connectivity):
+            obj = np.full(grid.shape, background, dtype=_object_dtype(grid))
+            obj.reshape(-1)[region] = flat[region]
+            found.append(obj)
+    return found
+
+
+def _object_dtype(grid):
+    return np.dtype(int) if grid.dtype == bool else grid.dtype
+
+
+def is_contiguous(bitmask, background=0, connectivity=4):
+    """Whether the cells that are not background form exactly one component; False when there are none."""
+    return len(components(bitmask != background, connectivity)) == 1
