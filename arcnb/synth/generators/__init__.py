@@ -2,6 +2,7 @@
 
 from arcnb.synth.generators import (
     color,
+    composed,
     counting,
     cropping,
     drawing,
@@ -19,6 +20,7 @@ from arcnb.synth.generators import (
 
 __all__ = [
     "color",
+    "composed",
     "counting",
     "cropping",
     "drawing",

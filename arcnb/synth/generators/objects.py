@@ -33,7 +33,8 @@ def _mixed(palette):
     return draw
 
 
-def _condition(rng: Rng, palette) -> str:
+def random_condition(rng: Rng, palette) -> str:
+    """A condition on `obj` as program text; colors in it come from `palette`."""
     return pick(rng, CONDITIONS).format(n=integer(rng, 4, 7), color=pick(rng, palette))
 
 
@@ -50,14 +51,14 @@ def _loop(condition: str, action: str) -> str:
 @generator("objects")
 def recolor_objects_where(rng: Rng) -> Rule:
     new, *palette = inputs.colors(rng, integer(rng, 2, 4))
-    condition = _condition(rng, palette)
+    condition = random_condition(rng, palette)
     return Rule(_loop(condition, f"draw_object(result, obj.recolor({new}))"), _mixed(palette))
 
 
 @generator("objects")
 def remove_objects_where(rng: Rng) -> Rule:
     palette = inputs.colors(rng, integer(rng, 2, 4))
-    return Rule(_loop(_condition(rng, palette), "erase_object(result, obj)"), _mixed(palette))
+    return Rule(_loop(random_condition(rng, palette), "erase_object(result, obj)"), _mixed(palette))
 
 
 @generator("objects")
@@ -66,7 +67,7 @@ def recolor_objects_either(rng: Rng) -> Rule:
     body = program(
         "result = grid",
         "for obj in find_objects(grid):",
-        f"    color = {yes} if {_condition(rng, palette)} else {no}",
+        f"    color = {yes} if {random_condition(rng, palette)} else {no}",
         "    result = draw_object(result, obj.recolor(color))",
         "return result",
     )

@@ -1,0 +1,219 @@
+"""New programs by chaining one to four steps of the DSL.
+
+A step is a function `(rng, palette) -> lines` that turn the variable `grid` into another grid; `palette` has
+the colors that its input may have, and a step that brings in a color adds it. Chains that fail or change
+nothing on the drawn inputs are drawn again by `rule_task`; lines that turn out irrelevant are left to
+`validation`.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from arcnb.synth import inputs
+from arcnb.synth.generators.objects import random_condition
+from arcnb.synth.inputs import Rng, integer, pick
+from arcnb.synth.rules import Rule, generator, program
+
+Palette = list[int]
+Step = Callable[[Rng, Palette], list[str]]
+
+TURNS = (
+    "flip_horizontal",
+    "flip_vertical",
+    "rotate_180",
+    "rotate_clockwise",
+    "rotate_counterclockwise",
+    "transpose",
+)
+DIRECTIONS = ("down", "up", "left", "right")
+
+
+def _call(text: str) -> list[str]:
+    return [f"grid = {text}"]
+
+
+def _new_color(rng: Rng, palette: Palette) -> int:
+    """A color for the step to paint with, usually one not seen before."""
+    unseen = [color for color in inputs.FOREGROUND if color not in palette]
+    color = pick(rng, unseen if unseen and rng.random() < 0.8 else inputs.FOREGROUND)
+    if color not in palette:
+        palette.append(color)
+    return color
+
+
+# --------------------------------------------------------------------------- steps on the whole grid
+
+
+def turn(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"{pick(rng, TURNS)}(grid)")
+
+
+def recolor(rng: Rng, palette: Palette) -> list[str]:
+    old = pick(rng, palette)
+    return _call(f"recolor(grid, {old}, {_new_color(rng, palette)})")
+
+
+def swap(rng: Rng, palette: Palette) -> list[str]:
+    a, b = rng.permutation(palette)[:2]
+    return _call(f"swap_colors(grid, {a}, {b})")
+
+
+def drop(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"{pick(rng, ('remove_color', 'keep_color'))}(grid, {pick(rng, palette)})")
+
+
+def one_color(rng: Rng, palette: Palette) -> list[str]:
+    color = pick(rng, (str(_new_color(rng, palette)), "mode_color(grid)", "least_color(grid)"))
+    return _call(f"set_color(grid, {color})")
+
+
+def recolor_mode(rng: Rng, palette: Palette) -> list[str]:
+    return _call(
+        f"recolor(grid, {pick(rng, ('mode_color', 'least_color'))}(grid), {_new_color(rng, palette)})"
+    )
+
+
+def fall(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f'gravity(grid, "{pick(rng, DIRECTIONS)}")')
+
+
+def shift(rng: Rng, palette: Palette) -> list[str]:
+    rows, columns = integer(rng, -2, 2), integer(rng, -2, 2)
+    return _call(f"{pick(rng, ('shift', 'shift_wrap'))}(grid, {rows}, {columns})")
+
+
+def outline(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"outline(grid, {_new_color(rng, palette)}{pick(rng, ('', ', diagonal=False'))})")
+
+
+def fill(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"fill_enclosed(grid, {_new_color(rng, palette)})")
+
+
+def connect(rng: Rng, palette: Palette) -> list[str]:
+    color = pick(rng, palette)
+    return _call(f"connect_pixels(grid, {color})")
+
+
+def border(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"draw_border(grid, {_new_color(rng, palette)})")
+
+
+def mirror_over(rng: Rng, palette: Palette) -> list[str]:
+    image = f"{pick(rng, TURNS[:3])}(grid)"
+    return _call(f"overlay({pick(rng, (f'grid, {image}', f'{image}, grid'))})")
+
+
+# --------------------------------------------------------------------------- steps that change the size
+
+
+def content(rng: Rng, palette: Palette) -> list[str]:
+    return _call("crop_to_content(grid)")
+
+
+def half(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"{pick(rng, ('left', 'right', 'top', 'bottom'))}_half(grid)")
+
+
+def trim(rng: Rng, palette: Palette) -> list[str]:
+    return _call("trim(grid)")
+
+
+def pad(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"pad(grid, 1, {_new_color(rng, palette)})")
+
+
+def scale(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"upscale(grid, {integer(rng, 2, 3)})")
+
+
+def repeat(rng: Rng, palette: Palette) -> list[str]:
+    rows, columns = pick(rng, ((1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (3, 3)))
+    return _call(f"tile(grid, {rows}, {columns})")
+
+
+def mirror(rng: Rng, palette: Palette) -> list[str]:
+    return _call(f"{pick(rng, ('mirror_horizontal', 'mirror_vertical'))}(grid)")
+
+
+def beside(rng: Rng, palette: Palette) -> list[str]:
+    image = f"{pick(rng, TURNS[:3])}(grid)"
+    return _call(f"{pick(rng, ('stack_horizontal', 'stack_vertical'))}(grid, {image})")
+
+
+# --------------------------------------------------------------------------- steps on objects
+
+
+def extreme(rng: Rng, palette: Palette) -> list[str]:
+    function = pick(rng, ("largest_object", "smallest_object"))
+    action = pick(
+        rng,
+        (
+            "obj.grid",
+            "erase_object(grid, obj)",
+            f"draw_object(grid, obj.recolor({_new_color(rng, palette)}))",
+            "draw_object(create_grid(*grid.shape), obj)",
+        ),
+    )
+    return [f"obj = {function}(find_objects(grid))", *_call(action)]
+
+
+def objects_where(rng: Rng, palette: Palette) -> list[str]:
+    condition = random_condition(rng, palette)
+    action = pick(
+        rng, ("erase_object(grid, obj)", f"draw_object(grid, obj.recolor({_new_color(rng, palette)}))")
+    )
+    return ["for obj in find_objects(grid):", f"    if {condition}:", f"        grid = {action}"]
+
+
+def lines_through(rng: Rng, palette: Palette) -> list[str]:
+    function, where = pick(rng, (("draw_horizontal_line", "row"), ("draw_vertical_line", "column")))
+    color = pick(rng, palette)
+    return [
+        f"for obj in find_objects(keep_color(grid, {color})):",
+        f"    grid = {function}(grid, obj.{where}, {pick(rng, (color, _new_color(rng, palette)))})",
+    ]
+
+
+def rays(rng: Rng, palette: Palette) -> list[str]:
+    step = pick(rng, ((0, 1), (1, 0), (0, -1), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1)))
+    return [
+        "for obj in find_objects(grid):",
+        f"    grid = draw_ray(grid, obj.position, {step}, obj.color)",
+    ]
+
+
+STEPS: tuple[Step, ...] = (
+    turn, recolor, swap, drop, one_color, recolor_mode, fall, shift, outline, fill, connect, border,
+    mirror_over, objects_where, objects_where, lines_through, rays,
+)  # fmt: skip
+# At most one of these in a chain, usually at its end: grids stay within 30 a side.
+SIZE_STEPS: tuple[Step, ...] = (content, half, trim, pad, scale, repeat, mirror, beside, extreme)
+
+
+def _draw_input(rng: Rng, palette: Palette, kind: int) -> np.ndarray:
+    if kind == 0:
+        return inputs.noise(rng, palette, 0.35, 4, 9)
+    if kind == 1:
+        return inputs.blocks(rng, (2, 4), palette, (1, 4), 7, 11, border=integer(rng, 0, 1))
+    if kind == 2:
+        return inputs.pixels(rng, (2, 6), palette, 6, 10)
+    return inputs.objects(rng, (2, 4), palette, 5, 8, 12)
+
+
+@generator("composed")
+def composed(rng: Rng) -> Rule:
+    """One to four steps on scenes, noise or single cells of two or three colors."""
+    colors = inputs.colors(rng, integer(rng, 2, 3))
+    kind, n_steps = int(rng.integers(4)), int(rng.choice(4, p=(0.1, 0.35, 0.35, 0.2))) + 1
+    palette = list(colors)
+    steps = [pick(rng, STEPS) for _ in range(n_steps)]
+    if rng.random() < 0.4:
+        steps[0 if rng.random() < 0.25 else -1] = pick(rng, SIZE_STEPS)
+    lines = [line for step in steps for line in step(rng, palette)]
+    if lines[-1].startswith("grid = "):
+        lines[-1] = lines[-1].replace("grid = ", "return ", 1)
+    else:
+        lines.append("return grid")
+    return Rule(program(*lines), lambda rng: _draw_input(rng, colors, kind))
