@@ -46,8 +46,8 @@ def aggregate(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | No
 
     task_ids: the tasks that count, in the order of the rows (ids, or the task set); default those of the
     frame. Means and rates are over all predictions of a task, failures as 0; "unique outputs" is distinct
-    outputs per prediction. `mean_row` gives the last line. Raises `MetricsError` for predictions never judged,
-    or of a task that is not among `task_ids`.
+    outputs per prediction. `mean_row` gives the last line. Raises `MetricsError` for predictions never
+    judged, or of a task that is not among `task_ids`.
     """
     import pandas as pd
 
