@@ -1,0 +1,6 @@
+class ExportError(ValueError):
+    pass
+
+
+def export_run(run):
+    pass

@@ -1,0 +1,98 @@
+"""manifest.json: what a run was given, where it ran, how it ended. Written whole, read by anyone.
+
+Keys (schema 1; times are ISO 8601 in UTC):
+
+    schema, name, notebook {path, sha256} | null, parameters {}, parents [run folders], command
+    git, packages, hardware              see arcnb.lab.provenance
+    status                               running | done | failed | preempted | killed, as last written;
+                                         `Run.status` is the truthful one: it notices a vanished process
+    start, end, seconds                  of the last attempt
+    process                              see arcnb.lab.processes; the one that will write `end` owner
+    "engine" (arcnb run, papermill --engine arcnb) or "notebook" (anything else) cell {index, of, title} |
+    null       where the run was when it ended; index from 1 stop {signal, time} | null           the request
+    to stop, if one came error {type, message, sentence}      null unless failed, preempted or killed
+    peak_memory_gb                       of the kernel and its children, sampled attempts []
+    status, start, end, error of the attempts before a resume outcome {}, artifacts [{path, bytes}]
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+STATUSES = ("running", "done", "failed", "preempted", "killed")
+
+
+class RunError(ValueError):
+    """A run folder that cannot be made, read or written; the message is one sentence with the path."""
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def seconds_between(start: str, end: str) -> float:
+    return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not a run folder: it holds no {MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
+        raise RunError(f"{path} is not a manifest of arcnb: it has no schema number")
+    if manifest["schema"] != SCHEMA:
+        raise RunError(f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    write_whole(folder / MANIFEST, json.dumps(plain(manifest), indent=2, ensure_ascii=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that readers see the old content or the new, never a part; RunError if
+    impossible."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy scalars and arrays, data frames, dataclasses, paths and sets into what JSON holds; NaN into
+    null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas DataFrame: a list of rows
+        return [plain(row) for row in value.to_dict(orient="records")]
+    if hasattr(value, "to_dict"):  # a pandas Series
+        return plain(value.to_dict())
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return plain(value.tolist())
+    return str(value)

@@ -1,0 +1,128 @@
+"""A run shown to people: a card for notebooks and pages, a text for the terminal."""
+
+import html
+import json
+from datetime import datetime
+from typing import Any
+
+from arcnb.lab.heartbeat import read_heartbeat
+from arcnb.lab.runs import Run
+
+COLORS = {
+    "running": "#2f7fd1",
+    "done": "#2e9e5b",
+    "failed": "#d1443c",
+    "preempted": "#c98a12",
+    "killed": "#a0409e",
+}
+
+
+CARD = (
+    "border:1px solid rgba(128,128,128,.4); border-radius:8px; padding:.8em 1em; max-width:60em; "
+    "font:13px/1.5 system-ui,sans-serif"
+)
+NAME = "text-align:left; padding:0 1.2em 0 0; border:0; opacity:.75"
+VALUE = "text-align:left; padding:0; border:0; overflow-wrap:anywhere"
+
+
+def run_card(run: Run) -> str:
+    """An HTML fragment: name, status, parameters, outcome, artifacts, in the colors of the page around it."""
+    manifest = run.manifest
+    status, why = run.verdict()
+    numbers = {name: value for name, value in manifest["outcome"].items() if not is_rows(value)}
+    artifacts = {item["path"]: size_text(item["bytes"]) for item in manifest["artifacts"]}
+    tables = {"Parameters": manifest["parameters"], "Outcome": numbers, "Artifacts": artifacts}
+    reason = f'<div style="margin-top:.3em">{html.escape(why)}</div>' if why else ""
+    return (
+        f'<div class="arcnb-run" style="{CARD}"><div>{badge(status)} <b>{html.escape(run.path.name)}</b> '
+        f'<span style="opacity:.7">{html.escape(times_text(manifest))}</span></div>{reason}'
+        '<div style="display:flex; flex-wrap:wrap; gap:0 2.5em">'
+        f"{''.join(table_html(title, values) for title, values in tables.items())}</div></div>"
+    )
+
+
+def badge(status: str) -> str:
+    style = f"background:{COLORS.get(status, '#777')}; color:#fff; border-radius:1em; padding:.1em .7em"
+    return f'<span class="arcnb-badge" style="{style}; font-size:.9em">{html.escape(status)}</span>'
+
+
+def table_html(title: str, values: dict[str, Any]) -> str:
+    """A two-column table of names and values, or nothing for an empty one."""
+    if not values:
+        return ""
+    rows = "".join(
+        f'<tr><td style="{NAME}">{html.escape(str(name))}</td>'
+        f'<td style="{VALUE}">{html.escape(value_text(value))}</td></tr>'
+        for name, value in values.items()
+    )
+    return (
+        f'<div style="margin-top:.7em"><div style="font-weight:600">{html.escape(title)}</div>'
+        f'<table style="border-collapse:collapse; border:0; margin:0">{rows}</table></div>'
+    )
+
+
+def run_text(run: Run) -> str:
+    """The manifest as aligned lines, for `arcnb show`."""
+    manifest = run.manifest
+    status, why = run.verdict()
+    git, hardware = manifest["git"] or {}, manifest["hardware"]
+    lines = [str(run.path), f"{'status':12} {status}" + (f": {why}" if why else "")]
+    lines.append(f"{'time':12} {times_text(manifest)}")
+    if status == "running" and (beat := read_heartbeat(run.path)):
+        cell = beat.get("cell") or {}
+        lines.append(
+            f"{'now':12} cell {cell.get('index', '?')}/{cell.get('of', '?')} {beat.get('progress') or ''}"
+        )
+    lines.append(f"{'notebook':12} {(manifest['notebook'] or {}).get('path', '')}")
+    dirty = {True: " with local changes", False: "", None: " (changes unknown)"}[git.get("dirty")]
+    lines.append(f"{'code':12} {git['commit'][:12] + dirty if git else 'not in a git work tree'}")
+    gpus = ", ".join(gpu["name"] for gpu in hardware["gpus"]) or "no GPU"
+    lines.append(
+        f"{'hardware':12} {hardware['host']}: {hardware['cores']} cores, {hardware['memory_gb']} GB, {gpus}"
+    )
+    for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
+        width = max(map(len, values), default=0)
+        lines += [title] + [f"    {name:{width}}  {value_text(value)}" for name, value in values.items()]
+    lines += ["artifacts"] + [
+        f"    {item['path']}  {size_text(item['bytes'])}" for item in manifest["artifacts"]
+    ]
+    lines += [f"parent       {parent}" for parent in manifest["parents"]]
+    for number, attempt in enumerate(manifest["attempts"], start=1):
+        lines.append(f"attempt {number}    {attempt['status']}, {(attempt['error'] or {}).get('sentence')}")
+    return "\n".join(lines)
+
+
+def times_text(manifest: dict[str, Any]) -> str:
+    start = datetime.fromisoformat(manifest["start"]).strftime("%Y-%m-%d %H:%M:%S UTC")
+    took = "" if manifest["seconds"] is None else f", {duration_text(manifest['seconds'])}"
+    memory = "" if not manifest["peak_memory_gb"] else f", at most {manifest['peak_memory_gb']:.1f} GB"
+    return start + took + memory
+
+
+def duration_text(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def value_text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if is_rows(value):
+        return f"table of {len(value)} rows"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def size_text(n_bytes: int) -> str:
+    size = float(n_bytes)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+def is_rows(value: Any) -> bool:
+    """Is an outcome's value a table (a list of rows)?"""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)

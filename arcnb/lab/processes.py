@@ -1,0 +1,122 @@
+"""Is the process that a manifest names still there, and what did a dead one die of?
+
+A pid alone proves nothing (it may be reused, or belong to another machine or container), so a process is
+named by host, boot, pid namespace, pid and start time.
+"""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+
+def process_identity(pid: int | None = None) -> dict[str, object]:
+    """Name process `pid` (default: this one) so that it can be recognised later, by anyone."""
+    pid = os.getpid() if pid is None else pid
+    return {"host": socket.gethostname(), "place": _place(), "pid": pid, "started": _start_ticks(pid)}
+
+
+def is_alive(identity: dict[str, object]) -> bool | None:
+    """True or False for a process of this machine and container; None for one that cannot be seen from
+    here."""
+    if identity.get("host") != socket.gethostname() or identity.get("place") != _place():
+        return None
+    started = _start_ticks(int(str(identity["pid"])))
+    return started is not None and started == identity.get("started")
+
+
+def out_of_memory_kills() -> int:
+    """How many processes the out-of-memory killer has ended, by the closest counter that can be read.
+
+    The cgroup's own counter where there is one, else the machine's; a rise during a run that ends in SIGKILL
+    is the best evidence that an ordinary user gets.
+    """
+    total = 0
+    for folder in _cgroup_folders():
+        for name in ("memory.events", "memory.oom_control"):
+            total = max(total, _counter(folder / name, "oom_kill"))
+    return total + _counter(Path("/proc/vmstat"), "oom_kill")
+
+
+def death_cause(returncode: int | None, oom_kills: int = 0) -> str:
+    """One clause for a process that ended by itself: the signal, running out of memory, or the exit code.
+
+    `oom_kills`: how many out-of-memory kills were counted while the process ran.
+    """
+    if returncode is None:
+        return "it stopped answering"
+    if returncode < 0:
+        name = (
+            signal.Signals(-returncode).name
+            if -returncode in iter(signal.Signals)
+            else f"signal {-returncode}"
+        )
+        if name == "SIGKILL" and oom_kills > 0:
+            return "killed by SIGKILL because memory ran out"
+        if name == "SIGKILL":
+            return "killed by SIGKILL (by hand, by a scheduler, or for want of memory)"
+        return f"killed by {name}"
+    return f"its process ended with exit code {returncode}"
+
+
+def memory_gb(pid: int) -> float | None:
+    """Resident memory of a process and its descendants in GB; a page that several share counts for each of
+    them."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return None
+    total = 0
+    for member in family:
+        try:
+            total += member.memory_info().rss
+        except psutil.Error:
+            continue
+    return round(total / 1024**3, 2)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Start of a live process in clock ticks since boot; None if it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _place() -> str:
+    """Boot and pid namespace: where a pid has its meaning."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _cgroup_folders() -> list[Path]:
+    base = Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            folders += [base / controllers / path.lstrip("/"), base / controllers]
+    return folders
+
+
+def _counter(path: Path, name: str) -> int:
+    try:
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,220 @@
+"""The engine tells the truth about every way a notebook can end. Real papermill, real kernels; about 40 seconds.
+
+pytest tests/lab/test_lab_engine.py
+"""
+
+import os
+import signal
+import time
+
+import nbformat
+import papermill
+import pytest
+from conftest import process_exists, statuses, wait_for
+from papermill.exceptions import PapermillExecutionError
+
+from arcnb.lab import cli
+from arcnb.lab.execution import RunStopped
+from arcnb.lab.heartbeat import read_heartbeat
+from arcnb.lab.parameters import ParameterError
+from arcnb.lab.runs import list_runs
+
+RECORD = "run.record(outcome={'n': n})"
+READY = "(run.path / 'ready').write_text(str(__import__('os').getpid()))"
+SAVE_WHEN_STOPPED = f"""
+import time
+{READY}
+try:
+    time.sleep(60 if not (run.path / 'saved').exists() else 0)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    (run.path / 'saved').write_text('yes')
+    raise
+"""
+
+
+def only_run():
+    (run,) = list_runs()
+    return run
+
+
+def ready(root):
+    """The kernel's pid, once a cell with READY has run."""
+    found = [path for path in root.glob("*/ready") if path.read_text()]
+    return found and int(found[0].read_text())
+
+
+def test_a_finished_run_is_done(notebook, capsys):
+    path = notebook(
+        "# Work", "(run.path / 'a.txt').write_text('hi')", "run.record({'n': n}, artifacts=['a.txt'])"
+    )
+    assert cli.main(["run", str(path), "-p", "n", "5"]) == 0
+    run = only_run()
+    assert capsys.readouterr().out.strip() == str(run.path)
+    manifest = run.manifest
+    assert manifest["status"] == run.status == "done"
+    assert manifest["error"] is None
+    assert manifest["parameters"] == {"n": 5, "seconds": 0.0, "label": "x"}
+    assert manifest["outcome"] == {"n": 5}
+    assert manifest["artifacts"] == [{"path": "a.txt", "bytes": 2}]
+    assert manifest["seconds"] > 0
+    assert set(statuses(run.copy_path)) == {"completed"}
+    assert run.page_path.is_file()
+    assert read_heartbeat(run.path) is None
+    assert not list(run.path.glob(".*")), "temporary files stay behind"
+
+
+def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
+    path = notebook("# First work", "raise ValueError(f'n is {n}')", "print('never')")
+    assert cli.main(["run", str(path)]) == 1
+    run = only_run()
+    assert run.verdict() == ("failed", 'cell 5 of 6 ("First work"): ValueError: n is 3')
+    assert statuses(run.copy_path) == ["completed", "completed", "failed", "pending"]
+    assert "An Exception was encountered" in run.copy_path.read_text()
+    assert '"evalue": "n is 3"' in run.copy_path.read_text()
+    assert "01_small.ipynb failed at cell 5" in capsys.readouterr().err
+
+
+def test_leaving_early_is_not_done(notebook):
+    assert cli.main(["run", str(notebook("import sys; sys.exit(0)", RECORD))]) == 1
+    assert only_run().status == "failed"
+    assert statuses(only_run().copy_path)[-1] == "pending"
+
+
+def test_a_killed_kernel_is_killed_and_leaves_no_children(notebook, capsys):
+    path = notebook(
+        "import subprocess, os, signal\nchild = subprocess.Popen(['sleep', '600'])\n"
+        "(run.path / 'child').write_text(str(child.pid))\nos.kill(os.getpid(), signal.SIGKILL)",
+        "print('never')",
+    )
+    assert cli.main(["run", str(path)]) == 128 + signal.SIGKILL
+    run = only_run()
+    status, why = run.verdict()
+    assert status == "killed"
+    assert "cell 4 of 5" in why
+    assert "SIGKILL" in why
+    assert statuses(run.copy_path) == ["completed", "completed", "killed", "pending"]
+    assert "This run was killed" in run.copy_path.read_text()
+    wait_for(lambda: not process_exists(int((run.path / "child").read_text())), 5)
+
+
+def test_a_kernel_that_exits_is_killed_with_its_code(notebook):
+    assert cli.main(["run", str(notebook("import os; os._exit(3)"))]) != 0
+    assert only_run().verdict()[0] == "killed"
+    assert "exit code 3" in only_run().verdict()[1]
+
+
+def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, runs_root):
+    path = notebook("# Work", SAVE_WHEN_STOPPED, RECORD)
+    process = start("run", path, "-p", "n", "7")
+    kernel = wait_for(lambda: ready(runs_root))
+    run = only_run()
+    assert run.status == "running"
+    assert wait_for(lambda: read_heartbeat(run.path))["cell"]["title"] == "Work"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"arcnb run --resume {run.path}" in errors
+    assert run.verdict() == ("preempted", 'cell 6 of 7 ("Work"): stopped by SIGTERM')
+    assert run.manifest["stop"]["signal"] == "SIGTERM"
+    assert statuses(run.copy_path) == ["completed"] * 3 + ["preempted", "pending"]
+    assert (run.path / "saved").read_text() == "yes"
+    assert not process_exists(kernel)
+
+    assert cli.main(["run", "--resume", run.path.name, "-p", "n", "8"]) == 2, (
+        "other parameters must be refused"
+    )
+    assert cli.main(["run", "--resume", run.path.name]) == 0
+    assert only_run().path == run.path
+    assert run.status == "done"
+    assert run.manifest["outcome"] == {"n": 7}
+    assert [attempt["status"] for attempt in run.manifest["attempts"]] == ["preempted"]
+    assert statuses(run.path / "01_small.attempt-1.ipynb")[-1] == "pending"
+    assert cli.main(["run", "--resume", run.path.name]) == 0, "nothing left to do is no error"
+
+
+def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, start, runs_root):
+    stubborn = f"import time\n{READY}\nwhile True:\n  try:\n    time.sleep(60)\n  except KeyboardInterrupt:\n    pass"
+    process = start("run", notebook(stubborn), "--grace", "1")
+    kernel = wait_for(lambda: ready(runs_root))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+    assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGINT (Ctrl-C)')
+    assert not process_exists(kernel)
+
+
+def test_a_signal_while_the_kernel_starts_stops_before_the_first_cell(notebook, start, runs_root):
+    process = start("run", notebook(READY))
+    wait_for(lambda: list(runs_root.glob("*/01_small.ipynb")))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert only_run().status == "preempted"
+    assert not ready(runs_root)
+
+
+def test_a_runner_that_vanishes_is_shown_as_killed(notebook, start, runs_root):
+    process = start("run", notebook(f"import time\n{READY}\ntime.sleep(60)"))
+    kernel = wait_for(lambda: ready(runs_root))
+    process.kill()
+    process.wait()
+    assert only_run().manifest["status"] == "running"
+    status, why = only_run().verdict()
+    assert status == "killed"
+    assert "is gone (last seen" in why
+    wait_for(lambda: not process_exists(kernel), 10)
+
+
+def test_papermill_with_the_engine_checks_parameters_before_the_kernel(notebook, tmp_path):
+    path, out = notebook(RECORD), tmp_path / "out.ipynb"
+    began = time.monotonic()
+    with pytest.raises(
+        ParameterError, match=r"01_small.ipynb has no parameter 'lable'; did you mean 'label'\?"
+    ):
+        papermill.execute_notebook(path, out, {"lable": "y"}, engine_name="arcnb", progress_bar=False)
+    with pytest.raises(
+        ParameterError, match=r"parameter 'n' must be int \(default 3\), got 'many' of type str"
+    ):
+        papermill.execute_notebook(path, out, {"n": "many"}, engine_name="arcnb", progress_bar=False)
+    assert time.monotonic() - began < 2
+    assert list_runs() == []
+    papermill.execute_notebook(path, out, {"n": 4}, engine_name="arcnb", progress_bar=False)
+    assert only_run().manifest["outcome"] == {"n": 4}
+    assert only_run().copy_path.is_file()
+    assert statuses(out) == ["completed"] * 4
+
+
+def test_papermill_with_the_engine_raises_for_a_dead_kernel(notebook, tmp_path):
+    path = notebook("import os; os._exit(1)")
+    with pytest.raises(RunStopped, match="the kernel died: its process ended with exit code 1"):
+        papermill.execute_notebook(path, tmp_path / "out.ipynb", engine_name="arcnb", progress_bar=False)
+
+
+def test_plain_papermill_leaves_a_run_too(notebook, tmp_path):
+    papermill.execute_notebook(notebook(RECORD), tmp_path / "out.ipynb", {"n": 4}, progress_bar=False)
+    run = only_run()
+    assert run.status == "done"
+    assert run.manifest["parameters"] == {"n": 4, "seconds": 0.0, "label": "x"}
+    assert run.manifest["outcome"] == {"n": 4}
+
+
+def test_plain_papermill_leaves_a_failed_run(notebook, tmp_path):
+    with pytest.raises(PapermillExecutionError):
+        papermill.execute_notebook(notebook("1 / 0"), tmp_path / "out.ipynb", progress_bar=False)
+    status, why = only_run().verdict()
+    assert status == "failed"
+    assert "ZeroDivisionError" in why
+
+
+def test_output_of_a_running_cell_is_on_disk_before_it_ends(notebook, start, runs_root):
+    process = start(
+        "run", notebook(f"import time\nprint('early')\n{READY}\nfor _ in range(600):\n    time.sleep(.1)")
+    )
+    wait_for(lambda: ready(runs_root))
+    copy = only_run().copy_path
+    nbformat.validate(nbformat.read(copy, as_version=4))
+    assert statuses(copy)[-1] == "running"
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert "early" in copy.read_text()
