@@ -1,0 +1,214 @@
+"""Pictures of grids, tasks and predictions as SVG and HTML text; nothing to install, nothing to load.
+
+They look right in JupyterLab, in an exported page and on paper, light or dark: text takes the colour of the
+page around it, grids bring their own colours and a grey line between cells. Every cell says its row, column
+and value when the mouse rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arcnb.arc.grids import Grid
+
+if TYPE_CHECKING:
+    from arcnb.arc.tasks import Pair, Task
+    from arcnb.arc.tasksets import TaskSet
+
+# "arc" is the palette of the ARC website. In "colorblind" any two colours stay 30 apart (CIE76) for normal
+# sight and under simulated deuteranopia, protanopia and tritanopia; in "arc" some come as close as 8.
+PALETTES: dict[str, tuple[str, ...]] = {
+    "arc": (
+        "#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00",
+        "#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25",
+    ),
+    "colorblind": (
+        "#000000", "#2C3BB0", "#C72700", "#37D57C", "#FFFF79",
+        "#9B9B9B", "#955199", "#F58E00", "#7B8FFF", "#952D37",
+    ),
+}  # fmt: skip
+
+_LINE = "#666"  # between cells: seen beside black as well as beside white
+_PICTURE = 210  # pixels: a grid is drawn about this large, in cells of at least 5 and at most 24 pixels
+_THUMBNAILS = 12  # tasks drawn for a task set
+
+_STYLE = (
+    "<style>"
+    ".arcnb{color:inherit;font:13px/1.4 system-ui,sans-serif}"
+    ".arcnb svg{display:block;flex:none}"
+    ".arcnb-head{margin:.3em 0;font-weight:600}"
+    ".arcnb-row{display:flex;flex-wrap:wrap;gap:10px 26px;margin:.4em 0}"
+    ".arcnb-pair{break-inside:avoid;print-color-adjust:exact}"
+    ".arcnb-flow{display:flex;align-items:center;gap:8px}"
+    ".arcnb-note{opacity:.75;margin:2px 0}"
+    ".arcnb-unknown{border:1px dashed currentColor;opacity:.6;padding:.8em 1.1em}"
+    "</style>"
+)
+
+
+def grid_svg(
+    grid: Grid,
+    compare: Grid | None = None,
+    cell: int | None = None,
+    palette: str = "arc",
+    hover: bool = True,
+) -> str:
+    """One grid as an SVG element.
+
+    compare: the expected grid; cells that differ are crossed out and say what was expected. A grid of another
+    shape than `compare` gets no marks, for no cell has a counterpart. cell: pixels a cell, by default what
+    suits the size. hover: False leaves out cell titles and lines, for small pictures in large numbers.
+    """
+    height, width = grid.shape
+    cell = cell or _cell_size(grid)
+    line = (1 if cell >= 10 else 0.6) / cell if hover else 0
+    body = "".join(
+        f'<g fill="{PALETTES[palette][color]}">{shapes}</g>'
+        for color, shapes in sorted(_shapes(grid, compare, hover).items())
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="grid {height}x{width}" '
+        f'width="{width * cell + 2}" height="{height * cell + 2}" '
+        f'viewBox="{-1 / cell:.3g} {-1 / cell:.3g} {width + 2 / cell:.5g} {height + 2 / cell:.5g}">'
+        f'<rect width="{width}" height="{height}" stroke="{_LINE}" stroke-width="{2 / cell:.2g}"/>'
+        f'<g stroke="{_LINE}" stroke-width="{line:.2g}">{body}</g>{_marks(grid, compare)}</svg>'
+    )
+
+
+def task_html(task: Task, palette: str = "arc") -> str:
+    """All pairs of a task, input beside output; an unknown test output is a dashed box."""
+    pairs = [
+        (f"{part} {i}", pair) for part in ("train", "test") for i, pair in enumerate(getattr(task, part))
+    ]
+    body = "".join(_pair_html(name, pair, palette) for name, pair in pairs)
+    source = f" &middot; {escape(task.source)}" if task.source else ""
+    return _framed(f"{escape(task.task_id)}{source}", body)
+
+
+def prediction_html(task: Task, outputs: Sequence[Grid | None] | None, palette: str = "arc") -> str:
+    """What a program made of a task: input, expected and produced grid of every pair, marks and verdict.
+
+    outputs: in the original frame, train then test; None, whole or for one pair, where nothing valid came.
+    """
+    pairs = [
+        (f"{part} {i}", pair) for part in ("train", "test") for i, pair in enumerate(getattr(task, part))
+    ]
+    produced = [None] * len(pairs) if outputs is None else outputs
+    rows = "".join(
+        _prediction_row(name, pair, output, palette)
+        for (name, pair), output in zip(pairs, produced, strict=True)
+    )
+    return _framed(f"{escape(task.task_id)}: input, expected, produced", rows)
+
+
+def taskset_html(tasks: TaskSet) -> str:
+    """The first tasks of a set as thumbnails of their first train pair, and how many there are in all."""
+    cards = "".join(
+        f'<div class="arcnb-pair"><div class="arcnb-note">{escape(task.task_id)}</div>'
+        f'<div class="arcnb-flow">{_thumbnail(task.train[0].input)}{_arrow()}'
+        f"{_thumbnail(task.train[0].output)}</div></div>"
+        for task in tasks[:_THUMBNAILS]
+    )
+    version = f" ({escape(tasks.version)})" if tasks.version else ""
+    rest = len(tasks) - _THUMBNAILS
+    more = f'<div class="arcnb-note">and {rest} more</div>' if rest > 0 else ""
+    return _framed(f"{escape(tasks.name)}{version}: {len(tasks)} tasks", cards + more)
+
+
+def _shapes(grid: Grid, compare: Grid | None, hover: bool) -> dict[int, str]:
+    """SVG of the cells, by colour: a titled path a cell, or one path for all cells of the colour."""
+    shapes: dict[int, list[str]] = {}
+    expected = compare if compare is not None and compare.shape == grid.shape else grid
+    for r, (row, wanted) in enumerate(zip(grid.tolist(), expected.tolist(), strict=True)):
+        if not hover:
+            column = 0
+            for color, run in groupby(row):
+                n = len(list(run))
+                shapes.setdefault(color, []).append(f"M{column} {r}h{n}v1h-{n}z")
+                column += n
+            continue
+        for c, (color, want) in enumerate(zip(row, wanted, strict=True)):
+            title = f"row {r}, column {c}: {color}" + (f", expected {want}" if want != color else "")
+            shapes.setdefault(color, []).append(f'<path d="M{c} {r}h1v1h-1z"><title>{title}</title></path>')
+    if hover:
+        return {color: "".join(parts) for color, parts in shapes.items()}
+    return {color: f'<path d="{"".join(parts)}"/>' for color, parts in shapes.items()}
+
+
+def _marks(grid: Grid, compare: Grid | None) -> str:
+    """Crosses over the cells that differ: white on black, so that they show on every colour."""
+    if compare is None or compare.shape != grid.shape or (grid == compare).all():
+        return ""
+    places = np.argwhere(grid != compare).tolist()
+    cross = "".join(f"M{c + 0.25} {r + 0.25}l.5 .5m0-.5l-.5 .5" for r, c in places)
+    return (
+        '<g fill="none" stroke-linecap="round" pointer-events="none">'
+        f'<path d="{cross}" stroke="#000" stroke-width=".3"/>'
+        f'<path d="{cross}" stroke="#fff" stroke-width=".14"/></g>'
+    )
+
+
+def _pair_html(name: str, pair: Pair, palette: str) -> str:
+    cell = _cell_size(pair.input, pair.output)
+    output = _unknown() if pair.output is None else grid_svg(pair.output, cell=cell, palette=palette)
+    shapes = f"{_shape(pair.input)} &rarr; {'?' if pair.output is None else _shape(pair.output)}"
+    return (
+        f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {shapes}</div><div class="arcnb-flow">'
+        f"{grid_svg(pair.input, cell=cell, palette=palette)}{_arrow()}{output}</div></div>"
+    )
+
+
+def _prediction_row(name: str, pair: Pair, output: Grid | None, palette: str) -> str:
+    cell = _cell_size(pair.input, pair.output, output)
+    expected = _unknown() if pair.output is None else grid_svg(pair.output, cell=cell, palette=palette)
+    if output is None:
+        produced = '<div class="arcnb-unknown">no output</div>'
+    else:
+        produced = grid_svg(output, compare=pair.output, cell=cell, palette=palette)
+    return (
+        f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {_verdict(pair.output, output)}</div>'
+        f'<div class="arcnb-flow">{grid_svg(pair.input, cell=cell, palette=palette)}{_arrow()}{expected}'
+        f"{_arrow()}{produced}</div></div>"
+    )
+
+
+def _verdict(expected: Grid | None, output: Grid | None) -> str:
+    if output is None:
+        return "no output"
+    if expected is None:
+        return f"{_shape(output)}, expected output unknown"
+    if output.shape != expected.shape:
+        return f"&#10007; shape {_shape(output)} instead of {_shape(expected)}"
+    wrong = int((output != expected).sum())
+    return f"&#10007; {wrong} of {output.size} cells differ" if wrong else "&#10003; right"
+
+
+def _thumbnail(grid: Grid) -> str:
+    return grid_svg(grid, cell=max(2, 60 // max(grid.shape)), hover=False)
+
+
+def _cell_size(*grids: Grid | None) -> int:
+    longest = max(max(grid.shape) for grid in grids if grid is not None)
+    return min(24, max(5, _PICTURE // longest))
+
+
+def _shape(grid: Grid) -> str:
+    return f"{grid.shape[0]}x{grid.shape[1]}"
+
+
+def _arrow() -> str:
+    return '<span aria-hidden="true">&rarr;</span>'
+
+
+def _unknown() -> str:
+    return '<div class="arcnb-unknown" title="unknown">?</div>'
+
+
+def _framed(head: str, body: str) -> str:
+    inner = f'<div class="arcnb-head">{head}</div><div class="arcnb-row">{body}</div>'
+    return f'{_STYLE}<div class="arcnb">{inner}</div>'
