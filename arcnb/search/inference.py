@@ -167,10 +167,10 @@ def predict(
             logprob=completion.logprob,
         )
 
+    done_here = sum(id_ in by_id for id_, _, _ in done)
     started = time.monotonic()
     writer = _Writer(predictions, by_id, executor, plan.shard, part_rows, part_seconds)
-    total = report.asked
-    with writer, progress(total=total, desc="predictions") as bar:
+    with writer, progress(None, "sampling", report.asked, "prediction", done=done_here) as bar:
         waiting: dict[tuple[str, int], list[Completion]] = {}
         for completion in backend.generate(requests(), sampling):
             together = waiting.setdefault(completion.key, [])
@@ -197,8 +197,9 @@ class _Writer:
     def __init__(self, predictions, tasks, executor, shard, part_rows, part_seconds):
         self.predictions, self.tasks, self.executor = predictions, tasks, executor
         self.shard, self.part_rows, self.part_seconds = shard, part_rows, part_seconds
-        self.queue: queue.Queue[list[Prediction] | None] = queue.Queue(maxsize=256)
-        self.sizes: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.queue: queue.Queue[list[Prediction] | None] = queue.Queue(maxsize=4096)
+        self.part: list[Prediction] = []
+        self.written = time.monotonic()
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, name="judge-and-write", daemon=True)
 
@@ -206,7 +207,8 @@ class _Writer:
         self.thread.start()
         return self
 
-    def put(self, rows: list[Prediction]) -> None:
+    def put(self, rows: list[Prediction] | None) -> None:
+        """Queue the completions of one prompt (None: no more will come); waits while the queue is full."""
         while self.error is None:
             try:
                 return self.queue.put(rows, timeout=1.0)
@@ -215,42 +217,39 @@ class _Writer:
         raise self.error
 
     def __exit__(self, kind, error, trace) -> None:
-        while self.error is None:
-            try:
-                self.queue.put(None, timeout=1.0)
-                break
-            except queue.Full:
-                continue
+        if self.error is None:
+            self.put(None)
         self.thread.join()
         if self.error is not None and error is None:
             raise self.error
 
-    def _rows(self) -> Iterator[Prediction]:
-        while (rows := self.queue.get()) is not None:
-            self.sizes.put(len(rows))
-            yield from rows
-
     def _work(self) -> None:
         try:
-            part: list[Prediction] = []
-            prompt: list[Prediction] = []
-            size = 0
-            flushed = time.monotonic()
-            for judged in judge(self._rows(), self.tasks, self.executor):
-                if not prompt:
-                    size = self.sizes.get()
-                prompt.append(judged)
-                if len(prompt) < size:
-                    continue
-                part += prompt
-                prompt = []
-                if len(part) >= self.part_rows or time.monotonic() - flushed > self.part_seconds:
-                    self._write(part)
-                    part, flushed = [], time.monotonic()
-            if part:
-                self._write(part)
+            for waiting in self._batches():
+                self.part += judge(waiting, self.tasks, self.executor)
+                due = time.monotonic() - self.written > self.part_seconds
+                if self.part and (due or len(self.part) >= self.part_rows):
+                    self._write()
+            if self.part:
+                self._write()
         except BaseException as error:
             self.error = error
 
-    def _write(self, part: list[Prediction]) -> None:
-        self.predictions.write_part(part, round=min(row.round for row in part), shard=self.shard)
+    def _batches(self) -> Iterator[list[Prediction]]:
+        """Everything that waits, as one list; an empty one now and then, so that an old part gets written."""
+        while True:
+            try:
+                prompts = [self.queue.get(timeout=self.part_seconds)]
+                while not self.queue.empty():
+                    prompts.append(self.queue.get())
+            except queue.Empty:
+                prompts = [[]]
+            ended = None in prompts
+            yield [row for prompt in prompts if prompt for row in prompt]
+            if ended:
+                return
+
+    def _write(self) -> None:
+        rounds = [row.round for row in self.part]
+        self.predictions.write_part(self.part, min(rounds), *self.shard)
+        self.part, self.written = [], time.monotonic()
