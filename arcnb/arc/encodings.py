@@ -96,7 +96,10 @@ def _layer(node: ast.expr, spec: str) -> Layer:
     if len(given) < len(parameters) and parameters[0].default is MISSING:
         raise EncodingError(f"encoding {spec!r}: {name} needs its parameter {parameters[0].name}")
     values = [_value(argument, parameters[0], name, spec) for argument in given]
-    return ENCODINGS[name](*values)
+    try:
+        return ENCODINGS[name](*values)
+    except EncodingError as error:
+        raise EncodingError(f"encoding {spec!r}: {error}") from None
 
 
 def _arguments(call: ast.Call) -> list[ast.keyword]:
