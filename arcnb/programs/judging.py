@@ -1,0 +1,109 @@
+"""Judging predictions: from the completion to scores on the prediction record.
+
+    with Executor() as executor:
+        for prediction in judge(predictions, tasks, executor): print(prediction.status)
+
+The program is taken out of assistant prefix + completion, run on the inputs as the prompt showed them
+(augmented), and its outputs are brought back to the original frame, where they are compared with the
+expected ones. That comparison happens here: expected outputs never go near the executor. Inference,
+refinement, rewards and search all judge through this function.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from arcnb.arc.metrics import score
+from arcnb.arc.predictions import Prediction, output_fingerprint
+from arcnb.programs.extraction import Extraction, extract_program
+from arcnb.programs.limits import Execution, Job, Limits
+
+if TYPE_CHECKING:
+    from arcnb.arc.augmentation import Augmentation
+    from arcnb.arc.grids import Grid
+    from arcnb.arc.tasks import Task
+    from arcnb.programs.executor import Executor
+
+MAX_MESSAGE = 500  # characters of an error message that are kept
+AUGMENTED_INPUTS = 256  # tasks whose augmented inputs are remembered: predictions of one prompt come together
+
+
+class JudgingError(ValueError):
+    """A prediction that cannot be judged; the message names it."""
+
+
+def judge(
+    predictions: Iterable[Prediction],
+    tasks: Mapping[str, Task],
+    executor: Executor,
+    limits: Limits | None = None,
+) -> Iterator[Prediction]:
+    """Yield a judged copy of each prediction, in order, as results come in.
+
+    The copy keeps everything that was asked and answered, the completion first of all, whatever went wrong;
+    program, extraction, status, error, outputs, fingerprint, scores and times are set anew. Predictions may
+    be an endless iterator: a bounded number of them is under way at a time. `limits` replace the executor's
+    own. JudgingError: a prediction of a task that is not among `tasks`.
+    """
+    waiting: deque[tuple[Prediction, Extraction]] = deque()
+
+    @lru_cache(AUGMENTED_INPUTS)
+    def inputs(task_id: str, augmentation: Augmentation) -> tuple[Grid, ...]:
+        return tuple(augmentation.apply(grid) for grid in tasks[task_id].inputs)
+
+    def jobs() -> Iterator[Job]:
+        for prediction in predictions:
+            if prediction.task_id not in tasks:
+                raise JudgingError(f"prediction {prediction.id}: task {prediction.task_id} is not at hand")
+            found = extract_program(
+                prediction.completion_prefix + prediction.completion,
+                entry=executor.entry,
+                truncated=prediction.finish_reason == "length",
+            )
+            waiting.append((prediction, found))
+            yield Job(found.program, inputs(prediction.task_id, prediction.augmentation), limits)
+
+    for execution in executor.run(jobs(), ordered=True):
+        prediction, found = waiting.popleft()
+        yield judged(prediction, found, execution, tasks[prediction.task_id])
+
+
+def judged(prediction: Prediction, found: Extraction, execution: Execution, task: Task) -> Prediction:
+    """The prediction with what became of it: extraction, verdict, outputs in the original frame, scores."""
+    outputs = fingerprint = None
+    if execution.status == "ok":
+        outputs = [prediction.augmentation.invert(grid) for grid in execution.outputs]
+        fingerprint = output_fingerprint(outputs)
+    message = execution.error_message if found.program is not None else found.reason
+    return replace(
+        prediction,
+        program=found.program,
+        extraction=found.how if found.reason is None else f"{found.how}: {found.reason}",
+        status=execution.status,
+        error_type=execution.error_type,
+        error_message=_printable(message),
+        error_line=execution.error_line,
+        outputs=outputs,
+        fingerprint=fingerprint,
+        seconds=execution.seconds,
+        cpu_seconds=execution.cpu_seconds,
+        **score(outputs, task),
+    )
+
+
+def run_program(
+    program: str | None, task: Task, executor: Executor, limits: Limits | None = None
+) -> Execution:
+    """The verdict on one program, run on the task's train and then test inputs."""
+    return executor.submit(Job(program, tuple(task.inputs), limits)).result()
+
+
+def _printable(message: str | None) -> str | None:
+    """A message that any file takes: programs choose its text, lone surrogates and length included."""
+    if message is None:
+        return None
+    return message[:MAX_MESSAGE].encode("utf-8", "replace").decode("utf-8")
