@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import time
 import types
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from arcnb.programs import wire
 
 PROGRAM_FILE = "<program>"
 MAX_SIDE = wire.MAX_SIDE
+
+# Status, outputs as `wire.encode_grid` writes them, error type, error message, failing line.
+Verdict = tuple[str, Sequence[bytes], str | None, str | None, int | None]
+Progress = Callable[[int], None]
 
 
 class OutputError(ValueError):
@@ -96,8 +100,8 @@ def _cell(value: object) -> int:
     return int(value)
 
 
-def _failure(index: int, status: str, error: BaseException) -> bytes:
-    """The record of an exception; its text may come from hostile code, so nothing about it is taken for granted."""
+def failure(status: str, error: BaseException) -> Verdict:
+    """The verdict on an exception. Its text may come from hostile code, so nothing about it is taken on trust."""
     try:
         message = str(error)
     except BaseException:
@@ -108,9 +112,7 @@ def _failure(index: int, status: str, error: BaseException) -> bytes:
         if trace.tb_frame.f_code.co_filename == PROGRAM_FILE:
             line = trace.tb_lineno
         trace = trace.tb_next
-    return wire.encode_record(
-        index, status, (), str(type(error).__name__), str(message), line if isinstance(line, int) else None
-    )
+    return status, (), str(type(error).__name__), str(message), line if isinstance(line, int) else None
 
 
 def compile_program(program: bytes) -> types.CodeType:
@@ -118,18 +120,10 @@ def compile_program(program: bytes) -> types.CodeType:
     return compile(program.decode("utf-8", "surrogatepass"), PROGRAM_FILE, "exec", dont_inherit=True)
 
 
-def _status_of(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "memory"
-    if isinstance(error, PermissionError):
-        return "unsafe"
-    return "error"
+def run_code(code: types.CodeType, grids: list, entry: str, namespace: dict, progress: Progress) -> Verdict:
+    """Execute a program's module, then call its entry function on every grid.
 
-
-def run_code(index: int, code: types.CodeType, grids: list, entry: str, namespace: dict, progress) -> bytes:
-    """Execute a program's module, call its entry function on every grid, return the record.
-
-    ``progress(number)`` is called before input ``number`` (from 1) so that the parent can time it.
+    ``progress(number)`` is called before input ``number`` (from 1), so that the parent can time the call.
     """
     try:
         exec(code, namespace)
@@ -137,7 +131,7 @@ def run_code(index: int, code: types.CodeType, grids: list, entry: str, namespac
         if not callable(transform):
             raise NameError(f"the program does not define {entry}", name=entry)
     except BaseException as error:
-        return _failure(index, _status_of(error), error)
+        return failure(_status_of(error), error)
     outputs = []
     for number, (height, width, cells) in enumerate(grids, 1):
         grid = np.frombuffer(cells, np.uint8).reshape(height, width).astype(np.int64)
@@ -145,27 +139,33 @@ def run_code(index: int, code: types.CodeType, grids: list, entry: str, namespac
         try:
             value = transform(grid)
         except BaseException as error:
-            return _failure(index, _status_of(error), error)
+            return failure(_status_of(error), error)
         try:
             outputs.append(output_bytes(value))
         except MemoryError as error:
-            return _failure(index, "memory", error)
+            return failure("memory", error)
+        except OutputError as error:
+            return "invalid_output", (), "OutputError", f"input {number}: {error}", None
         except BaseException as error:
-            return wire.encode_record(
-                index, "invalid_output", (), "OutputError", f"input {number}: {error}"[:300]
+            return (
+                "invalid_output",
+                (),
+                type(error).__name__,
+                f"input {number}: the output cannot be read",
+                None,
             )
-    return wire.encode_record(index, "ok", outputs)
+    return "ok", outputs, None, None, None
 
 
-def run_alone(index: int, program: bytes, grids: list, entry: str, names: dict, progress) -> bytes:
-    """The record of one program in a process of its own."""
+def run_alone(program: bytes, grids: list, entry: str, names: dict, progress: Progress) -> Verdict:
+    """The verdict on one program in a process of its own."""
     try:
         code = compile_program(program)
     except MemoryError as error:
-        return _failure(index, "memory", error)
+        return failure("memory", error)
     except BaseException as error:
-        return _failure(index, "syntax", error)
-    return run_code(index, code, grids, entry, new_namespace(names), progress)
+        return failure("syntax", error)
+    return run_code(code, grids, entry, new_namespace(names), progress)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -175,6 +175,9 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def clock() -> tuple[float, float]:
-    """Wall and processor seconds now."""
-    return time.monotonic(), time.process_time()
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "memory"
+    if isinstance(error, PermissionError):
+        return "unsafe"
+    return "error"

@@ -11,13 +11,27 @@ executor serves rewards, search and inference of a stage together. ``docs/securi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+import atexit
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 
+import numpy as np
+
+from arcnb.programs import wire
 from arcnb.programs.limits import STATUSES, Execution, Job, Limits, LimitsError
-from arcnb.programs.service import Service
+from arcnb.programs.preload import kind_of
+from arcnb.programs.service import Service, Ticket
 
-__all__ = ["STATUSES", "Execution", "Executor", "Job", "Limits", "LimitsError"]
+__all__ = ["STATUSES", "Execution", "Executor", "Job", "JobError", "Limits", "LimitsError"]
+
+WINDOW = 4096  # jobs that `run` takes ahead of what has been consumed
+
+
+class JobError(ValueError):
+    """A job that cannot be run: its program is no text, or an input is no grid."""
 
 
 class Executor:
@@ -30,48 +44,84 @@ class Executor:
     def __init__(
         self, workers: int | None = None, limits: Limits = Limits(), entry: str = "transform"
     ) -> None:
+        if workers is not None and workers < 1:
+            raise LimitsError(f"workers must be at least 1, got {workers}")
         self.limits = limits
         self.entry = entry
         self._service = Service(workers, entry)
         self.workers = self._service.workers
+        self._end = weakref.finalize(self, self._service.close)
+        atexit.register(self._end)
 
     def submit(self, job: Job) -> Future[Execution]:
-        """Queue one job; thread-safe. The future always gets an ``Execution`` unless the executor is closed."""
+        """Queue one job; thread-safe. The future gets an ``Execution``, or an error once the executor closed."""
         future: Future[Execution] = Future()
         future.set_running_or_notify_cancel()
-        self._service.add(job, job.limits or self.limits, future.set_result, future.set_exception)
+        self._add(job, future.set_result, future.set_exception)
         return future
 
     def run(self, jobs: Iterable[Job], ordered: bool = True) -> Iterator[Execution]:
         """Yield one execution a job, in the order of the jobs or as they come.
 
-        ``jobs`` may be endless: at most a few thousand are taken ahead of what has been consumed.
+        ``jobs`` may be endless: at most ``WINDOW`` of them are taken ahead of what has been consumed.
         """
-        window = 1024 + 128 * self.workers
-        pending: dict[Future, None] = {}
+        finished: deque[tuple[int, Execution | BaseException]] = deque()
+        news = threading.Event()
+
+        def finish(number: int) -> Callable[[Execution | BaseException], None]:
+            def deliver(outcome: Execution | BaseException) -> None:
+                finished.append((number, outcome))
+                if not news.is_set():
+                    news.set()
+
+            return deliver
+
         source = iter(jobs)
-        exhausted = False
+        taken = yielded = 0
+        early: dict[int, Execution | BaseException] = {}
+        more = True
         while True:
-            while not exhausted and len(pending) < window:
-                try:
-                    pending[self.submit(next(source))] = None
-                except StopIteration:
-                    exhausted = True
-            if not pending:
+            while more and taken - yielded < WINDOW:
+                job = next(source, None)
+                if job is None:
+                    more = False
+                    break
+                self._add(job, *[finish(taken)] * 2)
+                taken += 1
+            if yielded == taken:
                 return
-            if ordered:
-                first = next(iter(pending))
-                del pending[first]
-                yield first.result()
-            else:
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    del pending[future]
-                    yield future.result()
+            while not finished:
+                news.wait()
+                news.clear()
+            while finished:
+                number, outcome = finished.popleft()
+                if ordered and number != yielded:
+                    early[number] = outcome
+                    continue
+                yield _unwrap(outcome)
+                yielded += 1
+                while yielded in early:
+                    yield _unwrap(early.pop(yielded))
+                    yielded += 1
 
     def close(self) -> None:
         """End every process of the service and wait for it; jobs not yet answered fail."""
-        self._service.close()
+        self._end()
+        atexit.unregister(self._end)
+
+    def _add(self, job: Job, deliver: Callable, fail: Callable) -> None:
+        limits = job.limits or self.limits
+        if job.program is None or not job.program.strip():
+            deliver(Execution("no_code", key=job.key))
+            return
+        if not isinstance(job.program, str):
+            raise JobError(f"job {job.key!r}: the program must be text, got {type(job.program).__name__}")
+        if not 0 < len(job.inputs) < 1 << 16:
+            raise JobError(f"job {job.key!r}: 1 to 65535 inputs expected, got {len(job.inputs)}")
+        grids = [_grid_bytes(grid, number, job) for number, grid in enumerate(job.inputs)]
+        program = job.program.encode("utf-8", "surrogatepass")
+        asker = (job.key, deliver, fail)
+        self._service.add(Ticket(program, grids, limits, kind_of(job.program), [asker]))
 
     def __enter__(self) -> Executor:
         return self
@@ -81,3 +131,29 @@ class Executor:
 
     def __repr__(self) -> str:
         return f"Executor(workers={self.workers}, {self.limits})"
+
+
+def _unwrap(outcome: Execution | BaseException) -> Execution:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _grid_bytes(value: object, number: int, job: Job) -> bytes:
+    """An input as the wire carries it; ``JobError`` names the input that is no grid."""
+    array = np.asarray(value)
+    if (
+        array.ndim != 2
+        or array.dtype.kind not in "iu"
+        or not (min(array.shape) > 0 and max(array.shape) <= 30)
+    ):
+        raise JobError(
+            f"job {job.key!r}, input {number}: a grid of integers, 1..30 a side, expected, "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    cells = array.tobytes() if array.dtype == np.uint8 else array.astype(np.uint8).tobytes()
+    if cells.translate(None, wire.DIGITS) or (
+        array.dtype != np.uint8 and (array.min() < 0 or array.max() > 9)
+    ):
+        raise JobError(f"job {job.key!r}, input {number}: cells {array.min()}..{array.max()}, outside 0..9")
+    return bytes(array.shape) + cells

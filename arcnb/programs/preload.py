@@ -1,0 +1,91 @@
+"""What a warm server loads before its first program, so that no program waits for it.
+
+Three kinds of server: forking one that holds all of scipy costs three times what numpy alone costs.
+
+    numpy     numpy, `common`, `rearc_dsl`
+    ndimage   the same, numpy.random, scipy.ndimage, `dsl`
+    scipy     the same and the rest of scipy that programs use
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+import sys
+import types
+import typing
+from pathlib import Path
+
+import numpy as np
+
+KINDS = ("numpy", "ndimage", "scipy")
+# Libraries that programs may import: alias -> our module, with the first kind that holds it.
+_LIBRARIES = {
+    "common": ("arcnb.programs.barc", "numpy"),
+    "rearc_dsl": ("arcnb.programs.rearc_dsl", "numpy"),
+    "dsl": ("arcnb.programs.dsl", "ndimage"),
+}
+_STANDARD = ["bisect", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "operator", "re", "string"]
+_SCIPY = {
+    "ndimage": ["scipy.ndimage"],
+    "scipy": ["scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.sparse.csgraph", "scipy.interpolate", "scipy.linalg"],
+}
+
+
+def kind_of(program: str) -> str:
+    """The kind of server that holds what a program's source mentions."""
+    if "scipy" in program and _OTHER_SCIPY.search(program):
+        return "scipy"
+    return "ndimage" if _NDIMAGE.search(program) else "numpy"
+
+
+_OTHER_SCIPY = re.compile(r"scipy(?!\.ndimage\b|\s+import\s+ndimage\b)")
+_NDIMAGE = re.compile(r"ndimage|random|\bdsl\b")
+
+
+def load(kind: str) -> tuple[dict[str, types.ModuleType], list[Path]]:
+    """Load what a kind of server holds: the grid libraries by alias, and the folders programs may read."""
+    for name in _STANDARD:
+        importlib.import_module(name)
+    if kind != "numpy":
+        import numpy.random
+
+        numpy.random.seed(0)
+        for name in _SCIPY[kind]:
+            importlib.import_module(name)
+    libraries = {}
+    for alias, (name, first) in _LIBRARIES.items():
+        if KINDS.index(first) <= KINDS.index(kind):
+            try:
+                libraries[alias] = sys.modules[alias] = importlib.import_module(name)
+            except ImportError:
+                continue  # reasoning-gym is not installed; programs get an ImportError
+    if "_rearc_source" in sys.modules:
+        sys.modules["_rearc_source"].__path__ = []  # beside the DSL lie programs that solve every task
+    random.seed(0)
+    own = [Path(library.__file__) for library in libraries.values()]
+    readable = [path.parent if path.name == "__init__.py" else path for path in own]
+    for folder in sys.path:
+        readable += [Path(folder, name) for name in ("numpy", "numpy.libs", "scipy", "scipy.libs")]
+    return libraries, readable
+
+
+def program_names(libraries: dict[str, types.ModuleType]) -> dict[str, object]:
+    """The names that every program finds defined: np, numpy, List, Tuple and what `common` exports."""
+    names: dict[str, object] = {}
+    if "common" in libraries:
+        common = libraries["common"]
+        public = getattr(common, "__all__", None) or [
+            name for name in vars(common) if not name.startswith("_")
+        ]
+        names = {name: getattr(common, name) for name in public}
+    return names | {"np": np, "numpy": np, "List": typing.List, "Tuple": typing.Tuple}  # noqa: UP006
+
+
+def seed(value: int) -> None:
+    """Other random numbers than the server's, for a run that looks for nondeterminism (0: the server's)."""
+    if value:
+        random.seed(value)
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed(value)
