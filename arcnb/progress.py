@@ -126,6 +126,8 @@ def _place() -> str:
 
 
 def _clock(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"

@@ -88,10 +88,13 @@ class RunRecord(NotebookExecutionManager):
         self.inner = ""  # the last progress line of the running cell
         self.kernel_pid: int | None = None
         self.peak_memory_gb = 0.0
+        self.heartbeat: Heartbeat | None = None
 
     def cell_start(self, cell: Any, cell_index: int = 0, **kwargs: Any) -> None:
         self.where = {"index": cell_index + 1, "of": len(self.nb.cells), "title": self.titles[cell_index]}
         self.inner = ""
+        if self.heartbeat is not None:
+            self.heartbeat.urgent = True
         if self.console is not None and cell.cell_type == "code":
             self.console.cell(self.where["index"], self.where["title"])
         super().cell_start(cell, cell_index, **kwargs)
@@ -220,6 +223,7 @@ class ArcnbClient(PapermillNotebookClient):
                 self.km.shutdown_wait_time = 20.0  # what a stage may take for its exit handlers
                 self.stop.pid = self.record.kernel_pid = process.pid
                 heartbeat = Heartbeat(self.record.run.path, self.record.beat, self.stop.tick)
+                self.record.heartbeat = heartbeat
                 heartbeat.start()
                 try:
                     self.papermill_execute_cells()

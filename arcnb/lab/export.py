@@ -1,6 +1,135 @@
+"""An executed notebook as one HTML page that needs nothing else: no script, style, font or picture from
+anywhere.
+
+Code is folded, headings make a table of contents, parameters and manifest stand on top, dark mode follows the
+reader. A page stays below 15 MB: the largest outputs are left out, with a note, until it does.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab import pages
+from arcnb.lab.manifest import write_whole
+from arcnb.lab.notebooks import NotebookError, read_notebook
+from arcnb.lab.parameters import ParameterError, notebook_parameters
+from arcnb.lab.runs import Run
+
+MAX_BYTES = 15_000_000
+TEMPLATES = Path(__file__).with_name("templates")
+
+
 class ExportError(ValueError):
-    pass
+    """A run that has nothing to export."""
 
 
-def export_run(run):
-    pass
+def export_run(run: Run, output: Path | None = None) -> Path:
+    """Write the page of a run (default: beside its executed notebook) and return its path."""
+    source = (run.manifest["notebook"] or {}).get("path")
+    folders = [run.path] + ([Path(source).parent] if source else [])
+    try:
+        notebook = read_notebook(run.copy_path)
+    except NotebookError as error:
+        raise ExportError(str(error)) from None
+    page = notebook_page(notebook, folders, run)
+    output = run.page_path if output is None else output
+    write_whole(output, page)
+    return output
+
+
+def notebook_page(notebook: Any, folders: Iterable[Path] = (), run: Run | None = None) -> str:
+    """The page as a string; `folders` is where pictures that the markdown names are looked for."""
+    from arcnb.lab.cells import Markdown
+
+    markdown = Markdown(list(folders))
+    blocks = _blocks(notebook, markdown)
+    n_opening = 1 if notebook["cells"] and notebook["cells"][0]["cell_type"] == "markdown" else 0
+    facts = _run_facts(run, notebook) if run is not None else None
+    title = next((entry["text"] for entry in markdown.contents), run.path.name if run else "Notebook")
+
+    def render() -> str:
+        cells = ["".join(cell) for cell in blocks[n_opening:]]
+        return page_html(
+            "report.html.jinja",
+            title=title,
+            contents=[entry for entry in markdown.contents if entry["level"] in (2, 3)],
+            opening="\n".join(block for cell in blocks[:n_opening] for block in cell),
+            body="\n".join(f'<div class="cell">{cell}</div>' for cell in cells if cell),
+            run=facts,
+            code_button=True,
+            footer="An executed notebook of arcnb; this page loads nothing from elsewhere.",
+        )
+
+    page = render()
+    while (size := len(page.encode())) > MAX_BYTES:
+        _leave_out_largest(blocks, size - MAX_BYTES)
+        page = render()
+    return page
+
+
+def page_html(template: str, **values: Any) -> str:
+    """Fill one of the templates, style and script included."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    js = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    return environment.get_template(template).render(css=css, js=js, **values)
+
+
+def _blocks(notebook: Any, markdown: Any) -> list[list[str]]:
+    """For each cell its pieces of HTML: the text or the code first, then one for each output."""
+    from arcnb.lab.cells import code_html, output_html
+
+    blocks = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            blocks.append([markdown.cell(cell)])
+        elif cell["cell_type"] == "code":
+            blocks.append([code_html(cell), *(output_html(output) for output in cell["outputs"])])
+        else:
+            blocks.append([])
+    return blocks
+
+
+def _leave_out_largest(blocks: list[list[str]], excess: int) -> None:
+    places = [(cell, index) for cell, pieces in enumerate(blocks) for index in range(len(pieces))]
+    cell, index = max(places, key=lambda place: len(blocks[place[0]][place[1]]))
+    size = len(blocks[cell][index].encode())
+    if size < 1000:
+        raise ExportError(f"the page is {pages.size_text(excess)} too large, by outputs many and small")
+    note = f"An output of {pages.size_text(size)} is left out to keep this page small; the notebook has it."
+    blocks[cell][index] = f'<div class="output left-out">{note}</div>'
+
+
+def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
+    """What the top of the page says of the run."""
+    manifest = run.manifest
+    status, why = run.verdict()
+    try:
+        declared = notebook_parameters(notebook)
+    except ParameterError:
+        declared = {}
+    parameters = []
+    for name, value in manifest["parameters"].items():
+        known = declared.get(name)
+        parameters.append({
+            "name": name,
+            "value": pages.value_text(value),
+            "comment": known.comment if known else "",
+            "default": pages.value_text(known.default) if known else "",
+            "changed": known is not None and known.default != value,
+        })  # fmt: skip
+    outcome = {name: value for name, value in manifest["outcome"].items() if not pages.is_rows(value)}
+    return {
+        "status": status,
+        "why": why,
+        "folder": run.path.name,
+        "times": pages.times_text(manifest),
+        "outcome": [(name, pages.value_text(value)) for name, value in outcome.items()],
+        "parameters": parameters,
+        "n_changed": sum(row["changed"] for row in parameters),
+        "facts": pages.run_facts(manifest),
+        "artifacts": [(item["path"], pages.size_text(item["bytes"])) for item in manifest["artifacts"]],
+    }

@@ -41,13 +41,15 @@ class Heartbeat(threading.Thread):
         self.facts = facts
         self.tick = tick
         self.over = threading.Event()
+        self.urgent = False  # set it when something worth telling has changed
 
     def run(self) -> None:
         due = 0.0
         while not self.over.is_set():
             if self.tick is not None:
                 self.tick()
-            if time.monotonic() >= due:
+            if self.urgent or time.monotonic() >= due:
+                self.urgent = False
                 due = time.monotonic() + HEARTBEAT_SECONDS
                 with contextlib.suppress(RunError):
                     write_whole(self.folder / HEARTBEAT, json.dumps(plain({"time": now(), **self.facts()})))

@@ -65,31 +65,43 @@ def run_text(run: Run) -> str:
     """The manifest as aligned lines, for `arcnb show`."""
     manifest = run.manifest
     status, why = run.verdict()
-    git, hardware = manifest["git"] or {}, manifest["hardware"]
     lines = [str(run.path), f"{'status':12} {status}" + (f": {why}" if why else "")]
     lines.append(f"{'time':12} {times_text(manifest)}")
     if status == "running" and (beat := read_heartbeat(run.path)):
         cell = beat.get("cell") or {}
-        lines.append(
-            f"{'now':12} cell {cell.get('index', '?')}/{cell.get('of', '?')} {beat.get('progress') or ''}"
-        )
-    lines.append(f"{'notebook':12} {(manifest['notebook'] or {}).get('path', '')}")
-    dirty = {True: " with local changes", False: "", None: " (changes unknown)"}[git.get("dirty")]
-    lines.append(f"{'code':12} {git['commit'][:12] + dirty if git else 'not in a git work tree'}")
-    gpus = ", ".join(gpu["name"] for gpu in hardware["gpus"]) or "no GPU"
-    lines.append(
-        f"{'hardware':12} {hardware['host']}: {hardware['cores']} cores, {hardware['memory_gb']} GB, {gpus}"
-    )
+        place = f"cell {cell.get('index', '?')}/{cell.get('of', '?')}"
+        lines.append(f"{'now':12} {place} {beat.get('progress') or ''}")
+    lines += [f"{name:12} {value}" for name, value in run_facts(manifest) if name != "packages"]
     for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
         width = max(map(len, values), default=0)
         lines += [title] + [f"    {name:{width}}  {value_text(value)}" for name, value in values.items()]
     lines += ["artifacts"] + [
         f"    {item['path']}  {size_text(item['bytes'])}" for item in manifest["artifacts"]
     ]
-    lines += [f"parent       {parent}" for parent in manifest["parents"]]
-    for number, attempt in enumerate(manifest["attempts"], start=1):
-        lines.append(f"attempt {number}    {attempt['status']}, {(attempt['error'] or {}).get('sentence')}")
     return "\n".join(lines)
+
+
+def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of what a reader of a result may ask: which notebook and code, where, from what."""
+    git, hardware = manifest["git"], manifest["hardware"]
+    code = "not in a git work tree"
+    if git is not None:
+        state = {True: ", with local changes", False: "", None: ", changes unknown"}[git["dirty"]]
+        code = f"commit {git['commit'][:12]}{state}"
+    gpus = [f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in hardware["gpus"]] or ["no GPU"]
+    size = f"{hardware['cores']} cores, {hardware['memory_gb']} GB"
+    facts = [
+        ("notebook", (manifest["notebook"] or {}).get("path", "unknown")),
+        ("code", code),
+        ("hardware", f"{hardware['host']}: {hardware['cpu']}, {size}, {', '.join(gpus)}"),
+        ("packages", ", ".join(f"{name} {version}" for name, version in manifest["packages"].items())),
+    ]
+    facts += [("parent", parent) for parent in manifest["parents"]]
+    for number, attempt in enumerate(manifest["attempts"], start=1):
+        facts.append(
+            (f"attempt {number}", f"{attempt['status']}: {(attempt['error'] or {}).get('sentence')}")
+        )
+    return facts
 
 
 def times_text(manifest: dict[str, Any]) -> str:

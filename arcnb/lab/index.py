@@ -1,0 +1,108 @@
+"""index.html: one page that opens with what came out and leads to the page of each run.
+
+A run adds to it through `run.record`: an outcome value that is a list of rows (a data frame) becomes a table,
+an artifact that is an .svg, .png or .html fragment becomes a picture. Only those of the last run that has any
+are shown, the others are one click away.
+"""
+
+import base64
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab import pages
+from arcnb.lab.export import page_html
+from arcnb.lab.manifest import write_whole
+from arcnb.lab.notebooks import NotebookError, read_notebook
+from arcnb.lab.runs import Run
+
+PICTURE_BYTES = 4_000_000  # a larger artifact is named, not shown
+
+
+def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: str = "") -> Path:
+    """Write the index of these runs (in the order given) and return its absolute path.
+
+    `extra_html` is put under the title as it is. Pages of the runs are linked by relative paths, everything
+    else is in the file.
+    """
+    path = Path(path).absolute()
+    results = [_results(run) for run in runs]
+    last = next((result for result in reversed(results) if result["tables"] or result["pictures"]), None)
+    page = page_html(
+        "index.html.jinja",
+        title=title,
+        contents=[],
+        code_button=False,
+        extra=extra_html,
+        result=last,
+        runs=[_entry(run, path.parent) for run in runs],
+        footer="This page loads nothing from elsewhere; it links to the pages of the runs beside it.",
+    )
+    write_whole(path, page)
+    return path
+
+
+def _entry(run: Run, folder: Path) -> dict[str, Any]:
+    manifest = run.manifest
+    status, why = run.verdict()
+    heading, purpose = _opening(run)
+    page = os.path.relpath(run.page_path, folder) if run.page_path.is_file() else None
+    numbers = {name: value for name, value in manifest["outcome"].items() if not pages.is_rows(value)}
+    return {
+        "name": run.path.name,
+        "heading": heading or manifest["name"],
+        "purpose": purpose,
+        "status": status,
+        "why": why,
+        "times": pages.times_text(manifest),
+        "page": page,
+        "numbers": [(name, pages.value_text(value)) for name, value in numbers.items()][:12],
+    }
+
+
+def _opening(run: Run) -> tuple[str, str]:
+    """The title of the notebook and the first paragraph under it, this as HTML."""
+    import mistune
+
+    from arcnb.lab.cells import without_external
+
+    try:
+        cells = read_notebook(run.copy_path)["cells"]
+    except NotebookError:
+        return "", ""
+    text = next((cell["source"] for cell in cells if cell["source"].startswith("# ")), "")
+    heading, _, rest = text.partition("\n")
+    return heading.lstrip("# ").strip(), without_external(str(mistune.html(rest.strip().split("\n\n")[0])))
+
+
+def _results(run: Run) -> dict[str, Any]:
+    """Tables and pictures of a run."""
+    manifest = run.manifest
+    tables = []
+    for name, value in manifest["outcome"].items():
+        if pages.is_rows(value):
+            columns = list(dict.fromkeys(column for row in value for column in row))
+            rows = [[pages.value_text(row.get(column, "")) for column in columns] for row in value]
+            tables.append({"name": name, "columns": columns, "rows": rows})
+    pictures = [
+        {"name": Path(item["path"]).stem.replace("_", " "), "html": fragment}
+        for item in manifest["artifacts"]
+        if item["bytes"] <= PICTURE_BYTES and (fragment := _picture(run.path / item["path"]))
+    ]
+    return {"name": run.path.name, "tables": tables, "pictures": pictures}
+
+
+def _picture(path: Path) -> str:
+    """An artifact as an HTML fragment, or nothing if it is no picture."""
+    from arcnb.lab.cells import without_external
+
+    kinds = {".svg": ("image/svg+xml", "drawing"), ".png": ("image/png", "photo")}
+    if path.suffix == ".html" and path.is_file():
+        text = path.read_text(encoding="utf-8")
+        return "" if "<html" in text.lower() else without_external(text)
+    if path.suffix not in kinds or not path.is_file():
+        return ""
+    kind, name = kinds[path.suffix]
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img class="{name}" src="data:{kind};base64,{data}" alt="{path.stem}">'

@@ -1,0 +1,169 @@
+"""Figures that several notebooks show: pass@k, training curves, histograms. Each takes data and returns a
+Figure.
+
+The figures have no background and a grey that reads on white and on black, so one picture serves a light
+page, a dark page and print. They are made without pyplot: no window, no global state, nothing to close; a
+notebook shows the figure that is a cell's last value, as SVG.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+INK = "#7b858f"  # 3.8:1 on white, 4.8:1 on the dark page
+# Okabe and Ito's colors, which color-blind readers tell apart, in the order of contrast on both backgrounds.
+SERIES = ("#0a84c6", "#e06c00", "#009e73", "#cc5c9e", "#b58900", "#56b4e9", "#8a6fd1")
+
+
+def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = "pass@k") -> "Figure":
+    """pass@k with its interval. A frame has the columns k, mean, low, high (rates in 0..1); several frames by
+    name are drawn together."""
+    named = {"": curves} if hasattr(curves, "columns") else dict(curves)
+    figure, (axes,) = _figure()
+    for (name, frame), color in zip(named.items(), _colors(), strict=False):
+        k = frame["k"].to_numpy()
+        axes.fill_between(k, 100 * frame["low"], 100 * frame["high"], color=color, alpha=0.18, linewidth=0)
+        axes.plot(k, 100 * frame["mean"], color=color, marker="o", markersize=4, label=name)
+    axes.set_xscale("log", base=2)
+    ks = sorted({int(k) for frame in named.values() for k in frame["k"]})
+    axes.set_xticks(ks if len(ks) <= 12 else ks[:: len(ks) // 8], minor=False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend=len(named) > 1)
+
+
+def read_metrics(path: str | Path) -> "pd.DataFrame":
+    """metrics.jsonl (one JSON object a line) as a frame; a last line cut off by a kill is skipped."""
+    import pandas as pd
+
+    rows = []
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number} is not JSON: {line[:80]!r}") from None
+    return pd.DataFrame(rows)
+
+
+def training_curves(
+    metrics: "pd.DataFrame", names: Sequence[str], step: str = "step", smooth: int | None = None
+) -> "Figure":
+    """One small plot for each named column that has values, over `step`; two in a row.
+
+    `smooth` is the window of a running mean drawn over the raw values (default: a twentieth of the steps);
+    pass 1 for none.
+    """
+    import pandas as pd
+
+    numbers = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
+    drawn = {name: column for name, column in numbers.items() if column.notna().any()}
+    if not drawn:
+        raise ValueError(
+            f"none of {', '.join(names)} has values in metrics with columns {', '.join(metrics)}"
+        )
+    figure, panels = _figure(len(drawn))
+    for axes, (name, column), color in zip(panels, drawn.items(), _colors(), strict=False):
+        known = column.notna()
+        x = metrics.loc[known, step] if step in metrics else pd.Series(range(len(metrics)))[known.to_numpy()]
+        y = column[known]
+        window = max(1, len(y) // 20) if smooth is None else smooth
+        if window > 1:
+            axes.plot(x, y, color=color, alpha=0.3, linewidth=1)
+            axes.plot(x, y.rolling(window, min_periods=1, center=True).mean(), color=color)
+        else:
+            axes.plot(x, y, color=color, marker="o" if len(y) < 30 else "", markersize=3)
+        _finish(figure, axes, name, step, "")
+    return figure
+
+
+def histogram(
+    values: "Sequence[float] | Mapping[str, Sequence[float]]",
+    title: str,
+    label: str,
+    limit: float | None = None,
+    bins: int = 40,
+) -> "Figure":
+    """How often which value occurs, for one series or several by name; `limit` (a context length, say) is
+    marked with a line and the share of values above it."""
+    import numpy as np
+
+    named = dict(values) if isinstance(values, Mapping) else {"": values}
+    arrays = {name: np.asarray(series, dtype=float) for name, series in named.items()}
+    everything = np.concatenate([*arrays.values(), [] if limit is None else [limit]])
+    if not len(everything):
+        raise ValueError(f"there are no values for the histogram {title!r}")
+    edges = np.histogram_bin_edges(everything, bins=bins)
+    figure, (axes,) = _figure()
+    for (name, array), color in zip(arrays.items(), _colors(), strict=False):
+        axes.hist(array, bins=edges, color=color, alpha=0.75 if len(arrays) == 1 else 0.5, label=name)
+    if limit is not None:
+        above = sum(int((array > limit).sum()) for array in arrays.values())
+        n_values = sum(map(len, arrays.values()))
+        axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
+        text = f" {limit:g} ({100 * above / max(1, n_values):.1f} % above) "
+        axes.text(limit, 0.98, text, transform=axes.get_xaxis_transform(), ha="right", va="top", color=INK)
+    return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
+
+
+def save_figure(figure: "Figure", path: str | Path) -> Path:
+    """Write .svg (the same bytes for the same data) or .png."""
+    from arcnb.lab.manifest import write_whole
+
+    path = Path(path)
+    if path.suffix == ".svg":
+        write_whole(path, figure._repr_svg_())
+    else:
+        figure.savefig(path, dpi=160, transparent=True)
+    return path
+
+
+def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
+    """A figure with one panel, or panels two in a row, that shows itself in a notebook."""
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    class Figure(MatplotlibFigure):
+        def _repr_svg_(self) -> str:
+            from matplotlib import rc_context
+
+            buffer = io.StringIO()
+            # Letters stay letters (small, searchable) and ids do not depend on chance.
+            with rc_context({"svg.fonttype": "none", "svg.hashsalt": "arcnb"}):
+                self.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+            return buffer.getvalue()
+
+    columns = min(2, n_panels)
+    rows = -(-n_panels // columns)
+    figure = Figure(
+        figsize=(6.4 if columns == 1 else 9.6, 3.6 if n_panels == 1 else 2.6 * rows), layout="constrained"
+    )
+    panels = [figure.add_subplot(rows, columns, number + 1) for number in range(n_panels)]
+    return figure, panels
+
+
+def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: bool = False) -> "Figure":
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.set_facecolor("none")
+    axes.tick_params(colors=INK, labelsize=9, length=3)
+    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(INK)
+    if legend:
+        axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    return figure
+
+
+def _colors() -> list[str]:
+    return list(SERIES) * 20
