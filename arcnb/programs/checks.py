@@ -15,10 +15,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from arcnb.programs.syntax import ProgramSyntaxError, parse_program, top_level_names
+from arcnb.programs.syntax import (
+    Import,
+    ProgramSyntaxError,
+    bound_names,
+    imports_of,
+    parse_program,
+    top_level_names,
+)
 
 LIBRARIES = {"numpy", "scipy", "common", "dsl", "rearc_dsl"}  # besides the standard library
-PREAMBLE = {"np", "numpy", "List", "Tuple"}  # names that the executor binds before a program runs
+PREDEFINED = {"np", "numpy", "List", "Tuple"}  # every program finds these, and all of `common`
 
 # Standard modules that reach for the system: importing them may work, using them will not.
 SYSTEM_MODULES = {
@@ -60,49 +67,24 @@ class _Reading:
         self.nodes = list(ast.walk(tree))  # breadth first, iterative
 
     @cached_property
-    def imports(self) -> list[tuple[int, str, str | None, str]]:
-        """(line, module, imported name or None, name bound here), one for each name."""
-        found = []
-        for node in self.nodes:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    bound = alias.asname or alias.name.partition(".")[0]
-                    found.append((node.lineno, alias.name, None, bound))
-            elif isinstance(node, ast.ImportFrom):
-                module = "." * node.level + (node.module or "")
-                for alias in node.names:
-                    found.append((node.lineno, module, alias.name, alias.asname or alias.name))
-        return found
+    def imports(self) -> list[Import]:
+        return imports_of(self.nodes)
 
     @cached_property
     def origins(self) -> dict[str, str]:
-        """Bound name -> dotted origin, for imported names and those of the preamble."""
-        origins = {"np": "numpy", "numpy": "numpy"}
+        """Bound name -> dotted origin, for imported and predefined names."""
+        origins = {"np": "numpy", "numpy": "numpy", "random": "random"}
         for _, module, name, bound in self.imports:
             if name is None:
                 origins[bound] = module if bound != module.partition(".")[0] else bound
-            elif name == "*" and module == "common":
-                origins.setdefault("random", "random")
-            else:
+            elif name != "*":
                 origins[bound] = f"{module}.{name}"
         return origins
 
     @cached_property
     def bound(self) -> set[str]:
-        """Every name bound in any scope: assigned, defined, a parameter, imported, caught."""
-        names = {bound for *_, bound in self.imports}
-        for node in self.nodes:
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                names.add(node.id)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                names.add(node.name)
-            elif isinstance(node, ast.arg):
-                names.add(node.arg)
-            elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-                names.add(node.name)
-            elif isinstance(node, ast.MatchMapping) and node.rest:
-                names.add(node.rest)
-        return names
+        """Every name bound in any scope; what is only predefined is not among them."""
+        return bound_names(self.nodes)
 
     def dotted(self, node: ast.AST) -> str | None:
         """`np.random.choice` -> `numpy.random.choice`, by the imports; None for other expressions."""
@@ -210,7 +192,7 @@ def _undefined(reading: _Reading) -> Iterator[tuple[int, str]]:
     """Names that no scope binds: a NameError as soon as the line is reached."""
     if _unknown_star(reading):
         return
-    known = reading.bound | PREAMBLE | set(dir(builtins)) | {"__name__", "__file__", "__doc__"}
+    known = reading.bound | PREDEFINED | _star_names("common") | set(dir(builtins)) | {"__name__", "__doc__"}
     for _, module, name, _ in reading.imports:
         if name == "*":
             known |= _star_names(module)

@@ -9,6 +9,8 @@ Nothing is compiled or executed here. With these limits the parser needs less th
 import ast
 import re
 import warnings
+from collections.abc import Iterable
+from typing import NamedTuple
 
 MAX_SOURCE = 100_000  # characters; the longest honest program seen has about 15,000
 MAX_NESTING = 100  # open brackets; CPython itself stops at 200
@@ -84,4 +86,46 @@ def top_level_names(tree: ast.Module) -> set[str]:
             names.add(node.id)
         elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             todo.extend(ast.iter_child_nodes(node))
+    return names
+
+
+class Import(NamedTuple):
+    """One imported name. `name`: None for a whole module, "*" for a star; `bound`: what it is called here."""
+
+    line: int
+    module: str
+    name: str | None
+    bound: str
+
+
+def imports_of(nodes: Iterable[ast.AST]) -> list[Import]:
+    """Every import among the nodes, one entry for each name; relative modules keep their leading dots."""
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found.append(
+                    Import(node.lineno, alias.name, None, alias.asname or alias.name.partition(".")[0])
+                )
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found += [Import(node.lineno, module, a.name, a.asname or a.name) for a in node.names]
+    return found
+
+
+def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names that the nodes bind in any scope: imported, assigned, defined, parameters, caught, matched."""
+    nodes = list(nodes)
+    names = {found.bound for found in imports_of(nodes)}
+    for node in nodes:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            names.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            names.add(node.rest)
     return names

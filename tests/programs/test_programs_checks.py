@@ -41,6 +41,7 @@ def test_golden_vectors(case):
         ("import numpy.random as r; r.choice([1])", "randomness", "uses numpy.random.choice"),
         ("np.random.seed(0)", "randomness", "uses numpy.random.seed"),
         ("from common import *; random.choice([1])", "randomness", "uses random.choice"),
+        ("x = random.choice([1])", "randomness", "uses random.choice"),
         ("from numpy import random", "randomness", "imports numpy.random"),
         ("x = sorted('ab', key=hash)", "randomness", "hash differs from run to run for some values"),
         ("x = hash('a')", "randomness", "hash() differs from run to run for some values"),
@@ -63,6 +64,7 @@ def test_each_rule_names_its_line(line, rule, message):
         "    out = crop(grid)\n    return blit_sprite(np.full(grid.shape, Color.BLACK), out, 0, 0)",
         "import itertools, collections, math, re, copy, heapq, string, operator, functools, dataclasses\n"
         "from scipy.ndimage import label\ndef transform(g, k=1, *rest):\n    return re.compile('a') and g",
+        "def transform(g):\n    return blit(g, crop(g), 0, 0, Color.BLACK)",
         "def random(g):\n    return g\ndef transform(g):\n    return random(g)",
         "import sys\nsys.setrecursionlimit(5000)\ndef transform(g): return [x for x in g]",
         "def transform(*grids):\n    try:\n        return grids\n    except Exception as e:\n        raise e",
