@@ -1,144 +1,130 @@
-"""Prompts: a task as chat messages by a template file, and messages as token ids by the chat template.
+"""Prompts: a task, a Jinja template and a grid encoding make a chat; a tokenizer makes it token ids.
 
-    format_ = prompt_format("arc_code")
-    prompt_ids = format_.prompt_ids(tokenizer, view.apply(task))
+A template is a file, by path or by its name under models/templates, with up to three blocks:
 
-A template is a Jinja file, found by name under templates/ or by path, with the blocks `user`, `system`
-(optional), `prefix` (optional: the beginning of the answer, put into the model's mouth) and
-`encoding`: the name of the grid encoding it was written for. It receives `train`, a list of {input, output},
-and `test_input`; each grid has `text`, `height` and `width`. Test outputs never reach a template.
+    {% block system %}, {% block user %}    the messages (system may be missing)
+    {% block prefix %}                      how the answer begins, exactly as written, line break included
+
+It is given `train` (a list with the texts `input`, `output` and the sizes `input_size`, `output_size`, "3x4"
+is 3 rows of 4), `test_input` and `test_size`. Test outputs are never given to it.
+
+    prompt = build_prompt(task, "arc_code", "minimal", pair_order=[2, 0, 1], test_index=0)
+    ids = prompt_ids(tokenizer, prompt)
+    # after generating: prompt.prefix + completion is the answer
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from arcnb.arc.encodings import grid_encoding
-from arcnb.arc.grids import Grid
 from arcnb.arc.tasks import Task
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 TEMPLATES = Path(__file__).parent / "templates"
+# The shortest encoding for the embedded model's tokenizer (one token a digit, one a line break).
+DEFAULT_TEMPLATE, DEFAULT_ENCODING = "arc_code", "minimal"
 
 
 class PromptError(ValueError):
-    """A template that does not exist or cannot be used, or messages that the chat template loses."""
+    """A template, a choice of pairs or a chat template that makes no prompt."""
 
 
 @dataclass(frozen=True)
-class GridText:
-    """A grid as a template sees it."""
+class Prompt:
+    """Chat messages (`role`, `content`), ending with the user's, and the text the answer begins with."""
 
-    text: str
-    height: int
-    width: int
-
-
-@dataclass(frozen=True)
-class PromptFormat:
-    """How tasks become prompts: template names or paths, and the grid encoding."""
-
-    template: str
-    encoding: str
-    refine_template: str = "refine"
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of the answer that every prompt ends with; completions go on from there."""
-        return _block(self.template, "prefix", {})
-
-    def messages(self, shown: Task) -> list[dict[str, str]]:
-        """Chat messages of a task as a view shows it; its first test input is the one shown."""
-        values = {
-            "train": [{"input": self.grid(p.input), "output": self.grid(p.output)} for p in shown.train],
-            "test_input": self.grid(shown.test[0].input),
-        }
-        system = _block(self.template, "system", values)
-        start = [{"role": "system", "content": system}] if system else []
-        return [*start, {"role": "user", "content": _block(self.template, "user", values)}]
-
-    def refinement(self, messages: Sequence[Mapping], completion: str, feedback: Mapping) -> list[dict[str, str]]:
-        """The next turn: messages so far, the answer (prefix + completion), and the feedback on it."""
-        return [
-            *map(dict, messages),
-            {"role": "assistant", "content": self.prefix + completion},
-            {"role": "user", "content": _block(self.refine_template, "user", feedback)},
-        ]
-
-    def prompt_ids(self, tokenizer, shown: Task) -> list[int]:
-        """Token ids of the whole prompt, the prefix included."""
-        return render(tokenizer, self.messages(shown), self.prefix)
-
-    def completion_ids(self, tokenizer, program: str) -> list[int]:
-        """Token ids of the completion that answers with `program`: its text, the closing fence, the end token."""
-        text = program.rstrip("\n") + "\n```"
-        return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-
-    def grid(self, grid: Grid) -> GridText:
-        """The grid as a template sees it, in this format's encoding."""
-        return GridText(grid_encoding(self.encoding).to_text(grid), *grid.shape)
+    messages: tuple[dict, ...]
+    prefix: str = ""
 
 
-def prompt_format(template: str = "arc_code", encoding: str = "", refine_template: str = "refine") -> PromptFormat:
-    """The checked format; an empty encoding takes the one the template names. PromptError says what is wrong."""
-    encoding = encoding or _block(template, "encoding", {}).strip()
-    if not encoding:
-        raise PromptError(f"template {template} names no grid encoding (block `encoding`); give one")
-    grid_encoding(encoding)
-    if "user" not in _template(template).blocks:
-        raise PromptError(f"template {template} has no block `user`")
-    return PromptFormat(template, encoding, refine_template)
+def build_prompt(
+    task: Task,
+    template: str | Path = DEFAULT_TEMPLATE,
+    encoding: str = DEFAULT_ENCODING,
+    pair_order: Sequence[int] | None = None,
+    test_index: int = 0,
+) -> Prompt:
+    """The first turn for a task.
 
-
-def render(tokenizer, messages: Sequence[Mapping], prefix: str = "") -> list[int]:
-    """Token ids of a chat that goes on with the assistant's turn, whose first words are `prefix`.
-
-    Exactly one begin-of-text token stands in front where the model has one. A chat template that trims the
-    last message drops the end of the prefix; what it dropped is put back.
+    pair_order: the train pairs to show, in this order (None: all, as they come; fewer shorten the prompt).
+    test_index: the one test input that is shown. Raises PromptError.
     """
-    if prefix:
-        chat = [*messages, {"role": "assistant", "content": prefix}]
-        text = tokenizer.apply_chat_template(chat, tokenize=False, continue_final_message=True)
-        if not text.endswith(prefix):
-            kept = prefix.rstrip()
-            if not text.endswith(kept):
-                raise PromptError(f"the chat template loses the beginning of the answer, {prefix!r}")
-            text += prefix[len(kept) :]
-    else:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    begin = tokenizer.bos_token_id
-    adds_begin = tokenizer("a")["input_ids"][:1] == [begin]
-    if begin is not None and adds_begin and ids[0] != begin:
-        ids.insert(0, begin)
-    if begin is not None and ids[:2] == [begin, begin]:
-        raise PromptError("the chat template writes the begin-of-text token twice")
-    return ids
+    order = list(range(len(task.train)) if pair_order is None else pair_order)
+    if not order or len(set(order)) != len(order) or not set(order) <= set(range(len(task.train))):
+        raise PromptError(
+            f"task {task.task_id}: pair_order {order} is no selection of its {len(task.train)} train pairs"
+        )
+    if not 0 <= test_index < len(task.test):
+        raise PromptError(
+            f"task {task.task_id}: test_index {test_index}, but it has {len(task.test)} test inputs"
+        )
+    write = grid_encoding(encoding).to_text
+    pairs = [task.train[i] for i in order]
+    test_input = task.test[test_index].input
+    variables = {
+        "train": [
+            {
+                "input": write(pair.input),
+                "output": write(pair.output),
+                "input_size": grid_size(pair.input),
+                "output_size": grid_size(pair.output),
+            }
+            for pair in pairs
+        ],
+        "test_input": write(test_input),
+        "test_size": grid_size(test_input),
+    }
+    blocks = render_blocks(template, variables)
+    if not blocks.get("user"):
+        raise PromptError(f"template {template}: it has no block user")
+    messages = [{"role": role, "content": blocks[role]} for role in ("system", "user") if blocks.get(role)]
+    return Prompt(tuple(messages), blocks.get("prefix", ""))
 
 
-def _block(name: str, block: str, values: Mapping) -> str:
-    template = _template(name)
-    if block not in template.blocks:
-        return ""
-    return "".join(template.blocks[block](template.new_context(dict(values))))
+def grid_size(grid) -> str:
+    """Rows x columns of a grid, as templates get it: "3x4"."""
+    return f"{grid.shape[0]}x{grid.shape[1]}"
 
 
-@cache
-def _template(name: str):
-    import jinja2
-    from jinja2.sandbox import SandboxedEnvironment
+def render_blocks(template: str | Path, variables: dict) -> dict[str, str]:
+    """The rendered blocks of a template by name; all but `prefix` without blank space around them.
 
-    path = Path(name) if name.endswith(".jinja") else TEMPLATES / f"{name}.jinja"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
-        raise PromptError(f"there is no prompt template {name!r}, neither a file nor one of {known}")
-    environment = SandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    Raises PromptError that names the template, and the line or the variable that is wrong.
+    """
+    loaded = _load_template(str(template))
+    context = loaded.new_context(variables)
     try:
-        return environment.from_string(path.read_text())
-    except jinja2.TemplateError as error:
-        raise PromptError(f"prompt template {path}: {error}") from None
+        blocks = {name: "".join(block(context)) for name, block in loaded.blocks.items()}
+    except (jinja2.TemplateError, TypeError) as error:
+        raise PromptError(f"template {template}: {error}") from error
+    return {name: text if name == "prefix" else text.strip() for name, text in blocks.items()}
+
+
+def template_path(template: str | Path) -> Path:
+    """The file of a template given by name or path. Raises PromptError."""
+    named = TEMPLATES / f"{template}.jinja"
+    path = named if named.is_file() else Path(template).expanduser()
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
+        raise PromptError(f"there is no template {template}; known are {known}, or give the path of a file")
+    return path
+
+
+def _load_template(template: str) -> jinja2.Template:
+    path = template_path(template)
+    return _compile(path, path.read_text())
+
+
+@lru_cache(maxsize=32)
+def _compile(path: Path, source: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise PromptError(f"template {path}, line {error.lineno}: {error.message}") from error

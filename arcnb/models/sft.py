@@ -210,6 +210,7 @@ def _collator(pad_token_id: int):
     Under causal attention no real token sees the padding on its right and padding has no label, so the
     mask changes nothing but the kernel: without it, attention runs as plain causal flash attention.
     """
+    import torch
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
     collate = DataCollatorForLanguageModeling(pad_token_id=pad_token_id)
@@ -217,6 +218,8 @@ def _collator(pad_token_id: int):
     def without_mask(examples):
         batch = collate([{name: row[name] for name in ("input_ids", "labels")} for row in examples])
         del batch["attention_mask"]
+        rows, length = batch["input_ids"].shape
+        batch["position_ids"] = torch.arange(length).expand(rows, length)  # TRL counts tokens by these
         return batch
 
     return without_mask

@@ -1,0 +1,115 @@
+"""From chat messages to token ids through a model's own chat template.
+
+Engines are given token ids because text would pass through the tokenizer again, which puts a second
+begin-of-text token before the one that the template wrote; the model then sees prompts that it never saw
+in training, and nothing fails. Two more silent faults are repaired here: templates that strip the end of
+the final message (a prefix then loses its line break), and templates that refuse or drop a system message.
+"""
+
+from collections.abc import Sequence
+
+from arcnb.models.prompts import Prompt, PromptError
+
+
+def prompt_ids(tokenizer, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt: the chat, opened for the assistant, ending with exactly `prompt.prefix`."""
+    return render(tokenizer, prompt.messages, prompt.prefix)
+
+
+def answer_ids(tokenizer, answer: str) -> list[int]:
+    """Token ids of an answer that follows `prompt_ids`, with the end token: what a model is trained to write.
+
+    `answer` begins after the prompt's prefix. Sampling sees the prompt's ids and then the model's, so for
+    training the two parts are tokenized apart as well.
+    """
+    return [*_encode(tokenizer, answer), tokenizer.eos_token_id]
+
+
+def render(tokenizer, messages: Sequence[dict], prefix: str = "") -> list[int]:
+    """Token ids of `messages` and an assistant turn that begins with `prefix`.
+
+    There is exactly one begin-of-text token, if the model uses one. Special tokens spelled out in an
+    assistant's message are removed from it: a completion could otherwise end its own turn.
+    Raises PromptError.
+    """
+    text = render_text(tokenizer, messages, prefix)
+    return _with_one_bos(tokenizer, _encode(tokenizer, text))
+
+
+def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
+    """The text behind `render`, for people to read; never give it to an engine."""
+    messages = [_plain(tokenizer, message) for message in messages]
+    if not getattr(tokenizer, "chat_template", None):
+        raise PromptError(f"the tokenizer of {tokenizer.name_or_path} has no chat template")
+    text = _apply(tokenizer, messages, prefix)
+    system = messages[0]["content"].strip() if messages and messages[0]["role"] == "system" else ""
+    if text is None or system not in text:
+        text = _apply(tokenizer, _without_system(messages), prefix)
+    if text is None:
+        raise PromptError(f"the chat template of {tokenizer.name_or_path} refuses the messages")
+    return _ending_with(text, prefix, tokenizer)
+
+
+def _encode(tokenizer, text: str) -> list[int]:
+    # verbose=False: whether a prompt is too long is the backends' business (see generation.fits)
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _apply(tokenizer, messages: list[dict], prefix: str) -> str | None:
+    """The template's text, or None if the template refuses these messages."""
+    import jinja2
+
+    opening = [{"role": "assistant", "content": prefix}] if prefix else []
+    try:
+        return tokenizer.apply_chat_template(
+            [*messages, *opening],
+            tokenize=False,
+            add_generation_prompt=not prefix,
+            continue_final_message=bool(prefix),
+        )
+    except jinja2.TemplateError:
+        return None
+    except ValueError:  # transformers did not find the final message again, so the template changed it
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return text + prefix
+
+
+def _without_system(messages: list[dict]) -> list[dict]:
+    """The same chat with the system message at the head of the first user message."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    system, first, *rest = messages
+    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
+def _ending_with(text: str, prefix: str, tokenizer) -> str:
+    """`text` with the blank space of `prefix` that the template has stripped put back."""
+    for found in (prefix, prefix.rstrip(), prefix.lstrip(), prefix.strip()):
+        if text.endswith(found):
+            return text[: len(text) - len(found)] + prefix
+    raise PromptError(
+        f"the chat template of {tokenizer.name_or_path} changes the answer's beginning {prefix!r}"
+    )
+
+
+def _plain(tokenizer, message: dict) -> dict:
+    """An assistant's message without special tokens in its text; any other message as it is."""
+    if message["role"] != "assistant":
+        return message
+    content = message["content"]
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special:
+            content = content.replace(token.content, "")
+    return {**message, "content": content}
+
+
+def _with_one_bos(tokenizer, ids: list[int]) -> list[int]:
+    """`ids` beginning with one begin-of-text token if the tokenizer uses one, whoever wrote it."""
+    bos = tokenizer.bos_token_id
+    if bos is None:
+        return ids
+    start = 0
+    while start < len(ids) and ids[start] == bos:
+        start += 1
+    adds_one = tokenizer.encode("")[:1] == [bos]
+    return [bos, *ids[start:]] if start or adds_one else ids

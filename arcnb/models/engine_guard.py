@@ -1,0 +1,73 @@
+"""Engine processes must not outlive the process that started them, not even if that one is killed by SIGKILL.
+
+An engine in processes of its own holds gigabytes of memory, and when its parent vanishes it waits for
+orders for ever. So a guard runs beside it, in a session of its own (a killed process group spares it): it
+sleeps until the parent is gone, then kills every process that carries the engine's mark. The mark is an
+environment variable, and the title for engines that overwrite their environment with a title.
+
+This file is also the guard's program: `python engine_guard.py PARENT_PID MARK`.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+MARK_VARIABLE = "ARCNB_ENGINE_MARK"
+
+
+def start_guard() -> tuple[str, subprocess.Popen]:
+    """Starts a guard for this process. Returns the mark that engine processes have to carry, and the guard.
+
+    Terminate the guard after the engine was closed in good order.
+    """
+    mark = f"arcnb-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    command = [sys.executable, "-S", "-E", __file__, str(os.getpid()), mark]
+    guard = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, close_fds=True)
+    return mark, guard
+
+
+def marked_processes(mark: str) -> list[int]:
+    """Ids of the running processes that carry `mark`, without this one and multiprocessing's cleaners."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+            title = (folder / "cmdline").read_bytes()
+            if b"resource_tracker" in title or b"engine_guard" in title:  # it frees the shared memory
+                continue
+            carried = title + b"\0" + (folder / "environ").read_bytes()
+            if mark.encode() in carried:
+                found.append(int(folder.name))
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    """Kills all processes that carry `mark`; repeats, since a dying one may just have started another."""
+    for _ in range(10):
+        pids = marked_processes(mark)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not pids:
+            return
+        select.select([], [], [], 0.2)
+
+
+def _watch(parent: int, mark: str) -> None:
+    try:
+        handle = os.pidfd_open(parent)
+    except ProcessLookupError:
+        pass  # gone already
+    else:
+        select.select([handle], [], [])
+    kill_marked(mark)
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]), sys.argv[2])

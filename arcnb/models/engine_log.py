@@ -1,0 +1,61 @@
+"""What an engine prints: kept in a file, out of the notebook, and searched for the cause when it fails.
+
+Engine processes write to the descriptors 1 and 2 that they inherit. So these point to the log while the
+engine starts, and the engine keeps the log for its life.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+
+# "(EngineCore pid=1) ERROR 11-21 07:30:48 [core.py:1] ValueError: To serve ..." -> "ValueError: To serve ..."
+_ERROR = re.compile(r"(?:^|[\s\]])((?:\w+\.)*\w*(?:Error|Exception|Killed)\b: .+)$", re.MULTILINE)
+# What the outer processes say about a failure that an inner one has already explained.
+_EMPTY_WORDS = (
+    "Engine core initialization failed",
+    "WorkerProc initialization failed",
+    "See stack trace",
+    "EngineDeadError",
+)
+
+
+class EngineLog:
+    """A temporary file that takes the output of engine processes."""
+
+    def __init__(self):
+        self._file = tempfile.TemporaryFile(prefix="arcnb-engine-")  # noqa: SIM115 (lives as long as the engine)
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[None]:
+        """Within the block, everything written to the descriptors 1 and 2 goes to the log."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        saved = os.dup(1), os.dup(2)
+        os.dup2(self._file.fileno(), 1)
+        os.dup2(self._file.fileno(), 2)
+        try:
+            yield
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            for descriptor, target in zip(saved, (1, 2), strict=True):
+                os.dup2(descriptor, target)
+                os.close(descriptor)
+
+    def text(self) -> str:
+        """All that was written so far."""
+        if self._file.closed:
+            return ""
+        size = os.fstat(self._file.fileno()).st_size
+        return os.pread(self._file.fileno(), size, 0).decode(errors="replace")
+
+    def last_error(self) -> str:
+        """The last line that names an error and its cause; empty if there is none."""
+        errors = [e for e in _ERROR.findall(self.text()) if not any(word in e for word in _EMPTY_WORDS)]
+        return errors[-1].strip() if errors else ""
+
+    def close(self) -> None:
+        self._file.close()

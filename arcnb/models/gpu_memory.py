@@ -1,0 +1,108 @@
+"""Will a model fit the GPU? Answered before vLLM starts, with the parameter to lower and by how much.
+
+The estimate counts weights, and the keys and values of one sequence of full length; activations and CUDA
+graphs come on top (a tenth of the share is kept for them). It says no only to what cannot work.
+"""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+GIB = 1 << 30
+_BYTES_IN_4BIT = 0.28  # of the bf16 weight bytes: 4 bit plus scales; embeddings stay as they are
+_HEADROOM = 0.9
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; memory in bytes."""
+
+    index: int
+    uuid: str
+    total: int
+    free: int
+
+
+def visible_gpus(visible: str | None = None) -> list[Gpu]:
+    """The NVIDIA GPUs of this machine; `visible` (as CUDA_VISIBLE_DEVICES) selects and orders them.
+
+    Asks nvidia-smi, so that no CUDA context is opened; empty where there is none.
+    """
+    query = "--query-gpu=index,uuid,memory.total,memory.free"
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        rows = [line.split(", ") for line in answer.stdout.strip().splitlines()]
+        gpus = [Gpu(int(i), uuid, int(total) << 20, int(free) << 20) for i, uuid, total, free in rows]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+    if visible is None:
+        return gpus
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return [gpu for name in names for gpu in gpus if name == str(gpu.index) or gpu.uuid.startswith(name)]
+
+
+def memory_problem(model: Path, context: int, options) -> str | None:
+    """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows."""
+    gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))[: options.tensor_parallel_size]
+    if not gpus:
+        return None
+    tightest = min(gpus, key=lambda gpu: gpu.free)
+    weights = (
+        weight_bytes(model) * (_BYTES_IN_4BIT if options.load_in_4bit else 1) / options.tensor_parallel_size
+    )
+    cache = cache_bytes_per_token(model) / options.tensor_parallel_size
+    return _problem(tightest, weights, cache, context, options.gpu_memory_utilization)
+
+
+def _problem(gpu: Gpu, weights: float, cache: float, context: int, share: float) -> str | None:
+    """weights: bytes on this GPU. cache: bytes per token on this GPU. share: gpu_memory_utilization."""
+    wanted = share * gpu.total
+    if wanted > gpu.free:
+        possible = int(100 * gpu.free / gpu.total) / 100
+        return (
+            f"gpu_memory_utilization {share} asks for {wanted / GIB:.1f} of {gpu.total / GIB:.1f} GiB on GPU "
+            f"{gpu.index}, but only {gpu.free / GIB:.1f} GiB are free; lower it to {possible}"
+        )
+    room = _HEADROOM * wanted - weights
+    if room <= 0:
+        needed = (weights / _HEADROOM) / gpu.total
+        remedy = (
+            f"raise it to {needed:.2f}"
+            if needed <= 0.95
+            else "use load_in_4bit, or a larger tensor_parallel_size"
+        )
+        return (
+            f"the weights need {weights / GIB:.1f} GiB of GPU {gpu.index}, and gpu_memory_utilization "
+            f"{share} gives {wanted / GIB:.1f} GiB for everything; {remedy}"
+        )
+    if cache * context > room:
+        longest = int(room / cache) // 256 * 256
+        return (
+            f"one sequence of max_model_len {context} needs {cache * context / GIB:.1f} GiB of cache, and "
+            f"beside the weights {room / GIB:.1f} GiB are left on GPU {gpu.index}; lower max_model_len to {longest}"
+        )
+    return None
+
+
+def weight_bytes(model: Path) -> int:
+    """Bytes of the weight files in a model folder."""
+    files = list(model.glob("*.safetensors")) or list(model.glob("pytorch_model*.bin"))
+    return sum(path.stat().st_size for path in files)
+
+
+def cache_bytes_per_token(model: Path) -> int:
+    """Bytes of keys and values that one token takes at 16 bit; 0 if the config does not say."""
+    config = json.loads((model / "config.json").read_text())
+    config = config.get("text_config", config)
+    heads = config.get("num_attention_heads", 0)
+    width = config.get("head_dim") or (config.get("hidden_size", 0) // heads if heads else 0)
+    key_heads = config.get("num_key_value_heads") or heads
+    return 2 * 2 * config.get("num_hidden_layers", 0) * key_heads * width
