@@ -8,7 +8,8 @@ from arcnb.arc.grids import GridError, as_grid
 from arcnb.arc.seeds import rng
 
 GOLDEN = "arc25_encoders.json"
-SPECS = sorted({c["args"]["spec"] for c in cases(GOLDEN, "decode")}) + [
+SPECS = [
+    *sorted({c["args"]["spec"] for c in cases(GOLDEN, "decode")}),
     "minimal",
     'separated(" ")',
     "separated(separator=', ')",
@@ -44,8 +45,8 @@ def test_reading_agrees_with_the_reference(case, strict):
         assert encoding.to_grid(text, strict).tolist() == case["expect"]["value"]
 
 
-# What the reference reads from malformed text. Strict reading refuses all of it. Lenient reading agrees where a
-# grid comes out, and refuses what is no grid: empty text, a colour 10, no fence at all.
+# What the reference reads from malformed text. Strict reading refuses all of it. Lenient reading agrees where
+# a grid comes out, and refuses what is no grid: empty text, a colour 10, no fence at all.
 NO_GRID_AT_ALL = {"encoders-0188", "encoders-0191", "encoders-0197"}
 
 
@@ -141,7 +142,7 @@ def test_errors_name_line_and_column(spec, text, line, column, message):
     ],
 )
 def test_a_wrong_spec_is_refused_with_a_hint(spec, message):
-    with pytest.raises(EncodingError, match="^encoding ") as caught:
+    with pytest.raises(EncodingError, match=r"^encoding ") as caught:
         grid_encoding(spec)
     assert message in str(caught.value)
 

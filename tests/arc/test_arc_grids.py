@@ -68,7 +68,7 @@ def test_numpy_integers_inside_lists_are_integers():
     ],
 )
 def test_anything_else_is_refused_in_a_sentence_that_says_where(value, message):
-    with pytest.raises(GridError, match="^file x, task y: ") as caught:
+    with pytest.raises(GridError, match=r"^file x, task y: ") as caught:
         as_grid(value, "file x, task y")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
