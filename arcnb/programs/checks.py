@@ -19,9 +19,9 @@ from arcnb.programs.syntax import (
     Import,
     ProgramSyntaxError,
     bound_names,
+    defined_names,
     imports_of,
     parse_program,
-    top_level_names,
 )
 
 LIBRARIES = {"numpy", "scipy", "common", "dsl", "rearc_dsl"}  # besides the standard library
@@ -108,7 +108,7 @@ def static_checks(program: str, entry: str = "transform") -> list[Hint]:
 
 
 def _entry(reading: _Reading) -> Iterator[tuple[int, str]]:
-    if reading.entry not in top_level_names(reading.tree) and not _unknown_star(reading):
+    if reading.entry not in defined_names(reading.tree) and not _unknown_star(reading):
         yield 0, f"no function {reading.entry} at module level"
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from arcnb.programs.syntax import ProgramSyntaxError, parse_program, top_level_names
+from arcnb.programs.syntax import ProgramSyntaxError, defined_names, parse_program
 
 PARSE_BUDGET = 300_000  # characters parsed for one completion, about 0.3 s
 CUT_ATTEMPTS = 20  # places tried when the end (or the beginning) of a text is not code
@@ -48,12 +48,12 @@ class _Search:
     complaints: dict[str, ProgramSyntaxError] = field(default_factory=dict)
 
     def defines(self, text: str) -> bool:
-        """Whether `text` parses and binds the entry name at module level."""
+        """Whether `text` parses and defines the entry at module level."""
         if self.entry not in text or self.spent + len(text) > PARSE_BUDGET:
             return False
         self.spent += len(text)
         try:
-            return self.entry in top_level_names(parse_program(text))
+            return self.entry in defined_names(parse_program(text))
         except ProgramSyntaxError as error:
             self.complaints[text] = error
             return False

@@ -68,11 +68,11 @@ def _nesting(source: str) -> int:
     return deepest
 
 
-def top_level_names(tree: ast.Module) -> set[str]:
-    """Names that running the module body binds: functions, classes, assignments, imports.
+def defined_names(tree: ast.Module) -> set[str]:
+    """Names that the module body defines: functions, classes, assignments.
 
-    Looks into `if`, `try`, `with` and loops at module level, not into functions. A star import may bind
-    anything and is not counted.
+    Looks into `if`, `try`, `with` and loops at module level, not into functions. Imported names are not
+    counted: `from solution import transform` uses a program and is none.
     """
     names: set[str] = set()
     todo: list[ast.AST] = list(tree.body)
@@ -80,8 +80,6 @@ def top_level_names(tree: ast.Module) -> set[str]:
         node = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):

@@ -121,6 +121,30 @@ def test_objects_from_a_mask_are_integers():
         assert obj.sum() == 1
 
 
+def test_a_program_finds_the_library_as_it_was():
+    """Color and its lists are shared and mutable; what one program does to them no other program sees."""
+    from arcnb.programs.executor import Executor, Job
+
+    spoil = [
+        "Color.RED = 7\ndef transform(g):\n    return [[Color.RED]]",
+        "def transform(g):\n    Color.ALL_COLORS.clear()\n    return [[len(Color.ALL_COLORS)]]",
+        "def transform(g):\n    Color.NOT_BLACK.append(0)\n    return [[Color.NOT_BLACK[-1]]]",
+        "import common\ncommon.crop = len\ndef transform(g):\n    return [[common.crop([1])]]",
+    ]
+    look = (
+        "from common import *\nimport common\ndef transform(g):\n"
+        "    lists = len(Color.ALL_COLORS) - 1, len(Color.NOT_BLACK)\n"
+        "    return [[Color.RED, *lists, int(common.crop is not len)]]"
+    )
+    programs = [program for spoiler in spoil for program in (spoiler, look + f"  # {spoiler!r}")] * 3
+    grid = np.zeros((2, 2), dtype=np.uint8)
+    with Executor(workers=1) as executor:
+        results = list(executor.run(Job(program, (grid,)) for program in programs))
+    assert [result.status for result in results] == ["ok"] * len(programs)
+    assert [r.outputs[0].tolist() for r in results[::2]] == [[[7]], [[0]], [[0]], [[1]]] * 3
+    assert all(result.outputs[0].tolist() == [[2, 9, 9, 1]] for result in results[1::2])
+
+
 # -- against a literal reading of the description ---------------------------------------------------------
 
 

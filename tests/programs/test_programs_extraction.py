@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import random
 import time
 from pathlib import Path
 
 import pytest
 
 from arcnb.programs.extraction import extract_program
-from arcnb.programs.syntax import ProgramSyntaxError, parse_program
+from arcnb.programs.syntax import ProgramSyntaxError, defined_names, parse_program
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "arc25_code.json").read_text())
 PARSE_CASES = {case["id"]: case for case in GOLDEN["cases"] if case["fn"] == "parse_code"}
@@ -45,6 +46,35 @@ def test_golden_vectors_agree_and_quirks_are_improved(case):
 def test_the_last_block_that_defines_the_entry_wins():
     text = f"```python\n{CODE}  # draft\n```\nor\n```python\n{CODE}  # final\n```\nor\n```py\nprint(1)\n```"
     assert extract_program(text).program == f"{CODE}  # final"
+
+
+def test_a_block_that_imports_the_entry_does_not_define_it():
+    text = f"```python\n{CODE}\n```\nTry it:\n```python\nfrom solution import transform\ntransform(1)\n```"
+    assert extract_program(text).program == CODE
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_cut_or_shuffled_nothing_is_raised(seed):
+    """Random pieces of completions: what comes out without a reason parses and defines the entry."""
+    draw = random.Random(seed)
+    pieces = [
+        "```python\n",
+        "```",
+        "\n```\n",
+        "~~~\n",
+        CODE,
+        "def transform(",
+        "\n\n",
+        "some prose",
+        "    x = 1\n",
+    ]
+    for _ in range(50):
+        text = "".join(draw.choices(pieces, k=draw.randint(1, 12)))
+        text = text[: draw.randint(0, len(text))] if draw.random() < 0.5 else text
+        found = extract_program(text, truncated=draw.random() < 0.5)
+        assert (found.program is None) == (found.how == "no_code")
+        if found.reason is None:
+            assert "transform" in defined_names(parse_program(found.program))
 
 
 def test_a_later_block_that_does_not_parse_does_not_hide_an_earlier_one():

@@ -81,17 +81,14 @@ def find_connected_components(grid, background=0, connectivity=4, monochromatic=
     if connectivity not in (4, 8):
         raise ValueError(f"connectivity must be 4 or 8, got {connectivity!r}")
     flat = grid.flatten()
+    dtype = int if grid.dtype.kind in "biu" else grid.dtype  # objects of a mask hold 0 and 1
     found = []
     for mask in masks:
         for region in components(mask, connectivity):
-            obj = np.full(grid.shape, background, dtype=_object_dtype(grid))
+            obj = np.full(grid.shape, background, dtype=dtype)
             obj.reshape(-1)[region] = flat[region]
             found.append(obj)
     return found
-
-
-def _object_dtype(grid):
-    return np.dtype(int) if grid.dtype == bool else grid.dtype
 
 
 def is_contiguous(bitmask, background=0, connectivity=4):
