@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasks import Task
@@ -24,6 +25,9 @@ from arcnb.programs.executor import Executor
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.rows import prompt_rows
 from arcnb.rl.sampling_guard import check_sampling
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Ours where TRL's default is unsuited: KL is on, sampling is plain, completions are ARC programs.
 DEFAULTS = {
@@ -49,6 +53,19 @@ LORA_DEFAULTS = {
     "use_rslora": True,
     "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }
+FIRST_LOOK = (
+    "reward",
+    "reward_std",
+    "kl",
+    "entropy",
+    "grad_norm",
+    "completions/mean_length",
+    "truncated_completions_ratio",
+    "solved_tasks_ratio",
+    "groups_without_spread",
+    "executor_seconds",
+    "step_time",
+)
 
 
 class SettingsError(ValueError):
@@ -65,9 +82,21 @@ class TrainingReport:
     history: list[dict]
     too_long: dict[str, int] = field(default_factory=dict)
 
+    def table(self) -> pd.DataFrame:
+        """The columns to look at first, a row a step."""
+        import pandas as pd
+
+        steps = pd.DataFrame([row for row in self.history if "reward" in row]).set_index("step")
+        return steps[[name for name in FIRST_LOOK if name in steps]]
+
+    def outcome(self) -> dict:
+        """Plain values for the run's manifest: last step's numbers."""
+        last = self.table().iloc[-1].to_dict()
+        return {"steps": self.steps, "seconds": self.seconds, "left_out_as_too_long": self.too_long} | last
+
 
 def check_settings(settings: dict, context: int) -> None:
-    """SettingsError where batch, group and accumulation do not fit or completions leave no room for a prompt."""
+    """SettingsError for an unknown name, a group that cannot be split, or completions that fill the context."""
     unknown = sorted(set(settings) - _config_names())
     if unknown:
         near = difflib.get_close_matches(unknown[0], _config_names(), n=1)
@@ -83,8 +112,8 @@ def check_settings(settings: dict, context: int) -> None:
         )
     if settings["max_completion_length"] >= context:
         raise SettingsError(
-            f"max_completion_length={settings['max_completion_length']} leaves no room for a prompt in a context "
-            f"of {context} tokens"
+            f"max_completion_length={settings['max_completion_length']} leaves no room for a prompt "
+            f"in a context of {context} tokens"
         )
 
 

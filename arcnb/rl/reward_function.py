@@ -57,7 +57,7 @@ class ProgramReward:
             ).items():
                 log_metric(name, value)
         if self.rollouts is not None:
-            self.rollouts.write_part(judged, round=step, shard=(0, 1))
+            self.rollouts.write_part(judged, round=step)
         self.calls += 1
         return rewards
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
+from arcnb.models.prompt_lengths import longest_prompt
 from arcnb.models.prompts import PromptFormat
 
 
@@ -42,7 +43,6 @@ def prompt_rows(
     """n_rows rows `{prompt, row, task_id, hflip, n_rot90, color_map, pair_order, test_index}`.
 
     A task whose prompt is too long leaves the pool before rows are drawn, counted by its longest view.
-    Augmentation does not change a prompt's length but the shown test input does, hence the longest.
     ValueError when no task fits.
     """
     too_long = {}

@@ -39,6 +39,6 @@ def check_sampling(settings: Mapping, insist: bool = False) -> None:
     if altered and corrected and mode.startswith("sequence") and not insist:
         named = ", ".join(f"{name}={value}" for name, value in altered.items())
         raise SamplingError(
-            f"{named} with vllm_importance_sampling_mode={mode!r} leaves next to no gradient; sample plainly, "
-            "choose a token-level mode, or set insist_on_sampling=True"
+            f"{named} with vllm_importance_sampling_mode={mode!r} leaves next to no gradient; "
+            "sample plainly, choose a token-level mode, or set insist_on_sampling=True"
         )

@@ -47,14 +47,19 @@ def read_sets(folders: Sequence[str], names: Sequence[str] = ()) -> dict[str, pd
     return frames
 
 
-def comparison_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0) -> pd.DataFrame:
+def comparison_table(
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0
+) -> pd.DataFrame:
     """One row a set, the columns of the aggregate table; "mean [low, high]", 95% by bootstrap over tasks."""
     import pandas as pd
 
     rows = {}
     for name, frame in frames.items():
         table = aggregate(frame, task_ids)
-        rows[name] = {column: _interval(table[column].to_numpy(float), seed) for column in (*TABLE_COLUMNS, LOOSE_COLUMN)}
+        rows[name] = {
+            column: _interval(table[column].to_numpy(float), seed)
+            for column in (*TABLE_COLUMNS, LOOSE_COLUMN)
+        }
     return pd.DataFrame(rows).T
 
 
@@ -79,6 +84,8 @@ def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], se
     return sentences
 
 
-def curves(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0) -> dict[str, pd.DataFrame]:
+def curves(
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0
+) -> dict[str, pd.DataFrame]:
     """{name: pass@k curve} over the same tasks."""
     return {name: pass_at_k_curve(frame, seed=seed, task_ids=task_ids) for name, frame in frames.items()}

@@ -87,6 +87,27 @@ class InferenceReport:
     def predictions_per_hour(self) -> float:
         return 3600 * self.made / self.seconds if self.seconds else 0.0
 
+    def outcome(self) -> dict:
+        """Plain values for the run's manifest."""
+        rates = {
+            "tokens_per_second": self.tokens_per_second,
+            "predictions_per_hour": self.predictions_per_hour,
+        }
+        return {f"inference_{name}": value for name, value in (vars(self) | rates).items()}
+
+    def __str__(self) -> str:
+        skipped = "".join(f"\n  {id_}: {n:,} tokens" for id_, n in sorted(self.too_long.items()))
+        return (
+            f"{self.made:,} predictions made, {self.found:,} found from before, of {self.asked:,} asked; "
+            f"{self.seconds:.0f} s, {self.tokens_per_second:,.0f} tokens/s, "
+            f"{self.predictions_per_hour:,.0f} predictions an hour"
+            + (
+                f"\n{self.prompts_skipped} prompts skipped, too long for the context:{skipped}"
+                if skipped
+                else ""
+            )
+        )
+
 
 def check_same_tasks(predictions: PredictionSet, tasks: Sequence[Task]) -> None:
     """Refuse to mix predictions of another version of a task into a set. PlanError names the tasks."""
@@ -132,7 +153,7 @@ def predict(
                     continue
                 view = plan.view(task, round_)
                 prompt_ids = prompt_format.prompt_ids(backend.tokenizer, view.apply(task))
-                if len(prompt_ids) + sampling.max_tokens > backend.max_model_len:
+                if len(prompt_ids) + sampling.max_tokens > backend.context:
                     longest = report.too_long.get(task.task_id, 0)
                     report.too_long[task.task_id] = max(longest, len(prompt_ids))
                     report.prompts_skipped += 1

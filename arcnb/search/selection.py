@@ -54,7 +54,11 @@ def weighted(predictions: Sequence[Prediction], k: int, random: np.random.Genera
     """k of the distinct ones, drawn without replacement with weight 0.1 + train_correct_grids."""
     pool = distinct(predictions, len(predictions), random)
     weights = np.array([0.1 + prediction.train_correct_grids for prediction in pool])
-    chosen = random.choice(len(pool), size=min(k, len(pool)), replace=False, p=weights / weights.sum()) if pool else []
+    chosen = (
+        random.choice(len(pool), size=min(k, len(pool)), replace=False, p=weights / weights.sum())
+        if pool
+        else []
+    )
     return [pool[i] for i in chosen]
 
 
@@ -67,7 +71,9 @@ CHOOSERS: dict[str, Callable[[Sequence[Prediction], int, np.random.Generator], l
 }
 
 
-def choose(name: str, predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:
+def choose(
+    name: str, predictions: Sequence[Prediction], k: int, random: np.random.Generator
+) -> list[Prediction]:
     """At most k predictions of one task by the chooser of that name. SelectionError for bad arguments."""
     if name not in CHOOSERS:
         raise SelectionError(f"chooser {name!r} does not exist; there are {', '.join(CHOOSERS)}")
