@@ -93,10 +93,13 @@ def extract_program(completion: str, entry: str = "transform", truncated: bool =
         for text in block.texts:
             if search.defines(text):
                 return Extraction(text, block.how, _later_refusals(blocks, block, search))
+        part = _part(block, search)
+        if part is not None:
+            return Extraction(part, block.how, "only a part of the text is code")
     for text in _joined(completion, entry):
         if search.defines(text):
             return Extraction(text, "fenced", "the block itself holds fences")
-    return _cut_out(blocks, search) or _unfit(blocks, search, entry, truncated)
+    return _unfit(blocks, search, entry, truncated)
 
 
 def _blocks(completion: str) -> Iterator[_Block]:
@@ -145,24 +148,24 @@ def _joined(completion: str, entry: str) -> Iterator[str]:
             return
 
 
-def _cut_out(blocks: list[_Block], search: _Search) -> Extraction | None:
-    """A program with something around it that is no code: prose before or after, or a cut rest."""
-    for block in reversed(blocks):
-        text = block.texts[0]
-        if not _means_to_define(text, search.entry):
-            continue
-        kept = search.cut(text)
-        if kept is None and block.how in ("plain", "continued"):
-            lines = text.split("\n")
-            starts = [n for n, line in enumerate(lines) if n and _CODE_LINE.match(line)]
-            for start in starts[:CUT_ATTEMPTS]:
-                rest = "\n".join(lines[start:])
-                kept = rest if search.defines(rest) else search.cut(rest)
-                if kept is not None:
-                    break
-        if kept is not None:
-            return Extraction(kept, block.how, "only a part of the text is code")
-    return None
+def _part(block: _Block, search: _Search) -> str | None:
+    """The program in a text that is not all code: prose around it, or a rest that was cut.
+
+    A closed block is taken as it is: what follows its program there is the model's own error.
+    """
+    text = block.texts[0]
+    if block.how == "fenced" or not _means_to_define(text, search.entry):
+        return None
+    kept = search.cut(text) if block.how != "continued" else None
+    if kept is None and block.how != "unclosed":
+        lines = text.split("\n")
+        starts = [n for n, line in enumerate(lines) if n and _CODE_LINE.match(line)]
+        for start in starts[:CUT_ATTEMPTS]:
+            rest = "\n".join(lines[start:])
+            kept = rest if search.defines(rest) else search.cut(rest) if block.how == "plain" else None
+            if kept is not None:
+                break
+    return kept
 
 
 def _unfit(blocks: list[_Block], search: _Search, entry: str, truncated: bool) -> Extraction:

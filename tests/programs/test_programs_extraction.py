@@ -118,6 +118,26 @@ def test_a_cut_completion_keeps_a_finished_program():
     parse_program(found.program)
 
 
+def test_a_finished_program_in_a_cut_block_is_preferred_to_a_draft():
+    draft = CODE.replace("grid", "g")
+    text = f"```python\n{draft}\n```\nBetter:\n```python\n{CODE}\n\nassert transform([["
+    assert extract_program(text, truncated=True).program == CODE
+
+
+def test_a_draft_is_preferred_to_a_program_cut_in_the_middle():
+    text = f"```python\n{CODE}\n```\nBetter:\n```python\ndef transform(grid):\n    return ["
+    found = extract_program(text, truncated=True)
+    assert found.program == CODE
+    assert "do not parse" in found.reason
+
+
+def test_a_closed_block_is_taken_as_it_is():
+    """Mending the model's syntax errors would count programs as valid that nobody else counts."""
+    found = extract_program(f"```python\n{CODE}\n\nThis is prose.\n```")
+    assert found.program.endswith("This is prose.")
+    assert "does not parse" in found.reason
+
+
 def test_a_program_cut_in_the_middle_is_no_code():
     found = extract_program("```python\ndef transform(grid):\n    return np.array([[", truncated=True)
     assert found.program is None
