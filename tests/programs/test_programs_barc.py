@@ -285,3 +285,9 @@ def test_generate_sprite_takes_any_shape(symmetry):
 def test_generate_sprite_radial_needs_a_square():
     with pytest.raises(AssertionError):
         barc.generate_sprite(3, 4, "radial")
+
+
+def test_an_orbit_under_thousands_of_symmetries_ends():
+    symmetries = [barc.MirrorSymmetry(i % 7, None) for i in range(3000)]
+    orbit = barc.orbit(np.zeros((9, 9), dtype=int), 1, 1, symmetries)
+    assert set(orbit) == {(1, 1), (3, 1), (5, 1), (7, 1)}

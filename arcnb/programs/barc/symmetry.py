@@ -83,20 +83,16 @@ def orbit(grid, x, y, symmetries):
     counts = [_counts(symmetry, n, m) for symmetry in symmetries]
     points = set()
     followed = set()
-
-    def follow(stage, x, y):
+    waiting = [(0, x, y)]  # the last is next: depth first, counts in ascending order
+    while waiting:
+        at = stage, x, y = waiting.pop()
         if stage == len(counts):
             points.add((x, y))
-            return
-        if (stage, x, y) in followed:
-            return
-        followed.add((stage, x, y))
-        for count in counts[stage]:
-            to_x, to_y = symmetries[stage].apply(x, y, count)
-            if 0 <= to_x < n and 0 <= to_y < m:
-                follow(stage + 1, to_x, to_y)
-
-    follow(0, x, y)
+        elif at not in followed:
+            followed.add(at)
+            reached = (symmetries[stage].apply(x, y, count) for count in counts[stage])
+            inside = [(stage + 1, *to) for to in reached if 0 <= to[0] < n and 0 <= to[1] < m]
+            waiting.extend(reversed(inside))
     return list(points)
 
 
