@@ -19,6 +19,7 @@ It lives at the top of the package because every room shows progress and none sh
 
 import html
 import io
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -122,7 +123,10 @@ def _place() -> str:
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     if hasattr(shell, "kernel"):
         return "notebook"
-    return "terminal" if sys.stderr is not None and sys.stderr.isatty() else "log"
+    if sys.stderr is None or not sys.stderr.isatty():
+        return "log"
+    # Some terminals of editors and CI say that they have no columns: a bar would have no room there.
+    return "terminal" if os.get_terminal_size(sys.stderr.fileno()).columns else "log"
 
 
 def _clock(seconds: float) -> str:

@@ -26,7 +26,7 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: s
     `extra_html` is put under the title as it is. Pages of the runs are linked by relative paths, everything
     else is in the file.
     """
-    path = Path(path).absolute()
+    path = Path(path).resolve()
     results = [_results(run) for run in runs]
     last = next((result for result in reversed(results) if result["tables"] or result["pictures"]), None)
     page = page_html(

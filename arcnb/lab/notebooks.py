@@ -41,7 +41,8 @@ def read_notebook(path: Path) -> Any:
 
     try:
         notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-    except (OSError, UnicodeDecodeError, ValueError) as error:  # nbformat's own errors are ValueErrors
+        nbformat.validate(notebook)
+    except (OSError, ValueError, nbformat.ValidationError) as error:
         raise NotebookError(
             f"{path} is not a notebook that can be read: {str(error).splitlines()[0]}"
         ) from None

@@ -24,7 +24,8 @@ def runs_root(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def notebook(tmp_path) -> Callable[..., Path]:
-    """notebook(cell, ..., name=..., parameters=...) writes a notebook; a cell beginning with # is markdown."""
+    """notebook(cell, ..., name=..., parameters=...) writes a notebook; a cell beginning with # is
+    markdown."""
 
     def write(*cells: str, name: str = "01_small", parameters: str = PARAMETERS) -> Path:
         nodes = [

@@ -1,0 +1,97 @@
+"""The command line refuses before it starts, and says what it did.
+
+pytest tests/lab/test_lab_cli.py
+"""
+
+import pytest
+
+from arcnb.lab import cli, notebooks
+from arcnb.lab.runs import list_runs, new_run
+
+
+@pytest.fixture
+def path(notebook):
+    return notebook("run.record({'n': n, 'seconds': seconds})")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-p", "m", "1"], "arcnb: 01_small.ipynb has no parameter 'm'; it has label, n, seconds\n"),
+        (["-p", "labl", "1"], "arcnb: 01_small.ipynb has no parameter 'labl'; did you mean 'label'?\n"),
+        (
+            ["-p", "n", "few"],
+            "arcnb: 01_small.ipynb: parameter 'n' must be int (default 3), got 'few' of type str\n",
+        ),
+        (["-f", "missing"], "arcnb: there is no profile 'missing'"),
+        (["--name", "a/b"], "arcnb: run name 'a/b' may hold letters"),
+        (["--resume", "nothing"], "arcnb: there is no run 'nothing'"),
+    ],
+)
+def test_refusals_come_before_the_run_folder(path, arguments, message, capsys):
+    assert cli.main(["run", str(path), *arguments]) == 2
+    assert capsys.readouterr().err.startswith(message)
+    assert list_runs() == []
+
+
+def test_a_root_that_cannot_be_written(path, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["run", str(path), "--runs", str(tmp_path / "file")]) == 2
+    assert "cannot make a run folder in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"nbformat": 4, "nbformat_minor": 5}'])
+def test_files_that_are_no_notebooks(tmp_path, content, capsys):
+    path = tmp_path / "broken.ipynb"
+    path.write_text(content)
+    assert cli.main(["run", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "broken.ipynb is not a notebook that can be read" in error
+    assert error.count("\n") == 1
+
+
+def test_notebooks_by_number_or_stem(tmp_path, monkeypatch):
+    for name in ("01_a", "03_b", "03_c"):
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    monkeypatch.setattr(notebooks, "notebooks_folder", lambda: tmp_path)
+    assert notebooks.find_notebook("01").stem == "01_a"
+    assert notebooks.find_notebook("03_c").stem == "03_c"
+    with pytest.raises(notebooks.NotebookError, match="'03' names several notebooks: 03_b, 03_c"):
+        notebooks.find_notebook("03")
+    with pytest.raises(notebooks.NotebookError, match=r"no notebook '01_aa', .*; did you mean '01_a'"):
+        notebooks.find_notebook("01_aa")
+
+
+def test_profile_then_parameter(path, capsys):
+    (path.parent / "profiles").mkdir()
+    (path.parent / "profiles" / "cpu.yaml").write_text("all: {n: 5}\n01_small: {seconds: 1e-3}\n")
+    assert cli.main(["run", str(path), "-f", "cpu", "-p", "n", "6", "--name", "mine"]) == 0
+    (run,) = list_runs()
+    assert run.name == "mine"
+    assert run.manifest["parameters"] == {"n": 6, "seconds": 1e-3, "label": "x"}
+    assert run.manifest["outcome"] == {"n": 6, "seconds": 1e-3}
+    assert "[4/5]" not in capsys.readouterr().out, "standard output holds the folder only"
+
+
+def test_ls_and_show(capsys):
+    assert cli.main(["ls"]) == 0
+    assert "no runs in" in capsys.readouterr().err
+    new_run(None, "first", {"n_tasks": 40}).record({"solved": 3, "rate": 0.25})
+    broken = new_run(None, "second")
+    (broken.path / "manifest.json").write_text("{")
+    assert cli.main(["ls"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[0] == "done"
+    assert "solved 3, rate 0.25" in first
+    assert second.split()[0] == "unreadable"
+    assert cli.main(["show", "first"]) == 0
+    shown = capsys.readouterr().out
+    assert "status       done" in shown
+    assert "n_tasks  40" in shown
+    assert cli.main(["show", "third"]) == 2
+
+
+def test_a_running_run_cannot_be_resumed(path, capsys):
+    run = new_run(None, "busy")
+    assert cli.main(["run", str(path), "--resume", "busy"]) == 2
+    assert f"{run.path} is still running" in capsys.readouterr().err

@@ -1,0 +1,234 @@
+"""Exported pages: everything inside, nothing from outside, small enough, and right in a real browser.
+
+pytest tests/lab/test_lab_export.py
+"""
+
+import base64
+import json
+import shutil
+import subprocess
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from arcnb.lab import cli, export
+from arcnb.lab.cells import external_references, without_external
+from arcnb.lab.export import ExportError, export_run, notebook_page
+from arcnb.lab.index import write_index
+from arcnb.lab.runs import new_run
+
+PNG = base64.b64encode(
+    bytes.fromhex(
+        "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+        "1f15c4890000000d49444154789c636060606000000005000157bfabd40000000049454e44ae426082"
+    )
+).decode()
+TEXT = """# The title
+What this is: [a link](https://example.org/page) and ![remote](https://example.org/a.png)
+and ![local](pic.png) and ![inside](attachment:b.png) and ![gone](nowhere.png).
+
+## First part
+<script src="https://cdn.example.org/x.js"></script><link rel="stylesheet" href="//cdn.example.org/y.css">
+
+### Detail
+## First part
+"""
+HOSTILE = (
+    '<style>@import "https://example.org/a.css"; p { background: url(//example.org/b.png) }</style>'
+    "<iframe src='http://example.org'></iframe><video poster=https://example.org/c.png></video>"
+    '<svg xmlns="http://www.w3.org/2000/svg"><image href="https://example.org/d.png"/><use href="#x"/></svg>'
+    '<a href="https://example.org">stays</a><table class="dataframe"><tr><td>1</td></tr></table>'
+)
+
+
+@pytest.fixture
+def executed(tmp_path):
+    """A notebook with every kind of output, as an engine would leave it."""
+    (tmp_path / "pic.png").write_bytes(base64.b64decode(PNG))
+    display = [
+        new_output("display_data", {"text/html": HOSTILE, "text/plain": "x"}),
+        new_output("display_data", {"image/png": PNG, "text/plain": "<Figure>"}),
+        new_output("display_data", {"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}),
+        new_output("execute_result", {"text/plain": "{'a': '<b>'}"}, execution_count=1),
+        new_output("stream", text="10%\r50%\r100%\n", name="stderr"),
+        new_output("stream", text="\x1b[31mred\x1b[0m & <plain>\n", name="stdout"),
+    ]
+    error = new_output(
+        "error", ename="ValueError", evalue="n < 0", traceback=["\x1b[31mValueError\x1b[0m: n < 0"]
+    )
+    cells = [
+        new_markdown_cell(TEXT, attachments={"b.png": {"image/png": PNG}}),
+        new_code_cell("n = 3  # how many things", metadata={"tags": ["parameters"]}),
+        new_code_cell(
+            "# why\nshow('<everything>')", outputs=display, metadata={"papermill": {"duration": 12.34}}
+        ),
+        new_code_cell("raise ValueError('n < 0')", outputs=[error]),
+        new_code_cell(""),
+    ]
+    return new_notebook(cells=cells)
+
+
+@pytest.fixture
+def run(executed, tmp_path):
+    run = new_run(None, "shown", {"n": 5}, {"path": str(tmp_path / "shown.ipynb"), "sha256": ""})
+    run.record({"rate": 0.125, "rows": [{"task": "a", "solved": 1}, {"task": "b", "solved": 0}]})
+    nbformat.write(executed, run.copy_path)
+    return run
+
+
+def test_a_page_holds_all_of_the_notebook_and_the_run(run):
+    page = export_run(run).read_text()
+    assert "<h1" in page
+    assert '<a href="#first-part">First part</a>' in page
+    assert '<a href="#first-part-again">First part</a>' in page
+    assert page.count(PNG) == 3
+    assert 'href="https://example.org/page"' in page
+    assert '<a href="https://example.org/a.png">remote</a>' in page
+    assert "[no picture nowhere.png]" in page
+    assert "100%" in page
+    assert "50%" not in page, "what a carriage return overwrote is gone"
+    assert '<span class="ansi-red-fg">red</span> &amp; &lt;plain&gt;' in page
+    assert "{&#39;a&#39;: &#39;&lt;b&gt;&#39;}" in page
+    assert "12.3 s" in page
+    assert page.count('<details class="code" open>') == 1, (
+        "the failing cell shows its code, the others do not"
+    )
+    assert "how many things" in page
+    assert 'title="default: 3"' in page
+    assert "0.125" in page
+    assert run.path.name in page
+
+
+def test_a_page_loads_nothing_from_elsewhere(run):
+    page = export_run(run).read_text()
+    assert external_references(page) == []
+    assert "default-src 'none'" in page
+    for trap in ("a.css", "b.png)", "c.png", "d.png", "x.js", "y.css", "<iframe"):
+        assert trap not in page
+    assert ">stays</a>" in page
+    assert '<use href="#x"/>' in page
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        '<script type="module" src="https://unpkg.com/x">1</script>',
+        "<LINK HREF='http://x/y.css'>",
+        "<img alt='a' src=//x/y.png>",
+        '<image xlink:href="https://x/y.png">',
+        '<source srcset="https://x/y.png 2x">',
+        "p { background: url( 'https://x/y' ) }",
+        "@import url(https://x/y.css);",
+    ],
+)
+def test_what_would_load_is_found_and_taken_out(piece):
+    assert external_references(f"<p>before {piece} after</p>")
+    assert external_references(without_external(f"<p>before {piece} after</p>")) == []
+    assert without_external("<p>see https://x.org and <a href='https://x.org'>x</a></p>").count("https") == 2
+
+
+def test_a_page_stays_below_its_limit(run, executed, monkeypatch):
+    monkeypatch.setattr(export, "MAX_BYTES", 100_000)
+    for letter, size in (("a", 60_000), ("b", 70_000), ("c", 20_000)):
+        output = new_output("stream", text=letter * size, name="stdout")
+        executed["cells"].append(new_code_cell(letter, outputs=[output]))
+    page = notebook_page(executed, [], run)
+    assert len(page.encode()) <= 100_000
+    assert "An output of 70" in page
+    assert "c" * 20_000 in page, "only the largest go"
+
+
+def test_a_page_that_cannot_be_small_enough_is_refused(executed, monkeypatch):
+    monkeypatch.setattr(export, "MAX_BYTES", 1000)
+    with pytest.raises(ExportError, match=r"the page is .* too large"):
+        notebook_page(executed)
+
+
+def test_a_run_without_a_copy_is_refused():
+    with pytest.raises(ExportError, match=r"notebook\.ipynb is not a notebook"):
+        export_run(new_run(None, "empty"))
+
+
+def test_the_index_shows_results_and_links_pages(run, tmp_path):
+    export_run(run)
+    (run.path / "curve.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (run.path / "grids.html").write_text("<div class='grid'>G</div><img src='https://example.org/x.png'>")
+    run.record(artifacts=["curve.svg", "grids.html"])
+    failed = new_run(None, "failed")
+    failed.update(status="failed", error={"type": "X", "message": "m", "sentence": "cell 3: X: <m>"})
+    path = write_index(
+        [run, failed], tmp_path / "site" / ".." / "index.html", "The <demo>", "<p>Plainly.</p>"
+    )
+    page = path.read_text()
+    assert external_references(page) == []
+    assert "The &lt;demo&gt;" in page
+    assert "<p>Plainly.</p>" in page
+    assert f'href="runs/{run.path.name}/shown.html"' in page
+    assert "<th>solved</th>" in page
+    assert "data:image/svg+xml;base64," in page
+    assert "<div class='grid'>G</div>" in page
+    assert "cell 3: X: &lt;m&gt;" in page
+    assert "What this is:" in page
+
+
+def test_report_writes_pages_and_index(run, tmp_path, capsys):
+    assert cli.main(["report", "shown", "-o", str(tmp_path / "all.html"), "--title", "All"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "all.html")
+    assert run.page_path.is_file()
+
+
+# ---------------------------------------------------------------- in a browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync --disable-extensions --enable-logging=stderr --v=0""".split()  # noqa: SIM905
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+
+
+def browse(page, tmp_path, *flags):
+    """(the document after its scripts ran, what the console said, the http addresses that were asked for)"""
+    net_log = tmp_path / "net.json"
+    result = subprocess.run(
+        [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={net_log}", *flags,
+         "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    console = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
+    events = json.loads(net_log.read_text())["events"]
+    addresses = {event.get("params", {}).get("url", "") for event in events}
+    return result.stdout, console, {url for url in addresses if "example.org" in url}
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
+def test_a_page_runs_without_errors_or_requests(run, tmp_path, scheme):
+    page = export_run(run)
+    document, console, requests = browse(page, tmp_path, f"--blink-settings=preferredColorScheme={scheme}")
+    assert "The title" in document
+    assert console == []
+    assert requests == set()
+
+
+@in_browser
+def test_the_browser_check_itself_sees_errors_and_requests(tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text("<img src='http://example.org/x.png'><script>throw new Error('seen')</script>")
+    _, console, requests = browse(page, tmp_path)
+    assert any("seen" in line for line in console)
+    assert requests
+
+
+@in_browser
+def test_the_buttons_work(run, tmp_path):
+    page = tmp_path / "clicked.html"
+    script = (
+        "<script>document.getElementById('code').click(); document.getElementById('theme').click()</script>"
+    )
+    page.write_text(export_run(run).read_text().replace("</body>", script + "</body>"))
+    document, console, _ = browse(page, tmp_path, "--blink-settings=preferredColorScheme=1")
+    assert console == []
+    assert 'data-theme="dark"' in document
+    assert 'data-jp-theme-light="false"' in document
+    assert document.count('<details class="code" open="">') == 3
+    assert "Hide code" in document

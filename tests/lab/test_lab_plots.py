@@ -1,0 +1,75 @@
+"""Figures: right values, no display needed, no pyplot, the same bytes twice.
+
+pytest tests/lab/test_lab_plots.py
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from arcnb.lab import plots
+
+
+@pytest.fixture
+def curve():
+    return pd.DataFrame(
+        {"k": [1, 2, 4], "mean": [0.1, 0.2, 0.3], "low": [0.0, 0.1, 0.2], "high": [0.2, 0.3, 0.5]}
+    )
+
+
+def test_pass_at_k_draws_percent(curve):
+    (axes,) = plots.pass_at_k(curve).axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [10, 20, 30])
+    assert list(axes.get_xticks()) == [1, 2, 4]
+    assert axes.get_legend() is None
+    (axes,) = plots.pass_at_k({"base": curve, "refined": curve}).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["base", "refined"]
+
+
+def test_training_curves_skip_what_has_no_values(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "reward": 0.5, "kl": null}\n{"step": 2, "reward": 0.75}\n{"step": 3, "rew')
+    metrics = plots.read_metrics(path)
+    assert len(metrics) == 2
+    (axes,) = plots.training_curves(metrics, ["reward", "kl", "missing"]).axes
+    assert axes.get_title(loc="left") == "reward"
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.75])
+    with pytest.raises(ValueError, match="none of kl has values"):
+        plots.training_curves(metrics, ["kl"])
+    path.write_text("{bad}\n{}\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1 is not JSON"):
+        plots.read_metrics(path)
+
+
+def test_smoothing_keeps_the_raw_values():
+    metrics = pd.DataFrame({"step": range(100), "loss": np.arange(100) % 2})
+    raw, smooth = plots.training_curves(metrics, ["loss"], smooth=10).axes[0].lines
+    assert set(raw.get_ydata()) == {0, 1}
+    assert abs(smooth.get_ydata()[50] - 0.5) < 0.1
+
+
+def test_histogram_marks_its_limit():
+    (axes,) = plots.histogram([1, 2, 3, 100], "Lengths", "tokens", limit=10).axes
+    assert "10 (25.0 % above)" in axes.texts[0].get_text()
+    assert sum(patch.get_height() for patch in axes.patches) == 4
+    with pytest.raises(ValueError, match="no values"):
+        plots.histogram([], "Lengths", "tokens")
+
+
+def test_the_same_data_gives_the_same_picture(curve, tmp_path):
+    first = plots.save_figure(plots.pass_at_k(curve), tmp_path / "a.svg").read_bytes()
+    second = plots.save_figure(plots.pass_at_k(curve), tmp_path / "b.svg").read_bytes()
+    assert first == second
+    assert b"k: predictions per task" in first, "letters stay letters"
+    assert plots.save_figure(plots.pass_at_k(curve), tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_no_display_and_no_pyplot_is_needed():
+    script = (
+        "import sys; from arcnb.lab import plots; f = plots.histogram([1, 2], 'a', 'b'); f._repr_svg_();"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env={"PATH": "", "HOME": "/nonexistent"})
