@@ -81,7 +81,7 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     page = export_run(run).read_text()
     assert "<h1" in page
     assert '<a href="#first-part">First part</a>' in page
-    assert '<a href="#first-part-again">First part</a>' in page
+    assert '<a href="#first-part-2">First part</a>' in page
     assert page.count(PNG) == 3
     assert 'href="https://example.org/page"' in page
     assert '<a href="https://example.org/a.png">remote</a>' in page
@@ -181,8 +181,19 @@ def test_report_writes_pages_and_index(run, tmp_path, capsys):
 # ---------------------------------------------------------------- in a browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
-    --disable-component-update --disable-sync --disable-extensions --enable-logging=stderr --v=0""".split()  # noqa: SIM905
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--enable-logging=stderr",
+    "--v=0",
+]
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
 
 
