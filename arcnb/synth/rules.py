@@ -74,9 +74,7 @@ def compiled(text: str) -> Callable[[np.ndarray], object]:
 
 
 def rule_task(
-    make: Callable[[Rng], Rule],
-    name: str,
-    family: str,
+    task_generator: TaskGenerator,
     seed: int,
     index: int,
     n_train: int | None = None,
@@ -88,13 +86,14 @@ def rule_task(
     all outputs are equal. RuleError when 30 tries gave no such task.
     """
     for attempt in range(MAX_TRIES):
-        rng = seeded_rng(seed, "dsl task", name, index, attempt)
+        rng = seeded_rng(seed, "dsl task", task_generator.name, index, attempt)
         n_pairs = (draw_n_train(rng) if n_train is None else n_train) + n_test
-        rule = make(rng)
+        rule = task_generator.make(rng)
         pairs = _pairs(rule, n_pairs, rng)
         if pairs is None:
             continue
-        meta = {"generator": name, "family": family, "seed": seed, "index": index}
+        name = task_generator.name
+        meta = {"generator": name, "family": task_generator.family, "seed": seed, "index": index}
         return Task(
             f"dsl_{name}_{seed}_{index}",
             tuple(pairs[:-n_test]),
@@ -103,7 +102,9 @@ def rule_task(
             program=rule.program,
             meta=meta,
         )
-    raise RuleError(f"generator {name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries")
+    raise RuleError(
+        f"generator {task_generator.name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries"
+    )
 
 
 def _pairs(rule: Rule, n: int, rng: Rng) -> list[Pair] | None:

@@ -1,0 +1,237 @@
+"""Task sources by name: `build_tasks("dsl", 1000, seed=0)` yields tasks, whatever they are made of.
+
+    arc-agi-1/training, ...     the task sets that `arcnb.arc.tasksets` knows, and any file or folder of tasks
+    rearc                       RE-ARC tasks of the 320 trainable ids, `rearc/held_out`, `rearc/all`, `rearc/<id>`
+    dsl                         the DSL's generators and the composer, without the held-out families
+    dsl/held_out                the held-out families alone
+    dsl/<family>, <generator>   one family or generator
+    composed                    the composer alone
+    barc:<path>                 BARC-style rows of JSONL or Parquet
+
+Adding a source is a function `(argument, n_tasks, settings) -> iterator of Task` and a line in `SOURCES`.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from typing import TypeAlias
+
+from arcnb.arc import tasksets
+from arcnb.arc.tasks import Task
+from arcnb.programs.executor import Executor
+from arcnb.synth import generators as _registers_all  # noqa: F401
+from arcnb.synth.barc import barc_tasks
+from arcnb.synth.rearc import DEFAULT_MAX_CELLS, RearcError, rearc_ids, rearc_task
+from arcnb.synth.reports import TaskReport
+from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
+from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
+from arcnb.synth.validation import ValidationSettings, origin, validated
+
+# A generator that had this many candidates judged and fewer than this accepted has nothing new to give.
+ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.05
+REARC_PARTS = ("held_out", "all")
+MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
+
+
+Source: TypeAlias = "Callable[[str, int | None, SourceSettings], Iterator[Task]]"
+
+
+class SourceError(ValueError):
+    """A source that does not exist, cannot give what was asked, or has no programs; the message names it."""
+
+
+@dataclass(frozen=True)
+class SourceSettings:
+    """What every source gets: seed, and bounds on the tasks it makes.
+
+    n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: RE-ARC only (see `rearc_task`).
+    """
+
+    seed: int = 0
+    n_train: int | None = None
+    diff_lb: float = 0.0
+    diff_ub: float = 1.0
+    max_cells: int = DEFAULT_MAX_CELLS
+    report: TaskReport = field(default_factory=TaskReport)
+
+
+def build_tasks(
+    source: str,
+    n_tasks: int | None = None,
+    settings: SourceSettings = SourceSettings(),
+    executor: Executor | None = None,
+    validation: ValidationSettings = ValidationSettings(),
+    require_programs: bool = False,
+) -> Iterator[Task]:
+    """Up to `n_tasks` tasks of a source, always the same and in the same order for the same settings.
+
+    n_tasks: None is for sources that end. executor: where it is given, tasks of the DSL and of BARC data with
+    a program are validated (see `validation`); RE-ARC tasks are checked as they are made. Counts go to
+    `settings.report`. require_programs: tasks without a program are counted and left out; SourceError when
+    none is left.
+
+    A source with fewer different tasks than asked for ends early (see `max_per_program` of the validation).
+    SourceError for an unknown source names the nearest one.
+    """
+    make, argument = _find(source)
+    if n_tasks is None and make in (_rearc, _dsl):
+        raise SourceError(f"source {source} never ends: n_tasks is needed")
+    tasks = make(argument, n_tasks, settings)
+    if require_programs:
+        tasks = _with_program(source, tasks, settings.report)
+    if executor is not None and make in (_dsl, _barc):
+        tasks = validated(tasks, executor, validation, settings.report)
+    else:
+        tasks = _counted(tasks, settings.report)
+    return islice(tasks, n_tasks)
+
+
+def source_names() -> list[str]:
+    """Every name that `build_tasks` knows, paths aside."""
+    rearc = ["rearc", *(f"rearc/{part}" for part in REARC_PARTS)]
+    dsl = ["dsl", "dsl/held_out", *(f"dsl/{family}" for family in _families()), "composed"]
+    return [*tasksets.SOURCES, *rearc, *dsl]
+
+
+def synth_task(generator: str, seed: int, index: int, n_train: int | None = None, n_test: int = 1) -> Task:
+    """Task `index` of a DSL generator: the same on every machine and in any order. SourceError if unknown."""
+    if generator not in GENERATORS:
+        raise SourceError(f"no generator {generator!r}{_nearest(generator, GENERATORS)}")
+    return rule_task(GENERATORS[generator], seed, index, n_train, n_test)
+
+
+# --------------------------------------------------------------------------- sources
+
+
+def _task_set(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
+    tasks = tasksets.load_tasks(argument)
+    if n_tasks is not None and n_tasks < len(tasks):
+        tasks = tasks.sample(n_tasks, settings.seed)
+    yield from tasks
+
+
+def _rearc(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
+    split = training_split()
+    named = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}
+    ids = named.get(argument) or (argument,)
+    seed, report, rejected_in_a_row = settings.seed, settings.report, 0
+    for number in count():
+        task_id = ids[number % len(ids)]
+        try:
+            task = rearc_task(
+                task_id,
+                seed,
+                number // len(ids),
+                settings.n_train,
+                diff_lb=settings.diff_lb,
+                diff_ub=settings.diff_ub,
+                max_cells=settings.max_cells,
+            )
+        except RearcError:
+            report.reject("too large", "rearc")
+            rejected_in_a_row += 1
+            if rejected_in_a_row > MAX_REJECTED:
+                raise
+        else:
+            rejected_in_a_row = 0
+            yield task
+
+
+def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
+    """Named generators and the composer in turn, as far as `argument` allows both."""
+    chosen = _generators(argument)
+    composers = [generator for generator in chosen if generator.family == "composed"]
+    named = [generator for generator in chosen if generator.family != "composed"]
+    streams = [_rounds(pool, settings) for pool in (named, composers) if pool]
+    while streams:
+        for stream in list(streams):
+            task = next(stream, None)
+            if task is None:
+                streams.remove(stream)
+            else:
+                yield task
+
+
+def _rounds(pool: list[TaskGenerator], settings: SourceSettings) -> Iterator[Task]:
+    """Task 0 of every generator, then task 1 of every one, ...; without those that give nothing new any more."""
+    report = settings.report
+    for index in count():
+        pool = [generator for generator in pool if not _is_exhausted(report, generator.name)]
+        if not pool:
+            return
+        for generator in pool:
+            try:
+                yield rule_task(generator, settings.seed, index, settings.n_train)
+            except RuleError:
+                report.reject("no usable task", generator.name)
+
+
+def _is_exhausted(report: TaskReport, name: str) -> bool:
+    seen = report.accepted_by[name] + report.rejected_by[name]
+    return seen >= ENOUGH_SEEN and report.acceptance(name) < LEAST_ACCEPTANCE
+
+
+def _barc(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
+    return barc_tasks(argument, settings.seed, settings.report)
+
+
+SOURCES: dict[str, Source] = {"rearc": _rearc, "dsl": _dsl, "barc": _barc}
+
+
+def _find(source: str) -> tuple[Source, str]:
+    """The function of a source and its argument."""
+    kind, _, argument = source.partition("/")
+    if source.startswith("barc:"):
+        return _barc, source.removeprefix("barc:")
+    if kind == "rearc" and argument in ("", *REARC_PARTS, *rearc_ids()):
+        return _rearc, argument
+    if source == "composed":
+        return _dsl, source
+    if kind == "dsl" and (argument in ("", "held_out", *GENERATORS) or argument in _families()):
+        return _dsl, argument
+    if source in tasksets.SOURCES or Path(source).exists():
+        return _task_set, source
+    known = [
+        *source_names(),
+        *(f"dsl/{name}" for name in GENERATORS),
+        *(f"rearc/{name}" for name in rearc_ids()),
+    ]
+    raise SourceError(f"no task source {source!r}, and no such file{_nearest(source, known)}")
+
+
+def _generators(argument: str) -> list[TaskGenerator]:
+    everything = list(GENERATORS.values())
+    if argument == "":
+        return [generator for generator in everything if generator.family not in HELD_OUT_FAMILIES]
+    if argument == "held_out":
+        return [generator for generator in everything if generator.family in HELD_OUT_FAMILIES]
+    return [generator for generator in everything if argument in (generator.family, generator.name)]
+
+
+def _families() -> list[str]:
+    return sorted({generator.family for generator in GENERATORS.values()})
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _counted(tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:
+    for task in tasks:
+        report.accept(origin(task))
+        yield task
+
+
+def _with_program(source: str, tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:
+    n_with = 0
+    for task in tasks:
+        if task.program is None:
+            report.reject("no program", origin(task))
+        else:
+            n_with += 1
+            yield task
+    if not n_with:
+        raise SourceError(f"source {source}: none of its tasks has a program")

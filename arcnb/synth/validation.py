@@ -1,0 +1,232 @@
+"""Validation of synthetic tasks: a task is as good as its program.
+
+    report = TaskReport()
+    with Executor() as executor:
+        tasks = list(validated(candidates, executor, report=report))
+    report  # accepted, and rejected by reason
+
+What is asked of a task, in this order, with the reason that a rejection is counted under:
+
+* the program parses (`syntax`), has no hint of randomness, I/O or the system (`hint: <rule>`), is short
+  enough (`too long`);
+* it runs in the sandbox on every input (the executor's status: `error`, `timeout`, `invalid_output`, ...);
+* recorded outputs are what it produces (`wrong output`); missing ones are filled in;
+* some output differs from its input (`identity`), and not all outputs are equal (`constant`);
+* lines without effect are removed, one at a time, each time judged on the program as it is by then;
+* what is left passes all of this again, run twice, in processes with different hash seeds
+  (`nondeterministic`);
+* it is no duplicate of an accepted task: same program (`duplicate program`) or another program that does the
+  same on a fixed set of grids (`duplicate behaviour`).
+
+Tasks stream through in order, so the outcome depends on the tasks and their order alone.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from arcnb.arc.grids import Grid
+from arcnb.arc.tasks import Pair, Task
+from arcnb.programs.checks import static_checks
+from arcnb.programs.executor import Execution, Executor, Job, Limits
+from arcnb.synth.probes import behaviour, behaviour_job
+from arcnb.synth.reduction import normal_form, removals
+from arcnb.synth.reports import TaskReport
+
+FORBIDDEN_HINTS = ("random", "io", "system", "dynamic_code", "import")
+MAX_ALIKE = 4  # programs kept for each behaviour on the probes
+BLOCK = 256  # tasks in flight together; larger blocks keep more workers busy at their ends
+
+
+def approximate_tokens(program: str) -> int:
+    """Words, digits, symbols and line ends: within about 20% of a model's tokenizer on such programs."""
+    return len(re.findall(r"[A-Za-z]+|\d|[^\sA-Za-z\d]+|\n", program))
+
+
+@dataclass(frozen=True)
+class ValidationSettings:
+    """What is asked of a task, and how hard to look.
+
+    max_tokens: longest program, counted by `count_tokens`. max_per_program: accepted tasks that may share a
+    program. check_determinism: run the final program twice. reduce: remove lines without effect. seconds:
+    wall time of a program on all inputs.
+    """
+
+    max_tokens: int = 1024
+    count_tokens: Callable[[str], int] = approximate_tokens
+    max_per_program: int = 1
+    check_determinism: bool = True
+    reduce: bool = True
+    seconds: float = 2.0
+
+
+def validated(
+    tasks: Iterable[Task],
+    executor: Executor,
+    settings: ValidationSettings = ValidationSettings(),
+    report: TaskReport | None = None,
+) -> Iterator[Task]:
+    """The tasks that pass, reduced, with their outputs recomputed, in the order they came."""
+    report = TaskReport() if report is None else report
+    seen = _Duplicates(settings.max_per_program)
+    source = iter(tasks)
+    while block := list(islice(source, BLOCK)):
+        block = [task for task in block if _passes_reading(task, settings, report, seen)]
+        if settings.reduce:
+            block = _reduced(block, executor, settings, report)
+        yield from _passing(block, executor, settings, report, seen)
+
+
+def origin(task: Task) -> str:
+    """What the report counts the task under: its generator, or its source."""
+    return str(task.meta.get("generator") or task.source)
+
+
+class _Rejected(Exception):
+    """The argument is the reason."""
+
+
+class _Duplicates:
+    """Programs and behaviours accepted so far."""
+
+    def __init__(self, max_per_program: int):
+        self.max_per_program = max_per_program
+        self.programs: Counter[bytes] = Counter()
+        self.behaviours: dict[str, list[str]] = {}
+
+    def is_full(self, program: str) -> bool:
+        """Whether the program has as many tasks as it may have."""
+        return self.programs[_digest(program)] >= self.max_per_program
+
+    def add(self, task: Task, behaviour_key: str | None, executor: Executor, limits: Limits) -> None:
+        """Record an accepted task, or raise `_Rejected`.
+
+        The probes may not tell two programs apart that differ on their own inputs: a program that did the
+        same on them is run on this task before the task is called a duplicate.
+        """
+        digest = _digest(task.program)
+        if self.programs[digest] >= self.max_per_program:
+            raise _Rejected("duplicate program")
+        if self.programs[digest] == 0 and behaviour_key is not None:
+            alike = self.behaviours.setdefault(behaviour_key, [])
+            outputs = tuple(pair.output for pair in (*task.train, *task.test))
+            for other in _outputs([replace(task, program=text) for text in alike], executor, limits):
+                if other is not None and _same(other, outputs):
+                    raise _Rejected("duplicate behaviour")
+            if len(alike) < MAX_ALIKE:
+                alike.append(task.program)
+        self.programs[digest] += 1
+
+
+def _digest(program: str) -> bytes:
+    return hashlib.sha256(normal_form(program).encode()).digest()[:16]
+
+
+def _passes_reading(task: Task, settings: ValidationSettings, report: TaskReport, seen: _Duplicates) -> bool:
+    """What can be said without running the program."""
+    reason = None
+    if task.program is None:
+        reason = "no program"
+    else:
+        hints = [hint.rule for hint in static_checks(task.program)]
+        forbidden = [rule for rule in hints if rule in FORBIDDEN_HINTS]
+        if "syntax" in hints:
+            reason = "syntax"
+        elif forbidden:
+            reason = f"hint: {forbidden[0]}"
+        elif settings.count_tokens(task.program) > settings.max_tokens:
+            reason = "too long"
+        elif seen.is_full(task.program):  # known before running it; the reduced program is checked again
+            reason = "duplicate program"
+    if reason is not None:
+        report.reject(reason, origin(task))
+    return reason is None
+
+
+def _reduced(
+    tasks: list[Task], executor: Executor, settings: ValidationSettings, report: TaskReport
+) -> list[Task]:
+    """Each task with the lines removed that change no output; a task that fails is left for `_passing`."""
+    limits = Limits(seconds=settings.seconds)
+    current = list(tasks)
+    waiting = {i: removals(task.program) for i, task in enumerate(tasks)}
+    wanted = _recorded_or_run(tasks, executor, limits)
+    while waiting:
+        trials = {i: next(candidates, None) for i, candidates in waiting.items()}
+        waiting = {
+            i: waiting[i] for i, program in trials.items() if program is not None and wanted[i] is not None
+        }
+        jobs = [replace(current[i], program=trials[i]) for i in waiting]
+        for i, outputs in zip(list(waiting), _outputs(jobs, executor, limits), strict=True):
+            if outputs is not None and _same(outputs, wanted[i]):
+                current[i] = replace(current[i], program=trials[i])
+                waiting[i] = removals(trials[i])
+                report.lines_removed += 1
+    return current
+
+
+def _recorded_or_run(tasks: list[Task], executor: Executor, limits: Limits) -> list[tuple[Grid, ...] | None]:
+    """The outputs that a task's program should keep: the recorded ones where there are all of them."""
+    recorded = [tuple(pair.output for pair in (*task.train, *task.test)) for task in tasks]
+    missing = [i for i, outputs in enumerate(recorded) if any(output is None for output in outputs)]
+    for i, outputs in zip(missing, _outputs([tasks[i] for i in missing], executor, limits), strict=True):
+        recorded[i] = outputs
+    return recorded
+
+
+def _outputs(tasks: list[Task], executor: Executor, limits: Limits) -> list[tuple[Grid, ...] | None]:
+    jobs = (Job(task.program, tuple(task.inputs), limits) for task in tasks)
+    return [execution.outputs for execution in executor.run(jobs)]
+
+
+def _same(a: tuple[Grid, ...], b: tuple[Grid, ...]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _passing(
+    tasks: list[Task],
+    executor: Executor,
+    settings: ValidationSettings,
+    report: TaskReport,
+    seen: _Duplicates,
+) -> Iterator[Task]:
+    once = Limits(seconds=settings.seconds)
+    twice = replace(once, check_determinism=settings.check_determinism)
+    jobs = (
+        job
+        for task in tasks
+        for job in (Job(task.program, tuple(task.inputs), twice), behaviour_job(task.program, once))
+    )
+    executions = executor.run(jobs)
+    for task in tasks:
+        execution, probed = next(executions), next(executions)
+        try:
+            task = _checked(task, execution)
+            seen.add(task, behaviour(probed), executor, once)
+        except _Rejected as rejection:
+            report.reject(str(rejection), origin(task))
+        else:
+            report.accept(origin(task))
+            yield task
+
+
+def _checked(task: Task, execution: Execution) -> Task:
+    """The task with the outputs its program produced, or `_Rejected`."""
+    if execution.outputs is None:
+        raise _Rejected(execution.status)
+    pairs = [*task.train, *task.test]
+    for pair, output in zip(pairs, execution.outputs, strict=True):
+        if pair.output is not None and not np.array_equal(pair.output, output):
+            raise _Rejected("wrong output")
+    if all(np.array_equal(pair.input, output) for pair, output in zip(pairs, execution.outputs, strict=True)):
+        raise _Rejected("identity")
+    if all(np.array_equal(output, execution.outputs[0]) for output in execution.outputs):
+        raise _Rejected("constant")
+    filled = [Pair(pair.input, output) for pair, output in zip(pairs, execution.outputs, strict=True)]
+    n = len(task.train)
+    return replace(task, train=tuple(filled[:n]), test=tuple(filled[n:]))
