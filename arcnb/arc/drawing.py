@@ -60,7 +60,7 @@ def grid_svg(
 ) -> str:
     """One grid as an SVG element.
 
-    compare: the expected grid; cells that differ are crossed out and say what was expected. A grid of another
+    compare: the expected grid; cells that differ get a dot and say what was expected. A grid of another
     shape than `compare` gets no marks, for no cell has a counterpart. cell: pixels a cell, by default what
     suits the size. hover: False leaves out cell titles and lines, for small pictures in large numbers.
     """
@@ -141,15 +141,15 @@ def _shapes(grid: Grid, compare: Grid | None, hover: bool) -> dict[int, str]:
 
 
 def _marks(grid: Grid, compare: Grid | None) -> str:
-    """Crosses over the cells that differ: white on black, so that they show on every colour."""
+    """Dots on the cells that differ: white in black, so that they show on every colour."""
     if compare is None or compare.shape != grid.shape or (grid == compare).all():
         return ""
     places = np.argwhere(grid != compare).tolist()
-    cross = "".join(f"M{c + 0.25} {r + 0.25}l.5 .5m0-.5l-.5 .5" for r, c in places)
+    dots = "".join(f"M{c}.5 {r}.5h0" for r, c in places)  # lines of no length, drawn by their round ends
     return (
         '<g fill="none" stroke-linecap="round" pointer-events="none">'
-        f'<path d="{cross}" stroke="#000" stroke-width=".3"/>'
-        f'<path d="{cross}" stroke="#fff" stroke-width=".14"/></g>'
+        f'<path d="{dots}" stroke="#000" stroke-width=".56"/>'
+        f'<path d="{dots}" stroke="#fff" stroke-width=".36"/></g>'
     )
 
 

@@ -80,7 +80,7 @@ def test_what_is_written_is_read_back(spec):
         assert encoding.to_grid(text.replace("\n", "\r\n")).tolist() == grid.tolist()
 
 
-@pytest.mark.parametrize("spec", [s for s in SPECS if "```" in grid_encoding(s).to_text([[0]])])
+@pytest.mark.parametrize("spec", [s for s in SPECS if grid_encoding(s).to_text([[0]]).startswith("```")])
 def test_text_around_a_fence_is_left_alone(spec):
     encoding = grid_encoding(spec)
     text = f"Here is the output:\n{encoding.to_text([[1, 2]])}\nand `that` is all."
