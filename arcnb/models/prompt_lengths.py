@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
-from arcnb.models.prompts import PromptFormat
+from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.progress import progress
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
-from arcnb.models.prompts import PromptFormat
+from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.training_log import metrics_log, read_metrics
 from arcnb.progress import progress

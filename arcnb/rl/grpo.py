@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasks import Task
-from arcnb.models.prompts import PromptFormat
+from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.training_log import metrics_log, read_metrics
 from arcnb.programs.executor import Executor
@@ -96,7 +96,7 @@ class TrainingReport:
 
 
 def check_settings(settings: dict, context: int) -> None:
-    """SettingsError for an unknown name, a group that cannot be split, or completions that fill the context."""
+    """SettingsError for an unknown name, a group that cannot be split, completions that fill the context."""
     unknown = sorted(set(settings) - _config_names())
     if unknown:
         near = difflib.get_close_matches(unknown[0], _config_names(), n=1)
@@ -192,7 +192,6 @@ def train_grpo(
         tasks,
         executor,
         settings["max_completion_length"],
-        prompt_format.prefix,
         PredictionSet(output / "rollouts"),
     )
     trainer = GRPOTrainer(

@@ -27,14 +27,12 @@ class ProgramReward:
         tasks: Sequence[Task],
         executor: Executor,
         max_completion_length: int,
-        completion_prefix: str = "",
         rollouts: PredictionSet | None = None,
     ):
         self.scheme = reward_scheme(scheme)
         self.tasks: Mapping[str, Task] = {task.task_id: task for task in tasks}
         self.executor = executor
         self.max_completion_length = max_completion_length
-        self.completion_prefix = completion_prefix
         self.rollouts = rollouts
         self.calls = 0
         self.__name__ = scheme  # TRL names the metric after it
@@ -76,7 +74,7 @@ class ProgramReward:
             pair_order=columns["pair_order"][i],
             test_index=columns["test_index"][i],
             completion=text,
-            completion_prefix=self.completion_prefix,
+            completion_prefix=columns["prefix"][i],
             n_tokens=len(ids),
             finish_reason="length" if len(ids) >= self.max_completion_length else "stop",
         )

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
+from arcnb.models.chat import prompt_ids
+from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompt_lengths import longest_prompt
-from arcnb.models.prompts import PromptFormat
 
 
 @dataclass
@@ -40,7 +41,7 @@ def prompt_rows(
     max_prompt_tokens: int,
     augment: str = "all",
 ) -> PromptRows:
-    """n_rows rows `{prompt, row, task_id, hflip, n_rot90, color_map, pair_order, test_index}`.
+    """n_rows rows `{prompt, prefix, row, task_id, hflip, n_rot90, color_map, pair_order, test_index}`.
 
     A task whose prompt is too long leaves the pool before rows are drawn, counted by its longest view.
     ValueError when no task fits.
@@ -48,10 +49,7 @@ def prompt_rows(
     too_long = {}
     fitting = []
     for task in tasks:
-        views = [
-            View(View.plain(task).augmentation, View.plain(task).pair_order, i) for i in range(len(task.test))
-        ]
-        longest = max(len(prompt_format.prompt_ids(tokenizer, view.apply(task))) for view in views)
+        longest = longest_prompt(task, prompt_format, tokenizer)
         if longest > max_prompt_tokens:
             too_long[task.task_id] = longest
         else:
@@ -63,9 +61,11 @@ def prompt_rows(
         task = row_task(fitting, seed, index)
         view = View.sample(task, seed, "row", index, augment=augment)
         augmentation = view.augmentation
+        prompt = prompt_format.prompt(view.apply(task))
         rows.append(
             {
-                "prompt": trainer_text(tokenizer, prompt_format.prompt_ids(tokenizer, view.apply(task))),
+                "prompt": trainer_text(tokenizer, prompt_ids(tokenizer, prompt)),
+                "prefix": prompt.prefix,
                 "row": index,
                 "task_id": task.task_id,
                 "hflip": augmentation.hflip,

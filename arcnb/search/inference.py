@@ -22,8 +22,9 @@ from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
+from arcnb.models.chat import prompt_ids
 from arcnb.models.generation import Completion, Request, Sampling
-from arcnb.models.prompts import PromptFormat
+from arcnb.models.prompt_format import PromptFormat
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.progress import progress
@@ -142,7 +143,7 @@ def predict(
     by_id = {task.task_id: task for task in tasks}
     done = {(task_id, round_, index) for task_id, round_, index, turn in predictions.done_keys() if turn == 0}
     report = InferenceReport(asked=len(tasks) * plan.n_predictions)
-    views: dict[tuple[str, int], View] = {}
+    shown: dict[tuple[str, int], tuple[View, str]] = {}  # view and prefix of the prompts under way
 
     def requests() -> Iterator[Request]:
         for round_ in range(plan.n_rounds):
@@ -152,20 +153,21 @@ def predict(
                     report.found += n
                     continue
                 view = plan.view(task, round_)
-                prompt_ids = prompt_format.prompt_ids(backend.tokenizer, view.apply(task))
-                if len(prompt_ids) + sampling.max_tokens > backend.context:
+                prompt = prompt_format.prompt(view.apply(task))
+                ids = prompt_ids(backend.tokenizer, prompt)
+                if len(ids) + sampling.max_tokens > backend.context:
                     longest = report.too_long.get(task.task_id, 0)
-                    report.too_long[task.task_id] = max(longest, len(prompt_ids))
+                    report.too_long[task.task_id] = max(longest, len(ids))
                     report.prompts_skipped += 1
                     continue
                 key = (task.task_id, round_)
-                views[key] = view
+                shown[key] = (view, prompt.prefix)
                 seed = derive_seed(plan.seed, "sampling", task.task_id, round_)
-                yield Request(prompt_ids=prompt_ids, n=n, seed=seed, key=key)
+                yield Request(prompt_ids=ids, n=n, seed=seed, key=key)
 
     def row(completion: Completion) -> Prediction:
         task_id, round_ = completion.key
-        view = views[completion.key]
+        view, prefix = shown[completion.key]
         augmentation = view.augmentation
         return Prediction(
             task_id=task_id,
@@ -181,7 +183,7 @@ def predict(
             model=model,
             adapter=adapter,
             completion=completion.text,
-            completion_prefix=prompt_format.prefix,
+            completion_prefix=prefix,
             n_prompt_tokens=completion.n_prompt_tokens,
             n_tokens=len(completion.token_ids),
             finish_reason=completion.finish_reason,
@@ -202,7 +204,7 @@ def predict(
                 report.made += len(together)
                 report.prompt_tokens += together[0].n_prompt_tokens
                 report.completion_tokens += sum(len(made.token_ids) for made in together)
-                del views[completion.key]
+                del shown[completion.key]
                 bar.update(len(together))
     report.seconds = time.monotonic() - started
     return report

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.seeds import rng
-from arcnb.arc.similarity import pixel_similarity
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
-from arcnb.models.prompts import PromptFormat, render
+from arcnb.models.chat import prompt_ids
+from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts import Prompt
+from arcnb.models.refinement import ProgramError, build_refinement
 from arcnb.search.selection import choose
 
 if TYPE_CHECKING:
@@ -63,44 +65,28 @@ def recorded_view(prediction: Prediction) -> View:
     return View(prediction.augmentation, tuple(prediction.pair_order), prediction.test_index)
 
 
-def feedback(task: Task, prediction: Prediction, prompt_format: PromptFormat) -> dict:
-    """What a refinement template receives: `error` (or None) and `train`, one entry a train pair as shown.
-
-    An entry has right, similarity, expected, produced (grids as text in the frame of the prompt). A program
-    without valid outputs gives the error's type, message and line and no entries.
-    """
-    if prediction.status != "ok":
-        kind = prediction.error_type or prediction.status
-        return {
-            "error": {"type": kind, "message": prediction.error_message, "line": prediction.error_line},
-            "train": [],
-        }
-    augmentation = prediction.augmentation
-    entries = []
-    for index in prediction.pair_order:
-        expected, produced = task.train[index].output, prediction.outputs[index]
-        similarity = pixel_similarity(produced, expected)
-        entries.append(
-            {
-                "right": similarity == 1.0,
-                "similarity": similarity,
-                "expected": prompt_format.grid(augmentation.apply(expected)),
-                "produced": prompt_format.grid(augmentation.apply(produced)),
-            }
-        )
-    return {"error": None, "train": entries}
-
-
 def conversation(
     task: Task, prediction: Prediction, ancestors: Mapping[str, Prediction], prompt_format: PromptFormat
-) -> list[dict]:
-    """Messages up to the request to improve `prediction`; ancestors: id -> prediction, for turns above 0."""
+) -> Prompt:
+    """The prompt that asks to improve `prediction`; ancestors: id -> prediction, for turns above 0."""
+    view = recorded_view(prediction)
+    shown = view.apply(task)
     if prediction.parent:
-        messages = conversation(task, ancestors[prediction.parent], ancestors, prompt_format)
+        first = conversation(task, ancestors[prediction.parent], ancestors, prompt_format)
     else:
-        messages = prompt_format.messages(recorded_view(prediction).apply(task))
-    return prompt_format.refinement(
-        messages, prediction.completion, feedback(task, prediction, prompt_format)
+        first = prompt_format.prompt(shown)
+    if prediction.status == "ok":
+        outcome = {"outputs": [view.augmentation.apply(prediction.outputs[i]) for i in view.pair_order]}
+    else:
+        kind = prediction.error_type or prediction.status
+        outcome = {"error": ProgramError(kind, prediction.error_message or "", prediction.error_line)}
+    return build_refinement(
+        shown,
+        first,
+        prediction.completion,
+        template=prompt_format.refine_template,
+        encoding=prompt_format.encoding,
+        **outcome,
     )
 
 
@@ -118,8 +104,8 @@ def refinement_rows(
 ) -> RefinementDataset:
     """Conversations to refine at most `per_task` predictions of each task, as rows
 
-    `{task_id, parent, turn, messages, prompt_ids, n_prompt_tokens, hflip, n_rot90, color_map, pair_order,
-    test_index}`. RefinementError when no candidate is left, or a prediction answers another task version.
+    `{task_id, parent, turn, messages, prefix, prompt_ids, n_prompt_tokens, hflip, n_rot90, color_map,
+    pair_order, test_index}`. RefinementError when no candidate is left, or for another version of a task.
     """
     by_id = {task.task_id: task for task in tasks}
     grouped: dict[str, list[Prediction]] = {}
@@ -138,12 +124,12 @@ def refinement_rows(
             continue
         ancestors = {p.id: p for p in predictions}
         for parent in choose(chooser, predictions, per_task, rng(seed, "refine", task_id)):
-            messages = conversation(by_id[task_id], parent, ancestors, prompt_format)
-            prompt_ids = render(tokenizer, messages, prompt_format.prefix)
-            if len(prompt_ids) > max_prompt_tokens:
-                dataset.too_long[parent.id] = len(prompt_ids)
+            prompt = conversation(by_id[task_id], parent, ancestors, prompt_format)
+            ids = prompt_ids(tokenizer, prompt)
+            if len(ids) > max_prompt_tokens:
+                dataset.too_long[parent.id] = len(ids)
                 continue
-            dataset.rows.append(_row(parent, messages, prompt_ids))
+            dataset.rows.append(_row(parent, prompt, ids))
             dataset.parents.append(parent)
     if not dataset.rows:
         raise RefinementError(
@@ -154,14 +140,15 @@ def refinement_rows(
     return dataset
 
 
-def _row(parent: Prediction, messages: list[dict], prompt_ids: list[int]) -> dict:
+def _row(parent: Prediction, prompt: Prompt, ids: list[int]) -> dict:
     return {
         "task_id": parent.task_id,
         "parent": parent.id,
         "turn": parent.turn + 1,
-        "messages": messages,
-        "prompt_ids": prompt_ids,
-        "n_prompt_tokens": len(prompt_ids),
+        "messages": list(prompt.messages),
+        "prefix": prompt.prefix,
+        "prompt_ids": ids,
+        "n_prompt_tokens": len(ids),
         "hflip": parent.hflip,
         "n_rot90": parent.n_rot90,
         "color_map": parent.color_map,

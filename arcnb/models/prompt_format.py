@@ -1,0 +1,53 @@
+"""How tasks become prompts, as one object that stages pass around: templates and grid encoding.
+
+format_ = prompt_format("arc_code")
+ids = format_.prompt_ids(tokenizer, view.apply(task))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arcnb.arc.encodings import grid_encoding
+from arcnb.arc.tasks import Task
+from arcnb.models import chat
+from arcnb.models.prompts import (
+    DEFAULT_ENCODING,
+    DEFAULT_TEMPLATE,
+    Prompt,
+    build_prompt,
+    template_path,
+)
+
+FENCE = "```"
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """Template names or paths, and a grid encoding; see `prompt_format`."""
+
+    template: str
+    encoding: str
+    refine_template: str
+
+    def prompt(self, shown: Task) -> Prompt:
+        """The first turn for a task as a view shows it; its first test input is the one shown."""
+        return build_prompt(shown, self.template, self.encoding)
+
+    def prompt_ids(self, tokenizer, shown: Task) -> list[int]:
+        """Token ids of the first turn, the beginning of the answer included."""
+        return chat.prompt_ids(tokenizer, self.prompt(shown))
+
+    def completion_ids(self, tokenizer, program: str) -> list[int]:
+        """Token ids of the completion that answers with `program`: its text, closing fence, end token."""
+        return chat.answer_ids(tokenizer, program.rstrip("\n") + "\n" + FENCE)
+
+
+def prompt_format(
+    template: str = DEFAULT_TEMPLATE, encoding: str = "", refine_template: str = "refine"
+) -> PromptFormat:
+    """The checked format; an empty encoding is the default one. PromptError or EncodingError otherwise."""
+    for name in (template, refine_template):
+        template_path(name)
+    grid_encoding(encoding or DEFAULT_ENCODING)
+    return PromptFormat(template, encoding or DEFAULT_ENCODING, refine_template)
