@@ -16,6 +16,7 @@ COLOR_NAMES = ("Black", "Blue", "Red", "Green", "Yellow", "Gray", "Pink", "Orang
 SYMBOLS = "ñò÷ûąćďęĚĞ"
 _DIGITS = "0123456789"
 _FENCE = "```"
+_NO_DIGIT = "\ufffd"
 
 
 class EncodingError(ValueError):
@@ -129,12 +130,9 @@ class Symbols:
         return self.inner.write(grid).translate(str.maketrans(_DIGITS, SYMBOLS))
 
     def read(self, lines: list[Line], strict: bool) -> Rows:
-        for line in lines if strict else ():
-            if digit := re.search(r"[0-9]", line.text):
-                raise line.error(
-                    f"the digit {digit[0]} stands where a symbol of {SYMBOLS} should", digit.start()
-                )
         table = str.maketrans(SYMBOLS, _DIGITS)
+        if strict:  # a plain digit is no symbol; one outside the grid is spoilt as well, and not missed
+            table |= str.maketrans(_DIGITS, _NO_DIGIT * len(_DIGITS))
         return self.inner.read([line._replace(text=line.text.translate(table)) for line in lines], strict)
 
 

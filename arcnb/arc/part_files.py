@@ -6,7 +6,7 @@ A name that exists is never overwritten. Whoever reads a folder skips the names 
 import errno
 import filecmp
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,9 @@ _REASONS = {
     errno.EPERM: "permission denied",
     errno.ENOTDIR: "a part of its path is a file, not a folder",
 }
+
+# File systems without hard links (some network and memory-stick ones) say so with one of these.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class PartFileError(ValueError):
@@ -43,14 +46,14 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        handle = temporary.open("xb")
     except OSError as error:
         raise _explained(path, error) from error
     try:
-        with os.fdopen(handle, "wb") as file:
+        with handle as file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o644)  # mkstemp's files can be read by their owner only
             os.fsync(file.fileno())
         _give_name(temporary, path, same_is_fine)
     except FileExistsError:
@@ -58,12 +61,12 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
     except OSError as error:
         raise _explained(path, error) from error
     finally:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
 
 
-def _give_name(temporary: str, path: Path, same_is_fine: bool) -> None:
+def _give_name(temporary: Path, path: Path, same_is_fine: bool) -> None:
     try:
-        os.link(temporary, path)  # a rename would replace what another process has just written
+        _rename_to_new(temporary, path)
     except FileExistsError:
         if same_is_fine and filecmp.cmp(temporary, path, shallow=False):
             return
@@ -73,6 +76,17 @@ def _give_name(temporary: str, path: Path, same_is_fine: bool) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _rename_to_new(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)  # a plain rename would replace what another process has just written
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(path) from None
+        temporary.rename(path)
 
 
 def _explained(path: Path, error: OSError) -> PartFileError:

