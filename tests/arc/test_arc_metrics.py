@@ -244,6 +244,11 @@ def test_a_task_set_says_which_test_outputs_are_known():
     table = aggregate(frame(("a", "error", None, 0, None), ("b", "error", None, 0, None)), tasks)
     assert table["is_correct"].isna().tolist() == [True, False, True]
     assert table["train_is_correct"].tolist() == [0, 0, 0]
+    assert aggregate(right_or_wrong(a=(1, 1), b=(1, 1)), tasks)["is_correct"].isna().tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_predictions_that_were_not_judged_or_belong_elsewhere_are_refused():
