@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab import notebooks, profiles
+from arcnb.lab.heartbeat import place_text, read_heartbeat
 from arcnb.lab.manifest import RunError, read_manifest
 from arcnb.lab.notebooks import NotebookError
 from arcnb.lab.parameters import ParameterError, check_parameters, nearest
@@ -75,13 +76,15 @@ def ls(options: argparse.Namespace) -> int:
         try:
             status, why = item.verdict()
             manifest = item.manifest
+            beat = read_heartbeat(item.path) if status == "running" else None
         except RunError as error:
             print(f"{'unreadable':10} {item.path.name}  {error}")
             continue
         took = f"{manifest['seconds']:.0f} s" if manifest["seconds"] is not None else ""
         numbers = {name: value for name, value in manifest["outcome"].items() if type(value) in (int, float)}
-        facts = [f"{name} {value:.4g}" for name, value in numbers.items()]
-        print(f"{status:10} {item.path.name}  {took:>8}  {why or ', '.join(facts[:5])}")
+        facts = ", ".join([f"{name} {value:.4g}" for name, value in numbers.items()][:5])
+        news = f"{place_text(beat)} {beat.get('progress') or ''}" if beat else why or facts
+        print(f"{status:10} {item.path.name}  {took:>8}  {news}")
     return 0
 
 
@@ -130,8 +133,8 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
         )
     except PapermillException:
         pass  # the manifest tells it better
-    except OSError as error:
-        raise RunError(f"cannot write below {current.path}: {error.strerror or error}") from None
+    except RunError as error:
+        return _say(error, 1)
     _export(current)
     print(current.path)
     manifest = read_manifest(current.path)

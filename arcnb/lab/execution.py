@@ -297,4 +297,8 @@ class ArcnbClient(PapermillNotebookClient):
             data = msg["content"]["data"]
             if "arcnb-progress" in data.get("text/html", ""):
                 self.record.note_progress(data.get("text/plain", ""))
+        elif (
+            msg["msg_type"] == "stream" and "%|" in msg["content"]["text"]
+        ):  # a bar of tqdm, from any library
+            self.record.note_progress(msg["content"]["text"].rstrip().rpartition("\r")[2].rpartition("\n")[2])
         return super().process_message(msg, cell, cell_index)

@@ -26,6 +26,13 @@ def read_heartbeat(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def place_text(beat: dict[str, Any]) -> str:
+    """'cell 5/14 (Generate)' of a heartbeat; nothing for a run that no engine looks after."""
+    cell = beat.get("cell")
+    title = f" ({cell['title']})" if cell and cell["title"] else ""
+    return f"cell {cell['index']}/{cell['of']}{title}" if cell else ""
+
+
 class Heartbeat(threading.Thread):
     """Calls `facts` and writes its dictionary every HEARTBEAT_SECONDS until `finish`.
 

@@ -17,9 +17,11 @@ Keys (schema 1; times are ISO 8601 in UTC):
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import math
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     write_whole(folder / MANIFEST, json.dumps(plain(manifest), indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One reader-then-writer of the manifest at a time: the runner and its kernel both add to it.
+
+    The folder itself is locked, so no lock file stays behind. Some network file systems cannot do that; there
+    two changes in the same millisecond may still lose one.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise RunError(f"cannot open {folder}: {error.strerror or error}") from None
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from arcnb.lab.heartbeat import read_heartbeat
+from arcnb.lab.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs import Run
 
 COLORS = {
@@ -68,9 +68,7 @@ def run_text(run: Run) -> str:
     lines = [str(run.path), f"{'status':12} {status}" + (f": {why}" if why else "")]
     lines.append(f"{'time':12} {times_text(manifest)}")
     if status == "running" and (beat := read_heartbeat(run.path)):
-        cell = beat.get("cell") or {}
-        place = f"cell {cell.get('index', '?')}/{cell.get('of', '?')}"
-        lines.append(f"{'now':12} {place} {beat.get('progress') or ''}")
+        lines.append(f"{'now':12} {place_text(beat)} {beat.get('progress') or ''}")
     lines += [f"{name:12} {value}" for name, value in run_facts(manifest) if name != "packages"]
     for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
         width = max(map(len, values), default=0)

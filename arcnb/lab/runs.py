@@ -11,6 +11,7 @@ The folder and its manifest (arcnb.lab.manifest) are all that is known of a run;
 root of all runs is $ARCNB_RUNS, or `runs/` of the work tree, or `./runs`.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ from arcnb.lab.manifest import (
     MANIFEST,
     SCHEMA,
     RunError,
+    locked,
     now,
     plain,
     read_manifest,
@@ -96,7 +98,8 @@ class Run:
 
     def update(self, **fields: Any) -> None:
         """Replace top-level keys of the manifest."""
-        write_manifest(self.path, self.manifest | fields)
+        with locked(self.path):
+            write_manifest(self.path, self.manifest | fields)
 
     def record(
         self,
@@ -111,30 +114,20 @@ class Run:
         marks the run as done, so it belongs into the last cell. Raises RunError for an artifact that does not
         exist.
         """
-        manifest = self.manifest
-        known = {item["path"]: item for item in manifest["artifacts"]}
-        for artifact in artifacts:
-            entry = self._artifact(artifact)
-            known[entry["path"]] = entry
-        mothers = list(manifest["parents"])
-        for parent in [*parents, *_runs_in(manifest["parameters"])]:
-            folder = str(parent.path if isinstance(parent, Run) else Path(parent).resolve())
-            if folder not in mothers and folder != str(self.path):
-                mothers.append(folder)
-        fields: dict[str, Any] = {
-            "outcome": manifest["outcome"] | plain(outcome or {}),
-            "artifacts": list(known.values()),
-            "parents": mothers,
-        }
-        if manifest["owner"] == "notebook":
-            end = now()
-            fields |= {
-                "status": "done",
-                "end": end,
-                "seconds": seconds_between(manifest["start"], end),
-                "error": None,
-            }
-        self.update(**fields)
+        entries = [self._artifact(artifact) for artifact in artifacts]
+        given = [parent.path if isinstance(parent, Run) else Path(parent).resolve() for parent in parents]
+        with locked(self.path):
+            manifest = self.manifest
+            mothers = [*manifest["parents"], *map(str, [*given, *_runs_in(manifest["parameters"])])]
+            files = {entry["path"]: entry for entry in [*manifest["artifacts"], *entries]}
+            manifest["outcome"] |= plain(outcome or {})
+            manifest["artifacts"] = list(files.values())
+            manifest["parents"] = [folder for folder in dict.fromkeys(mothers) if folder != str(self.path)]
+            if manifest["owner"] == "notebook":
+                end = now()
+                manifest |= {"status": "done", "end": end, "error": None}
+                manifest["seconds"] = seconds_between(manifest["start"], end)
+            write_manifest(self.path, manifest)
         return self
 
     def _artifact(self, artifact: str | Path) -> dict[str, Any]:
@@ -248,10 +241,10 @@ def list_runs(root: str | Path | None = None) -> list[Run]:
 def latest_run(name: str, root: str | Path | None = None, status: str | None = None) -> Run:
     """The newest run of that name (and, if given, that status); RunError if there is none."""
     for run in reversed(list_runs(root)):
-        if re.fullmatch(rf"\d{{8}}-\d{{6}}-{re.escape(name)}(-\d+)?", run.path.name) and (
-            status is None or run.status == status
-        ):
-            return run
+        if re.match(rf"\d{{8}}-\d{{6}}-{re.escape(name)}(-\d+)?$", run.path.name):
+            with contextlib.suppress(RunError):  # an unreadable one is none that anybody asked for
+                if run.name == name and status in (None, run.status):
+                    return run
     wanted = f"{status} run" if status else "run"
     raise RunError(f"there is no {wanted} called {name!r} in {runs_root() if root is None else root}")
 

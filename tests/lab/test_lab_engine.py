@@ -133,6 +133,33 @@ def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, 
     assert cli.main(["run", "--resume", run.path.name]) == 0, "nothing left to do is no error"
 
 
+def test_a_scheduler_that_signals_every_process_does_not_disturb_the_saving(notebook, start, runs_root):
+    process = start("run", notebook(SAVE_WHEN_STOPPED))
+    kernel = wait_for(lambda: ready(runs_root))
+    os.kill(kernel, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(kernel, signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert only_run().status == "preempted"
+    assert (only_run().path / "saved").read_text() == "yes"
+
+
+def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_root, capsys):
+    imports = "import time\nfrom arcnb.progress import progress\n"
+    loop = "for _ in progress(range(600), 'judging', unit='task'):\n    time.sleep(0.1)"
+    process = start("run", notebook("# Judge", imports + loop))
+    wait_for(lambda: [run for run in list_runs() if "judging" in str(read_heartbeat(run.path))], 15)
+    assert cli.main(["ls"]) == 0
+    assert "cell 5/5 (Judge) judging: " in capsys.readouterr().out
+    assert cli.main(["show", "01_small"]) == 0
+    assert "now          cell 5/5 (Judge) judging: " in capsys.readouterr().out
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    text = only_run().copy_path.read_text()
+    assert text.count("judging: stopped at") == 2, "the last state, once as text and once as HTML"
+    assert text.count("judging: ") == 2, "and nothing of the states before"
+
+
 def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, start, runs_root):
     sleep = "while True:\n  try:\n    time.sleep(60)\n  except KeyboardInterrupt:\n    pass"
     stubborn = f"import time\n{READY}\n{sleep}"
