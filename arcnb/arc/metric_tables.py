@@ -146,7 +146,9 @@ def _test_known(
     telling = scored | (frame["status"] == "ok")
     otherwise = bool(scored.any() or not telling.any())
     by_task = scored[telling].groupby(frame.loc[telling, "task_id"].astype(object)).any()
-    known = by_task.reindex(ids).fillna(otherwise).to_numpy(bool).copy()  # pandas may hand out its own memory
+    known = (
+        by_task.reindex(ids, fill_value=otherwise).to_numpy(bool).copy()
+    )  # pandas may hand out its own memory
     for i, task in enumerate(tasks or ()):
         if isinstance(task, Task):
             known[i] = task.has_test_outputs

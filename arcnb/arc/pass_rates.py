@@ -51,7 +51,7 @@ def pass_at_k_curve(
         raise MetricsError(f"pass@k is of is_correct, train_is_correct or test_is_correct, not {column!r}")
     table = aggregate(frame, task_ids)
     table = table[table[column].notna()]
-    right = frame[needed].fillna(0).astype(int).prod(axis=1)
+    right = frame[needed].astype(float).fillna(0).prod(axis=1)
     n = table["n_preds"].to_numpy(int)
     c = right.groupby(frame["task_id"].astype(object)).sum().reindex(table.index, fill_value=0).to_numpy(int)
     if ks is None:

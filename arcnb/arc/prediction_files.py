@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
+from arcnb.arc.grids import Grid, GridError, as_grid
 from arcnb.arc.part_files import PartFileError, is_temporary, new_file
 from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
 
@@ -151,15 +151,15 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
 def _to_table(predictions: list[Prediction]) -> pa.Table:
     columns = {}
     for field in PREDICTION_SCHEMA:
-        values = [getattr(prediction, field.name) for prediction in predictions]
         if field.name == "outputs":
-            columns[field.name] = _outputs_to_arrow(values)
+            columns[field.name] = _outputs_to_arrow(predictions)
         else:
-            columns[field.name] = _column(values, field, predictions)
+            columns[field.name] = _column(field, predictions)
     return pa.table(columns, schema=PREDICTION_SCHEMA)
 
 
-def _column(values: list, field: pa.Field, predictions: list[Prediction]) -> pa.Array:
+def _column(field: pa.Field, predictions: list[Prediction]) -> pa.Array:
+    values = [getattr(prediction, field.name) for prediction in predictions]
     try:
         return pa.array(values, field.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
@@ -194,11 +194,18 @@ def _first_of_each_key(table: pa.Table) -> pa.Array:
     return first.sort_by([(name, "ascending") for name in KEY_COLUMNS])["row_min"]
 
 
-def _outputs_to_arrow(outputs: list[list | None]) -> pa.Array:
-    grids = grids_to_arrow([grid for grids in outputs for grid in grids or ()])
-    ends = np.cumsum([len(grids or ()) for grids in outputs])
-    missing = pa.array([grids is None for grids in outputs], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int32()), grids, mask=missing)
+def _outputs_to_arrow(predictions: list[Prediction]) -> pa.Array:
+    grids: list[Grid | None] = []
+    ends = [0]
+    for prediction in predictions:
+        for i, output in enumerate(prediction.outputs or ()):
+            try:  # what is written has to be readable: reading refuses what is no grid
+                grids.append(None if output is None else as_grid(output, f"output {i}"))
+            except GridError as error:
+                raise PredictionFileError(f"prediction {prediction.id}: {error}") from None
+        ends.append(len(grids))
+    missing = pa.array([prediction.outputs is None for prediction in predictions], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), grids_to_arrow(grids), mask=missing)
 
 
 def _outputs_from_arrow(column: pa.Array | pa.ChunkedArray) -> list[list | None]:

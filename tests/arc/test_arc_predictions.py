@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -202,6 +203,8 @@ def test_impossible_shards_are_refused(shard, n_shards, tmp_path):
         ({"index": "x"}, "t/0/x/0: index is 'x', not int32"),
         ({"n_rot90": 300}, "n_rot90 is 300, not int8"),
         ({"completion": 3}, "completion is 3, not string"),
+        ({"outputs": [A, np.full((31, 2), 3)]}, "prediction t/0/1/0: output 1: 31x2 is larger than 30x30"),
+        ({"outputs": [[[1, 2], [3]]]}, "prediction t/0/1/0: output 0: ragged"),
     ],
 )
 def test_a_record_that_does_not_fit_is_named_and_nothing_is_written(fields, message, tmp_path):
