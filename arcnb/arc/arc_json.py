@@ -18,7 +18,7 @@ from pathlib import Path
 
 from arcnb.arc.grids import GridError, as_grid, grid_lists
 from arcnb.arc.part_files import is_temporary, new_file
-from arcnb.arc.tasks import Pair, Task, TaskError
+from arcnb.arc.tasks import Pair, Task, TaskError, unique_ids
 
 _SUFFIX = re.compile(r"\.json(\.gz)?$")
 
@@ -81,7 +81,7 @@ def write_arc_json(tasks: Iterable[Task], path: str | Path) -> None:
     A name that ends in `challenges.json` (or .gz) gets no test outputs, and a solutions file beside it if
     every task has them. Under any other name the test outputs are inside.
     """
-    path, tasks = Path(path), list(tasks)
+    path, tasks = Path(path), list(unique_ids(tasks, str(path)))
     if not _SUFFIX.search(path.name):
         raise TaskError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
     solutions = solutions_path(path)
@@ -114,17 +114,19 @@ def _load(path: Path) -> dict:
         raise TaskError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.name.endswith(".gz") else data).decode()
+        text = (gzip.decompress(data) if path.name.endswith(".gz") else data).decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, path))
     except FileNotFoundError:
         raise TaskError(f"{path}: no such file") from None
-    except (EOFError, OSError, zlib.error) as error:
+    except (EOFError, OSError, RecursionError, zlib.error) as error:
         raise TaskError(f"{path}: cannot be read, damaged or cut short ({error})") from None
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 text at byte {error.start}") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise TaskError(f"{path}: not JSON, damaged or cut short at {where} ({error.msg})") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise TaskError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(content, dict):
         raise TaskError(f"{path}: holds a {type(content).__name__}, not an object of tasks")
     return content

@@ -19,6 +19,7 @@ _REASONS = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
+    errno.EEXIST: "a file stands where its folder should be",
     errno.ENOTDIR: "a part of its path is a file, not a folder",
 }
 

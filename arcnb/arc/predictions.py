@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import Grid
@@ -17,7 +17,7 @@ from arcnb.arc.grids import Grid
 
 @dataclass
 class Prediction:
-    """One row of a prediction set. None means not known (yet).
+    """One row of a prediction set. None means not known (yet). Comparing records leaves out their outputs.
 
     What was asked:
       task_id, task_fingerprint; round, index, turn: which completion of the task this is;
@@ -60,7 +60,7 @@ class Prediction:
     error_type: str | None = None
     error_message: str | None = None
     error_line: int | None = None
-    outputs: list[Grid | None] | None = None
+    outputs: list[Grid | None] | None = field(default=None, compare=False)
     fingerprint: str | None = None
     train_pixel_score: float | None = None
     train_correct_grids: float | None = None
@@ -88,7 +88,7 @@ class Prediction:
 
 
 PredictionKey = tuple[str, int, int, int]
-FIELD_NAMES = tuple(field.name for field in fields(Prediction))
+FIELD_NAMES = tuple(f.name for f in fields(Prediction))
 KEY_COLUMNS = ("task_id", "round", "index", "turn")
 SCORES = ("pixel_score", "correct_grids", "is_correct")
 SCORE_COLUMNS = tuple(f"{part}_{score}" for part in ("train", "test") for score in SCORES)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
 from arcnb.arc.grids import GridError
 from arcnb.arc.part_files import new_file
-from arcnb.arc.tasks import Pair, Task, TaskError
+from arcnb.arc.tasks import Pair, Task, TaskError, unique_ids
 
 _BATCH = 1000  # tasks in memory at a time when streaming; a few MB of cells
 _PAIRS = pa.list_(pa.struct([pa.field("input", grid_type()), pa.field("output", grid_type())]))
@@ -38,7 +38,7 @@ TASK_SCHEMA = pa.schema(
 
 def write_task_parquet(tasks: Iterable[Task], path: Path) -> int:
     """Write tasks as they come, atomically; returns how many. Raises FileExistsError over other content."""
-    rest, n = iter(tasks), 0
+    rest, n = unique_ids(tasks, str(path)), 0
     with (
         new_file(path, same_is_fine=True) as file,
         pq.ParquetWriter(file, TASK_SCHEMA, compression="zstd") as out,
@@ -93,6 +93,9 @@ def _read_batch(batch: pa.RecordBatch, path: Path) -> list[Task]:
         return batch[name].to_pylist() if name in batch.schema.names else [None] * batch.num_rows
 
     ids = texts("task_id")
+    for task_id in ids:
+        if not isinstance(task_id, str):
+            raise TaskError(f"{path}: a task_id is {task_id!r}, not text")
     try:
         parts = [_pairs_from_arrow(batch[part], needs_output=part == "train") for part in ("train", "test")]
     except (GridError, pa.ArrowException):
@@ -100,8 +103,15 @@ def _read_batch(batch: pa.RecordBatch, path: Path) -> list[Task]:
         rows = zip(ids, batch["train"].to_pylist(), batch["test"].to_pylist(), strict=True)
         read = [Task.from_dict(task_id, {"train": a, "test": b}, str(path)) for task_id, a, b in rows]
         parts = [[task.train for task in read], [task.test for task in read]]
-    metas = [json.loads(text) if text else {} for text in texts("meta")]
+    metas = [_meta(text, f"{path}: task {i}") for i, text in zip(ids, texts("meta"), strict=True)]
     return list(map(Task, ids, *parts, texts("source"), texts("program"), metas))
+
+
+def _meta(text: str | None, name: str) -> dict:
+    try:
+        return json.loads(text) if text else {}
+    except ValueError as error:
+        raise TaskError(f"{name}: meta is not JSON ({error})") from None
 
 
 def _pairs_from_arrow(column: pa.Array, needs_output: bool) -> list[tuple[Pair, ...]]:

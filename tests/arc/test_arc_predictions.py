@@ -64,6 +64,11 @@ def test_every_field_comes_back_as_it_was(tmp_path):
     assert [plain(p) for p in predictions.iter_predictions()] == [plain(p) for p in records]
 
 
+def test_records_can_be_compared():
+    assert full() == full()
+    assert full() != prediction()
+
+
 def test_ids_and_augmentation():
     p = full()
     assert p.id == "007bbfb7/3/5/1"
@@ -329,7 +334,8 @@ def test_a_full_disk_is_one_sentence_and_earlier_parts_stay(tmp_path):
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+@pytest.mark.parametrize("folder", ["file", "file/predictions"])
+def test_a_folder_that_cannot_be_written_is_named(folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(PredictionFileError, match="cannot be written"):
-        PredictionSet(tmp_path / "file" / "predictions").write_part([prediction()], round=0)
+    with pytest.raises(PredictionFileError, match=f"{folder}/round.*: cannot be written, a .*file"):
+        PredictionSet(tmp_path / folder).write_part([prediction()], round=0)

@@ -177,6 +177,19 @@ def test_nothing_is_overwritten_but_writing_the_same_again_is_fine(training, tmp
     assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.json"])
+def test_an_id_that_occurs_twice_is_not_written(name, tmp_path):
+    task = Task.from_dict("t", TASK)
+    with pytest.raises(TaskError, match="task id 't' occurs twice"):
+        (write_arc_json if name.endswith("json") else write_tasks)([task, task], tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_byte_order_mark_is_no_defect(tmp_path):
+    (tmp_path / "x.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"t": TASK}).encode())
+    assert load_tasks(tmp_path / "x.json").ids == ["t"]
+
+
 def test_an_error_while_writing_leaves_no_file(tmp_path):
     def breaks():
         yield Task.from_dict("a", TASK)
@@ -210,6 +223,8 @@ def test_wider_integers_and_missing_optional_columns_are_fine(tmp_path):
         ({"test": [TASK["test"], [{"input": [[77]], "output": None}]]}, "task b, test pair 0 input: row 0"),
         ({"train": [[{"input": [[1]], "output": None}], TASK["train"]]}, "task a, train pair 0: has no"),
         ({"train": [TASK["train"], []]}, "task b: no train pairs"),
+        ({"task_id": [None, "b"]}, "a task_id is None, not text"),
+        ({"meta": [None, "{"]}, "task b: meta is not JSON"),
         ({"test": [TASK["test"], None]}, 'task b: "test" is missing'),
     ],
 )
@@ -315,6 +330,8 @@ DUPLICATE = '{"t": %s, "u": %s, "t": %s}' % ((json.dumps(TASK),) * 3)
         ("x.json", DUPLICATE, "x.json: task id or key 't' occurs twice"),
         ("x.json", {"t": {**TASK, "test": [{"input": [[10]]}]}}, "x.json: task t, test pair 0 input: row 0"),
         ("x.json", {"t": [TASK]}, "x.json: task t: list instead of an object"),
+        ("x.json", "[" * 100_000, "x.json: cannot be read"),
+        ("x.json", '{"t": ' + "1" * 5000 + "}", "x.json: cannot be read"),
         ("x.txt", {"t": TASK}, "x.txt: tasks come from .parquet, .json or .json.gz files"),
     ],
 )
