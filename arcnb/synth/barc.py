@@ -38,8 +38,8 @@ class BarcError(ValueError):
 def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None) -> Iterator[Task]:
     """The tasks of a file, one for each usable row, in the file's order.
 
-    Rejections counted in `report`: `few examples` (fewer than 3 valid, different ones), `too large`, `identity`,
-    `duplicate` (same grids as an earlier task), `unreadable` (a row that is not an object with `examples`).
+    Rejections counted in `report`: `few examples` (fewer than 3 valid, different ones), `too large`,
+    `identity`, `duplicate` (same grids as an earlier task), `unreadable` (no object with `examples`).
     A program that does not parse is left out, and its task kept without one.
     BarcError for a file of another kind, or when its first row has no `examples`.
     """

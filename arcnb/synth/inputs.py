@@ -64,7 +64,7 @@ def blob(rng: Rng, low: int = 2, high: int = 4) -> np.ndarray:
         "right": column == width - 1,
     }
     # A random walk is connected by construction; it ends when it has seen every side.
-    for _ in range(200):
+    for _ in range(5000):  # far more than any walk needs
         if all(touched.values()):
             break
         step = int(rng.integers(4))

@@ -46,6 +46,10 @@ class RearcError(ValueError):
     """An unknown task, bad bounds, or examples that could not be made; the message names the task."""
 
 
+class RearcSizeError(RearcError):
+    """The examples of a task do not get small enough."""
+
+
 def rearc_ids() -> tuple[str, ...]:
     """The 400 task ids, sorted."""
     return verifier_ids()
@@ -85,8 +89,8 @@ def rearc_task(
     """Task number `index` made from the generator of `task_id`, with its program.
 
     n_train: None draws it from ARC's distribution. max_cells: bound on the cells of all inputs and outputs
-    together; while exceeded, the examples are drawn again, each time 20% easier. RearcError when ten draws
-    do not fit.
+    together; while exceeded, the examples are drawn again, each time 20% easier. RearcSizeError when ten
+    draws do not fit.
     """
     _check_id(task_id)
     if n_train is None:
@@ -94,12 +98,16 @@ def rearc_task(
     for attempt in range(MAX_SET_DRAWS):
         upper = max(diff_lb, diff_ub * 0.8**attempt)
         stream = derive_seed(seed, "rearc task", task_id, index, attempt)
-        examples = _drawn_examples(task_id, n_train + n_test, stream, diff_lb, upper, max_side)
-        pairs = tuple(pair for pair, _ in examples)
-        if sum(pair.input.size + pair.output.size for pair in pairs) <= max_cells:
+        try:
+            examples = _drawn_examples(task_id, n_train + n_test, stream, diff_lb, upper, max_side, max_cells)
             break
+        except RearcSizeError:
+            continue
     else:
-        raise RearcError(f"RE-ARC task {task_id}: {n_train + n_test} pairs never fit in {max_cells} cells")
+        raise RearcSizeError(
+            f"RE-ARC task {task_id}: {n_train + n_test} pairs never fit in {max_cells} cells"
+        )
+    pairs = tuple(pair for pair, _ in examples)
     meta = {
         "original": task_id,
         "seed": seed,
@@ -142,7 +150,13 @@ class _CountedRandom(random.Random):
 
 
 def _drawn_examples(
-    task_id: str, n: int, seed: int, diff_lb: float, diff_ub: float, max_side: int
+    task_id: str,
+    n: int,
+    seed: int,
+    diff_lb: float,
+    diff_ub: float,
+    max_side: int,
+    max_cells: float = float("inf"),
 ) -> list[tuple[Pair, float]]:
     _check_id(task_id)
     if not 0.0 <= diff_lb <= diff_ub <= 1.0:
@@ -150,11 +164,16 @@ def _drawn_examples(
             f"difficulty bounds must satisfy 0 <= diff_lb <= diff_ub <= 1, not {diff_lb}, {diff_ub}"
         )
     found: dict[tuple, tuple[Pair, float]] = {}
+    n_cells = 0
     for index in range(10 * n + 20):
         if len(found) == n:
             break
         rows, pair, difficulty = _example(task_id, seed, index, diff_lb, diff_ub, max_side)
-        found.setdefault(rows, (pair, difficulty))
+        if rows not in found:
+            found[rows] = (pair, difficulty)
+            n_cells += pair.input.size + pair.output.size
+        if n_cells > max_cells:
+            raise RearcSizeError(f"RE-ARC task {task_id}: more than {max_cells} cells")
     if len(found) < n:
         raise RearcError(
             f"RE-ARC task {task_id}: no {n} distinct examples "

@@ -1,19 +1,21 @@
 """Task sources by name: `build_tasks("dsl", 1000, seed=0)` yields tasks, whatever they are made of.
 
     arc-agi-1/training, ...     the task sets that `arcnb.arc.tasksets` knows, and any file or folder of tasks
-    rearc                       RE-ARC tasks of the 320 trainable ids, `rearc/held_out`, `rearc/all`, `rearc/<id>`
+    rearc                       RE-ARC tasks of the 320 trainable ids
+    rearc/held_out, all, <id>   of the 80 held-out ids, of all 400, of one
     dsl                         the DSL's generators and the composer, without the held-out families
     dsl/held_out                the held-out families alone
     dsl/<family>, <generator>   one family or generator
     composed                    the composer alone
     barc:<path>                 BARC-style rows of JSONL or Parquet
 
-Adding a source is a function `(argument, n_tasks, settings) -> iterator of Task` and a line in `SOURCES`.
+Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task` and an entry in
+`SOURCES`.
 """
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +25,7 @@ from arcnb.arc.tasks import Task
 from arcnb.programs.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc import barc_tasks
-from arcnb.synth.rearc import DEFAULT_MAX_CELLS, RearcError, rearc_ids, rearc_task
+from arcnb.synth.rearc import DEFAULT_MAX_CELLS, RearcError, RearcSizeError, rearc_ids, rearc_task
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
@@ -35,7 +37,7 @@ REARC_PARTS = ("held_out", "all")
 MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
 
 
-Source: TypeAlias = "Callable[[str, int | None, SourceSettings], Iterator[Task]]"
+Source: TypeAlias = "Callable[[str, int | None, SourceSettings, TaskReport], Iterator[Task]]"
 
 
 class SourceError(ValueError):
@@ -46,7 +48,7 @@ class SourceError(ValueError):
 class SourceSettings:
     """What every source gets: seed, and bounds on the tasks it makes.
 
-    n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: RE-ARC only (see `rearc_task`).
+    n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`.
     """
 
     seed: int = 0
@@ -54,7 +56,6 @@ class SourceSettings:
     diff_lb: float = 0.0
     diff_ub: float = 1.0
     max_cells: int = DEFAULT_MAX_CELLS
-    report: TaskReport = field(default_factory=TaskReport)
 
 
 def build_tasks(
@@ -64,13 +65,14 @@ def build_tasks(
     executor: Executor | None = None,
     validation: ValidationSettings = ValidationSettings(),
     require_programs: bool = False,
+    report: TaskReport | None = None,
 ) -> Iterator[Task]:
     """Up to `n_tasks` tasks of a source, always the same and in the same order for the same settings.
 
-    n_tasks: None is for sources that end. executor: where it is given, tasks of the DSL and of BARC data with
-    a program are validated (see `validation`); RE-ARC tasks are checked as they are made. Counts go to
-    `settings.report`. require_programs: tasks without a program are counted and left out; SourceError when
-    none is left.
+    n_tasks: None is for sources that end. require_programs: tasks without a program are counted and left out;
+    SourceError when none is left. executor: where it is given, tasks of the DSL are validated (see
+    `validation`), and those of BARC data when programs are required; RE-ARC's are checked as they are made.
+    report: gets the counts.
 
     A source with fewer different tasks than asked for ends early (see `max_per_program` of the validation).
     SourceError for an unknown source names the nearest one.
@@ -78,13 +80,14 @@ def build_tasks(
     make, argument = _find(source)
     if n_tasks is None and make in (_rearc, _dsl):
         raise SourceError(f"source {source} never ends: n_tasks is needed")
-    tasks = make(argument, n_tasks, settings)
+    report = TaskReport() if report is None else report
+    tasks = make(argument, n_tasks, settings, report)
     if require_programs:
-        tasks = _with_program(source, tasks, settings.report)
-    if executor is not None and make in (_dsl, _barc):
-        tasks = validated(tasks, executor, validation, settings.report)
+        tasks = _with_program(source, tasks, report)
+    if executor is not None and (make is _dsl or (make is _barc and require_programs)):
+        tasks = validated(tasks, executor, validation, report)
     else:
-        tasks = _counted(tasks, settings.report)
+        tasks = _counted(tasks, report)
     return islice(tasks, n_tasks)
 
 
@@ -105,32 +108,36 @@ def synth_task(generator: str, seed: int, index: int, n_train: int | None = None
 # --------------------------------------------------------------------------- sources
 
 
-def _task_set(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
+def _task_set(
+    argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
+) -> Iterator[Task]:
     tasks = tasksets.load_tasks(argument)
     if n_tasks is not None and n_tasks < len(tasks):
         tasks = tasks.sample(n_tasks, settings.seed)
     yield from tasks
 
 
-def _rearc(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
+def _rearc(
+    argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
+) -> Iterator[Task]:
     split = training_split()
     named = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}
     ids = named.get(argument) or (argument,)
-    seed, report, rejected_in_a_row = settings.seed, settings.report, 0
+    rejected_in_a_row = 0
     for number in count():
         task_id = ids[number % len(ids)]
         try:
             task = rearc_task(
                 task_id,
-                seed,
+                settings.seed,
                 number // len(ids),
                 settings.n_train,
                 diff_lb=settings.diff_lb,
                 diff_ub=settings.diff_ub,
                 max_cells=settings.max_cells,
             )
-        except RearcError:
-            report.reject("too large", "rearc")
+        except RearcError as error:
+            report.reject("too large" if isinstance(error, RearcSizeError) else "no valid example", "rearc")
             rejected_in_a_row += 1
             if rejected_in_a_row > MAX_REJECTED:
                 raise
@@ -139,12 +146,12 @@ def _rearc(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iter
             yield task
 
 
-def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
+def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport) -> Iterator[Task]:
     """Named generators and the composer in turn, as far as `argument` allows both."""
     chosen = _generators(argument)
     composers = [generator for generator in chosen if generator.family == "composed"]
     named = [generator for generator in chosen if generator.family != "composed"]
-    streams = [_rounds(pool, settings) for pool in (named, composers) if pool]
+    streams = [_rounds(pool, settings, report) for pool in (named, composers) if pool]
     while streams:
         for stream in list(streams):
             task = next(stream, None)
@@ -154,9 +161,8 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterat
                 yield task
 
 
-def _rounds(pool: list[TaskGenerator], settings: SourceSettings) -> Iterator[Task]:
-    """Task 0 of every generator, then task 1 of every one, ...; without those that give nothing new any more."""
-    report = settings.report
+def _rounds(pool: list[TaskGenerator], settings: SourceSettings, report: TaskReport) -> Iterator[Task]:
+    """Task 0 of every generator, then task 1 of every one, ...; without those that have nothing new."""
     for index in count():
         pool = [generator for generator in pool if not _is_exhausted(report, generator.name)]
         if not pool:
@@ -173,8 +179,8 @@ def _is_exhausted(report: TaskReport, name: str) -> bool:
     return seen >= ENOUGH_SEEN and report.acceptance(name) < LEAST_ACCEPTANCE
 
 
-def _barc(argument: str, n_tasks: int | None, settings: SourceSettings) -> Iterator[Task]:
-    return barc_tasks(argument, settings.seed, settings.report)
+def _barc(argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport) -> Iterator[Task]:
+    return barc_tasks(argument, settings.seed, report)
 
 
 SOURCES: dict[str, Source] = {"rearc": _rearc, "dsl": _dsl, "barc": _barc}

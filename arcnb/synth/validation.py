@@ -7,8 +7,7 @@
 
 What is asked of a task, in this order, with the reason that a rejection is counted under:
 
-* the program parses (`syntax`), has no hint of randomness, I/O or the system (`hint: <rule>`), is short
-  enough (`too long`);
+* the program parses (`syntax`), passes the static checks (`hint: <rule>`), is short enough (`too long`);
 * it runs in the sandbox on every input (the executor's status: `error`, `timeout`, `invalid_output`, ...);
 * recorded outputs are what it produces (`wrong output`); missing ones are filled in;
 * some output differs from its input (`identity`), and not all outputs are equal (`constant`);
@@ -38,7 +37,6 @@ from arcnb.synth.probes import behaviour, behaviour_job
 from arcnb.synth.reduction import normal_form, removals
 from arcnb.synth.reports import TaskReport
 
-FORBIDDEN_HINTS = ("random", "io", "system", "dynamic_code", "import")
 MAX_ALIKE = 4  # programs kept for each behaviour on the probes
 BLOCK = 256  # tasks in flight together; larger blocks keep more workers busy at their ends
 
@@ -134,11 +132,10 @@ def _passes_reading(task: Task, settings: ValidationSettings, report: TaskReport
         reason = "no program"
     else:
         hints = [hint.rule for hint in static_checks(task.program)]
-        forbidden = [rule for rule in hints if rule in FORBIDDEN_HINTS]
         if "syntax" in hints:
             reason = "syntax"
-        elif forbidden:
-            reason = f"hint: {forbidden[0]}"
+        elif hints:
+            reason = f"hint: {hints[0]}"
         elif settings.count_tokens(task.program) > settings.max_tokens:
             reason = "too long"
         elif seen.is_full(task.program):  # known before running it; the reduced program is checked again

@@ -9,14 +9,14 @@ def split_columns(grid: Grid, n: int) -> list[Grid]:
     """`n` parts of equal width, left to right. DslError when the width is not divisible."""
     if n < 1 or grid.shape[1] % n:
         raise DslError(f"{grid.shape[1]} columns cannot be split into {n} equal parts")
-    return np.split(grid, n, axis=1)
+    return [part.copy() for part in np.split(grid, n, axis=1)]
 
 
 def split_rows(grid: Grid, n: int) -> list[Grid]:
     """`n` parts of equal height, top to bottom. DslError when the height is not divisible."""
     if n < 1 or grid.shape[0] % n:
         raise DslError(f"{grid.shape[0]} rows cannot be split into {n} equal parts")
-    return np.split(grid, n, axis=0)
+    return [part.copy() for part in np.split(grid, n, axis=0)]
 
 
 def split_grid(grid: Grid, color: int) -> list[list[Grid]]:
