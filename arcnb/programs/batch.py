@@ -18,11 +18,11 @@ import types
 from collections.abc import Callable
 
 import numpy as np
+from numpy import ndarray
 
 from arcnb.programs import child, plain, wire
 
 FLUSH_SECONDS = 0.008
-_ARRAY = np.ndarray
 
 
 class _GuardedArray(type):
@@ -34,13 +34,13 @@ class _GuardedArray(type):
     calls = 0
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, _ARRAY)
+        return isinstance(value, ndarray)
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, _ARRAY)
+        return issubclass(kind, ndarray)
 
     def __getattr__(cls, name: str) -> object:
-        return getattr(_ARRAY, name)
+        return getattr(ndarray, name)
 
     def __call__(cls, *_: object, **__: object) -> None:
         _GuardedArray.calls += 1
@@ -99,13 +99,13 @@ class Batch:
         child.write_all(descriptor, b"".join(buffered))
 
     def _run(self, program: bytes, grids: list) -> tuple[child.Verdict, float]:
-        cpu = time.process_time()
+        cpu = time.thread_time()
         try:
             code = child.compile_program(program)
         except MemoryError as error:
             return child.failure("memory", error), 0.0
         except BaseException as error:
-            return child.failure("syntax", error), time.process_time() - cpu
+            return child.failure("syntax", error), time.thread_time() - cpu
         if not self.screen.is_plain(code):
             return ("isolate", (), None, None, None), 0.0
         calls = _GuardedArray.calls
@@ -114,7 +114,7 @@ class Batch:
             sys.setrecursionlimit(self.recursion_limit)
         if _GuardedArray.calls != calls:
             verdict = ("isolate", (), None, None, None)
-        return verdict, time.process_time() - cpu
+        return verdict, time.thread_time() - cpu
 
 
 class _Memory:

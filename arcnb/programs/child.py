@@ -13,11 +13,14 @@ import types
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy import ndarray
 
 from arcnb.programs import wire
 
 PROGRAM_FILE = "<program>"
 MAX_SIDE = wire.MAX_SIDE
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 # Status, outputs as `wire.encode_grid` writes them, error type, error message, failing line.
 Verdict = tuple[str, Sequence[bytes], str | None, str | None, int | None]
@@ -43,15 +46,15 @@ def output_bytes(value: object) -> bytes:
     because ``np.zeros`` makes floats. Fractions, NaN, strings, booleans and None are refused: such a grid
     can never be right, and casting would hide it (256 becomes 0, -0.9 becomes 0).
     """
-    if isinstance(value, np.ndarray):
-        array = value if type(value) is np.ndarray else np.array(value, subok=False)
+    if isinstance(value, ndarray):
+        array = value if type(value) is ndarray else np.array(value, subok=False)
         if array.dtype.kind == "O":
             value = array.tolist()
         else:
             return _array_bytes(array)
     if type(value) not in (list, tuple):
         raise OutputError(f"returned {type(value).__name__}, not a grid")
-    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in value]
+    rows = [row.tolist() if isinstance(row, ndarray) else row for row in value]
     if not 0 < len(rows) <= MAX_SIDE:
         raise OutputError(f"returned {len(rows)} rows, not 1..{MAX_SIDE}")
     kinds: set[type] = set()
@@ -72,7 +75,7 @@ def output_bytes(value: object) -> bytes:
     return bytes((len(rows), width)) + bytes(cells)
 
 
-def _array_bytes(array: np.ndarray) -> bytes:
+def _array_bytes(array: ndarray) -> bytes:
     kind = array.dtype.kind
     if array.ndim != 2:
         raise OutputError(f"returned an array of {array.ndim} dimensions, not 2")
@@ -81,9 +84,10 @@ def _array_bytes(array: np.ndarray) -> bytes:
         raise OutputError(f"returned a {height}x{width} array, sides must be 1..{MAX_SIDE}")
     if kind not in "iuf":
         raise OutputError(f"returned an array of {array.dtype.name}, not of integers")
-    low, high = array.min(), array.max()
-    if not (low >= 0 and high <= 9):
-        raise OutputError(f"cells {low}..{high} are outside 0..9")
+    # Looked at before any cast; as unsigned numbers, negative ones are large.
+    high = (array.view(_UNSIGNED[array.itemsize]) if kind == "i" else array).max()
+    if not high <= 9 or (kind == "f" and not array.min() >= 0):
+        raise OutputError(f"cells {array.min()}..{array.max()} are outside 0..9")
     cells = array.astype(np.uint8)
     if kind == "f" and not (cells == array).all():
         raise OutputError("cells with fractions")
@@ -91,7 +95,7 @@ def _array_bytes(array: np.ndarray) -> bytes:
 
 
 def _cell(value: object) -> int:
-    if isinstance(value, np.ndarray) and value.ndim == 0:
+    if isinstance(value, ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise OutputError(f"a cell is {type(value).__name__}, not an integer")
@@ -101,7 +105,7 @@ def _cell(value: object) -> int:
 
 
 def failure(status: str, error: BaseException) -> Verdict:
-    """The verdict on an exception. Its text may come from hostile code, so nothing about it is taken on trust."""
+    """The verdict on an exception, whose text may be of hostile making."""
     try:
         message = str(error)
     except BaseException:

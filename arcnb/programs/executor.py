@@ -27,6 +27,7 @@ from arcnb.programs.service import Service, Ticket
 
 __all__ = ["STATUSES", "Execution", "Executor", "Job", "JobError", "Limits", "LimitsError"]
 
+_CELL = np.dtype(np.uint8)
 WINDOW = 4096  # jobs that `run` takes ahead of what has been consumed
 
 
@@ -86,8 +87,10 @@ class Executor:
                 if job is None:
                     more = False
                     break
-                self._add(job, *[finish(taken)] * 2)
+                deliver = finish(taken)
+                self._add(job, deliver, deliver, wake=taken % 32 == 0)
                 taken += 1
+            self._service.wake()
             if yielded == taken:
                 return
             while not finished:
@@ -109,7 +112,7 @@ class Executor:
         self._end()
         atexit.unregister(self._end)
 
-    def _add(self, job: Job, deliver: Callable, fail: Callable) -> None:
+    def _add(self, job: Job, deliver: Callable, fail: Callable, wake: bool = True) -> None:
         limits = job.limits or self.limits
         if job.program is None or not job.program.strip():
             deliver(Execution("no_code", key=job.key))
@@ -121,7 +124,7 @@ class Executor:
         grids = [_grid_bytes(grid, number, job) for number, grid in enumerate(job.inputs)]
         program = job.program.encode("utf-8", "surrogatepass")
         asker = (job.key, deliver, fail)
-        self._service.add(Ticket(program, grids, limits, kind_of(job.program), [asker]))
+        self._service.add(Ticket(program, grids, limits, kind_of(job.program), [asker]), wake)
 
     def __enter__(self) -> Executor:
         return self
@@ -142,18 +145,17 @@ def _unwrap(outcome: Execution | BaseException) -> Execution:
 def _grid_bytes(value: object, number: int, job: Job) -> bytes:
     """An input as the wire carries it; ``JobError`` names the input that is no grid."""
     array = np.asarray(value)
-    if (
-        array.ndim != 2
-        or array.dtype.kind not in "iu"
-        or not (min(array.shape) > 0 and max(array.shape) <= 30)
-    ):
+    shape, kind = array.shape, array.dtype
+    if len(shape) != 2 or kind.kind not in "iu" or not (0 < min(shape) and max(shape) <= wire.MAX_SIDE):
         raise JobError(
             f"job {job.key!r}, input {number}: a grid of integers, 1..30 a side, expected, "
-            f"got {array.dtype} of shape {array.shape}"
+            f"got {kind} of shape {shape}"
         )
-    cells = array.tobytes() if array.dtype == np.uint8 else array.astype(np.uint8).tobytes()
-    if cells.translate(None, wire.DIGITS) or (
-        array.dtype != np.uint8 and (array.min() < 0 or array.max() > 9)
-    ):
-        raise JobError(f"job {job.key!r}, input {number}: cells {array.min()}..{array.max()}, outside 0..9")
-    return bytes(array.shape) + cells
+    if kind != _CELL:
+        if array.min() < 0 or array.max() > 9:
+            raise JobError(f"job {job.key!r}, input {number}: cells {array.min()}..{array.max()}, outside 0..9")
+        array = array.astype(_CELL)
+    cells = array.tobytes()
+    if cells.translate(None, wire.DIGITS):
+        raise JobError(f"job {job.key!r}, input {number}: cell {array.max()} is outside 0..9")
+    return bytes(shape) + cells

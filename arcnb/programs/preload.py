@@ -10,7 +10,7 @@ Three kinds of server: forking one that holds all of scipy costs three times wha
 from __future__ import annotations
 
 import importlib
-import random
+import os
 import re
 import sys
 import types
@@ -37,15 +37,19 @@ def kind_of(program: str) -> str:
     """The kind of server that holds what a program's source mentions."""
     if "scipy" in program and _OTHER_SCIPY.search(program):
         return "scipy"
-    return "ndimage" if _NDIMAGE.search(program) else "numpy"
+    if "ndimage" in program or "random" in program or ("dsl" in program and _DSL.search(program)):
+        return "ndimage"
+    return "numpy"
 
 
 _OTHER_SCIPY = re.compile(r"scipy(?!\.ndimage\b|\s+import\s+ndimage\b)")
-_NDIMAGE = re.compile(r"ndimage|random|\bdsl\b")
+_DSL = re.compile(r"\bdsl\b")
 
 
 def load(kind: str) -> tuple[dict[str, types.ModuleType], list[Path]]:
     """Load what a kind of server holds: the grid libraries by alias, and the folders programs may read."""
+    # Without hooks after a fork: `random` would draw a new seed from the system in every child.
+    os.register_at_fork = lambda **_: None
     for name in _STANDARD:
         importlib.import_module(name)
     if kind != "numpy":
@@ -63,7 +67,7 @@ def load(kind: str) -> tuple[dict[str, types.ModuleType], list[Path]]:
                 continue  # reasoning-gym is not installed; programs get an ImportError
     if "_rearc_source" in sys.modules:
         sys.modules["_rearc_source"].__path__ = []  # beside the DSL lie programs that solve every task
-    random.seed(0)
+    sys.modules["random"].seed(0)
     own = [Path(library.__file__) for library in libraries.values()]
     readable = [path.parent if path.name == "__init__.py" else path for path in own]
     for folder in sys.path:
@@ -86,6 +90,6 @@ def program_names(libraries: dict[str, types.ModuleType]) -> dict[str, object]:
 def seed(value: int) -> None:
     """Other random numbers than the server's, for a run that looks for nondeterminism (0: the server's)."""
     if value:
-        random.seed(value)
+        sys.modules["random"].seed(value)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed(value)

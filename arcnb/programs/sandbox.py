@@ -27,6 +27,15 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
+# The server needs none of these either, so they hold for it and all its children.
+_SERVER_LIMITS = (
+    ("RLIMIT_FSIZE", 0),
+    ("RLIMIT_CORE", 0),
+    ("RLIMIT_MEMLOCK", 0),
+    ("RLIMIT_MSGQUEUE", 0),
+    ("RLIMIT_NOFILE", 32),
+)
+
 LOST_WITHOUT_FILTER = (
     "no system-call filter (seccomp): programs can start processes and threads, open sockets and send signals"
 )
@@ -66,28 +75,18 @@ class Sandbox:
 
     def restrict_child(self, cpu_seconds: float, memory_mb: int) -> None:
         """In the forked child, before it runs anything: everything that cannot be undone."""
-        os.setsid()
         if _LINUX:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != self._server:  # it died before the line above
                 os._exit(0)
-        cpu = int(cpu_seconds) + 2
-        for limit, value in (
-            (resource.RLIMIT_CPU, cpu),
-            (resource.RLIMIT_AS, self._address_space + memory_mb * 2**20),
-            (resource.RLIMIT_NOFILE, 32),
-            *_NOTHING,
-        ):
-            resource.setrlimit(limit, (value, value))
-        if self._filter is not None and not self._filter.load():
+        cpu, memory = int(cpu_seconds) + 2, self._address_space + memory_mb * 2**20
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        if self._filter is None:
+            os.setsid()  # a group that can be killed as one; under the filter there is nobody else in it
+            resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        elif not self._filter.load():
             os._exit(70)
-
-
-_NOTHING = tuple(
-    (getattr(resource, name), 0)
-    for name in ("RLIMIT_FSIZE", "RLIMIT_CORE", "RLIMIT_NPROC", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE")
-    if hasattr(resource, name)
-)
 
 
 def readable_paths(libraries: Iterable[str]) -> list[Path]:

@@ -17,6 +17,7 @@ if __name__ == "__main__":
     sys.path.insert(0, sys.argv[5])
     sys.path += sys.argv[6].split(os.pathsep)
 
+import contextlib
 import gc
 import math
 import mmap
@@ -48,10 +49,9 @@ class Server:
         self.batch = batch.Batch(entry, self.names, libraries)
         self.poller = select.poll()
         self.poller.register(control, 0)  # hang-up only
-        try:
+        # Where there are no pidfds, the control socket and `getppid` tell as well, a little later.
+        with contextlib.suppress(AttributeError, OSError):
             self.poller.register(os.pidfd_open(caller), select.POLLIN)
-        except (AttributeError, OSError):
-            pass  # the control socket and `getppid` tell as well, a little later
         self.sandbox = sandbox.Sandbox(readable)
         self.rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -313,10 +313,8 @@ def enlarge_pipe(descriptor: int) -> None:
     import fcntl
 
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        try:
+        with contextlib.suppress(OSError):  # over this user's quota: the usual 64 KiB work as well
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
-        except OSError:
-            pass  # over this user's quota: the usual 64 KiB work as well
 
 
 def death(status: int, written: int, cpu: float, seconds: float) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ server that dies is replaced, and what it had in hand is run again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -53,10 +54,10 @@ class Ticket:
     losses: int = 0
     waiting_since: float = 0.0
     first: Execution | None = None  # the verdict of the first run, while a second run checks it
+    identity: tuple = ()
 
-    @property
-    def identity(self) -> tuple:
-        return self.program, tuple(self.grids), self.limits
+    def __post_init__(self) -> None:
+        self.identity = self.program, tuple(self.grids), self.limits
 
 
 @dataclass(slots=True, eq=False)
@@ -131,8 +132,8 @@ class Service:
 
     # ---------------------------------------------------------------- called from any thread
 
-    def add(self, ticket: Ticket) -> None:
-        """Queue a ticket; its askers are answered from the service's thread."""
+    def add(self, ticket: Ticket, wake: bool = True) -> None:
+        """Queue a ticket; its askers are answered from the service's thread, which ``wake`` makes look."""
         if self._pid != os.getpid():
             self._reset()  # we are a fork of the process that the servers belong to: start our own
         if self._closed:
@@ -142,9 +143,15 @@ class Service:
             with self._lock:
                 if self._thread is None:
                     self._start()
+        if wake:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look at what was added."""
         if self._asleep:
             self._asleep = False
-            self._wake.send(b"x")
+            with contextlib.suppress(OSError):  # it is closing
+                self._wake.send(b"x")
 
     def _start(self) -> None:
         self._wake, self._woken = socket.socketpair()
@@ -155,7 +162,8 @@ class Service:
         """End every server, wait for it, and fail what was not answered."""
         self._closed = True
         if self._pid == os.getpid() and self._thread is not None:
-            self._wake.send(b"x")
+            with contextlib.suppress(OSError):
+                self._wake.send(b"x")
             self._thread.join()
 
     # ---------------------------------------------------------------- the service's thread
@@ -246,7 +254,7 @@ class Service:
                 return server
         server = WarmServer(*kind, self.entry)
         self._servers.append(server)
-        self._selector.register(server.control, server.events, server)
+        server.watch(self._selector)
         return server
 
     def _give(self, server: WarmServer, lane: str, tickets: list[Ticket]) -> None:
@@ -275,14 +283,14 @@ class Service:
         except OSError:
             self._lose(server)
         else:
-            self._selector.modify(server.control, server.events, server)
+            server.watch(self._selector)
 
     def _serve(self, server: WarmServer, events: int) -> None:
         """Send to and read from a server that is ready for it."""
         try:
             if events & selectors.EVENT_WRITE:
                 server.flush()
-                self._selector.modify(server.control, server.events, server)
+                server.watch(self._selector)
             if events & selectors.EVENT_READ:
                 for what, body in server.replies():
                     self._hear(server, what, body)
@@ -337,6 +345,7 @@ class Service:
             record.seconds,
             record.cpu_seconds,
             record.memory_mb,
+            ticket.askers[0][0],
         )
         if ticket.limits.check_determinism:
             if ticket.first is None and execution.status == "ok":
@@ -384,7 +393,7 @@ def server_kind(ticket: Ticket) -> tuple[str, int]:
 def answer(ticket: Ticket, execution: Execution) -> None:
     """Tell everyone who asked, each with the key of its own job."""
     for key, deliver, _ in ticket.askers:
-        deliver(replace(execution, key=key))
+        deliver(execution if execution.key is key else replace(execution, key=key))
 
 
 def compared(first: Execution, second: Execution) -> Execution:

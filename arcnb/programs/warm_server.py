@@ -43,6 +43,7 @@ class WarmServer:
         self.tasks: deque = deque()
         self.ready = False
         self.last_news = time.monotonic()
+        self._watched = 0
         self._outgoing = bytearray()
         self._incoming = bytearray()
         self._errors = tempfile.TemporaryFile()
@@ -73,10 +74,12 @@ class WarmServer:
             while self._outgoing:
                 del self._outgoing[: self.control.send(self._outgoing)]
 
-    @property
-    def events(self) -> int:
-        """What to wait for on ``control``."""
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """Register with ``selector`` for what there is to wait for, replies and room to send."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        if events != self._watched:
+            (selector.modify if self._watched else selector.register)(self.control, events, self)
+            self._watched = events
 
     def replies(self) -> Iterator[tuple[int, bytes]]:
         """The replies that have arrived, as (what, body); ``EOFError`` when the server is gone."""
