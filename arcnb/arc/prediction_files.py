@@ -110,7 +110,10 @@ class PredictionSet:
         return _to_frame(table)
 
     def iter_predictions(self, task_ids: Iterable[str] | None = None) -> Iterator[Prediction]:
-        """The records one by one, in the order and with the choice of `read`."""
+        """The records one by one, in the order of `read`, which does not depend on how the parts were cut.
+
+        All chosen rows are held in memory meanwhile; take `task_ids` in slices where that is too much.
+        """
         table = self._table(FIELD_NAMES, task_ids)
         for batch in table.to_batches(max_chunksize=1024):
             columns = {name: batch[name].to_pylist() for name in FIELD_NAMES if name != "outputs"}

@@ -87,6 +87,28 @@ def test_text_around_a_fence_is_left_alone(spec):
     assert encoding.to_grid(text).tolist() == [[1, 2]]
 
 
+def test_whatever_the_text_reading_gives_a_grid_or_an_error_with_its_place():
+    random = rng(0, "damaged text")
+    pieces = ["0", "7", "x", " ", "\n", "\r", "```", "grid", "grid shape: ", "2x3", "Red", "ñ", "|", "٣", "²"]
+    n_grids = 0
+    for i in range(3000):
+        encoding = grid_encoding(SPECS[i % len(SPECS)])
+        text = list(encoding.to_text(random.integers(0, 10, (2, 3))))
+        for _ in range(int(random.integers(4))):
+            at = int(random.integers(len(text) + 1))
+            text[at : at + int(random.integers(3))] = [pieces[random.integers(len(pieces))]]
+        for strict in (True, False):
+            try:
+                grid = encoding.to_grid("".join(text), strict)
+            except EncodingError as error:
+                assert error.line >= 1
+                assert error.column >= 1
+            else:
+                assert as_grid(grid) is not None
+                n_grids += 1
+    assert n_grids > 1000
+
+
 @pytest.mark.parametrize(
     ("spec", "text", "line", "column", "message"),
     [

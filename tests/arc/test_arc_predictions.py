@@ -288,6 +288,19 @@ def test_sigkill_at_any_moment_leaves_only_whole_parts(tmp_path):
         assert len(predictions) == 50 * rounds + 1
 
 
+def test_writers_of_one_shard_at_the_same_time_lose_nothing(tmp_path):
+    script = WRITER.replace("10_000", "20").replace('Prediction("t"', "Prediction(sys.argv[2]")
+    script = script.replace("round=part", "round=0")
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name], stdout=subprocess.DEVNULL)
+        for name in "ab"
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    predictions = PredictionSet(tmp_path)
+    assert len(predictions.parts()) == 40
+    assert len(predictions) == 2 * 20 * 50
+
+
 FULL_DISK = textwrap.dedent("""
     import os, resource, signal, sys
     from arcnb.arc.predictions import Prediction, PredictionSet
