@@ -15,6 +15,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from arcnb.lab.streams import printed
+
 # What makes a browser fetch something, in HTML that a cell's output or its markdown brought along.
 _ELSEWHERE = r"\s*=\s*[\"']?\s*(?:https?:)?//"
 _SOURCE = r"\b(?:src|srcset|data|poster|xlink:href|href)"
@@ -124,9 +126,7 @@ def output_html(output: Any) -> str:
     """One output of a code cell, in the richest form that a page can hold."""
     kind = output["output_type"]
     if kind == "stream":
-        text = "\n".join(
-            line.rsplit("\r", 1)[-1] for line in output["text"].replace("\r\n", "\n").split("\n")
-        )
+        text = printed("", output["text"])
         return _pre(text, f"stream {output['name']}") if text.strip() else ""
     if kind == "error":
         name = html.escape(f"{output['ename']}: {output['evalue']}")

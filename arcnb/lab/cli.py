@@ -134,7 +134,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     except PapermillException:
         pass  # the manifest tells it better
     except RunError as error:
-        return _say(error, 1)
+        _say(error, 1)
     _export(current)
     print(current.path)
     manifest = read_manifest(current.path)

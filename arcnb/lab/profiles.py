@@ -13,6 +13,7 @@ plain keys also works with `papermill -f`.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str, parameter: Parameter) -> Any:
-    """The value of `-p name text`: a YAML scalar, list or mapping; the text itself where only a text fits."""
+    """The value of `-p name text`: a YAML scalar, list or mapping; the text itself where only a text fits. A
+    single value for a list stands for a list of one."""
+    kind = parameter.kind
+    if kind.startswith("list") and not text.lstrip().startswith("["):
+        element = kind.removeprefix("list[").removesuffix("]") if kind != "list" else "any"
+        return [parse_value(text, replace(parameter, kind=element))]
     try:
         value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:

@@ -179,7 +179,11 @@ def new_run(
         "artifacts": [],
     }
     run = Run(_new_folder(root, name))
-    write_manifest(run.path, manifest)
+    try:
+        write_manifest(run.path, manifest)
+    except RunError:
+        run.path.rmdir()  # a folder without a manifest is nobody's
+        raise
     return run
 
 

@@ -13,9 +13,10 @@ import pytest
 from conftest import process_exists, statuses, wait_for
 from papermill.exceptions import PapermillExecutionError
 
-from arcnb.lab import cli
+from arcnb.lab import cli, execution
 from arcnb.lab.execution import RunStopped
 from arcnb.lab.heartbeat import read_heartbeat
+from arcnb.lab.manifest import RunError
 from arcnb.lab.parameters import ParameterError
 from arcnb.lab.runs import list_runs
 
@@ -73,6 +74,19 @@ def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
     assert "An Exception was encountered" in run.copy_path.read_text()
     assert '"evalue": "n is 3"' in run.copy_path.read_text()
     assert "01_small.ipynb failed at cell 5" in capsys.readouterr().err
+
+
+def test_a_copy_that_cannot_be_written_is_not_done(notebook, monkeypatch, capsys):
+    def full(path, text):
+        raise RunError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(execution, "write_whole", full)
+    assert cli.main(["run", str(notebook(RECORD))]) == 1
+    status, why = only_run().verdict()
+    assert status == "failed"
+    assert why.startswith("the end: cannot write")
+    assert "No space left on device" in capsys.readouterr().err
+    assert only_run().manifest["outcome"] == {"n": 3}, "what was recorded stays"
 
 
 def test_leaving_early_is_not_done(notebook):
@@ -246,3 +260,14 @@ def test_output_of_a_running_cell_is_on_disk_before_it_ends(notebook, start, run
     os.kill(process.pid, signal.SIGTERM)
     process.communicate(timeout=20)
     assert "early" in copy.read_text()
+
+
+def test_streams_are_kept_as_a_terminal_shows_them_and_long_lines_cost_nothing(notebook):
+    loop = "for i in range(5):\n    print(f'\\r{i}/5', end='', flush=True); time.sleep(0.3)\nprint()"
+    path = notebook(f"import sys, time\n{loop}", "print('x' * 300_000)\nprint('err', file=sys.stderr)")
+    began = time.monotonic()
+    assert cli.main(["run", str(path)]) == 0
+    assert time.monotonic() - began < 30
+    first, second = nbformat.read(only_run().copy_path, as_version=4).cells[-2:]
+    assert [output.text for output in first.outputs] == ["4/5\n"]
+    assert {output.name: len(output.text) for output in second.outputs} == {"stdout": 300_001, "stderr": 4}

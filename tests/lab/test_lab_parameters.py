@@ -128,6 +128,9 @@ def test_a_broken_parameters_cell_is_named():
         ("adapter", "2025-01-31", "2025-01-31"),
         ("anything", "no", "no"),
         ("ks", "[1, 16]", [1, 16]),
+        ("ks", "16", [16]),
+        ("names", "007", ["007"]),
+        ("names", "runs/a/predictions", ["runs/a/predictions"]),
         ("fast", "true", True),
     ],
 )

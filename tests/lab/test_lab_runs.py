@@ -72,6 +72,30 @@ def test_an_interrupted_write_leaves_the_previous_copy(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_without_room_for_a_manifest_does_not_stay(runs_root, monkeypatch):
+    def full_disk(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(manifests.os, "fsync", full_disk)
+    with pytest.raises(RunError, match=r"manifest.json: No space left on device"):
+        new_run(None, "x")
+    assert list(runs_root.iterdir()) == []
+
+
+def test_recording_from_two_processes_loses_nothing():
+    run = new_run(None, "busy", owner="engine")
+    script = """
+import sys
+from pathlib import Path
+from arcnb.lab.runs import Run
+for number in range(20):
+    Run(Path(sys.argv[1])).record({f"{sys.argv[2]}{number}": number})
+"""
+    workers = [subprocess.Popen([sys.executable, "-c", script, run.path, name]) for name in "ab"]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
+    assert len(run.manifest["outcome"]) == 40
+
+
 def test_a_writer_killed_while_writing_leaves_a_whole_file(tmp_path):
     script = """
 import itertools, sys
