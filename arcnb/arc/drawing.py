@@ -76,7 +76,7 @@ def grid_svg(
         f'width="{width * cell + 2}" height="{height * cell + 2}" '
         f'viewBox="{-1 / cell:.3g} {-1 / cell:.3g} {width + 2 / cell:.5g} {height + 2 / cell:.5g}">'
         f'<rect width="{width}" height="{height}" stroke="{_LINE}" stroke-width="{2 / cell:.2g}"/>'
-        f'<g stroke="{_LINE}" stroke-width="{line:.2g}">{body}</g>{_marks(grid, compare)}</svg>'
+        f'<g stroke="{_LINE}" stroke-width="{line:.2g}">{body}</g>{_marks(grid, compare, cell)}</svg>'
     )
 
 
@@ -140,16 +140,17 @@ def _shapes(grid: Grid, compare: Grid | None, hover: bool) -> dict[int, str]:
     return {color: f'<path d="{"".join(parts)}"/>' for color, parts in shapes.items()}
 
 
-def _marks(grid: Grid, compare: Grid | None) -> str:
+def _marks(grid: Grid, compare: Grid | None, cell: int) -> str:
     """Dots on the cells that differ: white in black, so that they show on every colour."""
     if compare is None or compare.shape != grid.shape or (grid == compare).all():
         return ""
     places = np.argwhere(grid != compare).tolist()
     dots = "".join(f"M{c}.5 {r}.5h0" for r, c in places)  # lines of no length, drawn by their round ends
+    outer, inner = (0.56, 0.36) if cell >= 10 else (0.95, 0.6)  # in small cells, as large as fits
     return (
         '<g fill="none" stroke-linecap="round" pointer-events="none">'
-        f'<path d="{dots}" stroke="#000" stroke-width=".56"/>'
-        f'<path d="{dots}" stroke="#fff" stroke-width=".36"/></g>'
+        f'<path d="{dots}" stroke="#000" stroke-width="{outer}"/>'
+        f'<path d="{dots}" stroke="#fff" stroke-width="{inner}"/></g>'
     )
 
 
