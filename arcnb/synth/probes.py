@@ -10,7 +10,7 @@ from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.programs.executor import Execution, Job, Limits
 from arcnb.synth import inputs
 
-N_PROBES = 12
+N_PROBES = 6
 
 # A probe on which the program fails, or whose output is too large, counts as the output [[0]].
 _GUARD = """

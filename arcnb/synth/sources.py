@@ -14,6 +14,7 @@ Adding a source is a function `(argument, n_tasks, settings, report) -> iterator
 """
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
@@ -85,7 +86,9 @@ def build_tasks(
     if require_programs:
         tasks = _with_program(source, tasks, report)
     if executor is not None and (make is _dsl or (make is _barc and require_programs)):
-        tasks = validated(tasks, executor, validation, report)
+        # The sandbox has hash seed 0; so has this process when randomization is off.
+        first_run_here = make is _dsl and sys.flags.hash_randomization == 1
+        tasks = validated(tasks, executor, validation, report, first_run_here)
     else:
         tasks = _counted(tasks, report)
     return islice(tasks, n_tasks)

@@ -7,6 +7,9 @@ import numpy as np
 
 from .grids import DslError, Grid, crop
 
+_SIDE_NEIGHBOURS = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
+_ALL_NEIGHBOURS = np.ones((3, 3), dtype=int)
+
 
 @dataclass(frozen=True, eq=False)
 class Object:
@@ -186,7 +189,7 @@ def label_areas(mask: np.ndarray, diagonal: bool) -> tuple[np.ndarray, int]:
     # Imported here because scipy.ndimage takes longer to load than most programs take to run.
     from scipy.ndimage import label
 
-    return label(mask, np.ones((3, 3)) if diagonal else None)
+    return label(mask, _ALL_NEIGHBOURS if diagonal else _SIDE_NEIGHBOURS)
 
 
 def enclosed_areas(mask: np.ndarray) -> np.ndarray:
