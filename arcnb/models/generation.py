@@ -9,8 +9,8 @@ Prompts go in as token ids, never as text (a template's begin-of-text token woul
 come out as soon as each is finished, in any order, while the rest is still being generated; requests are
 taken from an iterator only as the engine has room, so a run of any length holds a bounded number of them.
 
-Completion i of a request is sampled with the seed `derive_seed(request.seed, i)`. The transformers backend
-repeats a completion exactly; vLLM does so for the same batch, but another batch rounds differently.
+Completion i of a request is sampled with the seed `derive_seed(request.seed, i)`. The same requests give the
+same completions; in other company a completion may differ, since sums then round differently.
 
 A request that does not fit the context is answered by completions with `finish_reason` "skipped": it is
 never cut. Engines that cannot start, or die, raise GenerationError with the cause.
@@ -135,7 +135,11 @@ class EngineOptions:
 
 
 class Backend(Protocol):
-    """What `open_backend` returns; also a context manager that closes it."""
+    """What `open_backend` returns; also a context manager that closes it.
+
+    cancel(key) drops what is still to come, in the running call, for requests with this key (early stop of a
+    solved task). use_adapter(adapter) changes the LoRA adapter (or takes it off, None) for the next calls.
+    """
 
     name: str
     context: int
@@ -145,6 +149,8 @@ class Backend(Protocol):
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]: ...
 
     def cancel(self, key: Hashable) -> None: ...
+
+    def use_adapter(self, adapter: str | Path | None) -> None: ...
 
     def close(self) -> None: ...
 

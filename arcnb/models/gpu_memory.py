@@ -87,7 +87,8 @@ def _problem(gpu: Gpu, weights: float, cache: float, context: int, share: float)
         longest = int(room / cache) // 256 * 256
         return (
             f"one sequence of max_model_len {context} needs {cache * context / GIB:.1f} GiB of cache, and "
-            f"beside the weights {room / GIB:.1f} GiB are left on GPU {gpu.index}; lower max_model_len to {longest}"
+            f"beside the weights {room / GIB:.1f} GiB are left on GPU {gpu.index}; "
+            f"lower max_model_len to {longest}"
         )
     return None
 

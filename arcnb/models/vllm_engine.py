@@ -55,6 +55,7 @@ class VllmBackend:
         self.context = context_length(model, options)
         self.tokenizer = load_tokenizer(model)
         self._flights: dict[str, _Flight] = {}
+        self._cancelled: set[Hashable] = set()
         self._ids = itertools.count()
         self._lora_ids: dict[Path, int] = {}
         self._generating = False
@@ -96,7 +97,7 @@ class VllmBackend:
             raise GenerationError("the backend is already generating; exhaust or close the first iterator")
         if self._llm is None:
             raise GenerationError("the backend is closed")
-        self._generating = True
+        self._generating, self._cancelled = True, set()
         try:
             yield from self._generate(iter(requests), sampling)
         finally:
@@ -104,7 +105,8 @@ class VllmBackend:
             self._abort(list(self._flights))
 
     def cancel(self, key: Hashable) -> None:
-        """Drops the completions still being generated for requests with this key; none of them will come."""
+        """Drops what is still to come, in the running call, for requests with this key."""
+        self._cancelled.add(key)
         self._abort([name for name, flight in self._flights.items() if flight.request.key == key])
 
     def close(self) -> None:
@@ -138,6 +140,8 @@ class VllmBackend:
             while more and len(self._flights) < window:
                 if (request := next(source, None)) is None:
                     more = False
+                elif request.key in self._cancelled:
+                    continue
                 elif not fits(request, sampling, self.context):
                     yield from skipped(request)
                 else:

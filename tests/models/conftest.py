@@ -18,7 +18,7 @@ def embedded_tokenizer(embedded):
     return load_tokenizer(embedded)
 
 
-def save_random_llama(folder: Path, hidden: int = 32, layers: int = 2, vocabulary: int = 49152) -> Path:
+def _save_random_llama(folder: Path, hidden: int = 32, layers: int = 2, vocabulary: int = 49152) -> Path:
     """Saves a random Llama of the given shape into `folder` (float32); no tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -43,8 +43,14 @@ def save_random_llama(folder: Path, hidden: int = 32, layers: int = 2, vocabular
 
 
 @pytest.fixture(scope="session")
+def save_random_llama():
+    """The function save_random_llama(folder, hidden=32, layers=2, vocabulary=49152)."""
+    return _save_random_llama
+
+
+@pytest.fixture(scope="session")
 def tiny(tmp_path_factory, embedded_tokenizer) -> ModelPath:
     """A random two-layer Llama with the embedded model's tokenizer and a context of 256 tokens."""
-    folder = save_random_llama(tmp_path_factory.mktemp("models") / "tiny")
+    folder = _save_random_llama(tmp_path_factory.mktemp("models") / "tiny")
     embedded_tokenizer.save_pretrained(folder)
     return resolve_model(folder)

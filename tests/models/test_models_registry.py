@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 from arcnb.models import registry
 from arcnb.models.compatibility import AdapterError, adapter_rank
 from arcnb.models.registry import ModelError, load_tokenizer, resolve_adapter, resolve_model
-from tests.models.conftest import save_random_llama
 
 
 def make_adapter(folder, base: str, hidden: int = 32, layer: int = 1, rank: int = 4, **extra):
@@ -140,7 +139,7 @@ def test_adapter_with_another_vocabulary_is_refused(tmp_path, tiny):
         resolve_adapter(make_adapter(tmp_path / "a", "/gone", **head), tiny)
 
 
-def test_adapter_of_another_model_of_the_same_shape_is_refused_by_name(tmp_path, tiny, embedded):
+def test_adapter_of_another_model_of_the_same_shape_is_refused_by_name(tmp_path, tiny, embedded, save_random_llama):
     other = save_random_llama(tmp_path / "other")
     weights = bytearray((other / "model.safetensors").read_bytes())
     weights[-1] ^= 1

@@ -1,0 +1,262 @@
+"""Generation by vLLM servers that are already running (`vllm serve MODEL`, OpenAI-compatible).
+
+Prompts go as token ids to `/v1/completions`; the servers must serve the model whose tokenizer made them. With
+several servers a request's completions all go to one of them (its prefix cache then serves the rest), the
+one with the least to do. A server that fails is left out for the rest of the run, and its completions are
+asked for elsewhere; the run fails when none is left.
+
+Adapters are a server's business: start it with `--lora-modules NAME=FOLDER` and say `server_model=NAME`.
+"""
+
+import contextlib
+import http.client
+import json
+import queue
+import socket
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.generation import (
+    Completion,
+    EngineOptions,
+    GenerationError,
+    Request,
+    Sampling,
+    fits,
+    skipped,
+)
+from arcnb.models.registry import ModelPath, load_tokenizer
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A completion to ask for."""
+
+    request: Request
+    index: int
+    seed: int
+    server: str
+
+
+class _ServerFailure(Exception):
+    """A server that gave no answer, or one that says that it is broken; another may do."""
+
+
+class ServerBackend:
+    """See the module; opened by `arcnb.models.generation.open_backend`."""
+
+    name = "server"
+
+    def __init__(self, model: ModelPath, adapter: Path | None, options: EngineOptions):
+        if adapter is not None:
+            raise GenerationError(
+                "a running server cannot be given an adapter; start it with --lora-modules NAME=FOLDER "
+                "and set server_model=NAME"
+            )
+        if not options.server_urls:
+            raise GenerationError("server_urls is empty; give the address of a running server")
+        self.model, self.options = model, options
+        self.tokenizer = load_tokenizer(model)
+        self._servers = [url.rstrip("/").removesuffix("/v1") for url in options.server_urls]
+        served = [self._served_model(url) for url in self._servers]
+        self._names = {url: entry["id"] for url, entry in zip(self._servers, served, strict=True)}
+        lengths = [entry["max_model_len"] for entry in served if entry.get("max_model_len")]
+        limits = [n for n in (*lengths, options.max_model_len, model.context) if n]
+        if not limits:
+            raise GenerationError("neither the servers nor the model state a context; set max_model_len")
+        self.context = min(limits)
+        self._lock = threading.Lock()
+        self._busy = Counter(dict.fromkeys(self._servers, 0))  # completions that each server is working on
+        self._open: dict[http.client.HTTPConnection, Hashable] = {}
+        self._cancelled: set[Hashable] = set()
+        self._closed = False
+
+    @property
+    def description(self) -> str:
+        served = ", ".join(f"{name} at {url}" for url, name in self._names.items())
+        return f"vllm server: {served}, context {self.context} tokens"
+
+    def use_adapter(self, adapter: str | Path | None) -> None:
+        """Only None: which adapter answers is decided by `server_model`."""
+        if adapter:
+            raise GenerationError("a running server cannot be given an adapter; set server_model instead")
+
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
+        """See `arcnb.models.generation`."""
+        if self._closed:
+            raise GenerationError("the backend is closed")
+        self._cancelled = set()
+        window = self.options.server_concurrency * len(self._servers)
+        answers: queue.SimpleQueue = queue.SimpleQueue()
+        orders = self._orders(requests, sampling)
+        pool = ThreadPoolExecutor(window, thread_name_prefix="vllm-server")
+        running, more = 0, True
+        try:
+            while True:
+                while more and running < window:
+                    order = next(orders, None)
+                    if order is None:
+                        more = False
+                    elif isinstance(order, Completion):
+                        yield order
+                    else:
+                        pool.submit(self._fill, order, sampling, answers)
+                        running += 1
+                if not running:
+                    return
+                answer = answers.get()
+                running -= 1
+                if isinstance(answer, BaseException):
+                    raise answer
+                if answer is not None and answer.key not in self._cancelled:
+                    yield answer
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._hang_up(lambda key: True)
+
+    def cancel(self, key: Hashable) -> None:
+        """Drops what is still to come, in the running call, for requests with this key."""
+        self._cancelled.add(key)
+        self._hang_up(lambda other: other == key)
+
+    def close(self) -> None:
+        """Ends the use of the servers; they go on running."""
+        self._closed = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def _orders(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[_Order | Completion]:
+        for request in requests:
+            if not fits(request, sampling, self.context):
+                yield from skipped(request)
+                continue
+            server = self._least_busy()
+            for index in range(request.n):
+                yield _Order(request, index, derive_seed(request.seed, index), server)
+
+    def _fill(self, order: _Order, sampling: Sampling, answers: queue.SimpleQueue) -> None:
+        """Gets one completion and puts it, None if it was cancelled, or what went wrong into `answers`."""
+        try:
+            answers.put(self._complete(order, sampling))
+        except BaseException as error:
+            answers.put(None if order.request.key in self._cancelled else error)
+
+    def _complete(self, order: _Order, sampling: Sampling) -> Completion | None:
+        server = order.server
+        while order.request.key not in self._cancelled:
+            try:
+                return self._ask(server, order, sampling)
+            except _ServerFailure as failure:
+                with self._lock:
+                    self._busy.pop(server, None)  # no further work for it
+                    if not self._busy:
+                        raise GenerationError(f"no server is left; the last one: {failure}") from failure
+                server = self._least_busy()
+        return None
+
+    def _ask(self, server: str, order: _Order, sampling: Sampling) -> Completion:
+        question = {
+            "model": self._names[server],
+            "prompt": list(order.request.prompt_ids),
+            "seed": order.seed,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "stop": list(sampling.stop),
+            "logprobs": 0 if sampling.logprob else None,
+            "return_token_ids": True,
+        }
+        with self._lock:
+            if server in self._busy:
+                self._busy[server] += 1
+        try:
+            reply = self._exchange(server, "/v1/completions", question, order.request.key)
+        finally:
+            with self._lock:
+                if server in self._busy:
+                    self._busy[server] -= 1
+        choice = reply["choices"][0]
+        ids = choice.get("token_ids")
+        if ids is None:  # a server older than this field; the end token is not in the text
+            ids = self.tokenizer.encode(choice["text"], add_special_tokens=False)
+        logprob = sum(choice["logprobs"]["token_logprobs"]) if sampling.logprob else None
+        n_prompt = len(order.request.prompt_ids)
+        return Completion(
+            order.request.key,
+            order.index,
+            choice["text"],
+            ids,
+            choice["finish_reason"],
+            logprob,
+            n_prompt,
+            order.seed,
+        )
+
+    def _least_busy(self) -> str:
+        with self._lock:
+            return min(self._busy or self._servers, key=self._busy.__getitem__)
+
+    def _served_model(self, url: str) -> dict:
+        """The server's entry for `server_model`, or its first."""
+        try:
+            entries = self._exchange(url, "/v1/models")["data"]
+        except _ServerFailure as failure:
+            raise GenerationError(f"{failure}; is a vllm server running there?") from failure
+        wanted = self.options.server_model
+        found = [entry for entry in entries if wanted in (None, entry["id"])]
+        if not found:
+            served = ", ".join(entry["id"] for entry in entries)
+            raise GenerationError(f"the server at {url} does not serve {wanted!r}; it serves {served}")
+        return found[0]
+
+    def _exchange(self, server: str, path: str, question: dict | None = None, key: Hashable = None) -> dict:
+        """One question and its answer, both JSON. Raises _ServerFailure, or GenerationError if refused."""
+        address = urlsplit(server)
+        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+        connection = kind(address.netloc, timeout=self.options.server_timeout)
+        with self._lock:
+            self._open[connection] = key
+        try:
+            body = None if question is None else json.dumps(question)
+            headers = {"Content-Type": "application/json"}
+            connection.request("GET" if body is None else "POST", address.path + path, body, headers)
+            response = connection.getresponse()
+            text = response.read().decode(errors="replace")
+            if response.status >= 500:
+                raise _ServerFailure(f"server {server} answers {response.status}: {text[:300]}")
+            if response.status != 200:
+                raise GenerationError(
+                    f"server {server} refuses the request ({response.status}): {text[:300]}"
+                )
+            return json.loads(text)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, GenerationError):
+                raise
+            raise _ServerFailure(
+                f"server {server} gives no answer: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            with self._lock:
+                del self._open[connection]
+            connection.close()
+
+    def _hang_up(self, concerns) -> None:
+        """Breaks the connections whose key `concerns`; the server then stops generating for them."""
+        with self._lock:
+            for connection, key in self._open.items():
+                if concerns(key) and connection.sock is not None:
+                    with contextlib.suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
