@@ -30,6 +30,7 @@ _FETCHING = (
     re.compile(r"@import\b[^;]*;", re.I),
     re.compile(r"url\(\s*[\"']?(?:https?:)?//[^)]*\)", re.I),
 )
+STOPPED = ("failed", "preempted", "killed")
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -112,13 +113,13 @@ def code_html(cell: Any) -> str:
         return ""
     lines = source.splitlines()
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), lines[0])
-    status = cell["metadata"].get("papermill", {})
-    took = status.get("duration") or 0
-    count = f'<span class="took">{took:.1f} s</span>' if took >= 1 else ""
-    fold = " open" if any(output["output_type"] == "error" for output in cell.get("outputs", [])) else ""
+    papermill = cell["metadata"].get("papermill", {})
+    status, seconds = papermill.get("status"), papermill.get("duration") or 0
+    note = "not run" if status == "pending" else f"{seconds:.1f} s" if seconds >= 1 else ""
+    stopped = ' id="stopped" open' if status in STOPPED else ""
     return (
-        f'<details class="code"{fold}><summary>code<code>{html.escape(first.strip())}</code>{count}</summary>'
-        f"<pre>{highlighted(source)}</pre></details>"
+        f'<details class="code"{stopped}><summary>code<code>{html.escape(first.strip())}</code>'
+        f'<span class="took">{note}</span></summary><pre>{highlighted(source)}</pre></details>'
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from arcnb.lab import pages
 from arcnb.lab.manifest import write_whole
-from arcnb.lab.notebooks import NotebookError, read_notebook
+from arcnb.lab.notebooks import ERROR_TAG, NotebookError, read_notebook
 from arcnb.lab.parameters import ParameterError, notebook_parameters
 from arcnb.lab.runs import Run
 
@@ -42,19 +42,21 @@ def notebook_page(notebook: Any, folders: Iterable[Path] = (), run: Run | None =
     from arcnb.lab.cells import Markdown
 
     markdown = Markdown(list(folders))
-    blocks = _blocks(notebook, markdown)
-    n_opening = 1 if notebook["cells"] and notebook["cells"][0]["cell_type"] == "markdown" else 0
+    # The banners that papermill and the engine add are for JupyterLab; here the top says it, with a link.
+    cells = [cell for cell in notebook["cells"] if ERROR_TAG not in cell["metadata"].get("tags", [])]
+    blocks = _blocks(cells, markdown)
+    n_opening = 1 if cells and cells[0]["cell_type"] == "markdown" else 0
     facts = _run_facts(run, notebook) if run is not None else None
     title = next((entry["text"] for entry in markdown.contents), run.path.name if run else "Notebook")
 
     def render() -> str:
-        cells = ["".join(cell) for cell in blocks[n_opening:]]
+        pieces = ["".join(block) for block in blocks[n_opening:]]
         return page_html(
             "report.html.jinja",
             title=title,
             contents=[entry for entry in markdown.contents if entry["level"] in (2, 3)],
             opening="\n".join(block for cell in blocks[:n_opening] for block in cell),
-            body="\n".join(f'<div class="cell">{cell}</div>' for cell in cells if cell),
+            body="\n".join(f'<div class="cell">{piece}</div>' for piece in pieces if piece),
             run=facts,
             code_button=True,
             footer="An executed notebook of arcnb; this page loads nothing from elsewhere.",
@@ -78,12 +80,12 @@ def page_html(template: str, **values: Any) -> str:
     return environment.get_template(template).render(css=css, js=js, **values)
 
 
-def _blocks(notebook: Any, markdown: Any) -> list[list[str]]:
+def _blocks(cells: list[Any], markdown: Any) -> list[list[str]]:
     """For each cell its pieces of HTML: the text or the code first, then one for each output."""
     from arcnb.lab.cells import code_html, output_html
 
     blocks = []
-    for cell in notebook["cells"]:
+    for cell in cells:
         if cell["cell_type"] == "markdown":
             blocks.append([markdown.cell(cell)])
         elif cell["cell_type"] == "code":

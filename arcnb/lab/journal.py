@@ -1,6 +1,7 @@
 """What is written while a notebook runs: executed copy, manifest, heartbeat, a line for the console."""
 
 import contextlib
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,10 @@ from papermill.engines import NotebookExecutionManager
 from arcnb.lab.console import Console
 from arcnb.lab.heartbeat import Heartbeat
 from arcnb.lab.manifest import RunError, now, seconds_between, write_whole
-from arcnb.lab.notebooks import cell_titles
+from arcnb.lab.notebooks import ERROR_TAG, cell_titles
 from arcnb.lab.processes import memory_gb
 from arcnb.lab.runs import Run
 from arcnb.lab.stopping import Stopped
-
-ERROR_TAG = "papermill-error-cell-tag"  # papermill removes cells with this tag when the copy is run again
 
 
 class RunRecord(NotebookExecutionManager):
@@ -99,6 +98,8 @@ class RunRecord(NotebookExecutionManager):
         }
 
     def sentence(self, cause: str) -> str:
+        """Where and why, on one line; a cause that goes on for pages is in the executed notebook."""
+        cause = textwrap.shorten(cause, 400, placeholder=" …")
         if self.where is None:
             return f"before the first cell: {cause}"
         title = f' ("{self.where["title"]}")' if self.where["title"] else ""

@@ -7,6 +7,8 @@ from typing import Any
 from arcnb.lab import provenance
 from arcnb.lab.parameters import Parameter, ParameterError, nearest, notebook_parameters
 
+ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
+
 
 class NotebookError(ValueError):
     """A notebook that is not there or cannot be read."""

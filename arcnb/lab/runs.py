@@ -281,5 +281,16 @@ def _runs_in(parameters: dict[str, Any]) -> list[Path]:
             if not isinstance(item, str) or not item or "\n" in item:
                 continue
             path = Path(item).expanduser().resolve()
-            found += [folder for folder in [path, *path.parents] if (folder / MANIFEST).is_file()][:1]
+            if path.exists():
+                found += [folder for folder in [path, *path.parents] if _is_run(folder)][:1]
     return found
+
+
+def _is_run(folder: Path) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    try:
+        read_manifest(folder)
+    except RunError:
+        return False
+    return True

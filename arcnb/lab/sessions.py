@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import threading
 from pathlib import Path
 from types import FrameType
@@ -92,7 +93,7 @@ def _remember_error(result: Any) -> None:
     _current["error"] = error and {
         "type": type(error).__name__,
         "message": str(error),
-        "sentence": f"In [{result.execution_count}]: {type(error).__name__}: {error}",
+        "sentence": textwrap.shorten(f"In [{result.execution_count}]: {type(error).__name__}: {error}", 400),
     }
 
 
@@ -106,12 +107,15 @@ def _shell() -> Any:
 
 
 def _notebook_name(shell: Any) -> str:
-    """JupyterLab and VS Code say which notebook a kernel serves; plain papermill does not."""
-    path = (
-        os.environ.get("JPY_SESSION_NAME")
-        or (shell and shell.user_ns.get("__vsc_ipynb_file__"))
-        or "notebook"
-    )
+    """JupyterLab and VS Code say which notebook a kernel serves; of papermill and nbconvert the command line
+    does."""
+    path = os.environ.get("JPY_SESSION_NAME") or (shell and shell.user_ns.get("__vsc_ipynb_file__"))
+    if not path:
+        try:
+            command = Path(f"/proc/{os.environ['JPY_PARENT_PID']}/cmdline").read_text().split("\0")
+        except (KeyError, OSError):
+            command = []
+        path = next((word for word in command if word.endswith(".ipynb")), "notebook")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(path)).stem).strip("-.") or "notebook"
 
 

@@ -5,7 +5,10 @@ pytest tests/lab/test_lab_engine.py
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import nbformat
 import papermill
@@ -66,13 +69,13 @@ def test_a_finished_run_is_done(notebook, capsys):
 
 
 def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
-    path = notebook("# First work", "raise ValueError(f'n is {n}')", "print('never')")
+    path = notebook("# First work", "raise ValueError(f'n\\nis {n}')", "print('never')")
     assert cli.main(["run", str(path)]) == 1
     run = only_run()
     assert run.verdict() == ("failed", 'cell 5 of 6 ("First work"): ValueError: n is 3')
     assert statuses(run.copy_path) == ["completed", "completed", "failed", "pending"]
     assert "An Exception was encountered" in run.copy_path.read_text()
-    assert '"evalue": "n is 3"' in run.copy_path.read_text()
+    assert r'"evalue": "n\nis 3"' in run.copy_path.read_text()
     assert "01_small.ipynb failed at cell 5" in capsys.readouterr().err
 
 
@@ -234,8 +237,11 @@ def test_papermill_with_the_engine_raises_for_a_dead_kernel(notebook, tmp_path):
 
 
 def test_plain_papermill_leaves_a_run_too(notebook, tmp_path):
-    papermill.execute_notebook(notebook(RECORD), tmp_path / "out.ipynb", {"n": 4}, progress_bar=False)
+    program = Path(sys.executable).with_name("papermill")
+    command = [program, notebook(RECORD), tmp_path / "out.ipynb", "-p", "n", "4", "--no-progress-bar"]
+    subprocess.run(command, check=True, capture_output=True)
     run = only_run()
+    assert run.name == "01_small"
     assert run.status == "done"
     assert run.manifest["parameters"] == {"n": 4, "seconds": 0.0, "label": "x"}
     assert run.manifest["outcome"] == {"n": 4}

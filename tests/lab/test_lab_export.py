@@ -63,7 +63,9 @@ def executed(tmp_path):
         new_code_cell(
             "# why\nshow('<everything>')", outputs=display, metadata={"papermill": {"duration": 12.34}}
         ),
-        new_code_cell("raise ValueError('n < 0')", outputs=[error]),
+        new_markdown_cell("A banner.", metadata={"tags": ["papermill-error-cell-tag"]}),
+        new_code_cell("raise ValueError", outputs=[error], metadata={"papermill": {"status": "failed"}}),
+        new_code_cell("never()", metadata={"papermill": {"status": "pending"}}),
         new_code_cell(""),
     ]
     return new_notebook(cells=cells)
@@ -91,9 +93,9 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     assert '<span class="ansi-red-fg">red</span> &amp; &lt;plain&gt;' in page
     assert "{&#39;a&#39;: &#39;&lt;b&gt;&#39;}" in page
     assert "12.3 s" in page
-    assert page.count('<details class="code" open>') == 1, (
-        "the failing cell shows its code, the others do not"
-    )
+    assert page.count('<details class="code" id="stopped" open>') == 1, "only the failing cell is open"
+    assert page.count("not run") == 1
+    assert "A banner." not in page
     assert "how many things" in page
     assert 'title="default: 3"' in page
     assert "0.125" in page
@@ -241,5 +243,5 @@ def test_the_buttons_work(run, tmp_path):
     assert console == []
     assert 'data-theme="dark"' in document
     assert 'data-jp-theme-light="false"' in document
-    assert document.count('<details class="code" open="">') == 3
+    assert document.count(' open=""') == 5, "four cells, and the outcome on top"
     assert "Hide code" in document

@@ -118,7 +118,14 @@ for number in itertools.count():
 
 def test_record_adds_up(runs_root):
     mother = new_run(None, "mother")
-    run = new_run(None, "daughter", {"tasks": str(mother.path / "tasks.parquet"), "more": ["x"]})
+    (mother.path / "tasks.parquet").write_text("")
+    (runs_root / "manifest.json").write_text("{}")  # somebody else's: not a run
+    parameters = {
+        "tasks": str(mother.path / "tasks.parquet"),
+        "more": ["x", str(runs_root)],
+        "model": "default",
+    }
+    run = new_run(None, "daughter", parameters)
     (run.path / "parts").mkdir()
     (run.path / "parts" / "a").write_bytes(b"12345")
     run.record({"solved": 1}, artifacts=["parts"])
