@@ -44,10 +44,11 @@ def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
     text = _apply(tokenizer, messages, prefix)
     system = messages[0]["content"].strip() if messages and messages[0]["role"] == "system" else ""
     if text is None or system not in text:
-        text = _apply(tokenizer, _without_system(messages), prefix)
+        messages = _without_system(messages)
+        text = _apply(tokenizer, messages, prefix)
     if text is None:
         raise PromptError(f"the chat template of {tokenizer.name_or_path} refuses the messages")
-    return _ending_with(text, prefix, tokenizer)
+    return _ending_with(tokenizer, text, _apply(tokenizer, messages, ""), prefix) if prefix else text
 
 
 def _encode(tokenizer, text: str) -> list[int]:
@@ -69,9 +70,8 @@ def _apply(tokenizer, messages: list[dict], prefix: str) -> str | None:
         )
     except jinja2.TemplateError:
         return None
-    except ValueError:  # transformers did not find the final message again, so the template changed it
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return text + prefix
+    except ValueError as error:  # transformers does not find the final message in the text again
+        raise PromptError(f"the chat template of {tokenizer.name_or_path}: {error}") from error
 
 
 def _without_system(messages: list[dict]) -> list[dict]:
@@ -82,13 +82,19 @@ def _without_system(messages: list[dict]) -> list[dict]:
     return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
-def _ending_with(text: str, prefix: str, tokenizer) -> str:
-    """`text` with the blank space of `prefix` that the template has stripped put back."""
+def _ending_with(tokenizer, text: str, opened: str | None, prefix: str) -> str:
+    """`text` with the blank space of `prefix` that the template has stripped put back.
+
+    opened: the same chat with an empty assistant's turn; it tells the template's own line breaks from the
+    prefix's, unless the template opens turns in two ways (some add a tag for reasoning to an empty one).
+    """
+    if opened is not None and text.startswith(opened) and text[len(opened) :].strip() == prefix.strip():
+        return opened + prefix
     for found in (prefix, prefix.rstrip(), prefix.lstrip(), prefix.strip()):
         if text.endswith(found):
             return text[: len(text) - len(found)] + prefix
     raise PromptError(
-        f"the chat template of {tokenizer.name_or_path} changes the answer's beginning {prefix!r}"
+        f"the chat template of {tokenizer.name_or_path} changes the beginning of the answer, {prefix!r}"
     )
 
 

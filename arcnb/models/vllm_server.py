@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -42,6 +42,17 @@ class _Order:
     index: int
     seed: int
     server: str
+
+
+@dataclass
+class _Call:
+    """A running call of generate: the keys that its caller does not want any more, and whether it is over."""
+
+    cancelled: set[Hashable] = field(default_factory=set)
+    over: bool = False
+
+    def unwanted(self, order: _Order) -> bool:
+        return self.over or order.request.key in self.cancelled
 
 
 class _ServerFailure(Exception):
@@ -72,9 +83,9 @@ class ServerBackend:
             raise GenerationError("neither the servers nor the model state a context; set max_model_len")
         self.context = min(limits)
         self._lock = threading.Lock()
-        self._busy = Counter(dict.fromkeys(self._servers, 0))  # completions that each server is working on
+        self._busy: Counter[str] = Counter()  # completions that each server in use is working on
         self._open: dict[http.client.HTTPConnection, Hashable] = {}
-        self._cancelled: set[Hashable] = set()
+        self._call = _Call()
         self._closed = False
 
     @property
@@ -91,10 +102,11 @@ class ServerBackend:
         """See `arcnb.models.generation`."""
         if self._closed:
             raise GenerationError("the backend is closed")
-        self._cancelled = set()
+        self._call = call = _Call()
+        self._busy = Counter(dict.fromkeys(self._servers, 0))
         window = self.options.server_concurrency * len(self._servers)
         answers: queue.SimpleQueue = queue.SimpleQueue()
-        orders = self._orders(requests, sampling)
+        orders = self._orders(requests, sampling, call)
         pool = ThreadPoolExecutor(window, thread_name_prefix="vllm-server")
         running, more = 0, True
         try:
@@ -106,7 +118,7 @@ class ServerBackend:
                     elif isinstance(order, Completion):
                         yield order
                     else:
-                        pool.submit(self._fill, order, sampling, answers)
+                        pool.submit(self._fill, call, order, sampling, answers)
                         running += 1
                 if not running:
                     return
@@ -114,15 +126,16 @@ class ServerBackend:
                 running -= 1
                 if isinstance(answer, BaseException):
                     raise answer
-                if answer is not None and answer.key not in self._cancelled:
+                if answer is not None and answer.key not in call.cancelled:
                     yield answer
         finally:
+            call.over = True
             pool.shutdown(wait=False, cancel_futures=True)
             self._hang_up(lambda key: True)
 
     def cancel(self, key: Hashable) -> None:
         """Drops what is still to come, in the running call, for requests with this key."""
-        self._cancelled.add(key)
+        self._call.cancelled.add(key)
         self._hang_up(lambda other: other == key)
 
     def close(self) -> None:
@@ -135,8 +148,12 @@ class ServerBackend:
     def __exit__(self, *exc_info):
         self.close()
 
-    def _orders(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[_Order | Completion]:
+    def _orders(
+        self, requests: Iterable[Request], sampling: Sampling, call: _Call
+    ) -> Iterator[_Order | Completion]:
         for request in requests:
+            if request.key in call.cancelled:
+                continue
             if not fits(request, sampling, self.context):
                 yield from skipped(request)
                 continue
@@ -144,19 +161,21 @@ class ServerBackend:
             for index in range(request.n):
                 yield _Order(request, index, derive_seed(request.seed, index), server)
 
-    def _fill(self, order: _Order, sampling: Sampling, answers: queue.SimpleQueue) -> None:
-        """Gets one completion and puts it, None if it was cancelled, or what went wrong into `answers`."""
+    def _fill(self, call: _Call, order: _Order, sampling: Sampling, answers: queue.SimpleQueue) -> None:
+        """Puts one completion into `answers`; None if it is not wanted any more, or else what went wrong."""
         try:
-            answers.put(self._complete(order, sampling))
+            answers.put(self._complete(call, order, sampling))
         except BaseException as error:
-            answers.put(None if order.request.key in self._cancelled else error)
+            answers.put(error)
 
-    def _complete(self, order: _Order, sampling: Sampling) -> Completion | None:
+    def _complete(self, call: _Call, order: _Order, sampling: Sampling) -> Completion | None:
         server = order.server
-        while order.request.key not in self._cancelled:
+        while not call.unwanted(order):
             try:
                 return self._ask(server, order, sampling)
             except _ServerFailure as failure:
+                if call.unwanted(order):  # we broke the connection ourselves
+                    return None
                 with self._lock:
                     self._busy.pop(server, None)  # no further work for it
                     if not self._busy:
@@ -207,7 +226,7 @@ class ServerBackend:
 
     def _least_busy(self) -> str:
         with self._lock:
-            return min(self._busy or self._servers, key=self._busy.__getitem__)
+            return min(self._busy or self._servers, key=lambda server: self._busy[server])
 
     def _served_model(self, url: str) -> dict:
         """The server's entry for `server_model`, or its first."""

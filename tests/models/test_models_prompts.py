@@ -1,0 +1,143 @@
+"""Templates and tasks become chats: what is shown, what never is, and the sentence for what goes wrong."""
+
+import numpy as np
+import pytest
+
+from arcnb.arc.encodings import EncodingError
+from arcnb.arc.tasks import Task
+from arcnb.models.prompts import PromptError, build_prompt, render_blocks, template_path
+
+
+@pytest.fixture
+def task():
+    return Task.from_dict(
+        "demo",
+        {
+            "train": [{"input": [[i, 0]], "output": [[0], [i]]} for i in (1, 2, 3)],
+            "test": [{"input": [[4, 4, 4]], "output": [[7]]}, {"input": [[5, 5]], "output": [[7]]}],
+        },
+    )
+
+
+def test_default_prompt_is_system_user_and_an_opened_fence(task):
+    prompt = build_prompt(task)
+    assert [m["role"] for m in prompt.messages] == ["system", "user"]
+    assert prompt.prefix == "```python\n"
+    user = prompt.messages[1]["content"]
+    assert "Input 1 (1x2):\n10\n\nOutput 1 (2x1):\n0\n1\n\nInput 2" in user
+    assert "Test input (1x3):\n444\n" in user
+    assert "transform(grid)" in user
+
+
+def test_test_outputs_and_other_test_inputs_are_not_shown(task):
+    for index, other in ((0, "55"), (1, "444")):
+        text = str(build_prompt(task, test_index=index).messages)
+        assert "7" not in text
+        assert other not in text
+
+
+def test_test_output_grids_never_reach_a_template(task, tmp_path):
+    template = tmp_path / "spy.jinja"
+    template.write_text(
+        "{% block user %}{{ train }} {{ test_input }} {{ self._TemplateReference__context }}{% endblock %}"
+    )
+    try:
+        text = build_prompt(task, template).messages[0]["content"]
+    except PromptError:
+        return  # the sandbox refuses to look at the context at all
+    assert "7" not in text
+
+
+def test_pair_order_is_followed_and_may_shorten(task):
+    text = build_prompt(task, pair_order=[2, 0]).messages[1]["content"]
+    assert text.index("Input 1 (1x2):\n30") < text.index("Input 2 (1x2):\n10")
+    assert "Input 3" not in text
+
+
+@pytest.mark.parametrize("order", [[], [0, 0], [3], [-1]])
+def test_impossible_pair_order_is_refused(task, order):
+    with pytest.raises(PromptError, match="task demo: pair_order"):
+        build_prompt(task, pair_order=order)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_impossible_test_index_is_refused(task, index):
+    with pytest.raises(PromptError, match=f"task demo: test_index {index}"):
+        build_prompt(task, test_index=index)
+
+
+def test_encoding_is_chosen_by_name(task):
+    assert "Yellow Yellow Yellow" in build_prompt(task, encoding="color_names").messages[1]["content"]
+    with pytest.raises(EncodingError):
+        build_prompt(task, encoding="__import__('os')")
+
+
+def test_a_template_from_a_file(task, tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text(
+        "{% block system %}Be brief.{% endblock %}"
+        "{% block user %}{% for p in train %}{{ p.input_size }}>{{ p.output_size }} {% endfor %}"
+        "{% endblock %}"
+        "{% block prefix %}Sure.\n{% endblock %}"
+    )
+    prompt = build_prompt(task, template)
+    assert [m["content"] for m in prompt.messages] == ["Be brief.", "1x2>2x1 1x2>2x1 1x2>2x1"]
+    assert prompt.prefix == "Sure.\n"
+
+
+def test_system_and_prefix_are_optional(task, tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text("{% block user %}{{ test_input }}{% endblock %}")
+    prompt = build_prompt(task, template)
+    assert [m["role"] for m in prompt.messages] == ["user"]
+    assert prompt.prefix == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{% block user %}\n{{ oops", "line 2"),
+        ("{% block user %}{{ nobody }}{% endblock %}", "'nobody' is undefined"),
+        ("just text", "has no block user"),
+        ("{% block user %}{{ ().__class__.__bases__ }}{% endblock %}", "template"),
+    ],
+)
+def test_faulty_template_is_one_sentence_with_its_name(task, tmp_path, text, sentence):
+    template = tmp_path / "faulty.jinja"
+    template.write_text(text)
+    with pytest.raises(PromptError, match=sentence) as caught:
+        build_prompt(task, template)
+    assert "faulty.jinja" in str(caught.value)
+
+
+def test_unknown_template_lists_the_known_ones():
+    with pytest.raises(PromptError, match="known are arc_code, refine"):
+        template_path("arc_cod")
+
+
+def test_an_edited_template_is_read_again(task, tmp_path):
+    template = tmp_path / "own.jinja"
+    for word in ("one", "two"):
+        template.write_text(f"{{% block user %}}{word}{{% endblock %}}")
+        assert build_prompt(task, template).messages[0]["content"] == word
+
+
+def test_prefix_is_exact_and_other_blocks_are_stripped(tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text(
+        "{% block user %}\n\n  x  \n{% endblock %}{% block prefix %}\n\n ```py\n\n{% endblock %}"
+    )
+    blocks = render_blocks(template, {})
+    assert blocks == {"user": "x", "prefix": "\n ```py\n\n"}
+
+
+def test_prompts_of_arc_tasks_fit_the_embedded_model(embedded_tokenizer):
+    """The figures behind the choice of encoding: 400 training tasks, prompts with 1,024 tokens left."""
+    from arcnb.arc.tasksets import load_tasks
+    from arcnb.models.chat import prompt_ids
+
+    tasks = load_tasks("arc-agi-1/training")
+    lengths = np.array([len(prompt_ids(embedded_tokenizer, build_prompt(task))) for task in tasks])
+    assert len(lengths) == 400
+    assert (lengths <= 8192 - 1024).sum() == 399
+    assert (lengths <= 2048).sum() >= 345
