@@ -165,9 +165,7 @@ def run_alone(program: bytes, grids: list, entry: str, names: dict, progress: Pr
     """The verdict on one program in a process of its own."""
     try:
         code = compile_program(program)
-    except MemoryError as error:
-        return failure("memory", error)
-    except BaseException as error:
+    except BaseException as error:  # also the MemoryError of a parser that is nested too deeply
         return failure("syntax", error)
     return run_code(code, grids, entry, new_namespace(names), progress)
 

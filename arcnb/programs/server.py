@@ -167,20 +167,20 @@ class Server:
             finally:
                 os._exit(0)
         os.close(result)
-        data, verdict = self.collect(start, seconds, per_input, most, len(grids))
+        data, verdict = self.collect(pid, start, seconds, per_input, most, len(grids))
         os.close(self.result)
         status, usage = self.end(pid)
         wall, cpu = time.monotonic() - start, usage.ru_utime + usage.ru_stime
         peak = max(0.0, usage.ru_maxrss / 1024 - self.rss)
         if verdict is None:
-            if wire.is_framed(data):
+            if wire.is_framed(data) and wire.is_verdict(data):
                 return wire.restamp(data, index, wall, cpu, peak)
             verdict = death(status, len(data), cpu, seconds)
         kind, error_type, message = verdict
         return wire.encode_record(index, kind, (), error_type, message, None, wall, cpu, peak)
 
     def collect(
-        self, start: float, seconds: float, per_input: float, most: int, n_inputs: int
+        self, pid: int, start: float, seconds: float, per_input: float, most: int, n_inputs: int
     ) -> tuple[bytearray, tuple[str, str, str] | None]:
         """What the child writes until its record is whole or it dies; a verdict if it went too far before."""
         data = bytearray()
@@ -198,14 +198,19 @@ class Server:
                     else:
                         message = f"the program took longer than {seconds:g} s"
                     return data, ("timeout", "Timeout", message)
-                if not self.wait(math.ceil(left * 1000)):
+                # The next input may begin meanwhile, so never sleep for longer than one input may take.
+                if not self.wait(math.ceil(min(left, per_input) * 1000)):
                     continue
                 chunk = os.read(self.result, 1 << 16)
                 data += chunk
                 if len(data) > most + wire.RECORD.size:
                     return data, ("output_limit", "OutputLimit", f"wrote more than {most / 2**20:g} MiB")
-                if not chunk or wire.is_framed(data):
+                if wire.is_framed(data):
                     return data, None
+                if not chunk:
+                    return data, None if exits(pid) else (
+                        "crashed", "ClosedPipe", "the process closed its pipe and went on"
+                    )
         finally:
             self.poller.unregister(self.result)
 
@@ -306,6 +311,16 @@ def processor_time(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return 0.0
+
+
+def exits(pid: int, within: float = 1.0) -> bool:
+    """Whether a child that closed its pipe is ending by itself; it stays to be joined."""
+    end = time.monotonic() + within
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def enlarge_pipe(descriptor: int) -> None:

@@ -25,7 +25,7 @@ JOB = struct.Struct("<IH")
 # wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
 RECORD = struct.Struct("<IHBHIddfHH")
 
-_SIZE, _INDEX = struct.Struct("<I"), struct.Struct("<4xH")
+_SIZE, _INDEX, _STATUS = struct.Struct("<I"), struct.Struct("<4xH"), struct.Struct("<6xB")
 
 BATCH, ISOLATED = 0, 1  # lanes
 RECORDS, DONE, HELLO = 0, 1, 2  # replies
@@ -45,6 +45,7 @@ STATUS_CODES = (
     "isolate",  # not for a batch: run it in a process of its own
     "slow",  # takes longer than a batch waits: run it in a process of its own, after the quick ones
 )
+ORDERS = STATUS_CODES.index("lost")
 CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
 
 MAX_TYPE, MAX_MESSAGE, MAX_SIDE = 100, 300, 30
@@ -159,6 +160,11 @@ def end_of_record(data: bytes | bytearray, at: int = 0) -> int:
 def is_framed(data: bytes | bytearray) -> bool:
     """Whether ``data`` is exactly as long as the record in it claims."""
     return len(data) >= RECORD.size and end_of_record(data) == len(data)
+
+
+def is_verdict(data: bytes | bytearray) -> bool:
+    """Whether a record holds a verdict, not an order to the executor, which is not a program's to give."""
+    return _STATUS.unpack_from(data)[0] < ORDERS
 
 
 def index_of_record(data: bytes | bytearray, at: int = 0) -> int:
