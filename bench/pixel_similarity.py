@@ -25,7 +25,7 @@ def loop_over_offsets(a: np.ndarray, b: np.ndarray) -> float:
             top, left = max(dx, 0), max(dy, 0)
             bottom, right = min(h1, dx + h2), min(w1, dy + w2)
             overlap = a[top:bottom, left:right] == b[top - dx : bottom - dx, left - dy : right - dy]
-            best = max(best, int(np.count_nonzero(overlap)))
+            best = max(best, int(overlap.sum()))
     return best / (max(h1, h2) * max(w1, w2))
 
 
