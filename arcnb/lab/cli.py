@@ -18,12 +18,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab import notebooks, profiles
+from arcnb.lab import notebooks, profiles, resuming
 from arcnb.lab.heartbeat import place_text, read_heartbeat
 from arcnb.lab.manifest import RunError, read_manifest
 from arcnb.lab.notebooks import NotebookError
-from arcnb.lab.parameters import ParameterError, check_parameters, nearest
-from arcnb.lab.runs import Run, find_run, fresh_attempt, list_runs, new_run, runs_root
+from arcnb.lab.parameters import ParameterError, check_parameters, default_values, nearest
+from arcnb.lab.runs import Run, find_run, list_runs, new_run, runs_root
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,17 +50,16 @@ def run(options: argparse.Namespace) -> int:
     declared = notebooks.declared_beside(path)
     given = _given_values(options, path, declared)
     if earlier is not None:
-        status, why = earlier.verdict()
-        if status == "running":
-            raise RunError(f"{earlier.path} is still running" + (f" ({why})" if why else ""))
-        if status == "done":
+        if earlier.status == "done":
             print(f"{earlier.path} is done, there is nothing to resume", file=sys.stderr)
             print(earlier.path)
             return 0
-        given = _same_values(earlier, given, declared[path.stem])
-        current = _reopen(earlier, path)
+        given = resuming.kept_values(earlier, given, declared[path.stem])
+        if resuming.reopen(earlier, path):
+            print(f"arcnb: {path.name} has changed since {earlier.path.name} was started", file=sys.stderr)
+        current = earlier
     else:
-        values = {name: parameter.default for name, parameter in declared[path.stem].items()} | given
+        values = default_values(declared[path.stem]) | given
         record = notebooks.notebook_record(path)
         current = new_run(None, options.name or path.stem, values, record, "engine", sys.argv)
     print(f"run folder: {current.path}", file=sys.stderr)
@@ -168,35 +167,6 @@ def _given_values(options: argparse.Namespace, path: Path, declared: dict[str, A
             raise ParameterError(f"{path.name} has no parameter {name!r}{nearest(name, own)}")
         values[name] = profiles.parse_value(text, own[name])
     return check_parameters(values, own, path.name)
-
-
-def _same_values(earlier: Run, given: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
-    """A resumed run keeps its parameters: results of two settings must not mix in one folder."""
-    recorded = earlier.manifest["parameters"]
-    for name, value in given.items():
-        if name not in recorded or recorded[name] != value:
-            raise ParameterError(
-                f"{earlier.path.name} ran with {name} = {recorded.get(name)!r}, so it cannot be resumed with "
-                f"{value!r}; start a new run for that"
-            )
-    return check_parameters(recorded, declared, f"the notebook that {earlier.path.name} is resumed with")
-
-
-def _reopen(earlier: Run, path: Path) -> Run:
-    """Note the attempt that ended, put its executed copy aside and start the next one."""
-    manifest = earlier.manifest
-    status, why = earlier.verdict()
-    error = manifest["error"] or {"type": None, "message": None, "sentence": why}
-    ended = {"status": status, "start": manifest["start"], "end": manifest["end"], "error": error}
-    attempts = [*manifest["attempts"], ended]
-    copy = earlier.copy_path
-    if copy.is_file():
-        copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(attempts)}.ipynb"))
-    record = notebooks.notebook_record(path)
-    if manifest["notebook"] and manifest["notebook"].get("sha256") not in (record["sha256"], None):
-        print(f"arcnb: {path.name} has changed since {earlier.path.name} was started", file=sys.stderr)
-    earlier.update(**fresh_attempt("engine"), attempts=attempts, notebook=record)
-    return earlier
 
 
 def _source_of(earlier: Run | None) -> str:

@@ -49,14 +49,14 @@ else:
             returns.
             """
             from arcnb.lab.execution import execute
-            from arcnb.lab.parameters import check_parameters, notebook_parameters
+            from arcnb.lab.parameters import check_parameters, default_values, notebook_parameters
             from arcnb.lab.runs import Run, new_run
 
             source = Path(str(settings.pop("input_path", None) or "notebook.ipynb"))
             declared = notebook_parameters(nb, source.name)
             given = check_parameters(nb.metadata.papermill.get("parameters", {}), declared, source.name)
             if run_folder is None:
-                values = {name: parameter.default for name, parameter in declared.items()} | given
+                values = default_values(declared) | given
                 name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.stem).strip("-.") or "notebook"
                 notebook = {"path": str(source.absolute()), "sha256": None}
                 run = new_run(None, name, values, notebook, owner="engine", command=sys.argv)

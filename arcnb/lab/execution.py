@@ -85,7 +85,8 @@ class ArcnbClient(PapermillNotebookClient):
             with self.setup_kernel(**settings):
                 process = self.km.provisioner.process
                 self.km.shutdown_wait_time = 20.0  # what a stage may take for its exit handlers
-                self.stop.pid = self.record.kernel_pid = process.pid
+                self.stop.pid = process.pid
+                self.record.note_kernel(process.pid)
                 heartbeat = Heartbeat(self.record.run.path, self.record.beat, self.stop.tick)
                 self.record.heartbeat = heartbeat
                 heartbeat.start()

@@ -12,7 +12,7 @@ from arcnb.lab.console import Console
 from arcnb.lab.heartbeat import Heartbeat
 from arcnb.lab.manifest import RunError, now, seconds_between, write_whole
 from arcnb.lab.notebooks import ERROR_TAG, cell_titles
-from arcnb.lab.processes import memory_gb
+from arcnb.lab.processes import memory_gb, process_identity
 from arcnb.lab.runs import Run
 from arcnb.lab.stopping import Stopped
 
@@ -104,6 +104,10 @@ class RunRecord(NotebookExecutionManager):
             return f"before the first cell: {cause}"
         title = f' ("{self.where["title"]}")' if self.where["title"] else ""
         return f"cell {self.where['index']} of {self.where['of']}{title}: {cause}"
+
+    def note_kernel(self, pid: int) -> None:
+        self.kernel_pid = pid
+        self.run.update(kernel=process_identity(pid))
 
     def note_stop(self, request: dict[str, str]) -> None:
         """Write down that a stop was asked for, so that the reason is known even if this process is killed

@@ -40,6 +40,14 @@ def notebook_parameters(notebook: Mapping[str, Any], where: str = "notebook") ->
     return {}
 
 
+def default_values(declared: Mapping[str, Parameter]) -> dict[str, Any]:
+    """What a run gets without being told; without defaults that only Python could work out."""
+    known = (
+        parameter for parameter in declared.values() if (parameter.kind, parameter.default) != ("any", None)
+    )
+    return {parameter.name: parameter.default for parameter in known}
+
+
 def check_parameters(
     values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str
 ) -> dict[str, Any]:

@@ -195,6 +195,7 @@ def fresh_attempt(owner: str) -> dict[str, Any]:
         "end": None,
         "seconds": None,
         "process": process_identity(),
+        "kernel": None,
         "owner": owner,
         "cell": None,
         "stop": None,

@@ -94,4 +94,15 @@ def test_ls_and_show(capsys):
 def test_a_running_run_cannot_be_resumed(path, capsys):
     run = new_run(None, "busy")
     assert cli.main(["run", str(path), "--resume", "busy"]) == 2
-    assert f"{run.path} is still running" in capsys.readouterr().err
+    assert f"{run.path} is running, so it cannot be resumed" in capsys.readouterr().err
+
+
+def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
+    run = new_run(None, "torn", {"n": 3, "seconds": 0.0, "label": "x"})
+    run.update(status="failed", error={"type": "X", "message": "m", "sentence": "s"})
+    path = notebook("import time; time.sleep(3)", "run.record({'n': n})")
+    processes = [start("run", path, "--resume", "torn") for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 2], errors
+    assert sum("so it cannot be resumed" in error for error in errors) == 1
+    assert len(run.manifest["attempts"]) == 1

@@ -199,16 +199,22 @@ def test_a_signal_while_the_kernel_starts_stops_before_the_first_cell(notebook, 
     assert not ready(runs_root)
 
 
-def test_a_runner_that_vanishes_is_shown_as_killed(notebook, start, runs_root):
-    process = start("run", notebook(f"import time\n{READY}\ntime.sleep(60)"))
+def test_a_runner_that_vanishes_is_shown_as_killed_and_can_be_resumed(notebook, start, runs_root):
+    body = f"import time, os\n{READY}\ntime.sleep(0 if run.manifest['attempts'] else 60)\n"
+    process = start("run", notebook(body + "with open(run.path / 'pids', 'a') as f: f.write('x')", RECORD))
     kernel = wait_for(lambda: ready(runs_root))
     process.kill()
     process.wait()
-    assert only_run().manifest["status"] == "running"
-    status, why = only_run().verdict()
+    run = only_run()
+    assert run.manifest["status"] == "running"
+    status, why = run.verdict()
     assert status == "killed"
     assert "is gone (last seen" in why
-    wait_for(lambda: not process_exists(kernel), 10)
+    assert cli.main(["run", "--resume", run.path.name]) == 0, "the old kernel is waited for"
+    assert not process_exists(kernel)
+    assert run.status == "done"
+    assert [attempt["status"] for attempt in run.manifest["attempts"]] == ["killed"]
+    assert (run.path / "pids").read_text() == "x", "only one kernel got so far"
 
 
 def test_papermill_with_the_engine_checks_parameters_before_the_kernel(notebook, tmp_path):
