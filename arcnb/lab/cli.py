@@ -22,6 +22,7 @@ from arcnb.lab import notebooks, profiles, resuming
 from arcnb.lab.heartbeat import place_text, read_heartbeat
 from arcnb.lab.manifest import RunError, read_manifest
 from arcnb.lab.notebooks import NotebookError
+from arcnb.lab.pages import duration_text
 from arcnb.lab.parameters import ParameterError, check_parameters, default_values, nearest
 from arcnb.lab.runs import Run, find_run, list_runs, new_run, runs_root
 
@@ -138,6 +139,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     print(current.path)
     manifest = read_manifest(current.path)
     if manifest["status"] == "done":
+        print(f"{path.name} done in {duration_text(manifest['seconds'])}", file=sys.stderr)
         return 0
     _say(f"{path.name} {manifest['status']} at {manifest['error']['sentence']}; see {current.copy_path}", 1)
     if manifest["status"] == "preempted":
