@@ -19,7 +19,9 @@ def normal_form(program: str) -> str:
 
 
 def removals(program: str) -> Iterator[str]:
-    """Programs with one statement removed, or `return f(x, ...)` made `return x`; the last statement first.
+    """Programs with one statement removed; the last statement first.
+
+    Also tried: `return f(x, ...)` as `return x`, and what stands under an `if` without the `if`.
 
     Left out are removals that surely break the program: of a function or a star import, of the only statement
     of a block, of the only binding of a name that is used elsewhere. Other lines stay as they are written.
@@ -33,8 +35,15 @@ def removals(program: str) -> Iterator[str]:
                 argument = _first_argument(statement.value)
                 if argument is not None:
                     yield "".join([*before, f"{' ' * statement.col_offset}return {argument}\n", *after])
-            elif len(block) > 1 and _has_own_lines(block, statement) and _may_go(tree, statement):
+                continue
+            if len(block) > 1 and _has_own_lines(block, statement) and _may_go(tree, statement):
                 yield "".join([*before, *after])
+            if (
+                isinstance(statement, ast.If)
+                and not statement.orelse
+                and statement.body[0].lineno > statement.lineno
+            ):
+                yield "".join([*before, *_unconditional(statement, lines), *after])
 
 
 def _blocks(tree: ast.Module) -> list[list[ast.stmt]]:
@@ -49,6 +58,13 @@ def _first_argument(value: ast.expr | None) -> str | None:
     if isinstance(value, ast.Call) and value.args and isinstance(value.args[0], ast.Name):
         return value.args[0].id
     return None
+
+
+def _unconditional(statement: ast.If, lines: list[str]) -> list[str]:
+    """The lines under the `if`, moved to its own indentation."""
+    first, last = statement.body[0], statement.body[-1]
+    extra = first.col_offset - statement.col_offset
+    return [line[extra:] for line in lines[first.lineno - 1 : last.end_lineno]]
 
 
 def _has_own_lines(block: list[ast.stmt], statement: ast.stmt) -> bool:

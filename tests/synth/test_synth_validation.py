@@ -9,6 +9,7 @@ from arcnb.arc.tasks import Pair, Task
 from arcnb.programs.executor import Executor
 from arcnb.synth.reduction import normal_form, removals
 from arcnb.synth.reports import TaskReport
+from arcnb.synth.rules import GENERATORS
 from arcnb.synth.sources import synth_task
 from arcnb.synth.validation import ValidationSettings, approximate_tokens, validated
 
@@ -107,6 +108,16 @@ def test_loops_and_conditions_are_reduced(executor):
     assert "recolor(7)" in kept.program
 
 
+def test_conditions_that_always_hold_are_removed(executor):
+    program = (
+        HEAD + "    for obj in find_objects(grid):\n        if obj.area < 99:\n"
+        "            grid = draw_object(grid, obj.recolor(7))\n    return grid\n"
+    )
+    ((kept,), _) = judge(executor, task(program))
+    assert "if" not in kept.program
+    assert "        grid = draw_object(grid, obj.recolor(7))\n" in kept.program
+
+
 def test_same_program_is_a_duplicate_whatever_its_layout(executor):
     plain = HEAD + "    return flip_horizontal(grid)\n"
     spaced = HEAD + "    # turn\n    return   flip_horizontal( grid )\n"
@@ -172,6 +183,14 @@ def test_removals_keep_what_others_need():
     assert program.replace("import math\n", "", 1) in texts
     assert program.replace("    n = 3\n", "") in texts
     assert not any("m = n" not in text for text in texts)
+
+
+def test_every_removal_is_shorter_so_that_reduction_ends():
+    programs = [synth_task(name, 1, 0).program for name in GENERATORS]
+    programs += ["def transform(grid):\n    if grid.any(): grid = f(grid)\n    return grid\n"]
+    programs += ["def transform(grid):\n    if a:\n        b()\n    elif c:\n        d()\n    return grid\n"]
+    for program in programs:
+        assert all(len(text) < len(program) for text in removals(program))
 
 
 def test_normal_form_ignores_comments_docstrings_and_layout():

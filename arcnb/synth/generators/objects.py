@@ -1,5 +1,6 @@
 """Objects chosen by a property and then recolored, removed, copied, turned or kept."""
 
+from arcnb.programs import dsl
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
 from arcnb.synth.rules import Rule, generator, program
@@ -25,10 +26,17 @@ CONDITIONS = (
 )
 
 
-def _mixed(palette):
+def _mixed(palette, condition: str = ""):
+    """Scenes of objects of all kinds; with a condition, both answers occur, if ten draws bring them."""
+    holds = eval(f"lambda grid, obj: {condition or True}", {"touches_border": dsl.touches_border})
+
     def draw(rng: Rng):
-        sprites = [inputs.shape(rng, 5) * pick(rng, palette) for _ in range(integer(rng, 3, 5))]
-        return inputs.scene(rng, sprites, 10, 16)
+        for _ in range(10):
+            sprites = [inputs.shape(rng, 5) * pick(rng, palette) for _ in range(integer(rng, 3, 5))]
+            grid = inputs.scene(rng, sprites, 10, 16)
+            if not condition or len({holds(grid, obj) for obj in dsl.find_objects(grid)}) == 2:
+                break
+        return grid
 
     return draw
 
@@ -52,26 +60,28 @@ def _loop(condition: str, action: str) -> str:
 def recolor_objects_where(rng: Rng) -> Rule:
     new, *palette = inputs.colors(rng, integer(rng, 2, 4))
     condition = random_condition(rng, palette)
-    return Rule(_loop(condition, f"draw_object(result, obj.recolor({new}))"), _mixed(palette))
+    return Rule(_loop(condition, f"draw_object(result, obj.recolor({new}))"), _mixed(palette, condition))
 
 
 @generator("objects")
 def remove_objects_where(rng: Rng) -> Rule:
     palette = inputs.colors(rng, integer(rng, 2, 4))
-    return Rule(_loop(random_condition(rng, palette), "erase_object(result, obj)"), _mixed(palette))
+    condition = random_condition(rng, palette)
+    return Rule(_loop(condition, "erase_object(result, obj)"), _mixed(palette, condition))
 
 
 @generator("objects")
 def recolor_objects_either(rng: Rng) -> Rule:
     yes, no, *palette = inputs.colors(rng, integer(rng, 3, 5))
+    condition = random_condition(rng, palette)
     body = program(
         "result = grid",
         "for obj in find_objects(grid):",
-        f"    color = {yes} if {random_condition(rng, palette)} else {no}",
+        f"    color = {yes} if {condition} else {no}",
         "    result = draw_object(result, obj.recolor(color))",
         "return result",
     )
-    return Rule(body, _mixed(palette))
+    return Rule(body, _mixed(palette, condition))
 
 
 @generator("objects")
