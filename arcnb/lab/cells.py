@@ -134,6 +134,8 @@ def output_html(output: Any) -> str:
         trace = ansi2html("\n".join(output["traceback"]))
         return f'<div class="output error"><strong>{name}</strong><pre>{trace}</pre></div>'
     data = output["data"]
+    if 'class="arcnb-run"' in data.get("text/html", ""):
+        return ""  # the page's top says the same, and how it ended
     if "text/html" in data:
         return f'<div class="output">{without_external(data["text/html"])}</div>'
     if "image/svg+xml" in data:

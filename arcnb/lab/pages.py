@@ -2,11 +2,12 @@
 
 import html
 import json
+import os
 from datetime import datetime
 from typing import Any
 
 from arcnb.lab.heartbeat import place_text, read_heartbeat
-from arcnb.lab.runs import Run
+from arcnb.lab.runs import RUN_DIR, Run
 
 COLORS = {
     "running": "#2f7fd1",
@@ -29,12 +30,14 @@ def run_card(run: Run) -> str:
     """An HTML fragment: name, status, parameters, outcome, artifacts, in the colors of the page around it."""
     manifest = run.manifest
     status, why = run.verdict()
+    # The run that shows its own card is still running, which a reader of the executed copy must not be told.
+    head = "" if os.environ.get(RUN_DIR) == str(run.path) else badge(status) + " "
     numbers = {name: value for name, value in manifest["outcome"].items() if not is_rows(value)}
     artifacts = {item["path"]: size_text(item["bytes"]) for item in manifest["artifacts"]}
     tables = {"Parameters": manifest["parameters"], "Outcome": numbers, "Artifacts": artifacts}
     reason = f'<div style="margin-top:.3em">{html.escape(why)}</div>' if why else ""
     return (
-        f'<div class="arcnb-run" style="{CARD}"><div>{badge(status)} <b>{html.escape(run.path.name)}</b> '
+        f'<div class="arcnb-run" style="{CARD}"><div>{head}<b>{html.escape(run.path.name)}</b> '
         f'<span style="opacity:.7">{html.escape(times_text(manifest))}</span></div>{reason}'
         '<div style="display:flex; flex-wrap:wrap; gap:0 2.5em">'
         f"{''.join(table_html(title, values) for title, values in tables.items())}</div></div>"

@@ -66,7 +66,9 @@ def executed(tmp_path):
         new_markdown_cell("A banner.", metadata={"tags": ["papermill-error-cell-tag"]}),
         new_code_cell("raise ValueError", outputs=[error], metadata={"papermill": {"status": "failed"}}),
         new_code_cell("never()", metadata={"papermill": {"status": "pending"}}),
-        new_code_cell(""),
+        new_code_cell(
+            "", outputs=[new_output("execute_result", {"text/html": '<div class="arcnb-run">card'})]
+        ),
     ]
     return new_notebook(cells=cells)
 
@@ -96,6 +98,7 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     assert page.count('<details class="code" id="stopped" open>') == 1, "only the failing cell is open"
     assert page.count("not run") == 1
     assert "A banner." not in page
+    assert ">card" not in page
     assert "how many things" in page
     assert 'title="default: 3"' in page
     assert "0.125" in page

@@ -287,10 +287,12 @@ def test_the_root_without_the_variable_is_the_work_tree(monkeypatch):
     assert runs_root() == Path(__file__).resolve().parents[2] / "runs"
 
 
-def test_a_card_is_safe_html():
+def test_a_card_is_safe_html(monkeypatch):
     run = new_run(None, "x", {"prompt": "<script>alert(1)</script>"})
     run.record({"rate": 0.123456789, "rows": [{"a": 1}]})
     card = run._repr_html_()
     assert "<script>" not in card
     assert "0.123457" in card
-    assert "done" in card
+    assert ">done<" in card
+    monkeypatch.setenv("ARCNB_RUN_DIR", str(run.path))
+    assert "arcnb-badge" not in run._repr_html_(), "a run that shows itself is not finished yet"
