@@ -44,11 +44,9 @@ def smallest_tile(rng: Rng) -> Rule:
         tile = inputs.dense(rng, inputs.colors(rng, 3), 2, 4)
         return np.tile(tile, (factor_rows, factor_columns))
 
-    body = program(
-        f"height, width = grid.shape[0] // {factor_rows}, grid.shape[1] // {factor_columns}",
-        "return crop(grid, 0, 0, height, width)",
-    )
-    return Rule(body, draw)
+    column = f"split_columns(grid, {factor_columns})[0]"
+    tile = column if factor_rows == 1 else f"split_rows({column}, {factor_rows})[0]"
+    return Rule(program(f"return {tile}"), draw)
 
 
 @generator("patterns")
