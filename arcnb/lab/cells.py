@@ -31,6 +31,7 @@ _FETCHING = (
     re.compile(r"url\(\s*[\"']?(?:https?:)?//[^)]*\)", re.I),
 )
 STOPPED = ("failed", "preempted", "killed")
+TEXT_CHARACTERS = 100_000  # of one output; nobody reads more on a page
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -162,4 +163,9 @@ def _picture(kind: str, data: str, name: str, output: Any) -> str:
 
 
 def _pre(text: str, name: str) -> str:
-    return f'<div class="output {name}"><pre>{ansi2html(text.strip(chr(10)))}</pre></div>'
+    text = text.strip("\n")
+    if len(text) > TEXT_CHARACTERS:
+        half = TEXT_CHARACTERS // 2
+        note = f"\n\n… {len(text) - 2 * half:,} characters left out; the executed notebook has them …\n\n"
+        text = text[:half] + note + text[-half:]
+    return f'<div class="output {name}"><pre>{ansi2html(text)}</pre></div>'

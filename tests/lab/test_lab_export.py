@@ -144,6 +144,16 @@ def test_a_page_stays_below_its_limit(run, executed, monkeypatch):
     assert "c" * 20_000 in page, "only the largest go"
 
 
+def test_endless_text_keeps_its_two_ends(executed):
+    text = "begin" + "x" * 300_000 + "end"
+    executed["cells"].append(new_code_cell("x", outputs=[new_output("stream", text=text, name="stdout")]))
+    page = notebook_page(executed)
+    assert "begin" in page
+    assert "xend" in page
+    assert "200,008 characters left out" in page
+    assert len(page) < 200_000
+
+
 def test_a_page_that_cannot_be_small_enough_is_refused(executed, monkeypatch):
     monkeypatch.setattr(export, "MAX_BYTES", 1000)
     with pytest.raises(ExportError, match=r"the page is .* too large"):
