@@ -153,7 +153,9 @@ def _grid_bytes(value: object, number: int, job: Job) -> bytes:
         )
     if kind != _CELL:
         if array.min() < 0 or array.max() > 9:
-            raise JobError(f"job {job.key!r}, input {number}: cells {array.min()}..{array.max()}, outside 0..9")
+            raise JobError(
+                f"job {job.key!r}, input {number}: cells {array.min()}..{array.max()}, outside 0..9"
+            )
         array = array.astype(_CELL)
     cells = array.tobytes()
     if cells.translate(None, wire.DIGITS):

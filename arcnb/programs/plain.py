@@ -24,13 +24,84 @@ import types
 from collections.abc import Iterator
 
 MODULES = frozenset(
-    ["numpy", "numpy.linalg", "math", "itertools", "collections", "collections.abc", "functools", "operator", "copy", "typing", "heapq", "bisect", "string", "sys", "scipy", "scipy.ndimage", "common", "dsl", "rearc_dsl", "__future__"]
+    [
+        "numpy",
+        "numpy.linalg",
+        "math",
+        "itertools",
+        "collections",
+        "collections.abc",
+        "functools",
+        "operator",
+        "copy",
+        "typing",
+        "heapq",
+        "bisect",
+        "string",
+        "sys",
+        "scipy",
+        "scipy.ndimage",
+        "common",
+        "dsl",
+        "rearc_dsl",
+        "__future__",
+    ]
 )
 # Modules whose whole public contents may be spread into a program.
 _SPREADABLE = frozenset(["common", "dsl", "rearc_dsl", "math", "itertools"])
 
 _BUILTINS = frozenset(
-    ["abs", "all", "any", "ascii", "bin", "bool", "bytes", "callable", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "hasattr", "hash", "hex", "id", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next", "object", "oct", "ord", "pow", "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip", "Ellipsis", "NotImplemented"]
+    [
+        "abs",
+        "all",
+        "any",
+        "ascii",
+        "bin",
+        "bool",
+        "bytes",
+        "callable",
+        "chr",
+        "complex",
+        "dict",
+        "divmod",
+        "enumerate",
+        "filter",
+        "float",
+        "format",
+        "frozenset",
+        "hasattr",
+        "hash",
+        "hex",
+        "id",
+        "int",
+        "isinstance",
+        "issubclass",
+        "iter",
+        "len",
+        "list",
+        "map",
+        "max",
+        "min",
+        "next",
+        "object",
+        "oct",
+        "ord",
+        "pow",
+        "print",
+        "range",
+        "repr",
+        "reversed",
+        "round",
+        "set",
+        "slice",
+        "sorted",
+        "str",
+        "sum",
+        "tuple",
+        "zip",
+        "Ellipsis",
+        "NotImplemented",
+    ]
 )
 _NUMPY = """
     abs absolute add all allclose any append apply_along_axis apply_over_axes arange argmax argmin argsort argwhere

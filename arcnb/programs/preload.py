@@ -26,10 +26,32 @@ _LIBRARIES = {
     "rearc_dsl": ("arcnb.programs.rearc_dsl", "numpy"),
     "dsl": ("arcnb.programs.dsl", "ndimage"),
 }
-_STANDARD = ["bisect", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "operator", "re", "string"]
+_STANDARD = [
+    "bisect",
+    "copy",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "operator",
+    "re",
+    "string",
+]
 _SCIPY = {
     "ndimage": ["scipy.ndimage"],
-    "scipy": ["scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.sparse.csgraph", "scipy.interpolate", "scipy.linalg"],
+    "scipy": [
+        "scipy.ndimage",
+        "scipy.signal",
+        "scipy.spatial",
+        "scipy.spatial.distance",
+        "scipy.optimize",
+        "scipy.stats",
+        "scipy.sparse",
+        "scipy.sparse.csgraph",
+        "scipy.interpolate",
+        "scipy.linalg",
+    ],
 }
 
 

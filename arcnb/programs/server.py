@@ -53,10 +53,11 @@ class Server:
         with contextlib.suppress(AttributeError, OSError):
             self.poller.register(os.pidfd_open(caller), select.POLLIN)
         self.sandbox = sandbox.Sandbox(readable)
-        self.rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.resident_mb = 0.0  # of a child that does nothing
 
     def serve(self) -> None:
         """Answer tasks until the executor goes away."""
+        self.resident_mb = idle_child_mb()
         self.reply(wire.HELLO, "\n".join(self.sandbox.lost).encode())
         while True:
             task = self.receive()
@@ -171,7 +172,7 @@ class Server:
         os.close(self.result)
         status, usage = self.end(pid)
         wall, cpu = time.monotonic() - start, usage.ru_utime + usage.ru_stime
-        peak = max(0.0, usage.ru_maxrss / 1024 - self.rss)
+        peak = max(0.0, usage.ru_maxrss / 1024 - self.resident_mb)
         if verdict is None:
             if wire.is_framed(data) and wire.is_verdict(data):
                 return wire.restamp(data, index, wall, cpu, peak)
@@ -209,7 +210,9 @@ class Server:
                     return data, None
                 if not chunk:
                     return data, None if exits(pid) else (
-                        "crashed", "ClosedPipe", "the process closed its pipe and went on"
+                        "crashed",
+                        "ClosedPipe",
+                        "the process closed its pipe and went on",
                     )
         finally:
             self.poller.unregister(self.result)
@@ -311,6 +314,14 @@ def processor_time(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return 0.0
+
+
+def idle_child_mb() -> float:
+    """Peak resident memory of a child that does nothing."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    return os.wait4(pid, 0)[2].ru_maxrss / 1024
 
 
 def exits(pid: int, within: float = 1.0) -> bool:

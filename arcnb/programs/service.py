@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -190,6 +191,8 @@ class Service:
                         self._serve(key.data, events)
                 self._asleep = False
                 self._check_hung()
+        except ServerError as no_server:
+            error = no_server
         except BaseException as unexpected:  # never leave anyone waiting for an answer
             error = unexpected
             raise
@@ -366,16 +369,16 @@ class Service:
         """Put away a server that died, and run again what it had in hand."""
         self._selector.unregister(server.control)
         self._servers.remove(server)
-        if not server.ready:
+        code, errors = server.end()
+        if not server.ready and code != -signal.SIGKILL:
             self._failed_starts += 1
             if self._failed_starts >= MAX_FAILED_STARTS:
-                server.process.wait()
-                errors = server.errors() or "(it said nothing)"
-                server.end()
-                raise ServerError(f"the program server cannot start under {server.process.args[0]}: {errors}")
-        server.end()
-        for task in reversed(server.tasks):
+                python = server.process.args[0]
+                raise ServerError(f"the program server cannot start under {python} (exit {code}): {errors}")
+        for place, task in reversed(list(enumerate(server.tasks))):
+            begun = server.ready and place == 0
             for ticket in reversed(task.tickets.values()):
+                ticket.losses -= not begun  # it had not come to this one
                 self._settle(ticket, verdict("lost", "SIGKILL", "its server was killed"), task.lane)
 
     def _check_hung(self) -> None:

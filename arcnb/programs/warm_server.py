@@ -100,17 +100,17 @@ class WarmServer:
             del self._incoming[:end]
             yield reply[0], reply[1:]
 
-    def errors(self) -> str:
-        """The end of what the server wrote to its standard error."""
-        self._errors.seek(0)
-        return self._errors.read().decode("utf-8", "replace").strip()[-2000:]
-
-    def end(self) -> None:
-        """Kill the process and wait for it; its child dies with it."""
+    def end(self) -> tuple[int, str]:
+        """Kill the process, and with it its child, and wait for it; how it ended and the last it said."""
         self.control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=0 if self.ready else 0.2)  # one that failed to start ends by itself
         self.process.kill()
-        self.process.wait()
+        code = self.process.wait()
+        self._errors.seek(0)
+        errors = self._errors.read().decode("utf-8", "replace").strip()[-2000:]
         self._errors.close()
+        return code, errors
 
 
 def _library_folders() -> list[str]:

@@ -1,6 +1,6 @@
 """Hostile programs harm neither their neighbours nor the caller; each test's id states the promise.
 
-    pytest tests/programs/test_attacks.py -k "pipe"
+pytest tests/programs/test_attacks.py -k "pipe"
 """
 
 import time
@@ -35,7 +35,10 @@ def verdicts(executor, tmp_path_factory):
     jobs = []
     for number, (name, (source, _)) in enumerate(ATTACKS.items()):
         roomy = Limits(seconds=20, seconds_per_input=20)
-        jobs += [Job(NEIGHBOUR.format(number), GRIDS, roomy, key=("neighbour", name)), Job(source, GRIDS, key=name)]
+        jobs += [
+            Job(NEIGHBOUR.format(number), GRIDS, roomy, key=("neighbour", name)),
+            Job(source, GRIDS, key=name),
+        ]
     return {execution.key: execution for execution in executor.run(jobs)}
 
 

@@ -1,6 +1,6 @@
 """What one program does to its interpreter, no other program and no other call ever sees; nor does it see theirs.
 
-    pytest tests/programs/test_attacks_state.py
+pytest tests/programs/test_attacks_state.py
 """
 
 import os
@@ -29,8 +29,10 @@ def transform(grid):
 """
 
 # The same without what keeps a program out of batches.
-PLAIN_VICTIM = VICTIM.replace("random, ", "").replace("len(Color.NOT_BLACK)", "9").replace(
-    ' or "stolen" in globals()', ""
+PLAIN_VICTIM = (
+    VICTIM.replace("random, ", "")
+    .replace("len(Color.NOT_BLACK)", "9")
+    .replace(' or "stolen" in globals()', "")
 )
 
 # What a program changes, each as the body of its transform.
@@ -82,7 +84,9 @@ def executor():
 @pytest.mark.parametrize("what", CONTAMINATIONS)
 def test_no_program_sees_what_another_changed(executor, what):
     body = CONTAMINATIONS[what].replace("yield_nothing()", "0")
-    attack = f"import numpy as np\nfrom common import *\ndef transform(grid):\n    {body}\n    return grid\n# "
+    attack = (
+        f"import numpy as np\nfrom common import *\ndef transform(grid):\n    {body}\n    return grid\n# "
+    )
     programs = [VICTIM + "# ", attack, PLAIN_VICTIM + "# ", attack] * 4
     jobs = [Job(program + f"{what} {n}", GRIDS) for n, program in enumerate(programs)]
     executions = list(executor.run(jobs))
@@ -148,7 +152,9 @@ def test_a_deterministic_program_passes_the_second_run(executor):
 
 
 def test_expected_outputs_are_nowhere_in_the_process_of_a_program(executor):
-    answer = np.array([[7, 1, 8, 2, 8, 1, 8, 2, 8, 4]] * 3, dtype=np.uint8)  # in our frame, as a grader's would be
+    answer = np.array(
+        [[7, 1, 8, 2, 8, 1, 8, 2, 8, 4]] * 3, dtype=np.uint8
+    )  # in our frame, as a grader's would be
     search = f"""
 import sys, gc
 import numpy as np
@@ -269,5 +275,7 @@ def test_lingering_threads_and_children_cannot_exist_after_the_answer(executor):
     program = "import os\ndef transform(grid):\n    try:\n        os.fork()\n    except OSError:\n        return [[1]]\n    return [[7]]"
     assert executor.submit(Job(program, GRIDS)).result().outputs[0].tolist() == [[1]]
     server = executor._service._servers[0].process.pid
-    children = subprocess.run(["ps", "--ppid", str(server), "-o", "pid="], capture_output=True, text=True).stdout
+    children = subprocess.run(
+        ["ps", "--ppid", str(server), "-o", "pid="], capture_output=True, text=True
+    ).stdout
     assert children.strip() == ""

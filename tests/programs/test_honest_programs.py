@@ -1,6 +1,6 @@
 """Honest programs pass through the executor unharmed: same answers as plain Python, in both lanes.
 
-    pytest tests/programs/test_honest_programs.py
+pytest tests/programs/test_honest_programs.py
 """
 
 import numpy as np
@@ -31,7 +31,9 @@ def plain_python(program: str) -> list[np.ndarray]:
 
     sys.modules["common"] = barc
     shared = list(barc.Color.NOT_BLACK)
-    namespace = child.new_namespace(library | {"np": np, "numpy": np, "List": typing.List, "Tuple": typing.Tuple})
+    namespace = child.new_namespace(
+        library | {"np": np, "numpy": np, "List": typing.List, "Tuple": typing.Tuple}
+    )
     try:
         exec(compile(program, "<program>", "exec"), namespace)
         outputs = [namespace["transform"](grid.astype(np.int64)) for grid in GRIDS]
