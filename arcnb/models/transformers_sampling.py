@@ -140,7 +140,8 @@ class TransformersBackend:
             batch = _Batch(self._net, self.tokenizer, self._end_ids, rows, sampling, self.device)
             while batch.rows:
                 for row in batch.step(self._cancelled):
-                    yield self._completion(row, sampling)
+                    if row.request.key not in self._cancelled:
+                        yield self._completion(row, sampling)
         except torch.cuda.OutOfMemoryError as error:
             raise GenerationError(
                 f"the GPU ran out of memory with {len(rows)} completions at a time; "
@@ -220,7 +221,7 @@ class _Batch:
         import torch
 
         dropped = [row.finish is not None or row.request.key in cancelled for row in self.rows]
-        self.ended = [row for row in self.rows if row.finish and row.request.key not in cancelled]
+        self.ended = [row for row in self.rows if row.finish]
         if any(dropped):
             keep = torch.tensor(
                 [i for i, gone in enumerate(dropped) if not gone], device=self.device, dtype=torch.long

@@ -12,6 +12,7 @@ they share cost one computation.
 import contextlib
 import itertools
 import os
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,7 @@ class VllmBackend:
         self.context = context_length(model, options)
         self.tokenizer = load_tokenizer(model)
         self._flights: dict[str, _Flight] = {}
+        self._unsent: deque[str] = deque()  # names of flights that the engine has not been told of
         self._cancelled: set[Hashable] = set()
         self._ids = itertools.count()
         self._lora_ids: dict[Path, int] = {}
@@ -115,6 +117,7 @@ class VllmBackend:
             return
         llm, self._llm = self._llm, None
         self._flights.clear()
+        self._unsent.clear()
         with contextlib.suppress(Exception):  # a dead engine cannot shut down in good order
             llm.llm_engine.engine_core.shutdown()
         del llm
@@ -145,10 +148,10 @@ class VllmBackend:
                 elif not fits(request, sampling, self.context):
                     yield from skipped(request)
                 else:
-                    self._flights |= {
-                        f"{next(self._ids)}": _Flight(request, i, derive_seed(request.seed, i))
-                        for i in range(request.n)
-                    }
+                    for i in range(request.n):
+                        name = str(next(self._ids))
+                        self._flights[name] = _Flight(request, i, derive_seed(request.seed, i))
+                        self._unsent.append(name)
             if not self._flights:
                 if not more:
                     return
@@ -164,21 +167,20 @@ class VllmBackend:
                 continue
             for output in outputs:
                 flight = self._flights.pop(output.request_id, None)
-                if flight is not None:
-                    self._submitted.discard(output.request_id)
+                if flight is not None:  # else it was cancelled just now
                     yield self._completion(flight, output.outputs[0])
 
     def _submit(self, sampling: Sampling) -> None:
-        """Hands to the engine what it does not have yet (after a restart, everything unfinished)."""
-        for name, flight in self._flights.items():
-            if name not in self._submitted:
-                self._llm.llm_engine.add_request(
-                    name,
-                    {"type": "token", "prompt_token_ids": list(flight.request.prompt_ids)},
-                    self._sampling_params(sampling, flight.seed),
-                    lora_request=self._lora_request(),
-                )
-                self._submitted.add(name)
+        """Hands to the engine what it does not have yet."""
+        while self._unsent:
+            flight = self._flights[self._unsent[0]]
+            self._llm.llm_engine.add_request(
+                self._unsent[0],
+                {"type": "token", "prompt_token_ids": list(flight.request.prompt_ids)},
+                self._sampling_params(sampling, flight.seed),
+                lora_request=self._lora_request(),
+            )
+            self._unsent.popleft()
 
     def _step(self) -> list:
         engine = self._llm.llm_engine
@@ -229,19 +231,20 @@ class VllmBackend:
         return LoRARequest(f"adapter-{self._lora_id}", self._lora_id, str(self.adapter))
 
     def _abort(self, names: list[str]) -> None:
-        submitted = [name for name in names if name in self._submitted]
+        sent = sorted(set(names).difference(self._unsent))
         for name in names:
             del self._flights[name]
-        self._submitted.difference_update(names)
-        if submitted and self._llm is not None:
+        self._unsent = deque(name for name in self._unsent if name in self._flights)
+        if sent and self._llm is not None:
             with contextlib.suppress(self._dead_engine):
-                self._llm.llm_engine.abort_request(submitted)
+                self._llm.llm_engine.abort_request(sent)
 
     def _restart(self) -> None:
+        """A new engine that is to do all that the dead one left undone."""
         flights = dict(self._flights)
         self.close()
         self._start()
-        self._flights = flights
+        self._flights, self._unsent = flights, deque(flights)
 
     def _start(self) -> None:
         _set_environment(self.options)
@@ -250,7 +253,6 @@ class VllmBackend:
             from vllm import LLM
             from vllm.v1.engine.exceptions import EngineDeadError
         self._dead_engine = EngineDeadError
-        self._submitted: set[str] = set()
         options = self.options
         if not _on_cpu() and (problem := memory_problem(self.model.folder, self.context, options)):
             raise GenerationError(problem)

@@ -72,6 +72,11 @@ class ServerBackend:
             )
         if not options.server_urls:
             raise GenerationError("server_urls is empty; give the address of a running server")
+        self._lock = threading.Lock()
+        self._busy: Counter[str] = Counter()  # completions that each server in use is working on
+        self._open: dict[http.client.HTTPConnection, Hashable] = {}
+        self._call = _Call()
+        self._closed = False
         self.model, self.options = model, options
         self.tokenizer = load_tokenizer(model)
         self._servers = [url.rstrip("/").removesuffix("/v1") for url in options.server_urls]
@@ -82,11 +87,6 @@ class ServerBackend:
         if not limits:
             raise GenerationError("neither the servers nor the model state a context; set max_model_len")
         self.context = min(limits)
-        self._lock = threading.Lock()
-        self._busy: Counter[str] = Counter()  # completions that each server in use is working on
-        self._open: dict[http.client.HTTPConnection, Hashable] = {}
-        self._call = _Call()
-        self._closed = False
 
     @property
     def description(self) -> str:

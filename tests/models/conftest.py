@@ -18,7 +18,7 @@ def embedded_tokenizer(embedded):
     return load_tokenizer(embedded)
 
 
-def _save_random_llama(folder: Path, hidden: int = 32, layers: int = 2, vocabulary: int = 49152) -> Path:
+def _save_random_llama(folder: Path, hidden: int = 64, layers: int = 2, vocabulary: int = 49152) -> Path:
     """Saves a random Llama of the given shape into `folder` (float32); no tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -44,7 +44,7 @@ def _save_random_llama(folder: Path, hidden: int = 32, layers: int = 2, vocabula
 
 @pytest.fixture(scope="session")
 def save_random_llama():
-    """The function save_random_llama(folder, hidden=32, layers=2, vocabulary=49152)."""
+    """The function save_random_llama(folder, hidden=64, layers=2, vocabulary=49152)."""
     return _save_random_llama
 
 

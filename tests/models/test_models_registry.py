@@ -12,7 +12,7 @@ from arcnb.models.compatibility import AdapterError, adapter_rank
 from arcnb.models.registry import ModelError, load_tokenizer, resolve_adapter, resolve_model
 
 
-def make_adapter(folder, base: str, hidden: int = 32, layer: int = 1, rank: int = 4, **extra):
+def make_adapter(folder, base: str, hidden: int = 64, layer: int = 1, rank: int = 4, **extra):
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"peft_type": "LORA", "base_model_name_or_path": base, "r": rank}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
@@ -124,8 +124,8 @@ def test_shipped_adapter_if_any_fits_the_embedded_model(embedded):
 
 
 def test_adapter_of_another_width_is_refused(tmp_path, tiny):
-    with pytest.raises(AdapterError, match=r"shape \[4, 64\], the model needs \[r, 32\]"):
-        resolve_adapter(make_adapter(tmp_path / "a", "/gone", hidden=64), tiny)
+    with pytest.raises(AdapterError, match=r"shape \[4, 32\], the model needs \[r, 64\]"):
+        resolve_adapter(make_adapter(tmp_path / "a", "/gone", hidden=32), tiny)
 
 
 def test_adapter_of_a_deeper_model_is_refused(tmp_path, tiny):
@@ -134,8 +134,8 @@ def test_adapter_of_a_deeper_model_is_refused(tmp_path, tiny):
 
 
 def test_adapter_with_another_vocabulary_is_refused(tmp_path, tiny):
-    head = {"base_model.model.lm_head.weight": np.zeros((7, 32), np.float32)}
-    with pytest.raises(AdapterError, match=r"lm_head\.weight has shape \[7, 32\]"):
+    head = {"base_model.model.lm_head.weight": np.zeros((7, 64), np.float32)}
+    with pytest.raises(AdapterError, match=r"lm_head\.weight has shape \[7, 64\]"):
         resolve_adapter(make_adapter(tmp_path / "a", "/gone", **head), tiny)
 
 

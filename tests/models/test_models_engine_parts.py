@@ -1,0 +1,167 @@
+"""What surrounds an engine: the guard that outlives its parent, the log, the memory check beforehand."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from arcnb.models import gpu_memory
+from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
+from arcnb.models.engine_log import EngineLog
+from arcnb.models.generation import EngineOptions
+from arcnb.models.gpu_memory import GIB, Gpu, memory_problem, visible_gpus
+
+PARENT = f"""
+import os, subprocess, sys, time
+from arcnb.models.engine_guard import start_guard
+mark, guard = start_guard()
+engine = subprocess.Popen(["sleep", "300"], env={{**os.environ, "{MARK_VARIABLE}": mark}})
+print(mark, guard.pid, flush=True)
+time.sleep(300)
+"""
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    try:
+        state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]  # noqa: SIM115
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_engine_processes_die_with_their_parent_and_so_does_the_guard(sign):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    mark, guard = parent.stdout.readline().split()
+    assert len(marked_processes(mark)) == 1
+    parent.send_signal(sign)
+    parent.wait(20)
+    parent.stdout.close()
+    wait_until(lambda: not marked_processes(mark))
+    wait_until(lambda: not running(int(guard)))
+
+
+def test_guard_survives_the_killing_of_its_parents_process_group():
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    mark, _ = parent.stdout.readline().split()
+    os.killpg(parent.pid, signal.SIGINT)
+    parent.wait(20)
+    parent.stdout.close()
+    wait_until(lambda: not marked_processes(mark))
+
+
+def test_processes_of_others_are_spared():
+    mark, guard = start_guard()
+    bystander = subprocess.Popen(["sleep", "300"])
+    marked = subprocess.Popen(["sleep", "300"], env={MARK_VARIABLE: mark})
+    try:
+        wait_until(lambda: marked_processes(mark) == [marked.pid])
+        kill_marked(mark)
+        assert marked.wait(20) == -signal.SIGKILL
+        assert bystander.poll() is None
+    finally:
+        for process in (guard, bystander):
+            process.kill()
+            process.wait()
+
+
+def test_log_takes_the_output_of_child_processes_and_names_the_last_cause():
+    log = EngineLog()
+    text = (
+        "(EngineCore pid=7) ERROR 11-21 07:30:48 [core.py:1] ValueError: One request needs 16 GiB\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    with log.capture():
+        subprocess.run([sys.executable, "-c", f"import sys; sys.stderr.write({text!r})"], check=True)
+        os.system("echo to stdout")
+    assert log.last_error() == "ValueError: One request needs 16 GiB"
+    assert "to stdout" in log.text()
+    log.close()
+    assert log.last_error() == ""
+
+
+def test_log_gives_the_descriptors_back(capfd):
+    log = EngineLog()
+    with contextlib.suppress(KeyError), log.capture():
+        os.system("echo inside")
+        raise KeyError
+    os.system("echo outside")
+    assert capfd.readouterr().out == "outside\n"
+    log.close()
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    """A machine with one GPU of 140 GiB, all free, whatever this one has; the function sets what is free."""
+
+    def set_free(free_gib: float) -> None:
+        gpu = Gpu(0, "GPU-0", 140 * GIB, int(free_gib * GIB))
+        monkeypatch.setattr(gpu_memory, "visible_gpus", lambda visible=None: [gpu])
+
+    set_free(140)
+    return set_free
+
+
+def test_no_problem_where_there_is_room(tiny, h200):
+    assert memory_problem(tiny.folder, 256, EngineOptions()) is None
+
+
+def test_gpu_in_use_says_how_far_to_lower_the_share(tiny, h200):
+    h200(77)
+    problem = memory_problem(tiny.folder, 256, EngineOptions(gpu_memory_utilization=0.9))
+    assert "asks for 126.0 of 140.0 GiB" in problem
+    assert problem.endswith("lower it to 0.55")
+    assert memory_problem(tiny.folder, 256, EngineOptions(gpu_memory_utilization=0.55)) is None
+
+
+def test_long_context_says_how_far_to_lower_it(tiny, h200, monkeypatch):
+    monkeypatch.setattr(gpu_memory, "cache_bytes_per_token", lambda model: GIB >> 10)
+    problem = memory_problem(tiny.folder, 200_000, EngineOptions(gpu_memory_utilization=0.5))
+    limit = int(problem.rsplit(" ", 1)[1])
+    assert "lower max_model_len" in problem
+    assert memory_problem(tiny.folder, limit, EngineOptions(gpu_memory_utilization=0.5)) is None
+
+
+def test_heavy_weights_say_what_helps(tiny, h200, monkeypatch):
+    monkeypatch.setattr(gpu_memory, "weight_bytes", lambda model: 60 * GIB)
+    assert "raise it to 0.48" in memory_problem(tiny.folder, 256, EngineOptions(gpu_memory_utilization=0.3))
+    monkeypatch.setattr(gpu_memory, "weight_bytes", lambda model: 150 * GIB)
+    assert "use load_in_4bit" in memory_problem(tiny.folder, 256, EngineOptions())
+    assert memory_problem(tiny.folder, 256, EngineOptions(load_in_4bit=True)) is None
+
+
+def test_cache_of_the_embedded_model(embedded):
+    # keys and values, 2 bytes, 30 layers, 3 heads of 64
+    assert gpu_memory.cache_bytes_per_token(embedded.folder) == 2 * 2 * 30 * 3 * 64
+
+
+def test_visible_gpus_selects_and_orders(monkeypatch):
+    table = "0, GPU-aa, 1000, 900\n1, GPU-bb, 1000, 800\n"
+    answer = subprocess.CompletedProcess([], 0, stdout=table)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: answer)
+    assert [gpu.index for gpu in visible_gpus()] == [0, 1]
+    assert [gpu.index for gpu in visible_gpus("1,0")] == [1, 0]
+    assert [gpu.free >> 20 for gpu in visible_gpus("GPU-bb")] == [800]
+    assert visible_gpus("") == []
+
+
+def test_no_gpu_is_no_problem(monkeypatch, tiny):
+    def missing(*args, **kwargs):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    assert visible_gpus() == []
+    assert memory_problem(tiny.folder, 256, EngineOptions()) is None

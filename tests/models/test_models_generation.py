@@ -1,0 +1,409 @@
+"""One contract for every backend: the same promises asked of vLLM, of servers and of transformers.
+
+The vLLM engine is started once for all its tests (about 30 s on two cores).
+"""
+
+import itertools
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models import generation
+from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
+from arcnb.models.registry import ModelError
+
+vllm_missing = generation.importlib.util.find_spec("vllm") is None
+NAMES = [
+    "transformers",
+    "server",
+    pytest.param("vllm", marks=pytest.mark.skipif(vllm_missing, reason="no vllm")),
+]
+
+
+@pytest.fixture(scope="module")
+def make_server(embedded_tokenizer):
+    from importlib.util import module_from_spec, spec_from_file_location
+    from pathlib import Path
+
+    spec = spec_from_file_location("completion_server", Path(__file__).parent / "completion_server.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    servers = []
+
+    def make(**settings):
+        servers.append(module.CompletionServer(embedded_tokenizer, **settings))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def backend(request, tiny, make_server):
+    options = EngineOptions(max_num_seqs=8, dtype="float32", max_lora_rank=8, cpu_kv_cache_gb=1)
+    if request.param == "server":
+        options = EngineOptions(server_urls=(make_server().url,), server_concurrency=8)
+    with open_backend(request.param, tiny, options=options, announce=lambda line: None) as backend:
+        yield backend
+
+
+def prompts(n, length=20):
+    rng = np.random.default_rng(0)
+    return [rng.integers(100, 5000, length + i).tolist() for i in range(n)]
+
+
+def collect(backend, requests, sampling):
+    """All completions by (key, index)."""
+    completions = list(backend.generate(requests, sampling))
+    found = {(c.key, c.index): c for c in completions}
+    assert len(found) == len(completions), "a completion came twice"
+    return found
+
+
+def test_every_completion_comes_once_and_complete(backend):
+    requests = [Request(ids, n=1 + i % 4, seed=i, key=("task", i)) for i, ids in enumerate(prompts(7))]
+    found = collect(backend, iter(requests), Sampling(max_tokens=12))
+    assert set(found) == {(r.key, i) for r in requests for i in range(r.n)}
+    for request in requests:
+        for i in range(request.n):
+            c = found[request.key, i]
+            assert c.n_prompt_tokens == len(request.prompt_ids)
+            assert c.seed == derive_seed(request.seed, i)
+            assert c.finish_reason in ("stop", "length")
+            assert 1 <= len(c.token_ids) <= 12
+            assert (c.finish_reason == "length") == (len(c.token_ids) == 12) or c.token_ids[-1] == 2
+            assert c.text == backend.tokenizer.decode(c.token_ids, skip_special_tokens=True)
+            assert c.logprob is None
+
+
+def test_same_requests_same_completions_other_seed_others(backend):
+    requests = [Request(ids, n=3, seed=1, key=i) for i, ids in enumerate(prompts(3))]
+    sampling = Sampling(max_tokens=10)
+    first, again = collect(backend, requests, sampling), collect(backend, requests, sampling)
+    assert {k: tuple(c.token_ids) for k, c in first.items()} == {
+        k: tuple(c.token_ids) for k, c in again.items()
+    }
+    others = collect(backend, [Request(r.prompt_ids, 3, 2, r.key) for r in requests], sampling)
+    assert all(tuple(first[k].token_ids) != tuple(others[k].token_ids) for k in first)
+    for key in range(3):
+        assert len({tuple(first[key, i].token_ids) for i in range(3)}) == 3, "completions of one prompt repeat"
+
+
+def test_request_that_does_not_fit_is_answered_skipped_and_never_cut(backend):
+    context = backend.context
+    assert context == 256
+    requests = [Request([5] * (context - 9), n=2, key="long"), Request([5] * (context - 10), n=1, key="fits")]
+    found = collect(backend, requests, Sampling(max_tokens=10))
+    assert [found["long", i].finish_reason for i in (0, 1)] == ["skipped", "skipped"]
+    assert (found["long", 1].text, len(found["long", 1].token_ids)) == ("", 0)
+    assert found["fits", 0].finish_reason in ("stop", "length")
+
+
+def test_logprob_is_that_of_the_plain_policy(backend):
+    request = [Request(prompts(1)[0], n=2, key=0)]
+    for c in backend.generate(request, Sampling(max_tokens=6, logprob=True, temperature=0.7)):
+        assert math.isfinite(c.logprob)
+        assert c.logprob < 0
+    if backend.name == "server":  # made-up figures there
+        return
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    net = AutoModelForCausalLM.from_pretrained(backend.model.path)
+    for c in backend.generate(request, Sampling(max_tokens=6, logprob=True, temperature=0.7, top_k=50)):
+        ids = torch.tensor([[*request[0].prompt_ids, *c.token_ids]])
+        with torch.no_grad():
+            logprobs = net(ids).logits[0].log_softmax(-1)
+        n = len(request[0].prompt_ids)
+        expected = sum(logprobs[n - 1 + i, token].item() for i, token in enumerate(c.token_ids))
+        assert c.logprob == pytest.approx(expected, abs=1e-2)
+
+
+def test_requests_are_taken_only_as_there_is_room_and_completions_come_early(backend):
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        for i in itertools.count():
+            taken += 1
+            yield Request([100 + i % 50] * 10, n=1, seed=i, key=i)
+
+    completions = list(itertools.islice(backend.generate(endless(), Sampling(max_tokens=4)), 5))
+    assert len(completions) == 5
+    assert taken <= 5 + 8 + 16
+
+
+def test_leaving_early_leaves_the_backend_usable(backend):
+    requests = [Request(ids, n=4, seed=i, key=("left", i)) for i, ids in enumerate(prompts(6))]
+    for _ in backend.generate(requests, Sampling(max_tokens=8)):
+        break
+    found = collect(backend, [Request(prompts(1)[0], n=2, key="next")], Sampling(max_tokens=8))
+    assert set(found) == {("next", 0), ("next", 1)}
+
+
+def test_cancelled_key_sends_nothing_more(backend):
+    requests = [Request(ids, n=6, seed=i, key=i % 2) for i, ids in enumerate(prompts(8))]
+    seen = []
+    for c in backend.generate(requests, Sampling(max_tokens=20)):
+        seen.append(c.key)
+        if len(seen) == 1:
+            backend.cancel(1 - c.key)
+    assert set(seen) == {seen[0]}
+    assert len(seen) == 24
+
+
+def test_greedy_completions_agree(backend):
+    requests = [Request(prompts(1)[0], n=3, key=0)]
+    texts = {c.text for c in backend.generate(requests, Sampling(temperature=0, max_tokens=8))}
+    assert len(texts) == 1
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory, tiny):
+    """A LoRA adapter of rank 4 for the tiny model that changes a lot."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        config = LoraConfig(
+            r=4, lora_alpha=64, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False
+        )
+        net = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny.path), config)
+        for name, weight in net.named_parameters():
+            if "lora_" in name:
+                weight.data.normal_(0, 0.3)
+    folder = tmp_path_factory.mktemp("adapters") / "strong"
+    net.save_pretrained(folder)
+    return folder
+
+
+def test_adapter_goes_on_and_off(backend, adapter):
+    if backend.name == "server":
+        with pytest.raises(GenerationError, match="server_model"):
+            backend.use_adapter(adapter)
+        return
+    requests = [Request(ids, key=i) for i, ids in enumerate(prompts(3))]
+    sampling = Sampling(temperature=0, max_tokens=8)
+
+    def texts():
+        return {k: tuple(c.token_ids) for k, c in collect(backend, requests, sampling).items()}
+
+    plain = texts()
+    backend.use_adapter(adapter)
+    adapted = texts()
+    assert str(adapter) in backend.description
+    backend.use_adapter(None)
+    assert texts() == plain
+    assert adapted != plain
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    net = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(backend.model.path), adapter)
+    for (key, _), ids in adapted.items():
+        assert ids == greedy(net, requests[key].prompt_ids, 8)
+
+
+def greedy(net, prompt_ids, n):
+    """The library's own greedy completion."""
+    import torch
+
+    ids = torch.tensor([prompt_ids])
+    out = net.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, pad_token_id=0
+    )
+    return tuple(out[0, len(prompt_ids) :].tolist())
+
+
+def test_prompts_of_different_lengths_do_not_disturb_each_other(backend):
+    if backend.name == "server":
+        pytest.skip("made-up tokens")
+    from transformers import AutoModelForCausalLM
+
+    net = AutoModelForCausalLM.from_pretrained(backend.model.path)
+    lists = [ids[: 3 + 6 * i] for i, ids in enumerate(prompts(4, length=40))]
+    found = collect(
+        backend, [Request(ids, key=i) for i, ids in enumerate(lists)], Sampling(temperature=0, max_tokens=10)
+    )
+    for i, ids in enumerate(lists):
+        assert tuple(found[i, 0].token_ids) == greedy(net, ids, 10)
+
+
+def test_stop_texts_end_a_completion_and_are_left_out(backend):
+    if backend.name == "server":
+        pytest.skip("the server's part")
+    request = Request(prompts(1)[0], seed=3, key=0)
+    (whole,) = backend.generate([request], Sampling(max_tokens=30))
+    stop = whole.text[5:9]
+    (cut,) = backend.generate([request], Sampling(max_tokens=30, stop=(stop,)))
+    assert cut.finish_reason == "stop"
+    assert cut.text == whole.text.split(stop)[0]
+
+
+def test_an_engine_that_dies_is_restarted_once(backend):
+    """Last of the vllm tests: it costs a second start."""
+    if backend.name != "vllm":
+        pytest.skip("no engine process")
+    from arcnb.models.engine_guard import marked_processes
+
+    requests = [Request(ids, n=4, seed=i, key=i) for i, ids in enumerate(prompts(6))]
+    stream = backend.generate(requests, Sampling(max_tokens=100))
+    found = [next(stream)]
+    for pid in marked_processes(backend._mark):
+        os.kill(pid, signal.SIGKILL)
+    found += list(stream)
+    assert sorted((c.key, c.index) for c in found) == [(k, i) for k in range(6) for i in range(4)]
+
+
+def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
+    if backend.name == "vllm":
+        from arcnb.models.engine_guard import marked_processes
+
+        backend.close()
+        assert not marked_processes(backend._mark)
+    else:
+        backend.close()
+    backend.close()
+    with pytest.raises(GenerationError, match="closed"):
+        list(backend.generate([Request([1, 2, 3])], Sampling()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"temperature": -1}, "temperature is -1"),
+        ({"top_p": 0}, "top_p is 0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"min_p": 2}, "min_p is 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"stop": "```"}, "must be a tuple"),
+    ],
+)
+def test_impossible_sampling_is_refused_by_name(settings, sentence):
+    with pytest.raises(GenerationError, match=sentence):
+        Sampling(**settings)
+
+
+def test_impossible_requests_are_refused_with_their_key():
+    with pytest.raises(GenerationError, match=r"request 'a': n is 0"):
+        Request([1], n=0, key="a")
+    with pytest.raises(GenerationError, match=r"request 'a': the prompt is empty"):
+        Request([], key="a")
+
+
+def test_unknown_backend_and_missing_model_are_refused():
+    with pytest.raises(GenerationError, match="known are auto, vllm, server, transformers"):
+        open_backend("llama.cpp")
+    with pytest.raises(ModelError):
+        open_backend("transformers", "no/such/folder")
+
+
+def test_context_beyond_the_model_is_refused(tiny):
+    with pytest.raises(GenerationError, match=r"max_model_len is 999, but model .* was built for 256"):
+        open_backend("transformers", tiny, options=EngineOptions(max_model_len=999))
+
+
+def test_auto_falls_back_and_says_so(tiny, monkeypatch):
+    monkeypatch.setattr(generation.importlib.util, "find_spec", lambda name: None)
+    lines = []
+    with open_backend("auto", tiny, announce=lines.append) as backend:
+        assert backend.name == "transformers"
+    assert lines[0].startswith("transformers ")
+
+
+def test_four_bit_needs_a_gpu(tiny):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(GenerationError, match="load_in_4bit needs a GPU"):
+        open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True))
+
+
+def open_server(tiny, *servers, **settings):
+    options = EngineOptions(server_urls=tuple(s.url for s in servers), **settings)
+    return open_backend("server", tiny, options=options, announce=lambda line: None)
+
+
+def test_server_gets_token_ids_and_the_sampling(make_server, tiny):
+    server = make_server()
+    sampling = Sampling(0.7, 0.9, 40, 0.05, 1.1, 5, ("END",), True)
+    with open_server(tiny, server) as backend:
+        (completion,) = backend.generate([Request([7, 8, 9], seed=4, key="k")], sampling)
+    (question,) = server.questions
+    assert question["prompt"] == [7, 8, 9]
+    assert question["model"] == "tiny"
+    assert question["seed"] == derive_seed(4, 0)
+    sent = [
+        question[k]
+        for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop")
+    ]
+    assert sent == [0.7, 0.9, 40, 0.05, 1.1, 5, ["END"]]
+    assert completion.logprob == -2.5
+
+
+def test_completions_of_one_prompt_go_to_one_server(make_server, tiny):
+    servers = [make_server(), make_server()]
+    with open_server(tiny, *servers) as backend:
+        list(backend.generate([Request([i + 9] * 5, n=4, key=i) for i in range(8)], Sampling(max_tokens=2)))
+    shares = [{tuple(q["prompt"]) for q in server.questions} for server in servers]
+    assert not shares[0] & shares[1]
+    assert all(shares)
+
+
+def test_a_server_that_fails_is_replaced_and_nothing_is_lost(make_server, tiny):
+    broken, sound = make_server(), make_server()
+    with open_server(tiny, broken, sound) as backend:
+        broken.fail = True
+        found = collect(backend, [Request([9] * 5, n=3, key=i) for i in range(6)], Sampling(max_tokens=2))
+        assert len(found) == 18
+        sound.fail = True
+        with pytest.raises(GenerationError, match="no server is left"):
+            list(backend.generate([Request([9] * 5, n=3, key=0)], Sampling(max_tokens=2)))
+
+
+def test_a_request_that_the_server_refuses_is_not_repeated(make_server, tiny):
+    server = make_server()
+    with open_server(tiny, server) as backend, pytest.raises(GenerationError, match="not that temperature"):
+        list(backend.generate([Request([9] * 5, key=0)], Sampling(temperature=1.25, max_tokens=2)))
+    assert len(server.questions) == 1
+
+
+def test_leaving_early_does_not_wait_for_slow_servers(make_server, tiny):
+    import time
+
+    server = make_server()
+    with open_server(tiny, server, server_concurrency=4) as backend:
+        stream = backend.generate(
+            [Request([9] * 5, n=1, seed=i, key=i) for i in range(9)], Sampling(max_tokens=2)
+        )
+        next(stream)
+        server.delay = 60
+        start = time.monotonic()
+        stream.close()
+        assert time.monotonic() - start < 10
+
+
+def test_server_without_token_ids_still_counts_tokens(make_server, tiny):
+    with open_server(tiny, make_server(token_ids=False)) as backend:
+        (completion,) = backend.generate([Request([9] * 5)], Sampling(max_tokens=6))
+    assert len(completion.token_ids) > 0
+
+
+def test_absent_server_and_wrong_model_name_are_one_sentence(make_server, tiny):
+    with pytest.raises(
+        GenerationError, match=r"127\.0\.0\.1:1 gives no answer.*is a vllm server running there"
+    ):
+        open_backend("server", tiny, options=EngineOptions(server_urls=("http://127.0.0.1:1",)))
+    with pytest.raises(GenerationError, match="does not serve 'big'; it serves tiny, other"):
+        open_server(tiny, make_server(), server_model="big")
+    with open_server(tiny, make_server(), server_model="other") as backend:
+        assert backend.context == 99
