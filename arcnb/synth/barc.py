@@ -22,6 +22,7 @@ import numpy as np
 from arcnb.arc.grids import GridError, as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks import Pair, Task
+from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.splits import draw_n_train
@@ -40,7 +41,7 @@ def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None
 
     Rejections counted in `report`: `few examples` (fewer than 3 valid, different ones), `too large`,
     `identity`, `duplicate` (same grids as an earlier task), `unreadable` (no object with `examples`).
-    A program that does not parse is left out, and its task kept without one.
+    A program that does not parse is left out, its task kept and counted in `programs_dropped`.
     BarcError for a file of another kind, or when its first row has no `examples`.
     """
     path, report = Path(path), TaskReport() if report is None else report
@@ -58,6 +59,7 @@ def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None
             report.reject(reason, path.name)
             continue
         fingerprints.add(task.fingerprint)
+        report.programs_dropped += task.program is None and _has_code(row)
         yield task
 
 
@@ -101,6 +103,12 @@ def _draw(pairs: list[Pair], rng: np.random.Generator) -> list[Pair] | None:
     return None
 
 
+def _has_code(row: Mapping) -> bool:
+    return bool(row.get("source")) or any(
+        "```" in message["content"] for message in row.get("messages") or ()
+    )
+
+
 def _program(row: Mapping) -> str | None:
     """A program that defines `transform`, or None."""
     source = row.get("source")
@@ -109,7 +117,9 @@ def _program(row: Mapping) -> str | None:
     messages = row.get("messages")
     if messages is not None and len(messages):
         answers = [message["content"] for message in messages if message.get("role") == "assistant"]
-        return extract_program(answers[-1]).program if answers else None
+        program = extract_program(answers[-1]).program if answers else None
+        broken = program is None or {"syntax", "entry"} & {hint.rule for hint in static_checks(program)}
+        return None if broken else program
     return None
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 class TaskReport:
     """Counts of tasks: accepted, rejected by reason, both by origin (generator or source).
 
-    lines_removed: statements without effect that were taken out of accepted programs' candidates.
+    lines_removed: statements without effect that were taken out of programs. programs_dropped: tasks that
+    were taken without their program, because it does not parse or defines no `transform`.
     """
 
     accepted: int = 0
     lines_removed: int = 0
+    programs_dropped: int = 0
     rejected: Counter = field(default_factory=Counter)
     accepted_by: Counter = field(default_factory=Counter)
     rejected_by: Counter = field(default_factory=Counter)
@@ -39,7 +41,8 @@ class TaskReport:
 
     def rows(self) -> list[tuple[str, int]]:
         """(outcome, tasks): accepted first, then the reasons by falling count."""
-        return [("accepted", self.accepted), *self.rejected.most_common()]
+        dropped = [("accepted, program dropped", self.programs_dropped)] if self.programs_dropped else []
+        return [("accepted", self.accepted), *dropped, *self.rejected.most_common()]
 
     def __repr__(self) -> str:
         return f"<TaskReport of {self.seen:,}: " + ", ".join(f"{name} {n:,}" for name, n in self.rows()) + ">"

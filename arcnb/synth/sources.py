@@ -7,7 +7,7 @@
     dsl/held_out                the held-out families alone
     dsl/<family>, <generator>   one family or generator
     composed                    the composer alone
-    barc:<path>                 BARC-style rows of JSONL or Parquet
+    barc:<path>, <path>.jsonl   BARC-style rows of JSONL or Parquet
 
 Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task` and an entry in
 `SOURCES`.
@@ -200,6 +200,8 @@ def _find(source: str) -> tuple[Source, str]:
         return _dsl, source
     if kind == "dsl" and (argument in ("", "held_out", *GENERATORS) or argument in _families()):
         return _dsl, argument
+    if ".jsonl" in Path(source).suffixes and Path(source).exists():
+        return _barc, source
     if source in tasksets.SOURCES or Path(source).exists():
         return _task_set, source
     known = [

@@ -136,6 +136,16 @@ def test_integral_floats_are_colors_and_fractions_are_not(tmp_path):
     assert list(barc_tasks(write(tmp_path / "b.jsonl", [{"examples": floats}]))) == []
 
 
+def test_programs_that_do_not_parse_are_dropped_and_counted(tmp_path):
+    broken = [{"role": "assistant", "content": "```python\ndef transform(grid:\n```"}]
+    rows = [{"examples": flips(4), "source": "def main(:"}, {"examples": flips(5), "messages": broken}]
+    report = TaskReport()
+    tasks = list(build_tasks(write(tmp_path / "a.jsonl", rows), report=report))
+    assert [task.program for task in tasks] == [None, None]
+    assert report.programs_dropped == 2
+    assert ("accepted, program dropped", 2) in report.rows()
+
+
 def test_scripts_that_do_not_parse_have_no_program():
     assert transform_of_source("def main(:") is None
     assert transform_of_source("x = 1") is None
