@@ -167,7 +167,7 @@ _OP = opcode.opmap
 _KNOWN_VERSION = sys.version_info[:2] in ((3, 11), (3, 12))  # whose opcodes were studied
 _FORBIDDEN = ("STORE_ATTR", "DELETE_ATTR", "LOAD_BUILD_CLASS", "MATCH_CLASS", "LOAD_SUPER_ATTR")
 _PERMITTED = bytes(code for code in range(256) if code not in {_OP.get(name) for name in _FORBIDDEN})
-_NAMED = frozenset(opcode.hasname)
+_NAMED = frozenset(op for op in opcode.hasname if op < 256)  # 3.12 lists pseudo-operations as well
 # The name's index is the argument shifted by flags: LOAD_GLOBAL since 3.11, LOAD_ATTR since 3.12.
 _SHIFT = {_OP["LOAD_GLOBAL"]: 1} | ({_OP["LOAD_ATTR"]: 1} if sys.version_info >= (3, 12) else {})
 _EXTENDED, _IMPORT, _IMPORT_FROM = _OP["EXTENDED_ARG"], _OP["IMPORT_NAME"], _OP["IMPORT_FROM"]
