@@ -114,6 +114,21 @@ def histogram(
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 
+def correlation(table: "pd.DataFrame", title: str = "Used together", most: int = 30) -> "Figure":
+    """A square table of correlations (-1..1) as colors, for its first `most` names."""
+    names = list(table.columns[:most])
+    figure, (axes,) = _figure()
+    side = max(3.6, 0.24 * len(names) + 1.6)
+    figure.set_size_inches(side + 0.8, side)
+    image = axes.imshow(table.loc[names, names], vmin=-1, vmax=1, cmap="PuOr", interpolation="nearest")
+    _finish(figure, axes, title, "", "")
+    axes.grid(False)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    figure.colorbar(image, ax=axes, shrink=0.6)
+    return figure
+
+
 def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Write .svg (the same bytes for the same data) or .png."""
     from arcnb.lab.manifest import write_whole
@@ -139,6 +154,13 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
             with rc_context({"svg.fonttype": "none", "svg.hashsalt": "arcnb"}):
                 self.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
             return buffer.getvalue()
+
+        def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+            """For JupyterLab, which shows no SVG of a notebook that it does not trust: 160 dpi, at normal
+            size."""
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", transparent=True, dpi=160)
+            return buffer.getvalue(), {"width": round(100 * self.get_figwidth())}
 
     columns = min(2, n_panels)
     rows = -(-n_panels // columns)

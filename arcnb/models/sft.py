@@ -60,6 +60,12 @@ class SftRows:
     too_long: dict[str, int] = field(default_factory=dict)
     n_without_program: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"{len(self.dataset):,} rows of {sum(self.dataset['length']):,} tokens; left out: rows of "
+            f"{len(self.too_long)} tasks as too long, {self.n_without_program} tasks without a program"
+        )
+
 
 @dataclass(frozen=True)
 class RowBuilder:
@@ -135,6 +141,14 @@ class SftReport:
     steps: int
     seconds: float
     history: list[dict]
+
+    def outcome(self) -> dict:
+        """Plain values for the run's manifest."""
+        last = {
+            name: [row[name] for row in self.history if name in row][-1:] for name in ("loss", "eval_loss")
+        }
+        losses = {name: values[0] for name, values in last.items() if values}
+        return {"steps": self.steps, "seconds": self.seconds, **losses}
 
 
 def train_sft(

@@ -5,10 +5,15 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import TaskSet
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import PromptFormat
+from arcnb.programs.executor import Executor
+from arcnb.search.inference import RoundPlan, predict
 
 _RANKING = [
     "train_is_correct",
@@ -31,6 +36,17 @@ def best_predictions(predictions: PredictionSet, n: int) -> list[Prediction]:
     keys = list(zip(ranked["task_id"], ranked["round"], ranked["index"], ranked["turn"], strict=True))
     found = {row.key: row for row in predictions.iter_predictions(task_ids=set(ranked["task_id"]))}
     return [found[key] for key in keys]
+
+
+def sample_tasks(
+    tasks: TaskSet, engine, folder: Path, executor: Executor, prompt_format: PromptFormat, seed: int
+) -> PredictionSet:
+    """Four unaugmented predictions of each task, to see what a model writes; the set is left in folder."""
+    predictions = PredictionSet(folder)
+    plan = RoundPlan(4, 4, seed, augment="none")
+    sampling = Sampling(max_tokens=min(512, engine.context // 2))
+    predict(list(tasks), engine, predictions, executor, plan, prompt_format, sampling)
+    return predictions
 
 
 @dataclass(frozen=True)
