@@ -135,6 +135,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
         pass  # the manifest tells it better
     except RunError as error:
         _say(error, 1)
+    notebooks.sign(current.copy_path)
     _export(current)
     print(current.path)
     manifest = read_manifest(current.path)

@@ -1,5 +1,6 @@
 """Finding and reading notebooks: `03`, `03_inference` or a path."""
 
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,21 @@ def read_notebook(path: Path) -> Any:
     if language != "python":
         raise NotebookError(f"{path} is a notebook in {language}; arcnb runs Python notebooks")
     return notebook
+
+
+def sign(path: Path) -> None:
+    """Tell this user's JupyterLab that the notebook's outputs are their own doing.
+
+    JupyterLab keeps SVG and most HTML of an unknown notebook to itself: grids would appear as their hover
+    texts. Without a home to keep signatures in, that stays so.
+    """
+    import sqlite3
+
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
+    with contextlib.suppress(OSError, ValueError, sqlite3.Error, nbformat.ValidationError):
+        NotebookNotary().sign(nbformat.read(path, as_version=4))
 
 
 def notebook_record(path: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ PARAMETERS = "n = 3  # how many\nseconds = 0.0  # wait per item\nlabel = 'x'  # 
 def runs_root(tmp_path, monkeypatch) -> Path:
     root = tmp_path / "runs"
     monkeypatch.setenv("ARCNB_RUNS", str(root))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))  # signatures of executed notebooks
     monkeypatch.delenv("ARCNB_RUN_DIR", raising=False)
     return root
 

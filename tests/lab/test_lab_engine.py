@@ -14,6 +14,7 @@ import nbformat
 import papermill
 import pytest
 from conftest import process_exists, statuses, wait_for
+from nbformat.sign import NotebookNotary
 from papermill.exceptions import PapermillExecutionError
 
 from arcnb.lab import cli, execution
@@ -66,6 +67,10 @@ def test_a_finished_run_is_done(notebook, capsys):
     assert run.page_path.is_file()
     assert read_heartbeat(run.path) is None
     assert not list(run.path.glob(".*")), "temporary files stay behind"
+    copy = nbformat.read(run.copy_path, as_version=4)
+    assert NotebookNotary().check_signature(copy), "JupyterLab would hide the grids"
+    copy.cells[0].source += "changed"
+    assert not NotebookNotary().check_signature(copy)
 
 
 def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):

@@ -67,6 +67,15 @@ def test_the_same_data_gives_the_same_picture(curve, tmp_path):
     assert plots.save_figure(plots.pass_at_k(curve), tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_a_notebook_gets_svg_and_png(curve):
+    from IPython.core.formatters import DisplayFormatter
+
+    data, metadata = DisplayFormatter().format(plots.pass_at_k(curve))
+    assert data["image/svg+xml"].startswith("<?xml")
+    assert data["image/png"][:4] == b"\x89PNG"
+    assert metadata["image/png"] == {"width": 640}
+
+
 def test_no_display_and_no_pyplot_is_needed():
     script = (
         "import sys; from arcnb.lab import plots; f = plots.histogram([1, 2], 'a', 'b'); f._repr_svg_();"
