@@ -1,102 +1,138 @@
-"""Which functions and attributes of a grid library programs use, and which occur together.
+"""Which names of a library programs use, how often, and which ones together.
 
-Read off the syntax tree: a name counts when the program refers to it, not when a comment or a longer name
-contains it. `library` is the name programs import: "dsl", "rearc_dsl" or "common".
+    counts = usage_counts(programs, "common")   # a row a program, a column a name
+    usage_table(counts)                         # uses, programs, share of programs
+    usage_correlation(counts)                   # which names appear in the same programs
+
+Read off the syntax trees: functions and constants (`crop`, `Color`), attributes of the library's classes
+(`Color.RED`; `.area` on any value, when arrays have no attribute of that name). Names that a program binds
+itself are its own. Comments and strings do not count.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import typing
 from collections import Counter
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.programs.syntax import ProgramSyntaxError, bound_names, imports_of, parse_program
+
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
 LIBRARIES = {
+    "common": "arcnb.programs.barc",
     "dsl": "arcnb.programs.dsl",
     "rearc_dsl": "arcnb.programs.rearc_dsl",
-    "common": "arcnb.programs.barc",
 }
+PREDEFINED = "common"  # its names are there without an import
 
 
-def used_names(program: str, library: str = "dsl") -> Counter[str]:
-    """How often the program refers to each public name of `library`, and to each attribute of its classes.
-
-    Attributes are written with a dot, `.area`. SyntaxError for a program that does not parse; ValueError for
-    an unknown library.
-    """
-    names, attributes = _library_names(library)
-    found: Counter[str] = Counter()
-    for node in ast.walk(ast.parse(program)):
-        if isinstance(node, ast.Name) and node.id in names:
-            found[node.id] += 1
-        elif isinstance(node, ast.Attribute) and node.attr in attributes:
-            found[f".{node.attr}"] += 1
-    return found
+class UsageError(ValueError):
+    """An unknown library."""
 
 
-def usage_table(programs: Iterable[str], library: str = "dsl") -> pd.DataFrame:
-    """One row a name, the most used first: `programs` that use it, their `share`, `uses` in all.
-
-    Names that no program uses are listed with zeros.
-    """
-    import pandas as pd
-
-    counts = [used_names(program, library) for program in programs]
-    names, attributes = _library_names(library)
-    every = [*names, *(f".{attribute}" for attribute in attributes)]
-    in_programs = Counter(name for count in counts for name in count)
-    uses = sum(counts, Counter())
-    rows = [(name, in_programs[name], in_programs[name] / max(len(counts), 1), uses[name]) for name in every]
-    frame = pd.DataFrame(rows, columns=["name", "programs", "share", "uses"])
-    return frame.sort_values(["programs", "name"], ascending=[False, True], ignore_index=True)
-
-
-def cooccurrence(programs: Iterable[str], library: str = "dsl", most: int = 30) -> pd.DataFrame:
-    """Correlation (-1..1) between "the program uses a" and "uses b" for the `most` used names.
-
-    Names that every program uses, or none, have no correlation and are left out.
-    """
-    import pandas as pd
-
-    counts = [used_names(program, library) for program in programs]
-    in_programs = Counter(name for count in counts for name in count)
-    names = [name for name, n in in_programs.items() if n < len(counts)]
-    names = sorted(names, key=lambda name: (-in_programs[name], name))[:most]
-    used = np.array([[name in count for name in names] for count in counts], dtype=float)
-    correlation = np.atleast_2d(np.corrcoef(used, rowvar=False)) if names else np.zeros((0, 0))
-    return pd.DataFrame(correlation, index=names, columns=names)
-
-
-def draw_cooccurrence(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """The table of `cooccurrence` as a picture: blue for together, red for apart."""
-    import matplotlib.pyplot as plt
-
-    if ax is None:
-        side = 2 + 0.25 * len(frame)
-        _, ax = plt.subplots(figsize=(side, side))
-    image = ax.imshow(frame, cmap="RdBu", vmin=-1, vmax=1)
-    ax.set_xticks(range(len(frame)), frame.columns, rotation=90)
-    ax.set_yticks(range(len(frame)), frame.index)
-    ax.figure.colorbar(image, ax=ax, label="correlation", shrink=0.7)
-    return ax
-
-
-@lru_cache(maxsize=8)
-def _library_names(library: str) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Public names, and the public attributes of the classes among them."""
+@cache
+def library_names(library: str) -> tuple[str, ...]:
+    """What can be counted for a library, sorted: `name`, `Class.NAME` of class constants, `.attribute`."""
     if library not in LIBRARIES:
-        raise ValueError(f"no grid library {library!r}; there are {', '.join(LIBRARIES)}")
+        raise UsageError(
+            f"library {library!r} is not one that programs import; there are {', '.join(LIBRARIES)}"
+        )
     module = importlib.import_module(LIBRARIES[library])
-    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-    classes = [getattr(module, name) for name in names if isinstance(getattr(module, name), type)]
-    own = [cls for cls in classes if not issubclass(cls, BaseException)]
-    attributes = {name for cls in own for name in (*vars(cls), *getattr(cls, "__annotations__", ()))}
-    return tuple(names), frozenset(name for name in attributes if not name.startswith("_"))
+    names = set()
+    for name in module.__all__:
+        value = getattr(module, name)
+        if isinstance(value, ModuleType) or name in typing.__all__:
+            continue  # np, random, List: there for convenience
+        names.add(name)
+        if isinstance(value, type):
+            own = [member for member in vars(value) if not member.startswith("_")]
+            own += [member for member in getattr(value, "__annotations__", {}) if member not in own]
+            constants = {member for member in own if member.isupper()}
+            names |= {f"{name}.{member}" for member in constants}
+            names |= {f".{member}" for member in own if member not in constants and not _ambiguous(member)}
+    return tuple(sorted(names))
+
+
+def program_usage(program: str, library: str) -> Counter[str]:
+    """Uses of each name in one program: calls, and mentions such as a function passed to another.
+
+    ProgramSyntaxError when it does not parse.
+    """
+    nodes = list(ast.walk(parse_program(program)))
+    countable = set(library_names(library))
+    imports = [found for found in imports_of(nodes) if found.module == library]
+    modules = {found.bound for found in imports if found.name is None}
+    renamed = {found.bound: found.name for found in imports if found.name not in (None, "*")}
+    own = bound_names(node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom))
+    spread = library == PREDEFINED or any(found.name == "*" for found in imports)
+
+    def meaning(node: ast.AST) -> str | None:
+        """The library's name for an expression (`c.crop`, `crop`, `Color.RED`); None if it has none."""
+        if isinstance(node, ast.Name) and node.id not in own:
+            return renamed.get(node.id, node.id if spread else None)
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id in modules - own:
+                return node.attr
+            owner = meaning(node.value)
+            if owner is not None and f"{owner}.{node.attr}" in countable:
+                return f"{owner}.{node.attr}"
+            return f".{node.attr}" if imports else None
+        return None
+
+    uses = (meaning(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute))
+    return Counter(name for name in uses if name in countable)
+
+
+def usage_counts(programs: Iterable[str] | Mapping[object, str], library: str) -> pd.DataFrame:
+    """Uses (int) of every countable name, a row a program; programs that do not parse have no row.
+
+    The index is the position of the program, or its key in a mapping.
+    """
+    import pandas as pd
+
+    columns = library_names(library)
+    items = programs.items() if isinstance(programs, Mapping) else enumerate(programs)
+    keys, rows = [], []
+    for key, program in items:
+        try:
+            usage = program_usage(program, library)
+        except ProgramSyntaxError:
+            continue
+        keys.append(key)
+        rows.append([usage[name] for name in columns])
+    values = np.array(rows, dtype=np.int64).reshape(len(rows), len(columns))
+    return pd.DataFrame(values, index=keys, columns=list(columns))
+
+
+def usage_table(counts: pd.DataFrame) -> pd.DataFrame:
+    """A row a name, most used first: uses, programs (that use it), share (of all programs, 0..1)."""
+    import pandas as pd
+
+    present = counts > 0
+    table = pd.DataFrame({"uses": counts.sum(), "programs": present.sum(), "share": present.mean()})
+    return table.sort_values(["programs", "uses"], ascending=False, kind="stable").rename_axis("name")
+
+
+def usage_correlation(counts: pd.DataFrame, min_programs: int = 2) -> pd.DataFrame:
+    """Correlation (phi, -1..1) of two names being used by the same programs; symmetric, 1 on the diagonal.
+
+    Only names that at least `min_programs` programs use and at least one does not: others have no
+    correlation.
+    """
+    present = counts > 0
+    used = present.sum()
+    kept = present.loc[:, (used >= min_programs) & (used < len(present))]
+    return kept.astype(float).corr()
+
+
+def _ambiguous(member: str) -> bool:
+    return any(hasattr(kind, member) for kind in (np.ndarray, list, dict, set, str))

@@ -1,59 +1,88 @@
-"""Usage statistics by syntax tree.  pytest tests/programs/test_programs_usage.py"""
+"""Usage statistics. Run: pytest tests/programs/test_programs_usage.py"""
 
 import pytest
 
-from arcnb.programs.usage import cooccurrence, draw_cooccurrence, usage_table, used_names
+from arcnb.programs.syntax import ProgramSyntaxError
+from arcnb.programs.usage import (
+    LIBRARIES,
+    UsageError,
+    library_names,
+    program_usage,
+    usage_correlation,
+    usage_counts,
+    usage_table,
+)
 
-FIND = """from dsl import *
-
-def transform(grid):
-    obj = find_objects(grid)[0]
-    return crop_object(grid, obj) if obj.area > 2 else obj.grid
-"""
-FLIP = """from dsl import *
-
-def transform(grid):
-    # find_objects is not used here
-    return flip_vertical(flip_vertical(grid))
-"""
-
-
-def test_names_and_attributes_are_counted_by_the_syntax_tree():
-    assert used_names(FIND) == {"find_objects": 1, "crop_object": 1, ".area": 1, ".grid": 1}
-    assert used_names(FLIP) == {"flip_vertical": 2}
+CROP = "from common import *\ndef transform(g):\n    # flood_fill\n    return crop(crop(g, Color.RED))"
+FILL = "import common as c\ndef transform(g):\n    c.flood_fill(g, 0, 0, c.Color.RED)\n    return g"
+OWN = "def crop(g):\n    return g\ndef transform(g):\n    return crop(g)"
 
 
-def test_parts_of_longer_names_do_not_count():
-    assert used_names("x = cropped(outline_2, my_tile)") == {}
+def test_calls_mentions_and_class_constants_are_counted():
+    assert program_usage(CROP, "common") == {"crop": 2, "Color": 1, "Color.RED": 1}
 
 
-def test_other_libraries():
-    assert used_names("y = mostcolor(I)", "rearc_dsl") == {"mostcolor": 1}
-    with pytest.raises(ValueError, match="no grid library 'arc_dsl'"):
-        used_names("", "arc_dsl")
+def test_a_module_alias_and_a_renamed_import_are_followed():
+    assert program_usage(FILL, "common") == {"flood_fill": 1, "Color": 1, "Color.RED": 1}
+    renamed = "from dsl import flip_vertical as f\ndef transform(g):\n    return list(map(f, [f(g)]))"
+    assert program_usage(renamed, "dsl") == {"flip_vertical": 2}
 
 
-def test_usage_table_lists_every_name():
-    frame = usage_table([FIND, FLIP, FLIP]).set_index("name")
-    assert frame.loc["flip_vertical"].tolist() == [2, pytest.approx(2 / 3), 4]
-    assert frame.loc["gravity", "programs"] == 0
-    assert frame.index[0] == "flip_vertical"
-    assert ".area" in frame.index
+def test_what_a_program_defines_itself_is_its_own():
+    assert program_usage(OWN, "common") == {}
 
 
-def test_cooccurrence_is_a_correlation():
-    frame = cooccurrence([FIND, FLIP, FIND, FLIP])
-    assert frame.loc["find_objects", "crop_object"] == pytest.approx(1)
-    assert frame.loc["find_objects", "flip_vertical"] == pytest.approx(-1)
-    assert frame.loc["find_objects", "find_objects"] == pytest.approx(1)
+def test_common_needs_no_import_and_the_others_do():
+    program = "def transform(g):\n    return crop(g)"
+    assert program_usage(program, "common") == {"crop": 1}
+    assert program_usage(program, "dsl") == {}
 
 
-def test_cooccurrence_of_nothing_and_of_one_name():
-    assert cooccurrence([]).shape == (0, 0)
-    assert cooccurrence([FLIP, "x = 1"]).shape == (1, 1)
+def test_attributes_of_library_classes_are_counted_on_any_value():
+    program = (
+        "from dsl import *\ndef transform(g):\n    return max(find_objects(g), key=lambda o: o.area).grid.T"
+    )
+    assert program_usage(program, "dsl") == {"find_objects": 1, ".area": 1, ".grid": 1}
 
 
-def test_picture_names_every_row():
-    pytest.importorskip("matplotlib").use("Agg")
-    ax = draw_cooccurrence(cooccurrence([FIND, FLIP]))
-    assert [label.get_text() for label in ax.get_yticklabels()][:2] == [".area", ".grid"]
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_convenience_names_are_no_library_names(library):
+    names = library_names(library)
+    assert len(names) > 40
+    assert not {"np", "random", "List", "Tuple", "Any", ".T", ".shape"} & set(names)
+
+
+def test_rearc_programs_use_rearc_names():
+    from arcnb.synth.rearc import rearc_program
+
+    usage = program_usage(rearc_program("007bbfb7"), "rearc_dsl")
+    assert {"as_tuples", "ofcolor", "mapply"} <= set(usage)
+
+
+def test_counts_table_and_correlation():
+    programs = {"a": CROP, "b": FILL, "c": OWN, "broken": "def transform(", "d": CROP}
+    counts = usage_counts(programs, "common")
+    assert list(counts.index) == ["a", "b", "c", "d"]
+    assert counts.loc["a", "crop"] == 2
+    table = usage_table(counts)
+    assert table.loc["crop"].tolist() == [4, 2, 0.5]
+    assert table.loc["translate"].tolist() == [0, 0, 0]
+    assert table.index[0] in ("Color", "Color.RED")
+    correlation = usage_correlation(counts)
+    assert sorted(correlation.columns) == ["Color", "Color.RED", "crop"]
+    assert correlation.loc["Color", "Color.RED"] == pytest.approx(1)
+    assert correlation.loc["crop", "Color"] == pytest.approx(1 / 3**0.5)
+
+
+def test_no_programs_give_an_empty_table():
+    counts = usage_counts([], "common")
+    assert counts.shape == (0, len(library_names("common")))
+    assert (usage_table(counts)["uses"] == 0).all()
+    assert usage_correlation(counts).empty
+
+
+def test_errors_name_what_is_wrong():
+    with pytest.raises(UsageError, match="library 'numpy'"):
+        library_names("numpy")
+    with pytest.raises(ProgramSyntaxError):
+        program_usage("x = ", "common")
