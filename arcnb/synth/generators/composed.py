@@ -105,6 +105,37 @@ def mirror_over(rng: Rng, palette: Palette) -> list[str]:
     return _call(f"overlay({pick(rng, (f'grid, {image}', f'{image}, grid'))})")
 
 
+def map_two(rng: Rng, palette: Palette) -> list[str]:
+    a, b = rng.permutation(palette)[:2]
+    return _call(f"map_colors(grid, {{{a}: {_new_color(rng, palette)}, {b}: {_new_color(rng, palette)}}})")
+
+
+def mask_of_two(rng: Rng, palette: Palette) -> list[str]:
+    a, b = rng.permutation(palette)[:2]
+    mask = f"color_mask(grid, {a}) | color_mask(grid, {b})"
+    return [f"mask = {mask}", *_call(f"fill_mask(grid, mask, {_new_color(rng, palette)})")]
+
+
+def mark_overlap(rng: Rng, palette: Palette) -> list[str]:
+    image = f"{pick(rng, TURNS[:3])}(grid)"
+    mask = f"(grid != 0) & ({image} {pick(rng, ('!=', '=='))} 0)"
+    return [f"mask = {mask}", *_call(f"fill_mask(grid, mask, {_new_color(rng, palette)})")]
+
+
+def move_color(rng: Rng, palette: Palette) -> list[str]:
+    color, rows, columns = pick(rng, palette), integer(rng, -2, 2), integer(rng, -2, 2)
+    return [
+        f"moved = shift(keep_color(grid, {color}), {rows}, {columns})",
+        *_call(f"overlay(remove_color(grid, {color}), moved)"),
+    ]
+
+
+def shadow(rng: Rng, palette: Palette) -> list[str]:
+    rows, columns = pick(rng, ((1, 1), (1, -1), (1, 0), (0, 1), (-1, 0), (0, -1), (-1, 1), (-1, -1)))
+    image = f"set_color(shift(grid, {rows}, {columns}), {_new_color(rng, palette)})"
+    return _call(f"overlay({image}, grid)")
+
+
 # --------------------------------------------------------------------------- steps that change the size
 
 
@@ -184,9 +215,37 @@ def rays(rng: Rng, palette: Palette) -> list[str]:
     ]
 
 
+def slide(rng: Rng, palette: Palette) -> list[str]:
+    direction = pick(rng, DIRECTIONS)
+    return [
+        f"for obj in find_objects(keep_color(grid, {pick(rng, palette)})):",
+        f'    grid = slide_object(grid, obj, "{direction}")',
+    ]
+
+
+def boxes(rng: Rng, palette: Palette) -> list[str]:
+    color = pick(rng, ("obj.color", str(_new_color(rng, palette))))
+    filled = pick(rng, ("", ", filled=False"))
+    return [
+        "for obj in find_objects(grid):",
+        f"    grid = draw_rectangle(grid, *obj.position, *obj.size, {color}{filled})",
+    ]
+
+
+def turn_extreme(rng: Rng, palette: Palette) -> list[str]:
+    function = pick(rng, ("largest_object", "smallest_object"))
+    turned = pick(rng, ("flip_horizontal()", "flip_vertical()", "move({0}, {1})"))
+    turned = turned.format(integer(rng, -2, 2), integer(rng, -2, 2))
+    return [
+        f"obj = {function}(find_objects(grid))",
+        *_call(f"draw_object(erase_object(grid, obj), obj.{turned})"),
+    ]
+
+
 STEPS: tuple[Step, ...] = (
     turn, recolor, swap, drop, one_color, recolor_mode, fall, shift, outline, fill, connect, border,
-    mirror_over, objects_where, objects_where, lines_through, rays,
+    mirror_over, map_two, mask_of_two, mark_overlap, move_color, shadow, objects_where, objects_where,
+    lines_through, rays, slide, boxes, turn_extreme,
 )  # fmt: skip
 # At most one of these in a chain, usually at its end: grids stay within 30 a side.
 SIZE_STEPS: tuple[Step, ...] = (content, half, trim, pad, scale, repeat, mirror, beside, extreme)
