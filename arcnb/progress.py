@@ -91,7 +91,7 @@ class ProgressBar(tqdm):
         elif total:
             parts[0] += f" ({100 * n / total:.0f}%)"
         if fresh > 0:
-            parts.append(f"{rate:.3g}/s" if rate >= 0.1 else f"{1 / rate:.3g} s each")
+            parts.append(_pace(rate))
         if not over:
             parts.append(f"{_clock(elapsed)} so far")
         if not over and total and fresh > 0:
@@ -127,6 +127,12 @@ def _place() -> str:
         return "log"
     # Some terminals of editors and CI say that they have no columns: a bar would have no room there.
     return "terminal" if os.get_terminal_size(sys.stderr.fileno()).columns else "log"
+
+
+def _pace(rate: float) -> str:
+    if rate < 0.1:
+        return f"{1 / rate:.3g} s each"
+    return f"{rate:.3g}/s" if rate < 100 else f"{rate:,.0f}/s"
 
 
 def _clock(seconds: float) -> str:

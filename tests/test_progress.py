@@ -60,6 +60,13 @@ def test_slow_items_and_resumed_work(capsys, clock):
     assert first == "training: 8/10 steps (80%) · 20 s each · 0:40 so far · 0:40 left"
 
 
+def test_fast_work_has_a_plain_rate(capsys, clock):
+    with progress(None, "measuring", unit="task") as bar:
+        clock.now += 10
+        bar.update(22_000)
+    assert capsys.readouterr().err.splitlines()[-1] == "measuring: 22,000 tasks in 0:10 · 2,200/s"
+
+
 def test_unknown_totals_count_up(capsys, clock):
     def items():
         for number in range(3):

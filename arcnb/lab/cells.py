@@ -30,6 +30,7 @@ _FETCHING = (
     re.compile(r"@import\b[^;]*;", re.I),
     re.compile(r"url\(\s*[\"']?(?:https?:)?//[^)]*\)", re.I),
 )
+LABELS = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
 STOPPED = ("failed", "preempted", "killed")
 TEXT_CHARACTERS = 100_000  # of one output; nobody reads more on a page
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -114,12 +115,13 @@ def code_html(cell: Any) -> str:
         return ""
     lines = source.splitlines()
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), lines[0])
+    label = next((LABELS[tag] for tag in cell["metadata"].get("tags", []) if tag in LABELS), "code")
     papermill = cell["metadata"].get("papermill", {})
     status, seconds = papermill.get("status"), papermill.get("duration") or 0
     note = "not run" if status == "pending" else f"{seconds:.1f} s" if seconds >= 1 else ""
     stopped = ' id="stopped" open' if status in STOPPED else ""
     return (
-        f'<details class="code"{stopped}><summary>code<code>{html.escape(first.strip())}</code>'
+        f'<details class="code"{stopped}><summary>{label}<code>{html.escape(first.strip())}</code>'
         f'<span class="took">{note}</span></summary><pre>{highlighted(source)}</pre></details>'
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from arcnb.lab.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs import RUN_DIR, Run
 
+LIST_CHARACTERS = 120  # of a list that is shown; the manifest has all of it
 COLORS = {
     "running": "#2f7fd1",
     "done": "#2e9e5b",
@@ -124,7 +125,10 @@ def value_text(value: Any) -> str:
         return f"{value:.6g}"
     if is_rows(value):
         return f"table of {len(value)} rows"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list) and len(text) > LIST_CHARACTERS:
+        return f"{len(value)}: {text[1:LIST_CHARACTERS].rpartition(',')[0]}, …"
+    return text
 
 
 def size_text(n_bytes: int) -> str:

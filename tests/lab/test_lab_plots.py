@@ -59,6 +59,13 @@ def test_histogram_marks_its_limit():
         plots.histogram([], "Lengths", "tokens")
 
 
+def test_correlation_names_rows_and_columns():
+    table = pd.DataFrame([[1, -0.5], [-0.5, 1]], columns=["crop", "fill"], index=["crop", "fill"])
+    axes = plots.correlation(table).axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["crop", "fill"]
+    np.testing.assert_allclose(axes.images[0].get_array(), table)
+
+
 def test_the_same_data_gives_the_same_picture(curve, tmp_path):
     first = plots.save_figure(plots.pass_at_k(curve), tmp_path / "a.svg").read_bytes()
     second = plots.save_figure(plots.pass_at_k(curve), tmp_path / "b.svg").read_bytes()

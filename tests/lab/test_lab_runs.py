@@ -21,6 +21,7 @@ import pytest
 from arcnb.lab import manifest as manifests
 from arcnb.lab import processes, provenance
 from arcnb.lab.heartbeat import Heartbeat, read_heartbeat
+from arcnb.lab.pages import value_text
 from arcnb.lab.runs import RunError, find_run, latest_run, list_runs, new_run, open_run, runs_root
 
 
@@ -285,6 +286,17 @@ def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
 def test_the_root_without_the_variable_is_the_work_tree(monkeypatch):
     monkeypatch.delenv("ARCNB_RUNS")
     assert runs_root() == Path(__file__).resolve().parents[2] / "runs"
+
+
+def test_long_lists_are_shown_short_and_kept_whole():
+    names = [f"task{number:03}" for number in range(300)]
+    run = new_run(None, "x").record({"left_out": names})
+    assert run.manifest["outcome"]["left_out"] == names
+    shown = value_text(names)
+    assert shown.startswith('300: "task000", "task001"')
+    assert shown.endswith('", …')
+    assert len(shown) < 140
+    assert value_text([1, 2]) == "[1, 2]"
 
 
 def test_a_card_is_safe_html(monkeypatch):
