@@ -2,8 +2,10 @@
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 
+@lru_cache(maxsize=2048)  # a task's program is asked for when it comes and when it is accepted
 def normal_form(program: str) -> str:
     """The program without comments, docstrings and layout: equal for programs that differ in these alone."""
     tree = ast.parse(program)
@@ -26,9 +28,9 @@ def removals(program: str) -> Iterator[str]:
     Left out are removals that surely break the program: of a function or a star import, of the only statement
     of a block, of the only binding of a name that is used elsewhere. Other lines stay as they are written.
     """
-    tree = ast.parse(program)
+    nodes = list(ast.walk(ast.parse(program)))
     lines = program.splitlines(keepends=True)
-    for block in reversed(_blocks(tree)):
+    for block in reversed(_blocks(nodes)):
         for statement in reversed(block):
             before, after = lines[: statement.lineno - 1], lines[statement.end_lineno :]
             if isinstance(statement, ast.Return):
@@ -36,7 +38,7 @@ def removals(program: str) -> Iterator[str]:
                 if argument is not None:
                     yield "".join([*before, f"{' ' * statement.col_offset}return {argument}\n", *after])
                 continue
-            if len(block) > 1 and _has_own_lines(block, statement) and _may_go(tree, statement):
+            if len(block) > 1 and _has_own_lines(block, statement) and _may_go(nodes, statement):
                 yield "".join([*before, *after])
             if (
                 isinstance(statement, ast.If)
@@ -46,10 +48,10 @@ def removals(program: str) -> Iterator[str]:
                 yield "".join([*before, *_unconditional(statement, lines), *after])
 
 
-def _blocks(tree: ast.Module) -> list[list[ast.stmt]]:
+def _blocks(nodes: list[ast.AST]) -> list[list[ast.stmt]]:
     """Every list of statements that follow each other, outer ones first."""
     fields = ("body", "orelse", "finalbody")
-    found = [getattr(node, name, None) for node in ast.walk(tree) for name in fields]
+    found = [getattr(node, name, None) for node in nodes for name in fields]
     return [block for block in found if isinstance(block, list) and block]
 
 
@@ -72,14 +74,14 @@ def _has_own_lines(block: list[ast.stmt], statement: ast.stmt) -> bool:
     return all(o.end_lineno < statement.lineno or o.lineno > statement.end_lineno for o in others)
 
 
-def _may_go(tree: ast.Module, statement: ast.stmt) -> bool:
+def _may_go(nodes: list[ast.AST], statement: ast.stmt) -> bool:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return False
     if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
         return False
-    inside = set(map(id, ast.walk(statement)))
-    rest = [node for node in ast.walk(tree) if id(node) not in inside]
-    bound = _bound(list(ast.walk(statement)))
+    inside = {id(node): node for node in ast.walk(statement)}
+    rest = [node for node in nodes if id(node) not in inside]
+    bound = _bound(list(inside.values()))
     used = {node.id for node in rest if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     return not (bound & used - _bound(rest))
 
