@@ -182,14 +182,32 @@ def spoilt(n: int, salt: int, endless: float = 0.0, bombs: float = 0.0) -> list[
     return jobs
 
 
+# What the unprotected reference loses: a bare except, a harmless word, a print that was a block's only line.
+# A seventh of the mix, as was found among programs that models wrote.
+LOST = """bare_except future_import dataclass_with_future seeded_random seeded_numpy_random default_generator
+    words_that_look_dangerous prints_in_branches times_itself""".split()
+# What both can run and models write now and then: 3% of the mix.
+UNUSUAL = """dataclass class_with_state inheritance enum typing_namedtuple exceptions_of_its_own type_of
+    string_formatting numpy_object_array numpy_tour swallows_base_exception harmless_os_and_sys
+    scipy_signal""".split()
+# Not one in a hundred: left out.
+RARE = """scipy_spatial scipy_mode unused_imports memory_for_a_moment masked_and_matrix callable_object async_function
+    context_manager main_guard common_shared_lists""".split()
+
+
 def realistic(n: int, salt: int) -> list[Job]:
-    """Honest programs of every kind on grids of ARC's sizes (scipy beyond ndimage is rare, as in real life)."""
-    rare = {"scipy_signal", "scipy_spatial", "scipy_mode", "unused_imports", "memory_for_a_moment"}
-    names = [name for name in sorted(PROGRAMS) for _ in range(1 if name in rare else 8)]
+    """Honest programs of the kinds that models write, on grids of ARC's sizes."""
+    ordinary = sorted(set(PROGRAMS) - {*LOST, *UNUSUAL, *RARE})
+    cycle = [LOST, ordinary, ordinary, ordinary, ordinary, ordinary, ordinary] * 5
+    cycle[1] = UNUSUAL
+    kinds = [cycle[i % len(cycle)] for i in range(n)]
+    names = [
+        kind[i // 7 % len(kind)] if kind is not ordinary else kind[i % len(kind)]
+        for i, kind in enumerate(kinds)
+    ]
     order = np.random.default_rng(salt).permutation(n)
     return [
-        Job(PROGRAMS[names[i % len(names)]] + f"\n# {salt} {i}\n", grids(int(i) % 97, None), key="honest")
-        for i in order
+        Job(PROGRAMS[names[i]] + f"\n# {salt} {i}\n", grids(int(i) % 97, None), key="honest") for i in order
     ]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import copy
 import operator
+import random
 import resource
 import sys
 import time
@@ -21,6 +22,7 @@ import numpy as np
 from numpy import ndarray
 
 from arcnb.programs import child, plain, wire
+from arcnb.programs.plain_names import MODULES
 
 FLUSH_SECONDS = 0.008
 
@@ -59,6 +61,7 @@ class Batch:
         self.screen = plain.Screen(libraries)
         self.names = names | {"__name__": "program", "__builtins__": vars(builtins) | {"print": no_print}}
         self.libraries = tuple(libraries.values())
+        self.generators = _Generators()
         self.recursion_limit = sys.getrecursionlimit()
 
     def run(self, jobs: list, indices: list[int], progress: Callable[[int], None], descriptor: int) -> None:
@@ -112,16 +115,32 @@ class Batch:
         verdict = child.run_code(code, grids, self.entry, dict(self.names), _ignore)
         if sys.getrecursionlimit() != self.recursion_limit:
             sys.setrecursionlimit(self.recursion_limit)
+        if b"random" in program or not program.isascii():  # identifiers may be spelt in full width
+            self.generators.restore()
         if _GuardedArray.calls != calls:
             verdict = ("isolate", (), None, None, None)
         return verdict, time.thread_time() - cpu
+
+
+class _Generators:
+    """The random generators that programs share, and the state each program finds them in."""
+
+    def __init__(self) -> None:
+        self._state = random.getstate()
+        self._numpy = sys.modules.get("numpy.random")
+        self._numpy_state = self._numpy.get_state() if self._numpy else None
+
+    def restore(self) -> None:
+        random.setstate(self._state)
+        if self._numpy:
+            self._numpy.set_state(self._numpy_state)
 
 
 class _Memory:
     """What the modules that plain programs can name hold, to see whether it is still the same."""
 
     def __init__(self, libraries: tuple[types.ModuleType, ...]) -> None:
-        modules = [sys.modules[name] for name in sorted(plain.MODULES) if name in sys.modules]
+        modules = [sys.modules[name] for name in sorted(MODULES) if name in sys.modules]
         self._modules = [(vars(module), dict(vars(module))) for module in {*modules, *libraries, builtins}]
         self._values = [(value, copy.copy(value)) for _, _, value in plain.mutable_values(libraries)]
         self._floating = np.geterr()

@@ -7,11 +7,9 @@ a file descriptor or an object of another program. Plain programs run in batches
 all others get a child each. Nothing is refused here.
 
 The check reads opcodes and names off the compiled code, not the source: what runs is what is checked, and it
-takes microseconds. An attribute is safe because it stands in the lists below, or because nothing loaded in
+takes microseconds. An attribute is safe because it stands in ``plain_names``, or because nothing loaded in
 this interpreter has an attribute of that name: then a namedtuple of the program has it, or the program fails.
-What stays out on purpose, because it leads further than it looks: `operator.attrgetter` and `str.format`
-(attributes named in strings), `functools.wraps` (assigns attributes), `type` (makes classes), `view`,
-`frombuffer`, `resize` and `as_strided` (memory as other types), match on classes (attributes in constants).
+Matching on classes is out because it names attributes in constants.
 """
 
 from __future__ import annotations
@@ -21,147 +19,10 @@ import opcode
 import re
 import sys
 import types
+import typing
 from collections.abc import Iterator
 
-MODULES = frozenset(
-    [
-        "numpy",
-        "numpy.linalg",
-        "math",
-        "itertools",
-        "collections",
-        "collections.abc",
-        "functools",
-        "operator",
-        "copy",
-        "typing",
-        "heapq",
-        "bisect",
-        "string",
-        "sys",
-        "scipy",
-        "scipy.ndimage",
-        "common",
-        "dsl",
-        "rearc_dsl",
-        "__future__",
-    ]
-)
-# Modules whose whole public contents may be spread into a program.
-_SPREADABLE = frozenset(["common", "dsl", "rearc_dsl", "math", "itertools"])
-
-_BUILTINS = frozenset(
-    [
-        "abs",
-        "all",
-        "any",
-        "ascii",
-        "bin",
-        "bool",
-        "bytes",
-        "callable",
-        "chr",
-        "complex",
-        "dict",
-        "divmod",
-        "enumerate",
-        "filter",
-        "float",
-        "format",
-        "frozenset",
-        "hasattr",
-        "hash",
-        "hex",
-        "id",
-        "int",
-        "isinstance",
-        "issubclass",
-        "iter",
-        "len",
-        "list",
-        "map",
-        "max",
-        "min",
-        "next",
-        "object",
-        "oct",
-        "ord",
-        "pow",
-        "print",
-        "range",
-        "repr",
-        "reversed",
-        "round",
-        "set",
-        "slice",
-        "sorted",
-        "str",
-        "sum",
-        "tuple",
-        "zip",
-        "Ellipsis",
-        "NotImplemented",
-    ]
-)
-_NUMPY = """
-    abs absolute add all allclose any append apply_along_axis apply_over_axes arange argmax argmin argsort argwhere
-    around array array_equal array_equiv array_split asarray ascontiguousarray atleast_1d atleast_2d atleast_3d
-    average bincount bitwise_and bitwise_not bitwise_or bitwise_xor block broadcast_arrays broadcast_to ceil choose
-    clip column_stack compress concatenate convolve copy copyto corrcoef count_nonzero cross cumprod cumsum delete
-    diag diag_indices diagflat diagonal diff digitize divide dot dsplit dstack ediff1d einsum empty empty_like equal
-    exp expand_dims extract eye fill_diagonal flatnonzero flip fliplr flipud floor floor_divide fmax fmin frompyfunc
-    fromfunction fromiter full full_like gcd gradient greater greater_equal histogram histogram2d hsplit hstack hypot
-    identity in1d indices inner insert interp intersect1d invert isclose isfinite isin isinf isnan ix_ kron lcm less
-    less_equal lexsort linspace log log10 log2 logical_and logical_not logical_or logical_xor matmul max maximum mean
-    median meshgrid min minimum mod moveaxis multiply nan_to_num nanargmax nanargmin nanmax nanmean nanmin nansum
-    ndenumerate ndim ndindex negative nonzero not_equal ogrid mgrid c_ r_ s_ ones ones_like outer packbits unpackbits
-    pad percentile piecewise place power prod ptp put put_along_axis putmask quantile ravel ravel_multi_index
-    remainder repeat reshape right_shift left_shift rint roll rollaxis rot90 round row_stack searchsorted select
-    setdiff1d setxor1d shape sign size sort sqrt square squeeze stack std subtract sum swapaxes take take_along_axis
-    tensordot tile trace transpose tri tril tril_indices tril_indices_from trim_zeros triu triu_indices
-    triu_indices_from true_divide trunc union1d unique unravel_index vander var vdot vectorize vsplit vstack where
-    zeros zeros_like unstack concat permute_dims astype sin cos tan arctan2 float_power bitwise_count
-    accumulate reduce reduceat at
-    ndarray generic number integer floating signedinteger unsignedinteger bool_ object_ int_ intp int8 int16 int32
-    int64 uint8 uint16 uint32 uint64 float16 float32 float64 inf nan pi e newaxis iinfo finfo dtype bits
-    linalg norm det inv solve matrix_rank matrix_power lstsq pinv svd eig eigh LinAlgError
-    argpartition conj fill flat flatten imag item itemsize nbytes partition real strides T tolist tobytes kind name
-"""
-_TYPES = """
-    append extend insert remove pop clear index count sort reverse copy keys values items get setdefault update
-    popitem fromkeys add discard union intersection difference symmetric_difference issubset issuperset isdisjoint
-    intersection_update difference_update symmetric_difference_update join split rsplit strip lstrip rstrip replace
-    startswith endswith find rfind upper lower isdigit isalpha isalnum isnumeric isupper islower isspace zfill ljust
-    rjust center title capitalize swapcase casefold splitlines partition rpartition translate maketrans
-    removeprefix removesuffix bit_length bit_count is_integer as_integer_ratio real imag conjugate numerator
-    denominator start stop step args hex
-    appendleft popleft rotate extendleft maxlen most_common elements total subtract move_to_end
-"""
-_STANDARD = """
-    Counter defaultdict deque namedtuple OrderedDict ChainMap abc Iterable Iterator Sequence Mapping Hashable
-    MutableMapping MutableSequence Generator Callable Sized Container Collection
-    product permutations combinations combinations_with_replacement chain from_iterable groupby accumulate islice
-    cycle repeat zip_longest starmap takewhile dropwhile tee pairwise filterfalse batched
-    partial lru_cache cache cmp_to_key cache_clear cache_info
-    and_ or_ xor not_ neg pos truth itemgetter eq ne lt le gt ge sub mul truediv floordiv countOf indexOf contains
-    getitem setitem is_ is_not lshift rshift inv invert concat
-    ceil comb copysign cos dist degrees exp factorial fabs floor fmod fsum gcd hypot isclose isfinite isinf isnan
-    isqrt lcm log log10 log1p log2 perm pow prod radians sin sqrt tan tau trunc acos asin atan atan2 modf
-    deepcopy heapify heappop heappush heappushpop heapreplace nlargest nsmallest merge
-    bisect bisect_left bisect_right insort insort_left insort_right
-    ascii_letters ascii_lowercase ascii_uppercase digits punctuation setrecursionlimit getrecursionlimit maxsize
-    List Tuple Dict Set FrozenSet Optional Union Any Iterable Deque DefaultDict Literal Type TypeVar TypeAlias Final
-    NamedTuple Annotated Never NoReturn cast annotations
-"""
-_NDIMAGE = """
-    ndimage label find_objects binary_closing binary_dilation binary_erosion binary_fill_holes binary_hit_or_miss
-    binary_opening binary_propagation center_of_mass convolve convolve1d correlate correlate1d distance_transform_cdt
-    distance_transform_edt distance_transform_bf extrema generate_binary_structure generic_filter grey_dilation
-    grey_erosion iterate_structure labeled_comprehension maximum maximum_filter maximum_position mean median minimum
-    minimum_filter minimum_position rotate shift sum sum_labels uniform_filter value_indices zoom
-"""
-ATTRIBUTES = frozenset(" ".join((_NUMPY, _TYPES, _STANDARD, _NDIMAGE)).split())
-_HARMLESS_DUNDERS = frozenset(("__name__", "__annotations__"))
+from arcnb.programs.plain_names import ATTRIBUTES, BUILTINS, GLOBAL_DUNDERS, MODULES, SPREADABLE
 
 _OP = opcode.opmap
 _KNOWN_VERSION = sys.version_info[:2] in ((3, 11), (3, 12))  # whose opcodes were studied
@@ -190,20 +51,22 @@ class Screen:
     """
 
     def __init__(self, libraries: dict[str, types.ModuleType]) -> None:
-        names = {name for library in libraries.values() for name in vars(library)}
+        contents = {name: value for library in libraries.values() for name, value in vars(library).items()}
         mutable = {name for _, name, _ in mutable_values(libraries.values())}
-        self._shared = mutable | {name for name in names if name.startswith("random")}
+        drawing = {name for name, value in contents.items() if _draws(value, set())}
+        self._shared = mutable | drawing | (set(typing.__all__) - ATTRIBUTES)
         self._known = frozenset(_attribute_names())
         self._modules = (MODULES & set(sys.modules)) | set(libraries)
-        self._exports = {name for name in names if not name.startswith("_")} - self._shared
+        self._exports = {name for name in contents if not name.startswith("_")} - self._shared
         self._unsafe_builtins = frozenset(
             name
             for name, value in vars(builtins).items()
-            if name not in _BUILTINS | _HARMLESS_DUNDERS
+            if name not in BUILTINS | GLOBAL_DUNDERS
             and not (isinstance(value, type) and issubclass(value, BaseException))
         )
+        self._attributes = (ATTRIBUTES | (BUILTINS - {"format"})) - self._shared
         # Safe as a global and as an attribute alike; import statements are looked at in any case.
-        self._anywhere = (ATTRIBUTES | (_BUILTINS - {"format"})) - self._shared - self._unsafe_builtins
+        self._anywhere = self._attributes - self._unsafe_builtins
 
     def is_plain(self, code: types.CodeType) -> bool:
         """Whether a compiled program may share its process."""
@@ -227,13 +90,13 @@ class Screen:
                 module = name
                 safe = module in self._modules
             elif operation == _STAR:
-                safe = module in _SPREADABLE
+                safe = module in SPREADABLE
             elif operation == _IMPORT_FROM:
                 safe = name in ATTRIBUTES or name in self._exports
             elif operation in _GLOBAL_LOADS:
                 safe = name not in self._unsafe_builtins and name not in self._shared and not _is_dunder(name)
             elif operation in _ATTRIBUTE_LOADS:
-                safe = name in self._anywhere or not (
+                safe = name in self._attributes or not (
                     name in self._known or name in self._shared or name[0] == "_"
                 )
             else:
@@ -241,6 +104,15 @@ class Screen:
             if not safe:
                 return False
         return True
+
+
+def _draws(function: object, seen: set[int]) -> bool:
+    """Whether a library function draws random numbers, itself or through another."""
+    if not isinstance(function, types.FunctionType) or id(function) in seen:
+        return False
+    seen.add(id(function))
+    names = {name for part in _nested(function.__code__) for name in part.co_names}
+    return "random" in names or any(_draws(function.__globals__.get(name), seen) for name in names)
 
 
 def mutable_values(modules) -> Iterator[tuple[object, str, object]]:
@@ -282,7 +154,7 @@ def _operations(code: types.CodeType) -> Iterator[tuple[int, str]]:
 
 
 def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name not in _HARMLESS_DUNDERS
+    return name.startswith("__") and name not in GLOBAL_DUNDERS
 
 
 def _attribute_names() -> Iterator[str]:

@@ -10,7 +10,6 @@ Three kinds of server: forking one that holds all of scipy costs three times wha
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sys
 import types
@@ -70,8 +69,6 @@ _DSL = re.compile(r"\bdsl\b")
 
 def load(kind: str) -> tuple[dict[str, types.ModuleType], list[Path]]:
     """Load what a kind of server holds: the grid libraries by alias, and the folders programs may read."""
-    # Without hooks after a fork: `random` would draw a new seed from the system in every child.
-    os.register_at_fork = lambda **_: None
     for name in _STANDARD:
         importlib.import_module(name)
     if kind != "numpy":

@@ -16,6 +16,8 @@ if __name__ == "__main__":
     # The package is found for as long as it takes to import what a server needs (see `main`).
     sys.path.insert(0, sys.argv[5])
     sys.path += sys.argv[6].split(os.pathsep)
+    # Nothing is to be done after a fork: `random` would draw a new seed from the system in every child.
+    os.register_at_fork = lambda **_: None
 
 import contextlib
 import gc

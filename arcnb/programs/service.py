@@ -25,11 +25,14 @@ from dataclasses import dataclass, field, replace
 
 from arcnb.programs import wire
 from arcnb.programs.limits import Execution, Limits
+from arcnb.programs.plain_names import TELLTALES
 from arcnb.programs.warm_server import ServerError, WarmServer
 
-BATCH_SECONDS = 0.04  # processor time a program may use in a batch
+BATCH_SECONDS = 0.03  # processor time a program may use in a batch
 BATCH_PROGRAMS = 64
-DEPTH = {"batch": 2, "isolated": 3, "slow": 1}  # tasks in a server's hands, so that it need not wait for us
+LEAD = 1000  # younger jobs that may overtake one whose batch is not yet worth a process
+DEPTH = {"batch": 2, "isolated": 4, "slow": 1}  # tasks in a server's hands, so that it need not wait for us
+NAP_SECONDS = 0.002
 MAX_LOSSES = 4  # how often a job may lose its process before that counts as its own doing
 MAX_FAILED_STARTS = 3
 REMEMBERED = 4096  # verdicts kept, so that an identical job is not run again
@@ -93,10 +96,11 @@ class Lanes:
     def quick(self, kind: tuple[str, int] | None, share: int) -> tuple[str, list[Ticket]] | None:
         """The oldest quick work (for a kind of server, if given): its lane and its tickets.
 
-        A batch takes at most one of ``share`` parts of what waits, so that every worker gets some.
+        A batch takes at most one of ``share`` parts of what waits, so that every worker gets some. A short
+        queue gives way for a moment to a full one: a process for few programs costs as much as for many.
         """
         heads = [
-            (queue[0].number, "batch", key)
+            (queue[0].number + LEAD * (len(queue) < BATCH_PROGRAMS // 2), "batch", key)
             for key, queue in self.batch.items()
             if kind is None or kind == (key[0], HASH_SEED)
         ]
@@ -183,6 +187,7 @@ class Service:
             while not self._closed:
                 self._take_in()
                 self._hand_out()
+                self._send()
                 self._asleep = True
                 for key, events in self._selector.select(0 if self._inbox else 1.0):
                     if key.data is None:
@@ -191,6 +196,8 @@ class Service:
                         self._serve(key.data, events)
                 self._asleep = False
                 self._check_hung()
+                if self._well_fed():
+                    time.sleep(NAP_SECONDS)
         except ServerError as no_server:
             error = no_server
         except BaseException as unexpected:  # never leave anyone waiting for an answer
@@ -221,7 +228,7 @@ class Service:
                 self._number += 1
                 ticket.number = self._number
                 self._flying[identity] = ticket
-                self._lanes.put(ticket, "isolated" if ticket.limits.fresh_calls else "batch")
+                self._lanes.put(ticket, first_lane(ticket))
 
     def _hand_out(self) -> None:
         """Give waiting tickets to servers: quick ones first, slow ones when no quick one waits."""
@@ -281,12 +288,12 @@ class Service:
         seconds = len(tickets) * 20 * BATCH_SECONDS if in_batch else limits.seconds
         server.tasks.append(Task(dict(enumerate(tickets)), lane, seconds))
         server.last_news = time.monotonic()
-        try:
-            server.send(message)
-        except OSError:
-            self._lose(server)
-        else:
-            server.watch(self._selector)
+        server.queue(message)
+
+    def _send(self) -> None:
+        for server in list(self._servers):
+            if server.waiting_to_send:
+                self._serve(server, selectors.EVENT_WRITE)
 
     def _serve(self, server: WarmServer, events: int) -> None:
         """Send to and read from a server that is ready for it."""
@@ -381,6 +388,11 @@ class Service:
                 ticket.losses -= not begun  # it had not come to this one
                 self._settle(ticket, verdict("lost", "SIGKILL", "its server was killed"), task.lane)
 
+    def _well_fed(self) -> bool:
+        """Whether every server has its next task already, so that replies may gather for a moment."""
+        depths = [len(server.tasks) for server in self._servers if server.tasks]
+        return len(depths) >= self.workers and min(depths) > 1
+
     def _check_hung(self) -> None:
         now = time.monotonic()
         for server in list(self._servers):
@@ -391,6 +403,18 @@ class Service:
 def server_kind(ticket: Ticket) -> tuple[str, int]:
     """The kind of server a ticket needs next, and that server's hash seed."""
     return ticket.kind, HASH_SEED if ticket.first is None else OTHER_HASH_SEED
+
+
+def first_lane(ticket: Ticket) -> str:
+    """Where a job begins; a batch hands it back if it cannot stay there."""
+    program = ticket.program
+    if (
+        ticket.limits.fresh_calls
+        or program.startswith(b"class ")
+        or any(text in program for text in TELLTALES)
+    ):
+        return "isolated"
+    return "batch"
 
 
 def answer(ticket: Ticket, execution: Execution) -> None:

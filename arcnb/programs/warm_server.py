@@ -63,10 +63,13 @@ class WarmServer:
                 cwd="/",
             )
 
-    def send(self, message: bytes) -> None:
-        """Queue a task's bytes and send what the socket takes now."""
+    def queue(self, message: bytes) -> None:
+        """Put a task's bytes in line for ``flush``."""
         self._outgoing += message
-        self.flush()
+
+    @property
+    def waiting_to_send(self) -> bool:
+        return bool(self._outgoing)
 
     def flush(self) -> None:
         """Send on; ``OSError`` when the server is gone."""

@@ -13,9 +13,11 @@ import types
 
 import numpy as np
 import pytest
-import scipy.ndimage  # noqa: F401  (so that the screen knows it, as in a server of that kind)
+import random  # noqa: F401
+import numpy.random
+import scipy.ndimage  # noqa: F401  (so that the screen knows them, as in a server of that kind)
 
-from arcnb.programs import barc, batch, child, plain, wire
+from arcnb.programs import barc, batch, child, plain, plain_names, wire
 
 SCREEN = plain.Screen({"common": barc})
 
@@ -23,15 +25,10 @@ NOT_PLAIN = r"""
 import os
 import socket
 import numpy.ctypeslib
-import numpy.random
-from numpy import random
 from numpy import *
-from typing import *
 from os import path
 from operator import attrgetter
 from functools import wraps
-from common import random
-import random
 np.load('x')
 np.save
 np.memmap
@@ -46,7 +43,6 @@ np.lib.format
 np.lib.stride_tricks.as_strided
 np.set_printoptions()
 np.seterr(all='raise')
-np.random.rand()
 np.sum = 3
 del np.sum
 np.new_attribute = 3
@@ -109,8 +105,22 @@ sys._getframe()
 sys.exit()
 sys.settrace(None)
 sys.stdout
-random.random()
 random_sprite(3, 3)
+generate_sprite(3, 3, 'horizontal')
+random.SystemRandom()
+random._inst
+random.os.system
+random.setstate(s)
+np.random.set_state(s)
+np.random.mtrand
+np.random.bit_generator
+from random import SystemRandom
+from typing import get_type_hints
+from re import _compiler
+re._compiler
+from typing import *\nget_type_hints(f)
+compile('x', '', 'exec')
+__doc__.format()
 Color.NOT_BLACK
 Color.ALL_COLORS
 Color.RED = 3
@@ -165,6 +175,16 @@ def _helper(): pass
 lru_cache(maxsize=None)(f)
 raise ValueError('no')
 nonexistent
+import numpy.random
+from numpy import random
+from typing import *
+from common import random
+import random
+np.random.seed(3); np.random.rand()
+random.seed(3); random.randint(1, 9)
+rng = np.random.default_rng(0); rng.integers(3)
+import re; re.compile('a').findall('b')
+'A docstring.'
 """.strip().split("\n")
 
 
@@ -203,7 +223,7 @@ def test_no_safe_name_is_an_unsafe_builtin():
         "input",
         "format",
     }
-    assert not unsafe & plain.ATTRIBUTES
+    assert not unsafe & plain_names.ATTRIBUTES - {"compile"}
 
 
 def test_no_safe_attribute_leads_from_a_safe_module_to_another_module():
@@ -217,7 +237,9 @@ def test_no_safe_attribute_leads_from_a_safe_module_to_another_module():
         seen.add(id(value))
         if isinstance(value, types.ModuleType):
             name = value.__name__
-            assert name in plain.MODULES or name.startswith(("arcnb.programs.barc", "numpy.linalg")), path
+            assert name in plain_names.MODULES or name.startswith(("arcnb.programs.barc", "numpy.linalg")), (
+                path
+            )
         for name in dir(value):
             if SCREEN.is_plain(compiled(f"x.{name}")):
                 waiting.append((f"{path}.{name}", getattr(value, name, None)))
@@ -271,8 +293,11 @@ HONEST = "def transform(grid):\n    return grid"
 def test_a_change_that_passed_the_screen_sends_the_whole_batch_back(change):
     sources = [HONEST, f"def transform(grid):\n    {change}\n    return grid", HONEST]
     statuses = [record.status for record in run_batch(sources, screen=False)]
-    recovered = "recursion" in change  # this one is simply put back
-    assert statuses == (["ok"] * 3 if recovered else ["isolate"] * 3)
+    if "recursion" in change:  # this one is simply put back
+        assert statuses == ["ok"] * 3
+    else:
+        assert statuses[0] in ("ok", "isolate")  # it may have been reported before the change
+        assert statuses[1:] == ["isolate"] * 2
 
 
 def test_a_batch_hands_back_what_is_not_plain_and_runs_the_rest():
