@@ -394,33 +394,31 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def test_thousands_of_programs_leak_neither_descriptors_nor_processes_nor_memory():
-    def server_state(executor) -> tuple[int, int]:
-        fds = memory = 0
-        for server in executor._service._servers:
-            fds += len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-            status = Path(f"/proc/{server.process.pid}/status").read_text()
-            memory += int(status.split("VmRSS:")[1].split()[0])
-        return fds, memory
+def state_of(executor: Executor) -> tuple[int, int]:
+    """Descriptors and resident KB of the servers, once their last children are gone."""
+    pids = [server.process.pid for server in executor._service._servers]
+    deadline = time.monotonic() + 10
+    while any(descendants(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.1)
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+    descriptors = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
+    return descriptors, sum(int(status.split("VmRSS:")[1].split()[0]) for status in statuses)
 
+
+def test_thousands_of_programs_leak_neither_descriptors_nor_processes_nor_memory():
     with Executor(workers=2, limits=ROOMY) as executor:
         warm = [Job(program(n, n % 10 == 0), GRIDS) for n in range(600)]
         assert all(e.status == "ok" for e in executor.run(warm))
-        ours, (fds, memory), processes = (
-            len(list(Path("/proc/self/fd").iterdir())),
-            server_state(executor),
-            servers(),
-        )
+        (descriptors, memory), processes = state_of(executor), servers()
+        ours = len(list(Path("/proc/self/fd").iterdir()))
         jobs = (Job(program(1000 + n, n % 10 == 0), GRIDS) for n in range(5000))
         assert sum(answer(e) for e in executor.run(jobs)) == sum(range(1000, 6000))
         assert len(list(Path("/proc/self/fd").iterdir())) == ours
         assert servers() == processes
-        deadline = time.monotonic() + 5  # the last child may still be on its way out
-        while (after := server_state(executor))[0] != fds and time.monotonic() < deadline:
-            time.sleep(0.05)
-        fds_after, memory_after = after
-        assert fds_after == fds
-        assert memory_after < memory + 3000  # KB
+        descriptors_after, memory_after = state_of(executor)
+        assert descriptors_after == descriptors
+        assert memory_after < memory + 3000
 
 
 # ---------------------------------------------------------------- other surroundings
