@@ -89,8 +89,8 @@ def rearc_task(
     """Task number `index` made from the generator of `task_id`, with its program.
 
     n_train: None draws it from ARC's distribution. max_cells: bound on the cells of all inputs and outputs
-    together; while exceeded, the examples are drawn again, each time 20% easier. RearcSizeError when ten
-    draws do not fit.
+    together; while exceeded, or while all outputs are equal, the examples are drawn again, each time 20%
+    easier. RearcSizeError when ten draws do not fit.
     """
     _check_id(task_id)
     if n_train is None:
@@ -100,9 +100,11 @@ def rearc_task(
         stream = derive_seed(seed, "rearc task", task_id, index, attempt)
         try:
             examples = _drawn_examples(task_id, n_train + n_test, stream, diff_lb, upper, max_side, max_cells)
-            break
         except RearcSizeError:
             continue
+        outputs = [pair.output for pair, _ in examples]
+        if any(not np.array_equal(output, outputs[0]) for output in outputs):  # else a constant solves it
+            break
     else:
         raise RearcSizeError(
             f"RE-ARC task {task_id}: {n_train + n_test} pairs never fit in {max_cells} cells"

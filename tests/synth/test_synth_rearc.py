@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 
 from arcnb.programs import rearc_dsl
+from arcnb.programs.executor import Executor
 from arcnb.synth.rearc import UNREPRODUCED, RearcError, rearc_examples, rearc_ids, rearc_program, rearc_task
+from arcnb.synth.reports import TaskReport
+from arcnb.synth.validation import ValidationSettings, validated
 
 SOME = ("007bbfb7", "05f2a901", "4290ef0e", "8731374e", "e73095fd", "ff28f65a")
 
@@ -128,3 +131,13 @@ def test_bad_requests_are_refused():
         rearc_examples("007bbfb7", 1, seed=0, diff_lb=0.7, diff_ub=0.2)
     with pytest.raises(RearcError, match="never fit in 20 cells"):
         rearc_task("007bbfb7", seed=0, index=0, max_cells=20)
+
+
+def test_generated_tasks_pass_validation_in_the_sandbox():
+    """Gold earns full marks: run twice under different hash seeds, outputs as recorded, no hints."""
+    tasks = [rearc_task(task_id, seed=9, index=0, max_cells=9000) for task_id in rearc_ids()[::6]]
+    report = TaskReport()
+    with Executor(workers=2) as executor:
+        settings = ValidationSettings(max_tokens=3000, reduce=False, seconds=20.0)
+        kept = list(validated(tasks, executor, settings, report))
+    assert [task.task_id for task in kept] == [task.task_id for task in tasks], report
