@@ -232,6 +232,18 @@ def symmetric(rng: Rng, palette: Sequence[int] = FOREGROUND, low: int = 3, high:
     return np.vstack([half, half[::-1]])
 
 
+def lines(
+    rng: Rng, across: Sequence[int], down: Sequence[int], low: int = 7, high: int = 13, most: int = 2
+) -> np.ndarray:
+    """1..most full rows of colors `across`, over them 1..most full columns of `down`, none side by side."""
+    grid = empty(rng, low, high)
+    for palette, view in ((across, grid), (down, grid.T)):
+        places = rng.permutation(np.arange(integer(rng, 0, 1), len(view), 2))[: integer(rng, 1, most)]
+        for place in places:
+            view[place] = pick(rng, palette)
+    return grid
+
+
 def hide(rng: Rng, grid: np.ndarray, color: int = 0, high: int = 4) -> np.ndarray:
     """A copy with a random rectangle, sides 2..high, covered by `color`."""
     height, width = integer(rng, 2, min(high, grid.shape[0])), integer(rng, 2, min(high, grid.shape[1]))
