@@ -12,6 +12,7 @@ they share cost one computation.
 import contextlib
 import itertools
 import os
+import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -118,8 +119,9 @@ class VllmBackend:
         llm, self._llm = self._llm, None
         self._flights.clear()
         self._unsent.clear()
+        self._closed.set()
         with contextlib.suppress(Exception):  # a dead engine cannot shut down in good order
-            llm.llm_engine.engine_core.shutdown()
+            llm.llm_engine.engine_core.shutdown(timeout=1)
         del llm
         kill_marked(self._mark)
         self._guard.terminate()
@@ -279,6 +281,8 @@ class VllmBackend:
         try:
             with _environment(marks), self._log.capture():
                 self._llm = LLM(**settings)
+            self._closed = threading.Event()
+            _wake_when_dead(self._llm, self._closed)
         except BaseException as error:
             kill_marked(self._mark)
             self._guard.terminate()
@@ -290,13 +294,32 @@ class VllmBackend:
             ) from error
 
 
+def _wake_when_dead(llm, closed: threading.Event) -> None:
+    """Starts a thread that ends the wait for outputs when the engine's process is gone.
+
+    vllm (0.23 to 0.31) notices the death, but its synchronous client goes on waiting for the dead process.
+    """
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    client = llm.llm_engine.engine_core
+    resources, outputs = client.resources, client.outputs_queue
+
+    def watch():
+        while not closed.wait(0.5):
+            if resources.engine_dead:
+                outputs.put_nowait(EngineDeadError())
+                return
+
+    threading.Thread(target=watch, daemon=True, name="engine-watch").start()
+
+
 def _set_environment(options: EngineOptions) -> None:
     """Settings that vLLM takes from the environment; what the user has set stays, but for the first two."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.cpu_kv_cache_gb))
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # 0.23 would ask for flashinfer's compiler
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 

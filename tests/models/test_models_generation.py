@@ -91,7 +91,7 @@ def test_same_requests_same_completions_other_seed_others(backend):
     others = collect(backend, [Request(r.prompt_ids, 3, 2, r.key) for r in requests], sampling)
     assert all(tuple(first[k].token_ids) != tuple(others[k].token_ids) for k in first)
     for key in range(3):
-        assert len({tuple(first[key, i].token_ids) for i in range(3)}) == 3, "completions of one prompt repeat"
+        assert len({tuple(first[key, i].token_ids) for i in range(3)}) == 3, "completions repeat"
 
 
 def test_request_that_does_not_fit_is_answered_skipped_and_never_cut(backend):
