@@ -11,7 +11,6 @@ executor serves rewards, search and inference of a stage together. ``docs/securi
 
 from __future__ import annotations
 
-import atexit
 import threading
 import weakref
 from collections import deque
@@ -21,9 +20,10 @@ from concurrent.futures import Future
 import numpy as np
 
 from arcnb.programs import wire
+from arcnb.programs.lanes import Ticket
 from arcnb.programs.limits import STATUSES, Execution, Job, Limits, LimitsError
 from arcnb.programs.preload import kind_of
-from arcnb.programs.service import Service, Ticket
+from arcnb.programs.service import Service
 
 __all__ = ["STATUSES", "Execution", "Executor", "Job", "JobError", "Limits", "LimitsError"]
 
@@ -52,10 +52,9 @@ class Executor:
         self._service = Service(workers, entry)
         self.workers = self._service.workers
         self._end = weakref.finalize(self, self._service.close)
-        atexit.register(self._end)
 
     def submit(self, job: Job) -> Future[Execution]:
-        """Queue one job; thread-safe. The future gets an ``Execution``, or an error once the executor closed."""
+        """Queue one job, from any thread. Its future fails only when the executor is closed."""
         future: Future[Execution] = Future()
         future.set_running_or_notify_cancel()
         self._add(job, future.set_result, future.set_exception)
@@ -110,7 +109,6 @@ class Executor:
     def close(self) -> None:
         """End every process of the service and wait for it; jobs not yet answered fail."""
         self._end()
-        atexit.unregister(self._end)
 
     def _add(self, job: Job, deliver: Callable, fail: Callable, wake: bool = True) -> None:
         limits = job.limits or self.limits
@@ -146,7 +144,7 @@ def _grid_bytes(value: object, number: int, job: Job) -> bytes:
     """An input as the wire carries it; ``JobError`` names the input that is no grid."""
     array = np.asarray(value)
     shape, kind = array.shape, array.dtype
-    if len(shape) != 2 or kind.kind not in "iu" or not (0 < min(shape) and max(shape) <= wire.MAX_SIDE):
+    if len(shape) != 2 or kind.kind not in "iu" or not (min(shape) > 0 and max(shape) <= wire.MAX_SIDE):
         raise JobError(
             f"job {job.key!r}, input {number}: a grid of integers, 1..30 a side, expected, "
             f"got {kind} of shape {shape}"

@@ -1,4 +1,4 @@
-"""Landlock by plain ctypes: from here on this process and its children read these folders and touch nothing else.
+"""Landlock by plain ctypes: from then on a process and its children read some folders and touch nothing else.
 
 Needs Linux 5.13 or later with Landlock enabled, and NO_NEW_PRIVS; no privileges. See landlock(7).
 """

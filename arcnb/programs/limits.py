@@ -35,12 +35,12 @@ class LimitsError(ValueError):
 class Limits:
     """The bounds of one program.
 
-    ``seconds`` is wall time for the whole program (importing, defining, all inputs), ``seconds_per_input`` wall
-    time for one call; both may be fractions. ``memory_mb`` is address space beyond what the warm interpreter
-    holds, in MiB. ``output_mb`` bounds what one program may send back, in MiB. With ``fresh_calls`` each input
-    is answered in a process of its own, so that a program cannot count calls or keep state between them. With
-    ``check_determinism`` a program that succeeds is run again, isolated, in an interpreter with another hash
-    seed and other numpy and random seeds, its inputs in reverse order.
+    ``seconds`` is wall time for the whole program (importing, defining, all inputs), ``seconds_per_input``
+    wall time for one call; both may be fractions. ``memory_mb`` is address space beyond what the warm
+    interpreter holds, in MiB. ``output_mb`` bounds what one program may send back, in MiB. With
+    ``fresh_calls`` each input is answered in a process of its own, so that a program cannot count calls or
+    keep state between them. With ``check_determinism`` a program that succeeds is run again, isolated, in an
+    interpreter with another hash seed and other numpy and random seeds, its inputs in reverse order.
     """
 
     seconds: float = 5.0
@@ -71,9 +71,10 @@ class Job:
 class Execution:
     """The verdict on one job.
 
-    ``outputs`` holds one uint8 grid an input, in order, when ``status`` is ``ok``, else None. ``error_line`` is a
-    line of the program. ``seconds`` is wall time, ``cpu_seconds`` processor time, ``memory_mb`` the peak resident
-    memory of the process that ran the program beyond the warm interpreter's, in MiB (an upper bound in batches).
+    ``outputs`` holds one uint8 grid an input, in order and read-only, when ``status`` is ``ok``, else None.
+    ``error_line`` is a line of the program. ``seconds`` is wall time, ``cpu_seconds`` processor time,
+    ``memory_mb`` the peak resident memory of the process that ran the program beyond that of an idle one, in
+    MiB (in a batch that of all programs so far, so an upper bound).
     """
 
     status: str

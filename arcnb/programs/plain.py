@@ -1,10 +1,10 @@
 """Which programs may share a process: those whose code reaches nothing that outlives them.
 
-A program is *plain* when its compiled code names only numpy, the grid libraries and the harmless part of the
-standard library, never a private or dunder attribute, and neither defines a class nor assigns an attribute.
-Such a program can read its input and build values of its own; it cannot reach a module's dictionary, a frame,
-a file descriptor or an object of another program. Plain programs run in batches, one sandboxed child for many;
-all others get a child each. Nothing is refused here.
+A program is *plain* when its compiled code names only numpy, the grid libraries and the harmless part of
+the standard library, never a private or dunder attribute, and neither defines a class nor assigns an
+attribute. Such a program can read its input and build values of its own; it cannot reach a module's
+dictionary, a frame, a file descriptor or an object of another program. Plain programs run in batches, one
+sandboxed child for many; all others get a child each. Nothing is refused here.
 
 The check reads opcodes and names off the compiled code, not the source: what runs is what is checked, and it
 takes microseconds. An attribute is safe because it stands in ``plain_names``, or because nothing loaded in

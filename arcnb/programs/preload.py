@@ -106,7 +106,7 @@ def program_names(libraries: dict[str, types.ModuleType]) -> dict[str, object]:
     return names | {"np": np, "numpy": np, "List": typing.List, "Tuple": typing.Tuple}  # noqa: UP006
 
 
-def seed(value: int) -> None:
+def seed_generators(value: int) -> None:
     """Other random numbers than the server's, for a run that looks for nondeterminism (0: the server's)."""
     if value:
         sys.modules["random"].seed(value)

@@ -73,6 +73,11 @@ class Sandbox:
         if self._filter is None:
             self.lost.append(LOST_WITHOUT_FILTER)
 
+    @property
+    def filtered(self) -> bool:
+        """Whether children are under the system-call filter, and so alone in their process group."""
+        return self._filter is not None
+
     def restrict_child(self, cpu_seconds: float, memory_mb: int) -> None:
         """In the forked child, before it runs anything: everything that cannot be undone."""
         if _LINUX:
@@ -108,7 +113,7 @@ def readable_paths(libraries: Iterable[str]) -> list[Path]:
 
 
 def _enter_empty_folder() -> None:
-    """Work in a folder that is empty, private and already deleted: nothing to read, nothing to leave behind."""
+    """Work in a folder that is empty, private and already deleted: nothing to read or to leave behind."""
     folder = f"{os.environ.get('TMPDIR', '/tmp')}/arcnb-{os.getpid()}-{os.urandom(8).hex()}"
     try:
         os.mkdir(folder, 0o500)

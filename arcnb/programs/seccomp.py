@@ -1,7 +1,8 @@
 """A system-call filter as data: an allow list for a program's child, in classic BPF, loaded by plain ctypes.
 
-Everything not listed fails with EPERM: fork, exec, sockets, signals, ptrace, limits, namespaces, new descriptors.
-`openat` passes for reading only. The numbers are those of x86-64 and of arm64; elsewhere there is no filter.
+Everything not listed fails with EPERM: fork, exec, sockets, signals, ptrace, limits, namespaces,
+descriptors of other kinds. `openat` passes for reading only. The numbers are those of x86-64 and arm64;
+elsewhere there is no filter.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """The executor's engine room: one thread that hands tasks to warm servers and turns records into verdicts.
 
-Jobs wait in three lanes. *batch*: everything at first, many programs a task. *isolated*: programs that a batch
-handed back, that ask for fresh calls, or that are run a second time; one process each. *slow*: programs that
-took longer than a batch waits; they run when nothing quick is waiting.
-
 At most ``workers`` servers are at work at a time; idle ones of several kinds may wait (see ``preload``). A
 server that dies is replaced, and what it had in hand is run again.
 """
@@ -19,104 +15,24 @@ import threading
 import time
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from arcnb.programs import wire
-from arcnb.programs.limits import Execution, Limits
-from arcnb.programs.plain_names import TELLTALES
+from arcnb.programs.lanes import OTHER_HASH_SEED, Lanes, Task, Ticket, first_lane, server_kind
+from arcnb.programs.limits import Execution
 from arcnb.programs.warm_server import ServerError, WarmServer
 
 BATCH_SECONDS = 0.03  # processor time a program may use in a batch
-BATCH_PROGRAMS = 64
-LEAD = 1000  # younger jobs that may overtake one whose batch is not yet worth a process
 DEPTH = {"batch": 2, "isolated": 4, "slow": 1}  # tasks in a server's hands, so that it need not wait for us
 NAP_SECONDS = 0.002
-MAX_LOSSES = 4  # how often a job may lose its process before that counts as its own doing
+MAX_LOSSES = 10  # how often a job may lose its process before that counts as its own doing
 MAX_FAILED_STARTS = 3
 REMEMBERED = 4096  # verdicts kept, so that an identical job is not run again
 SLOW_PATIENCE = 5.0  # seconds after which a slow program may hold up quick ones
 GRACE_SECONDS = 30.0  # beyond a task's own time, after which its server is taken for hung
-HASH_SEED, OTHER_HASH_SEED = 0, 20250921
 
-Deliver = Callable[[Execution], object]
-Fail = Callable[[BaseException], object]
 _warned: set[str] = set()
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A distinct (program, inputs, limits) on its way, and everyone who asked for it."""
-
-    program: bytes
-    grids: list[bytes]
-    limits: Limits
-    kind: str
-    askers: list[tuple[object, Deliver, Fail]]
-    number: int = 0
-    losses: int = 0
-    waiting_since: float = 0.0
-    first: Execution | None = None  # the verdict of the first run, while a second run checks it
-    identity: tuple = ()
-
-    def __post_init__(self) -> None:
-        self.identity = self.program, tuple(self.grids), self.limits
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """Tickets in one server's hands, by their index in the task."""
-
-    tickets: dict[int, Ticket]
-    lane: str
-    seconds: float
-
-
-@dataclass(slots=True, eq=False)
-class Lanes:
-    """What is waiting: batches by kind and limits, the others in order."""
-
-    batch: OrderedDict[tuple[str, Limits], deque[Ticket]] = field(default_factory=OrderedDict)
-    isolated: deque[Ticket] = field(default_factory=deque)
-    slow: deque[Ticket] = field(default_factory=deque)
-
-    def __iter__(self) -> Iterator[Ticket]:
-        for queue in (*self.batch.values(), self.isolated, self.slow):
-            yield from queue
-
-    def put(self, ticket: Ticket, lane: str, first: bool = False) -> None:
-        ticket.waiting_since = time.monotonic()
-        if lane == "batch":
-            queue = self.batch.setdefault((ticket.kind, ticket.limits), deque())
-        else:
-            queue = getattr(self, lane)
-        (queue.appendleft if first else queue.append)(ticket)
-
-    def quick(self, kind: tuple[str, int] | None, share: int) -> tuple[str, list[Ticket]] | None:
-        """The oldest quick work (for a kind of server, if given): its lane and its tickets.
-
-        A batch takes at most one of ``share`` parts of what waits, so that every worker gets some. A short
-        queue gives way for a moment to a full one: a process for few programs costs as much as for many.
-        """
-        heads = [
-            (queue[0].number + LEAD * (len(queue) < BATCH_PROGRAMS // 2), "batch", key)
-            for key, queue in self.batch.items()
-            if kind is None or kind == (key[0], HASH_SEED)
-        ]
-        if self.isolated and (kind is None or kind == server_kind(self.isolated[0])):
-            heads.append((self.isolated[0].number, "isolated", None))
-        if not heads:
-            return None
-        _, lane, key = min(heads, key=lambda head: head[0])
-        if lane == "isolated":
-            return lane, [self.isolated.popleft()]
-        queue = self.batch[key]
-        n = min(BATCH_PROGRAMS, -(-len(queue) // share))
-        tickets = [queue.popleft() for _ in range(n)]
-        if not queue:
-            del self.batch[key]
-        return lane, tickets
 
 
 class Service:
@@ -398,23 +314,6 @@ class Service:
         for server in list(self._servers):
             if server.tasks and now - server.last_news > server.tasks[0].seconds + GRACE_SECONDS:
                 self._lose(server)
-
-
-def server_kind(ticket: Ticket) -> tuple[str, int]:
-    """The kind of server a ticket needs next, and that server's hash seed."""
-    return ticket.kind, HASH_SEED if ticket.first is None else OTHER_HASH_SEED
-
-
-def first_lane(ticket: Ticket) -> str:
-    """Where a job begins; a batch hands it back if it cannot stay there."""
-    program = ticket.program
-    if (
-        ticket.limits.fresh_calls
-        or program.startswith(b"class ")
-        or any(text in program for text in TELLTALES)
-    ):
-        return "isolated"
-    return "batch"
 
 
 def answer(ticket: Ticket, execution: Execution) -> None:

@@ -46,7 +46,7 @@ class WarmServer:
         self._watched = 0
         self._outgoing = bytearray()
         self._incoming = bytearray()
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the server)
         self.control, theirs = socket.socketpair()
         self.control.setblocking(False)
         arguments = [theirs.fileno(), os.getpid(), kind, entry, _PACKAGE, os.pathsep.join(_library_folders())]

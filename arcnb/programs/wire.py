@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 LENGTH = struct.Struct("<I")
-# lane, fresh calls, jobs, seconds, seconds per input, memory MB, output bytes, seed
-TASK = struct.Struct("<B?HddIIq")
+TASK = struct.Struct("<B?HddIIq")  # Orders
 JOB = struct.Struct("<IH")
-# payload length after this header, job index, status, outputs, error line (0 = none),
+# Payload length after this header, job index, status, outputs, error line (0 = none),
 # wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
 RECORD = struct.Struct("<IHBHIddfHH")
 
@@ -50,6 +50,19 @@ CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
 
 MAX_TYPE, MAX_MESSAGE, MAX_SIDE = 100, 300, 30
 DIGITS = bytes(range(10))
+
+
+class Orders(NamedTuple):
+    """How a task's programs are to be run; in a batch ``seconds`` is processor time a program."""
+
+    lane: int
+    fresh_calls: bool
+    n_jobs: int
+    seconds: float
+    seconds_per_input: float
+    memory_mb: int
+    output_bytes: int
+    seed: int
 
 
 class WireError(ValueError):
@@ -100,22 +113,23 @@ def encode_task(
     return LENGTH.pack(len(body)) + body
 
 
-def decode_jobs(task: bytearray, count: int) -> list[tuple[bytes, list[tuple[int, int, bytes]]]]:
-    """Programs and inputs of a task (its length already taken off); trusted bytes, checked by slicing only."""
+def decode_task(data: bytearray) -> tuple[Orders, list[tuple[bytes, list[tuple[int, int, bytes]]]]]:
+    """A task (its length already taken off): how to run, and programs with inputs as height, width, cells."""
+    orders = Orders._make(TASK.unpack_from(data))
     jobs, at = [], TASK.size
-    for _ in range(count):
-        program_length, n_inputs = JOB.unpack_from(task, at)
+    for _ in range(orders.n_jobs):
+        program_length, n_inputs = JOB.unpack_from(data, at)
         at += JOB.size
-        program = bytes(task[at : at + program_length])
+        program = bytes(data[at : at + program_length])
         at += program_length
         grids = []
         for _ in range(n_inputs):
-            height, width = task[at], task[at + 1]
+            height, width = data[at], data[at + 1]
             end = at + 2 + height * width
-            grids.append((height, width, bytes(task[at + 2 : end])))
+            grids.append((height, width, bytes(data[at + 2 : end])))
             at = end
         jobs.append((program, grids))
-    return jobs
+    return orders, jobs
 
 
 def encode_record(
@@ -130,8 +144,8 @@ def encode_record(
     memory_mb: float = 0.0,
 ) -> bytes:
     """A verdict as bytes; ``outputs`` come from ``encode_grid``, texts are cut to what a record may hold."""
-    kind = (error_type or "").encode("utf-8", "replace")[:MAX_TYPE]
-    message = (error_message or "").encode("utf-8", "replace")[:MAX_MESSAGE]
+    kind = (error_type or "")[:MAX_TYPE].encode("utf-8", "replace")[:MAX_TYPE]
+    message = (error_message or "")[:MAX_MESSAGE].encode("utf-8", "replace")[:MAX_MESSAGE]
     payload = b"".join([kind, message, *outputs])
     return (
         RECORD.pack(
