@@ -233,7 +233,7 @@ def _collator(pad_token_id: int):
         batch = collate([{name: row[name] for name in ("input_ids", "labels")} for row in examples])
         del batch["attention_mask"]
         rows, length = batch["input_ids"].shape
-        batch["position_ids"] = torch.arange(length).expand(rows, length)  # TRL counts tokens by these
+        batch["position_ids"] = torch.arange(length).repeat(rows, 1)  # TRL counts tokens by these
         return batch
 
     return without_mask
