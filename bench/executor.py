@@ -267,6 +267,28 @@ def arrivals(executor: Executor, jobs: list[Job]) -> None:
     )
 
 
+def endurance(executor: Executor, n: int) -> None:
+    """Many programs in a row; descriptors, processes and memory before and after."""
+
+    def state() -> tuple[int, int, float]:
+        pids = [os.getpid(), *(server.process.pid for server in executor._service._servers)]
+        descriptors = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+        resident = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+        return len(pids), descriptors, resident * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    sum(1 for _ in executor.run(small(8192, 4242)))  # fill what is remembered
+    time.sleep(0.5)
+    before, start = state(), time.perf_counter()
+    for number in range(0, n, 10_000):
+        sum(1 for _ in executor.run(small(10_000, 5000 + number)))
+    seconds = time.perf_counter() - start
+    time.sleep(0.5)
+    print(f"\n{n:,} programs in a row, {n / seconds:,.0f}/s: processes, descriptors, MB resident")
+    print(
+        f"before {before[0]}, {before[1]}, {before[2]:.1f}; after {state()[0]}, {state()[1]}, {state()[2]:.1f}"
+    )
+
+
 def service_memory(executor: Executor) -> str:
     """Proportional memory of the servers now, shared pages counted once, and their number."""
     total = count = 0
@@ -288,7 +310,9 @@ def main() -> None:
     parser.add_argument(
         "--workers", default="2", help="workers; a list such as 1,2,4 adds the table of scaling"
     )
-    parser.add_argument("--tables", default="small,alone,realistic,spoilt,bombs,scaling", help="which tables")
+    parser.add_argument(
+        "--tables", default="small,alone,realistic,spoilt,bombs,endurance,scaling", help="which tables"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the programs in each table")
     arguments = parser.parse_args()
@@ -326,6 +350,8 @@ def main() -> None:
             n = size(2000)
             show("1% allocate 8 GB", measure(two, lambda n, salt: spoilt(n, salt, bombs=0.01), n, rounds))
             show("2% endless, 1% 8 GB", measure(two, lambda n, salt: spoilt(n, salt, 0.02, 0.01), n, 1))
+        if "endurance" in tables:
+            endurance(ours.executor, size(100_000))
         print(f"\nservice: {service_memory(ours.executor)}")
     finally:
         for run in rivals.values():
