@@ -164,11 +164,12 @@ def train_sft(
     seed: int = 0,
     resume: bool = False,
     max_seconds: float | None = None,
+    stop_after: int | None = None,
 ) -> SftReport:
     """Train and leave `adapter/`, `checkpoints/` and `metrics.jsonl` under output.
 
     adapter: go on training this LoRA. full: train all weights instead. settings: SFTConfig's names.
-    max_seconds: stop, as if done, at this wall time; the schedule should be planned for it.
+    max_seconds, stop_after: stop early, after so much wall time or so many steps of the schedule.
     """
     lora = LORA_DEFAULTS | (lora or {})
     if not full and lora["r"] < 1:
@@ -199,8 +200,8 @@ def train_sft(
     elif not full:
         peft_config = LoraConfig(task_type="CAUSAL_LM", **lora)
     callbacks = [metrics_log(output / "metrics.jsonl")]
-    if max_seconds:
-        callbacks.append(_time_limit(max_seconds))
+    if max_seconds or stop_after:
+        callbacks.append(_early_stop(max_seconds or float("inf"), stop_after or float("inf")))
     trainer = SFTTrainer(
         model=policy,
         args=config,
@@ -239,14 +240,15 @@ def _collator(pad_token_id: int):
     return without_mask
 
 
-def _time_limit(seconds: float):
+def _early_stop(seconds: float, steps: float):
     from transformers import TrainerCallback
 
-    class TimeLimit(TrainerCallback):
+    class EarlyStop(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
             self.end = time.monotonic() + seconds
 
         def on_step_end(self, args, state, control, **kwargs):
-            control.should_training_stop = control.should_training_stop or time.monotonic() > self.end
+            if time.monotonic() > self.end or state.global_step >= steps:
+                control.should_save = control.should_training_stop = True
 
-    return TimeLimit()
+    return EarlyStop()

@@ -1,4 +1,4 @@
-"""Reward schemes against the golden vectors and their stated ranges. Run: pytest tests/rl/test_rl_rewards.py"""
+"""Reward schemes against the golden vectors and their ranges. Run: pytest tests/rl/test_rl_rewards.py"""
 
 import json
 from pathlib import Path

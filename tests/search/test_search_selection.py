@@ -13,7 +13,11 @@ CASES = json.loads((Path(__file__).parents[1] / "golden" / "arc25_learning.json"
 
 
 def cases(function):
-    return [pytest.param(case["args"], case["expect"]["value"], id=case["id"]) for case in CASES if case["fn"] == function]
+    return [
+        pytest.param(case["args"], case["expect"]["value"], id=case["id"])
+        for case in CASES
+        if case["fn"] == function
+    ]
 
 
 def prediction(task_id, record):
@@ -52,7 +56,13 @@ def test_best_of_one_agrees_with_the_golden_vector(args, expected):
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_every_chooser_gives_at_most_k_and_never_a_solved_one(name):
     records = [
-        {"idx": i, "code": "c", "fingerprint": f"f{i}", "train_correct_grids": i / 4, "train_pixel_score": 0.5}
+        {
+            "idx": i,
+            "code": "c",
+            "fingerprint": f"f{i}",
+            "train_correct_grids": i / 4,
+            "train_pixel_score": 0.5,
+        }
         | {"train_is_correct": int(i == 4)}
         for i in range(5)
     ] + [{"idx": 9, "code": "c", "error_type": "IndexError"}]
@@ -63,7 +73,13 @@ def test_every_chooser_gives_at_most_k_and_never_a_solved_one(name):
 
 def test_weighted_choice_repeats_with_its_seed_and_handles_no_candidate():
     records = [
-        {"idx": i, "code": "c", "fingerprint": f"f{i}", "train_correct_grids": 0.1 * i, "train_pixel_score": 0.5}
+        {
+            "idx": i,
+            "code": "c",
+            "fingerprint": f"f{i}",
+            "train_correct_grids": 0.1 * i,
+            "train_pixel_score": 0.5,
+        }
         for i in range(8)
     ]
     args = {"predictions": {"t": records, "empty": []}}

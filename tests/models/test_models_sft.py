@@ -1,0 +1,89 @@
+"""Fine-tuning on a random two-layer model. Run: pytest tests/models/test_models_sft.py"""
+
+from dataclasses import replace
+
+import pytest
+
+from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer, resolve_adapter
+from arcnb.models.sft import IGNORED, SftError, sft_rows, train_sft
+from arcnb.models.training_log import read_metrics
+
+PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    everything = load_tasks("arc-agi-1/training")
+    small = [t for t in everything if sum(p.input.size + p.output.size for p in t.train) < 250]
+    return TaskSet("small", tuple(replace(task, program=PROGRAM) for task in small[:6]))
+
+
+def rows_of(tasks, model, **changes):
+    settings = {"n_rows": 12, "seed": 0, "max_tokens": 1000} | changes
+    return sft_rows(tasks, model, prompt_format(), **settings)
+
+
+def test_a_row_is_the_prompt_then_the_program_and_only_the_program_counts(tasks, small_model):
+    tokenizer = load_tokenizer(small_model)
+    row = rows_of(tasks, small_model).dataset[0]
+    answer = [label for label in row["labels"] if label != IGNORED]
+    assert tokenizer.decode(answer) == PROGRAM + "```" + tokenizer.eos_token
+    assert row["input_ids"][-len(answer) :] == answer
+    assert tokenizer.decode(row["input_ids"][: -len(answer)]).endswith("<|im_start|>assistant\n```python\n")
+    assert row["length"] == len(row["input_ids"]) == len(row["labels"])
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_worker_processes_make_the_same_rows_however_they_start(tasks, small_model, start_method):
+    alone = rows_of(tasks, small_model).dataset
+    together = rows_of(tasks, small_model, workers=2, start_method=start_method).dataset
+    assert alone["input_ids"][:] == together["input_ids"][:]
+
+
+def test_a_task_is_shown_differently_the_next_time(tasks, small_model):
+    dataset = rows_of(tasks, small_model, n_rows=4 * len(tasks)).dataset
+    shown = {tuple(dataset[i]["input_ids"]) for i in range(0, len(dataset), len(tasks))}
+    assert len(shown) > 1
+
+
+def test_long_rows_are_left_out_and_named_never_cut(tasks, small_model):
+    whole = rows_of(tasks, small_model).dataset
+    limit = sorted(whole["length"])[6]
+    rows = rows_of(tasks, small_model, max_tokens=limit)
+    assert 0 < len(rows.dataset) < len(whole)
+    assert max(rows.dataset["length"]) <= limit < min(rows.too_long.values())
+
+
+def test_tasks_without_a_program_are_counted_and_none_at_all_is_an_error(tasks, small_model):
+    bare = replace(tasks[0], program=None)
+    assert rows_of(TaskSet("mixed", (bare, *tasks.tasks[1:])), small_model).n_without_program == 1
+    with pytest.raises(SftError, match="none of the 1 tasks has a program"):
+        rows_of(TaskSet("bare", (bare,)), small_model)
+
+
+def test_rank_zero_is_refused(tasks, small_model, tmp_path):
+    with pytest.raises(SftError, match="rank must be at least 1, not 0"):
+        train_sft(small_model, rows_of(tasks, small_model).dataset, tmp_path, lora={"r": 0})
+
+
+def test_training_lowers_the_loss_and_leaves_an_adapter_of_this_model(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    settings = {"max_steps": 6, "logging_steps": 1, "learning_rate": 3e-2, "warmup_steps": 0}
+    report = train_sft(small_model, rows, tmp_path, lora={"r": 4}, settings=settings)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "metrics.jsonl") if "loss" in row]
+    assert len(losses) == report.steps == 6
+    assert losses[-1] < losses[0] - 0.05
+    assert resolve_adapter(report.adapter, small_model) == report.adapter
+
+
+def test_a_stopped_training_goes_on_from_its_checkpoint_as_if_unbroken(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    settings = {"max_steps": 4, "logging_steps": 1, "save_steps": 2, "learning_rate": 1e-2}
+    whole = train_sft(small_model, rows, tmp_path / "whole", lora={"r": 4}, settings=settings)
+    broken = tmp_path / "broken"
+    train_sft(small_model, rows, broken, lora={"r": 4}, settings=settings, stop_after=2)
+    resumed = train_sft(small_model, rows, broken, lora={"r": 4}, settings=settings, resume=True)
+    last = [[row["loss"] for row in report.history if "loss" in row][-1] for report in (whole, resumed)]
+    assert last[0] == pytest.approx(last[1], rel=1e-4)

@@ -1,0 +1,128 @@
+"""GRPO on a random two-layer model: rows, guards, a few real steps. Run: pytest tests/rl/test_rl_grpo.py"""
+
+import pytest
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.views import View
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.training_log import read_metrics
+from arcnb.programs.executor import Executor
+from arcnb.rl.grpo import DEFAULTS, SettingsError, check_settings, train_grpo
+from arcnb.rl.rows import prompt_rows, trainer_text
+from arcnb.rl.sampling_guard import SamplingError, check_sampling
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    everything = load_tasks("arc-agi-1/training")
+    small = [t.task_id for t in everything if sum(p.input.size + p.output.size for p in t.train) < 250]
+    return everything.subset(small[:3])
+
+
+def rows_of(tasks, tokenizer, n, seed=0):
+    return prompt_rows(tasks, n, prompt_format(), tokenizer, seed=seed, max_prompt_tokens=1000).rows
+
+
+def test_a_row_is_a_function_of_seed_and_index(tasks, small_model):
+    tokenizer = load_tokenizer(small_model)
+    assert rows_of(tasks, tokenizer, 4) == rows_of(tasks, tokenizer, 9)[:4]
+    assert rows_of(tasks, tokenizer, 4) != rows_of(tasks, tokenizer, 4, seed=1)
+
+
+def test_an_epoch_shows_every_task_once(tasks, small_model):
+    rows = rows_of(tasks, load_tokenizer(small_model), 6)
+    assert {row["task_id"] for row in rows[:3]} == {row["task_id"] for row in rows[3:]} == set(tasks.ids)
+
+
+def test_the_trainers_tokenizer_sees_exactly_our_prompt_ids(tasks, small_model):
+    tokenizer = load_tokenizer(small_model)
+    for row in rows_of(tasks, tokenizer, 6):
+        task = tasks[row["task_id"]]
+        view = View.sample(task, 0, "row", row["row"])
+        ids = prompt_format().prompt_ids(tokenizer, view.apply(task))
+        assert tokenizer(text=row["prompt"])["input_ids"] == ids
+
+
+class _AddsBegin:
+    """A tokenizer of characters that puts a begin-of-text token in front of everything."""
+
+    bos_token = "^"
+
+    def decode(self, ids, skip_special_tokens):
+        return "".join(map(chr, ids))
+
+    def __call__(self, text):
+        return {"input_ids": [ord("^"), *map(ord, text)]}
+
+
+def test_a_begin_of_text_token_is_not_doubled():
+    ids = [ord(letter) for letter in "^abc"]
+    assert trainer_text(_AddsBegin(), ids) == "abc"
+
+
+def test_text_that_does_not_give_the_ids_back_is_refused():
+    with pytest.raises(ValueError, match="does not give this prompt's token ids back"):
+        trainer_text(_AddsBegin(), [ord(letter) for letter in "abc"])
+
+
+def test_tasks_with_long_prompts_are_left_out_and_named(small_model):
+    everything = load_tasks("arc-agi-1/training")[:40]
+    rows = prompt_rows(
+        everything, 40, prompt_format(), load_tokenizer(small_model), seed=0, max_prompt_tokens=700
+    )
+    assert rows.too_long
+    assert set(rows.too_long).isdisjoint(row["task_id"] for row in rows.rows)
+    assert min(rows.too_long.values()) > 700
+
+
+@pytest.mark.parametrize(
+    "altered", [{"top_p": 0.95}, {"repetition_penalty": 1.02}, {"top_k": 50}, {"min_p": 0.1}]
+)
+def test_sampling_the_learner_cannot_match_is_refused_unless_insisted_on(altered):
+    with pytest.raises(SamplingError, match=f"{next(iter(altered))}="):
+        check_sampling(DEFAULTS | altered)
+    check_sampling(DEFAULTS | altered, insist=True)
+    check_sampling(DEFAULTS | altered | {"vllm_importance_sampling_mode": "token_truncate"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_generations": 1}, "num_generations must be at least 2"),
+        (
+            {"num_generations": 8, "gradient_accumulation_steps": 3},
+            "not divisible by gradient_accumulation_steps=3",
+        ),
+        ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
+        ({"learning_rat": 1.0}, "'learning_rat'; did you mean learning_rate"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        check_settings(DEFAULTS | settings, 2048)
+
+
+def test_steps_are_trained_logged_and_every_rollout_kept(tasks, small_model, tmp_path):
+    settings = {
+        "max_steps": 3,
+        "num_generations": 4,
+        "gradient_accumulation_steps": 2,
+        "max_completion_length": 12,
+    }
+    with Executor(1) as executor:
+        report = train_grpo(
+            small_model, tasks, prompt_format(), executor, tmp_path, settings=settings, lora={"r": 2}
+        )
+    assert report.steps == 3
+    steps = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "reward" in row]
+    assert [row["step"] for row in steps] == [1, 2, 3]
+    for name in ("kl", "reward", "truncated_completions_ratio", "solved_tasks_ratio", "executor_seconds"):
+        assert all(name in row for row in steps), name
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    rollouts = list(PredictionSet(tmp_path / "rollouts").iter_predictions())
+    assert len(rollouts) == 3 * 4
+    assert {row.task_id for row in rollouts} == set(tasks.ids)
+    assert all(row.status for row in rollouts)
+    assert report.table().shape[0] == 3

@@ -1,0 +1,165 @@
+"""Sampling rounds: exactly the planned rows, also when killed and started again.
+
+Run: pytest tests/search/test_search_inference.py
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasksets import load_tasks
+from arcnb.models.chat import prompt_ids
+from arcnb.models.generation import EngineOptions, Sampling, open_backend
+from arcnb.models.prompt_format import prompt_format
+from arcnb.programs.executor import Executor
+from arcnb.search.inference import PlanError, RoundPlan, predict
+from arcnb.search.refinement import recorded_view
+
+SAMPLING = Sampling(max_tokens=8)
+PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
+
+# A process of its own, to be killed: samples for four tasks into sys.argv[2] with model sys.argv[1].
+SCRIPT = """
+import sys
+from tests.search.test_search_inference import *
+with open_backend("transformers", sys.argv[1], None, EngineOptions(max_model_len=2048)) as engine:
+    with Executor(1) as executor:
+        predict(small_tasks(), engine, PredictionSet(sys.argv[2]), executor, PLAN, prompt_format(), SAMPLING,
+                part_rows=2)
+"""
+
+
+def small_tasks():
+    """Four ARC tasks with short prompts."""
+    tasks = load_tasks("arc-agi-1/training")
+    small = [t.task_id for t in tasks if sum(p.input.size + p.output.size for p in t.train) < 250]
+    return tasks.subset(small[:4])
+
+
+@pytest.fixture(scope="module")
+def engine(small_model):
+    with open_backend("transformers", small_model, None, EngineOptions(max_model_len=2048)) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+def expected_keys(tasks):
+    keys = [(r, i) for r, n in enumerate((2, 2, 1)) for i in range(n)]  # rounds of 2, 2 and 1 completions
+    return {(task.task_id, r, i, 0) for task in tasks for r, i in keys}
+
+
+def test_the_rows_are_the_planned_ones_and_a_second_call_adds_nothing(tmp_path, engine, executor):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    first = predict(tasks, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+    assert (first.asked, first.made, first.found) == (20, 20, 0)
+    assert predictions.done_keys() == expected_keys(tasks)
+    again = predict(tasks, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+    assert (again.made, again.found) == (0, 20)
+    assert all(row.completion and row.status for row in predictions.iter_predictions())
+
+
+def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, executor):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    asked = {}
+    generate = engine.generate
+
+    class Spy:
+        def __getattr__(self, name):
+            return getattr(engine, name)
+
+        def generate(self, requests, sampling):
+            def seen():
+                for request in requests:
+                    asked[request.key] = list(request.prompt_ids)
+                    yield request
+
+            return generate(seen(), sampling)
+
+    predict(tasks, Spy(), predictions, executor, PLAN, prompt_format(), SAMPLING)
+    for row in predictions.iter_predictions():
+        rebuilt = prompt_format().prompt(recorded_view(row).apply(tasks[row.task_id]))
+        assert prompt_ids(engine.tokenizer, rebuilt) == asked[row.task_id, row.round]
+
+
+def test_rounds_show_different_views(tmp_path, engine, executor):
+    tasks = small_tasks()
+    views = {PLAN.view(tasks[0], round_) for round_ in range(8)}
+    assert len(views) == 8
+    assert PLAN.view(tasks[0], 3) == PLAN.view(tasks[0], 3)
+
+
+def test_shards_together_are_the_whole(tmp_path, engine, executor):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    for shard in range(3):
+        plan = replace(PLAN, shard=(shard, 3))
+        predict(tasks, engine, predictions, executor, plan, prompt_format(), SAMPLING)
+    assert predictions.done_keys() == expected_keys(tasks)
+
+
+def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engine, executor):
+    tasks = load_tasks("arc-agi-1/training")
+    longest = max(tasks, key=lambda t: sum(p.input.size + p.output.size for p in t.train))
+    chosen = tasks.subset([longest.task_id, small_tasks()[0].task_id])
+    predictions = PredictionSet(tmp_path / "p")
+    report = predict(chosen, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+    assert list(report.too_long) == [longest.task_id]
+    assert report.prompts_skipped == 3
+    assert longest.task_id in str(report)
+    assert {row.task_id for row in predictions.iter_predictions()} == {chosen[1].task_id}
+
+
+def test_predictions_of_a_changed_task_are_refused(tmp_path, engine, executor):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    predict(tasks, engine, predictions, executor, replace(PLAN, n_predictions=1), prompt_format(), SAMPLING)
+    changed = [replace(tasks[0], train=tasks[0].train[::-1]), *tasks.tasks[1:]]
+    with pytest.raises(PlanError, match=f"another version of {tasks[0].task_id}"):
+        predict(changed, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+
+
+@pytest.mark.parametrize("name", ["n_predictions", "per_prompt"])
+def test_numbers_that_are_not_positive_are_refused(name):
+    with pytest.raises(PlanError, match=f"{name} must be positive, not 0"):
+        replace(PLAN, **{name: 0})
+
+
+def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path, small_model):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    command = [sys.executable, "-c", SCRIPT, str(small_model.path), str(tmp_path / "p")]
+    moments = random.Random(7)
+    left_incomplete = 0
+    for attempt in range(40):
+        process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = len(predictions.done_keys())
+        if attempt < 3:  # let it get to work, then kill it within the next few prompts
+            deadline = time.monotonic() + 60
+            while (
+                len(predictions.done_keys()) == before
+                and time.monotonic() < deadline
+                and process.poll() is None
+            ):
+                time.sleep(0.02)
+            time.sleep(moments.uniform(0, 0.3))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            left_incomplete += 0 < len(predictions.done_keys()) < len(expected_keys(tasks))
+        if process.wait(timeout=120) == 0:
+            break
+    rows = list(predictions.iter_predictions())
+    counts = Counter(row.key for row in rows)
+    assert set(counts) == expected_keys(tasks)
+    assert set(counts.values()) == {1}
+    assert left_incomplete, "no kill came while predictions were being made"
