@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from arcnb.programs.limits import Execution, Limits
 from arcnb.programs.plain_names import TELLTALES
 
-BATCH_PROGRAMS = 64
+BATCH_PROGRAMS = 256
 LEAD = 1000  # younger jobs that may overtake one whose batch is not yet worth a process
 HASH_SEED, OTHER_HASH_SEED = 0, 20250921
 

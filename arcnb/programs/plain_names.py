@@ -100,4 +100,4 @@ ATTRIBUTES = frozenset(" ".join((_NUMPY, _TYPES, _STANDARD, _RANDOM, _EXPRESSION
 # Dunder names that a program may read or set as its own globals.
 GLOBAL_DUNDERS = frozenset(["__name__", "__annotations__", "__doc__", "__all__", "__author__", "__version__"])
 # Source text that plain programs hardly ever hold: with it, trying a batch first is not worth the while.
-TELLTALES = (b"\nclass ", b".format(", b"import os", b"import time", b"getattr(", b"open(", b"eval(")
+TELLTALES = (b"\nclass ", b".format(", b"import os", b"import time", b"getattr(")

@@ -13,9 +13,14 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # The package is found for as long as it takes to import what a server needs (see `main`).
-    sys.path.insert(0, sys.argv[5])
+    import importlib.util
+
     sys.path += sys.argv[6].split(os.pathsep)
+    # This very copy of the package, without making its folder a place to import from.
+    _folder = os.path.join(sys.argv[5], "arcnb")
+    _init = os.path.join(_folder, "__init__.py")
+    _spec = importlib.util.spec_from_file_location("arcnb", _init, submodule_search_locations=[_folder])
+    sys.modules["arcnb"] = importlib.util.module_from_spec(_spec)
     # Nothing is to be done after a fork: `random` would draw a new seed from the system in every child.
     os.register_at_fork = lambda **_: None
 
@@ -85,14 +90,15 @@ def serve(control: Control, forks: Forks) -> None:
 
 def main() -> None:
     control = Control(int(sys.argv[1]), int(sys.argv[2]))
-    kind, entry, package = sys.argv[3:6]
+    kind, entry = sys.argv[3:5]
     sys.argv = [""]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")
     libraries, readable = load(kind)
     names = program_names(libraries)
     forks = Forks(control, Sandbox(readable), entry, names, Batch(entry, names, libraries))
-    sys.path.remove(package)
+    for name in ("arcnb", "arcnb.programs"):
+        sys.modules[name].__path__ = []  # nothing more is imported from here
     gc.collect()
     gc.freeze()
     gc.disable()

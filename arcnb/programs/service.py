@@ -25,7 +25,7 @@ from arcnb.programs.warm_server import ServerError, WarmServer
 
 BATCH_SECONDS = 0.03  # processor time a program may use in a batch
 DEPTH = {"batch": 2, "isolated": 4, "slow": 1}  # tasks in a server's hands, so that it need not wait for us
-NAP_SECONDS = 0.002
+NAP_SECONDS = 0.004
 MAX_LOSSES = 10  # how often a job may lose its process before that counts as its own doing
 MAX_FAILED_STARTS = 3
 REMEMBERED = 4096  # verdicts kept, so that an identical job is not run again

@@ -60,7 +60,7 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
             "uid": os.getuid(),
             "library": not refused(lambda: open(np.__file__).close()),
             "passwd": not refused(lambda: open("/etc/passwd").close()),
-            "write": not refused(lambda: open("/tmp/arcnb-attack", "w").write("x" * 10)),
+            "write": not refused(lambda: open("/tmp/arcnb-unwalled", "w").write("x" * 10)),
             "fork": not refused(os.fork) if calls else None,
             "environment": len(os.environ),
         }
@@ -96,6 +96,7 @@ def test_without_the_filter_landlock_guards_the_files(monkeypatch):
 
 def test_without_both_root_is_nobody_and_the_loss_is_named(monkeypatch):
     report = eval(in_child(build(monkeypatch, files=False, calls=False)))
+    Path("/tmp/arcnb-unwalled").unlink(missing_ok=True)
     assert report["lost"] == 2
     assert report["uid"] == (65534 if ROOT else USER)
 

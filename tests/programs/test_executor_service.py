@@ -480,6 +480,37 @@ def test_an_ordinary_user_is_protected_as_well():
     assert result.stdout.split() == ["unsafe"] * 5 + ["100", "65534"], result.stderr
 
 
+def test_it_works_in_a_notebook_kernel():
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    cells = [
+        """
+import asyncio, threading
+import numpy as np
+from arcnb.programs.executor import Executor, Job
+executor = Executor(workers=2)
+grids = (np.ones((2, 3), dtype=np.uint8),)
+jobs = [Job(f"def transform(grid):\\n    print(grid)\\n    return grid * {n}", grids, key=n) for n in range(10)]
+assert asyncio.get_running_loop().is_running()
+print([int(e.outputs[0][0, 0]) for e in executor.run(jobs)])
+""",
+        """
+answers = []
+thread = threading.Thread(target=lambda: answers.append(executor.submit(jobs[7]).result().status))
+thread.start(); thread.join()
+execution = await asyncio.wrap_future(executor.submit(Job("def transform(grid):\\n    while True: pass", grids)))
+print(answers, execution.status)
+executor.close()
+""",
+    ]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell.replace("\\\\", "\\")) for cell in cells]
+    )
+    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    printed = ["".join(output.get("text", "") for output in cell.outputs) for cell in notebook.cells]
+    assert printed[0].strip() == str(list(range(10)))
+    assert printed[1].strip() == "['ok'] timeout"
+
+
 def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
     monkeypatch.setattr("arcnb.programs.warm_server._SCRIPT", Path("/nonexistent/server.py"))
     executor = Executor(workers=1)
