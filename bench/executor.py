@@ -34,7 +34,7 @@ import numpy as np
 from arcnb.programs.executor import Executor, Job, Limits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "programs"))
-from honest_programs import PROGRAMS  # noqa: E402
+from honest_programs import PROGRAMS
 
 SMALL = """
 import numpy as np
@@ -53,7 +53,7 @@ BOMB = "import numpy as np\ndef transform(grid):\n    return np.ones(1 << 30)[: 
 ONE_SECOND = Limits(seconds=1.0, seconds_per_input=1.0, memory_mb=2048)
 
 
-# ------------------------------------------------------------------------------------ the unprotected reference
+# ---------------------------------------------------------------- the unprotected reference
 
 
 class _Alarm(Exception):
@@ -79,7 +79,7 @@ def _start_worker() -> None:
 
 
 def reference_run(task: tuple[str, tuple, float]) -> list[np.ndarray] | str:
-    """One program in this very process: strip prints, exec, call on copies, check; the error's name on failure."""
+    """One program in this very process: strip prints, exec, call on copies, check; or the error's name."""
     program, grids, seconds = task
     kept = [
         line for line in program.split("\n") if "print(" not in line and "from common import *" not in line
@@ -137,10 +137,10 @@ class Reference:
 
 
 class Protected:
-    """Our executor; ``alone`` asks for one process a program even for plain ones."""
+    """Our executor, used as any caller would."""
 
-    def __init__(self, workers: int) -> None:
-        self.executor = Executor(workers=workers)
+    def __init__(self, workers: int, adaptive: bool = False) -> None:
+        self.executor = Executor(workers=workers, adaptive=adaptive)
 
     def __call__(self, jobs: list[Job]) -> int:
         return sum(execution.status == "ok" for execution in self.executor.run(jobs))
@@ -149,7 +149,7 @@ class Protected:
         self.executor.close()
 
 
-# ------------------------------------------------------------------------------------ workloads
+# ---------------------------------------------------------------- workloads
 
 
 def grids(seed: int, sides: int | None, n: int = 4) -> tuple[np.ndarray, ...]:
@@ -184,15 +184,18 @@ def spoilt(n: int, salt: int, endless: float = 0.0, bombs: float = 0.0) -> list[
 
 # What the unprotected reference loses: a bare except, a harmless word, a print that was a block's only line.
 # A seventh of the mix, as was found among programs that models wrote.
-LOST = """bare_except future_import dataclass_with_future seeded_random seeded_numpy_random default_generator
-    words_that_look_dangerous prints_in_branches times_itself""".split()
+_LOST = """bare_except future_import dataclass_with_future seeded_random seeded_numpy_random default_generator
+    words_that_look_dangerous prints_in_branches times_itself"""
 # What both can run and models write now and then: 3% of the mix.
-UNUSUAL = """dataclass class_with_state inheritance enum typing_namedtuple exceptions_of_its_own type_of
+_UNUSUAL = """dataclass class_with_state inheritance enum typing_namedtuple exceptions_of_its_own type_of
     string_formatting numpy_object_array numpy_tour swallows_base_exception harmless_os_and_sys
-    scipy_signal""".split()
+    scipy_signal"""
 # Not one in a hundred: left out.
-RARE = """scipy_spatial scipy_mode unused_imports memory_for_a_moment masked_and_matrix callable_object async_function
-    context_manager main_guard common_shared_lists""".split()
+_RARE = """scipy_spatial scipy_mode unused_imports memory_for_a_moment masked_and_matrix callable_object
+    async_function context_manager main_guard common_shared_lists"""
+
+
+LOST, UNUSUAL, RARE = (names.split() for names in (_LOST, _UNUSUAL, _RARE))
 
 
 def realistic(n: int, salt: int) -> list[Job]:
@@ -211,7 +214,7 @@ def realistic(n: int, salt: int) -> list[Job]:
     ]
 
 
-# ------------------------------------------------------------------------------------ measuring
+# ---------------------------------------------------------------- measuring
 
 
 def tree_seconds() -> float:
@@ -284,9 +287,8 @@ def endurance(executor: Executor, n: int) -> None:
     seconds = time.perf_counter() - start
     time.sleep(0.5)
     print(f"\n{n:,} programs in a row, {n / seconds:,.0f}/s: processes, descriptors, MB resident")
-    print(
-        f"before {before[0]}, {before[1]}, {before[2]:.1f}; after {state()[0]}, {state()[1]}, {state()[2]:.1f}"
-    )
+    for when, (processes, descriptors, resident) in (("before", before), ("after", state())):
+        print(f"{when:8}{processes:6}{descriptors:6}{resident:10.1f}")
 
 
 def service_memory(executor: Executor) -> str:
@@ -300,7 +302,7 @@ def service_memory(executor: Executor) -> str:
     return f"{total / 1024:.0f} MB in {count} servers (shared pages counted once)"
 
 
-# ------------------------------------------------------------------------------------ tables
+# ---------------------------------------------------------------- tables
 
 
 def main() -> None:
@@ -326,9 +328,7 @@ def main() -> None:
     def size(n: int) -> int:
         return max(100, round(n * arguments.scale))
 
-    print(
-        f"{os.cpu_count()} processors, {workers} workers, Python {sys.version.split()[0]}, numpy {np.__version__}"
-    )
+    print(f"{os.cpu_count()} processors, {workers} workers, Python {sys.version.split()[0]}")
     ours, theirs, bare = Protected(workers), Reference(workers), Reference(workers, bare=True)
     rivals = {"reference": theirs, "bare": bare, "protected": ours}
     try:
@@ -346,6 +346,13 @@ def main() -> None:
             rows = measure(two, lambda n, salt: spoilt(n, salt, endless=0.02), n, 1)
             show(f"2% endless loops, limit 1 s (bound: {workers / 0.02:.0f} a second)", rows)
             arrivals(ours.executor, spoilt(n, 77, endless=0.02))
+            adaptive = Protected(workers, adaptive=True)
+            adaptive(small(1500, 78))  # what it learns from
+            show(
+                "the same with an adaptive limit",
+                measure({"protected": adaptive}, lambda n, salt: spoilt(n, salt, endless=0.02), n, 1),
+            )
+            adaptive.close()
         if "bombs" in tables:
             n = size(2000)
             show("1% allocate 8 GB", measure(two, lambda n, salt: spoilt(n, salt, bombs=0.01), n, rounds))
@@ -367,7 +374,7 @@ def scaling(counts: list[int], rounds: int, size: Callable[[int], int]) -> None:
         first = None
         for workers in counts:
             run = Protected(workers)
-            run(workload(size(60 * workers), 999))
+            run(workload(size(n) * workers, 999))
             total = size(n) * workers
             ((_, rate, _, _, _),) = measure({"protected": run}, workload, total, rounds)
             run.close()

@@ -40,16 +40,22 @@ class Executor:
 
     ``workers`` is how many programs run at the same time (default: the processors this process may use).
     ``limits`` apply to jobs without limits of their own; ``entry`` is the function a program must define.
+    ``adaptive`` stops a slow program as soon as it has had ten times what successful ones needed lately (and
+    0.2 s): endless loops cost less, but the verdict on a slow program then depends on the others.
     """
 
     def __init__(
-        self, workers: int | None = None, limits: Limits = Limits(), entry: str = "transform"
+        self,
+        workers: int | None = None,
+        limits: Limits = Limits(),
+        entry: str = "transform",
+        adaptive: bool = False,
     ) -> None:
         if workers is not None and workers < 1:
             raise LimitsError(f"workers must be at least 1, got {workers}")
         self.limits = limits
         self.entry = entry
-        self._service = Service(workers, entry)
+        self._service = Service(workers, entry, adaptive)
         self.workers = self._service.workers
         self._end = weakref.finalize(self, self._service.close)
 

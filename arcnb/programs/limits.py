@@ -55,6 +55,11 @@ class Limits:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                 raise LimitsError(f"{name} must be a number between 0 and 1,000,000, got {value!r}")
+        fields = (self.seconds, self.seconds_per_input, self.memory_mb, self.output_mb)
+        object.__setattr__(self, "_hash", hash((*fields, self.fresh_calls, self.check_determinism)))
+
+    def __hash__(self) -> int:
+        return self._hash  # computed once: every job is looked up by its limits several times
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ DEPTH = {"batch": 2, "isolated": 4, "slow": 1}  # tasks in a server's hands, so 
 NAP_SECONDS = 0.004
 MAX_LOSSES = 10  # how often a job may lose its process before that counts as its own doing
 MAX_FAILED_STARTS = 3
+LEARNT_FROM = 1000  # successes that an adaptive limit looks back on
+LEAST_SECONDS = 0.2  # what an adaptive limit leaves a slow program at least
 REMEMBERED = 4096  # verdicts kept, so that an identical job is not run again
 SLOW_PATIENCE = 5.0  # seconds after which a slow program may hold up quick ones
 GRACE_SECONDS = 30.0  # beyond a task's own time, after which its server is taken for hung
@@ -38,9 +40,10 @@ _warned: set[str] = set()
 class Service:
     """Servers, lanes and the thread between them; started by the first job."""
 
-    def __init__(self, workers: int | None, entry: str) -> None:
+    def __init__(self, workers: int | None, entry: str, adaptive: bool = False) -> None:
         self.workers = workers or usable_processors()
         self.entry = entry
+        self.adaptive = adaptive
         self._reset()
 
     def _reset(self) -> None:
@@ -96,6 +99,7 @@ class Service:
         self._remembered: OrderedDict[tuple, Execution] = OrderedDict()
         self._number = 0
         self._failed_starts = 0
+        self._needed: deque[float] = deque(maxlen=LEARNT_FROM)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         error: BaseException = CancelledError("the executor was closed")
@@ -174,6 +178,13 @@ class Service:
         waited = time.monotonic() - self._lanes.slow[0].waiting_since
         return waited > SLOW_PATIENCE and slow < max(1, self.workers // 2)
 
+    def _learnt_seconds(self, seconds: float) -> float:
+        """Ten times what all but one in a thousand recent successes needed, or ``seconds`` if less."""
+        if not self.adaptive or len(self._needed) < LEARNT_FROM:
+            return seconds
+        needed = sorted(self._needed)[-LEARNT_FROM // 1000]
+        return min(seconds, max(LEAST_SECONDS, 10 * needed))
+
     def _idle_server(self, kind: tuple[str, int]) -> WarmServer:
         for server in self._servers:
             if not server.tasks and (server.kind, server.hash_seed) == kind:
@@ -185,6 +196,7 @@ class Service:
 
     def _give(self, server: WarmServer, lane: str, tickets: list[Ticket]) -> None:
         limits = tickets[0].limits
+        seconds = self._learnt_seconds(limits.seconds) if lane == "slow" else limits.seconds
         again = tickets[0].first is not None
         jobs = [
             wire.encode_job(ticket.program, ticket.grids[::-1] if again else ticket.grids)
@@ -194,7 +206,7 @@ class Service:
         message = wire.encode_task(
             jobs,
             lane=wire.BATCH if in_batch else wire.ISOLATED,
-            seconds=min(BATCH_SECONDS, limits.seconds) if in_batch else limits.seconds,
+            seconds=min(BATCH_SECONDS, seconds) if in_batch else seconds,
             seconds_per_input=limits.seconds_per_input,
             memory_mb=int(limits.memory_mb),
             output_bytes=int(limits.output_mb * 2**20),
@@ -273,6 +285,8 @@ class Service:
             record.memory_mb,
             ticket.askers[0][0],
         )
+        if self.adaptive and execution.status == "ok":
+            self._needed.append(execution.seconds)
         if ticket.limits.check_determinism:
             if ticket.first is None and execution.status == "ok":
                 ticket.first = execution
