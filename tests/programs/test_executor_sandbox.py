@@ -3,6 +3,8 @@
 pytest tests/programs/test_executor_sandbox.py
 """
 
+# ruff: noqa: E501 (the programs' lines are theirs)
+
 import os
 import platform
 import struct

@@ -3,6 +3,8 @@
 pytest tests/programs/test_executor_service.py
 """
 
+# ruff: noqa: E501 (the programs' lines are theirs)
+
 import asyncio
 import contextlib
 import itertools

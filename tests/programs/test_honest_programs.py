@@ -27,13 +27,10 @@ def plain_python(program: str) -> list[np.ndarray]:
     """What the program answers without any executor, each grid in the order given."""
     library = {name: value for name, value in vars(barc).items() if not name.startswith("_")}
     import sys
-    import typing
 
     sys.modules["common"] = barc
     shared = list(barc.Color.NOT_BLACK)
-    namespace = child.new_namespace(
-        library | {"np": np, "numpy": np, "List": typing.List, "Tuple": typing.Tuple}
-    )
+    namespace = child.new_namespace(library | {"np": np, "numpy": np, "List": list, "Tuple": tuple})
     try:
         exec(compile(program, "<program>", "exec"), namespace)
         outputs = [namespace["transform"](grid.astype(np.int64)) for grid in GRIDS]
