@@ -11,6 +11,7 @@ they share cost one computation.
 
 import contextlib
 import itertools
+import multiprocessing
 import os
 import threading
 from collections import deque
@@ -124,6 +125,7 @@ class VllmBackend:
             llm.llm_engine.engine_core.shutdown(timeout=1)
         del llm
         kill_marked(self._mark)
+        multiprocessing.active_children()  # collects the ended engine process
         self._guard.terminate()
         self._guard.wait()
         self._log.close()
@@ -271,6 +273,10 @@ class VllmBackend:
             "gpu_memory_utilization": options.gpu_memory_utilization,
             "max_num_seqs": options.max_num_seqs,
         }
+        if _on_cpu():
+            # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
+            # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
+            settings |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(self.context, 4096)}
         if options.load_in_4bit:
             settings["quantization"] = "bitsandbytes"
         if self._max_rank:
