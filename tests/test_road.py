@@ -1,0 +1,140 @@
+"""The whole road by `arcnb run`, as a user goes it. Run: pytest tests/test_road.py (about four minutes)
+
+01 -> 03 -> 04 -> 05 -> 06 with the transformers backend; `make demo` takes vLLM. GRPO trains a random
+two-layer model here; the rest uses the embedded one.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasksets import load_tasks
+
+pytestmark = pytest.mark.slow
+
+
+def arcnb(runs, *arguments, **settings):
+    """A finished `arcnb` process; its run folders are below `runs`."""
+    command = [sys.executable, "-m", "arcnb.lab.cli", *map(str, arguments)]
+    environment = os.environ | {"ARCNB_RUNS": str(runs)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, **settings)
+
+
+def done(runs, notebook, **parameters):
+    """The run folder of a notebook that ran to its end."""
+    pairs = [item for name, value in parameters.items() for item in ("-p", name, value)]
+    result = arcnb(runs, "run", notebook, "--quiet", *pairs)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return Path(result.stdout.strip().splitlines()[-1])
+
+
+def outcome(run):
+    return json.loads((run / "manifest.json").read_text())["outcome"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def data(runs):
+    return done(runs, "01", n_tasks=60, max_prompt_tokens=420)
+
+
+@pytest.fixture(scope="module")
+def sampled(runs, data):
+    sizes = {"n_tasks": 2, "n_predictions": 3, "per_prompt": 3, "max_tokens": 64, "max_model_len": 1024}
+    return done(runs, "03", tasks=data / "tasks.parquet", backend="transformers", **sizes)
+
+
+def test_data_holds_only_tasks_that_fit(data):
+    tasks = load_tasks(data / "tasks.parquet")
+    facts = outcome(data)
+    assert len(tasks) == facts["tasks"] > 3
+    assert facts["longest_prompt"] <= 420
+    assert len(facts["left_out"]) + len(tasks) == 60
+
+
+def test_inference_leaves_every_prediction_judged(sampled):
+    rows = list(PredictionSet(sampled / "predictions").iter_predictions())
+    assert Counter(row.task_id for row in rows) == dict.fromkeys({row.task_id for row in rows}, 3)
+    assert len(rows) == 6
+    assert all(row.status and row.completion is not None for row in rows)
+    assert outcome(sampled)["n_preds"] == 3
+
+
+def test_refinement_conversations_come_out_of_the_predictions(runs, data, sampled):
+    refined = done(
+        runs, "04", tasks=data / "tasks.parquet", predictions=sampled / "predictions", chooser="diverse"
+    )
+    assert outcome(refined)["conversations"] > 0
+    assert (refined / "refine.parquet").is_file()
+
+
+def test_grpo_trains_and_logs_reward_and_kl(runs, data, small_model):
+    sizes = {
+        "n_tasks": 2,
+        "max_steps": 2,
+        "num_generations": 2,
+        "max_completion_length": 24,
+        "max_prompt_tokens": 420,
+    }
+    model = {"model": small_model.path, "adapter": ""}
+    trained = done(runs, "05", tasks=data / "tasks.parquet", **model, **sizes)
+    facts = outcome(trained)
+    assert facts["steps"] == 2
+    assert {"reward", "kl"} <= set(facts)
+    assert (trained / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data, sampled):
+    table = done(runs, "06", tasks=data / "tasks.parquet", predictions=sampled / "predictions")
+    submission = json.loads((table / "submission.json").read_text())
+    assert set(submission) == set(load_tasks(data / "tasks.parquet").ids)
+    assert next(table.glob("*.html")).stat().st_size > 10_000
+
+
+def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(runs, sampled):
+    result = arcnb(
+        runs, "run", "06", "--quiet", "-p", "tasks", "arc-agi-2/evaluation", "-p", "predictions", sampled
+    )
+    assert result.returncode == 1
+    assert "holds no predictions" in result.stderr.strip().splitlines()[-1]
+
+
+def test_the_inference_notebook_killed_at_random_moments_ends_with_exactly_its_rows(tmp_path, small_model):
+    sizes = {"n_tasks": 3, "n_predictions": 5, "per_prompt": 1, "max_tokens": 8, "max_model_len": 2048}
+    settings = {"model": small_model.path, "adapter": "", "backend": "transformers"} | sizes
+    first = ["run", "03", "--quiet", "--name", "killed"]
+    first += [str(item) for name, value in settings.items() for item in ("-p", name, value)]
+    moments = random.Random(11)
+    for attempt in range(8):
+        folders = sorted(tmp_path.glob("*-killed"))
+        arguments = ["run", "--quiet", "--resume", str(folders[0])] if folders else first
+        process = subprocess.Popen(
+            [sys.executable, "-m", "arcnb.lab.cli", *arguments],
+            env=os.environ | {"ARCNB_RUNS": str(tmp_path)},
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        if attempt < 2:
+            time.sleep(moments.uniform(4, 12))
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.wait(timeout=300) == 0:
+            break
+    (folder,) = tmp_path.glob("*-killed")
+    keys = Counter(row.key for row in PredictionSet(folder / "predictions").iter_predictions())
+    assert len(keys) == 3 * 5
+    assert set(keys.values()) == {1}
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "done"
