@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -48,6 +49,11 @@ LORA_DEFAULTS = {
 }
 
 
+@cache
+def _tokenizer(model: ModelPath):
+    return load_tokenizer(model)
+
+
 class SftError(ValueError):
     """Fine-tuning that cannot start; the message names the parameter or the tasks."""
 
@@ -78,7 +84,7 @@ class RowBuilder:
 
     def __call__(self, indices: Sequence[int]) -> list[tuple[str, list[int], int]]:
         """(task id, token ids, number of prompt tokens) of the rows with these indices."""
-        tokenizer = load_tokenizer(self.model)
+        tokenizer = _tokenizer(self.model)
         rows = []
         for index in indices:
             task = self.tasks[index % len(self.tasks)]
@@ -129,8 +135,23 @@ def _mapped(builder: RowBuilder, chunks, workers: int, start_method: str | None)
     if workers <= 1:
         yield from map(builder, chunks)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context(start_method)) as pool:
-        yield from pool.map(builder, chunks)
+    # The builder holds all tasks: it goes to each process once, not along with every chunk.
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context(start_method), initializer=_set_builder, initargs=(builder,)
+    ) as pool:
+        yield from pool.map(_build, chunks)
+
+
+_builder: RowBuilder | None = None
+
+
+def _set_builder(builder: RowBuilder) -> None:
+    global _builder
+    _builder = builder
+
+
+def _build(indices: Sequence[int]) -> list[tuple[str, list[int], int]]:
+    return _builder(indices)
 
 
 @dataclass
