@@ -6,6 +6,7 @@ other neighbours in the batch the sums round differently, which can tip a close 
 """
 
 import gc
+import os
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,10 @@ class TransformersBackend:
         self.context = context_length(model, options)
         self.tokenizer = load_tokenizer(model)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._threads_before = torch.get_num_threads()
+        # One core stays free for the programs that run meanwhile: threads that wait for one another at every
+        # operation are ten times slower as soon as one of them has to wait for a busy core.
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
         self._rows_at_once = options.max_num_seqs or (64 if self.device == "cuda" else 16)
         self._net = _load(model, options, self.device)
         self._adapter_names: dict[Path, str] = {}
@@ -119,7 +124,10 @@ class TransformersBackend:
         """Frees the model's memory."""
         import torch
 
+        if self._net is None:
+            return
         self._net = None
+        torch.set_num_threads(self._threads_before)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
