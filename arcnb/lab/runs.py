@@ -230,7 +230,7 @@ def open_run(name: str | None = None) -> Run:
     """
     from arcnb.lab import sessions
 
-    sessions.pass_sigterm_on()
+    sessions.listen_to_stops()
     folder = os.environ.get(RUN_DIR)
     if folder:
         return Run(Path(folder).resolve())

@@ -20,6 +20,7 @@ from typing import Any
 from arcnb.lab.heartbeat import HEARTBEAT, Heartbeat
 from arcnb.lab.manifest import MANIFEST, RunError, now, seconds_between
 from arcnb.lab.runs import RUN_DIR, Run, new_run
+from arcnb.lab.stopping import NUDGE
 
 _current: dict[str, Any] = {"run": None, "heartbeat": None, "error": None}
 
@@ -43,7 +44,7 @@ def own_run(name: str | None) -> Run:
     return run
 
 
-def pass_sigterm_on() -> None:
+def listen_to_stops() -> None:
     """Let SIGTERM interrupt the running cell as Ctrl-C does, so that a stage can save what it has.
 
     Schedulers send SIGTERM to every process of a job; the default would end the kernel on the spot. Under the
@@ -61,9 +62,11 @@ def pass_sigterm_on() -> None:
         if callable(handler) and RUN_DIR not in os.environ:
             handler(signal.SIGINT, frame)
 
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, interrupt)
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, interrupt)
+        if signal.getsignal(NUDGE) is signal.SIG_DFL:
+            signal.signal(NUDGE, lambda signum, frame: None)
 
 
 def _close() -> None:
