@@ -16,8 +16,8 @@ from typing import Any
 
 from arcnb.lab.manifest import now
 
-# Python notes a signal and acts on it a little later. One that arrives just before a system call that sleeps is
-# acted on when the sleep is over, in a minute or a night; on a loaded machine about every tenth stop was lost so.
+# Python notes a signal and acts on it a little later. One that arrives just before a system call that sleeps
+# is acted on when the sleep is over, in a minute or a night; on a loaded machine one stop in ten was lost so.
 # Hence the kernel is woken now and then after an interrupt, by a signal that does nothing.
 NUDGE = signal.SIGWINCH
 NUDGE_SECONDS = 0.5
