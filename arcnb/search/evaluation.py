@@ -75,6 +75,21 @@ def _interval(values: np.ndarray, seed: int) -> str:
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
+def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> list[str]:
+    """What came out of each set, in one plain sentence."""
+    sentences = []
+    for name, frame in frames.items():
+        table = aggregate(frame, task_ids)
+        solved, known = int(table["is_correct"].sum()), int(table["is_correct"].notna().sum())
+        shares = table[["valid code", "valid outputs", "unique outputs"]].mean()
+        sentences.append(
+            f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program); of the "
+            f"completions {shares['valid code']:.1%} hold a program, {shares['valid outputs']:.1%} ran with "
+            f"valid outputs, {shares['unique outputs']:.1%} gave different outputs"
+        )
+    return sentences
+
+
 def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0) -> list[str]:
     """Each set against the one before it, in one sentence; empty for a single set."""
     sentences = []

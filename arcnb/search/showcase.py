@@ -61,6 +61,11 @@ class Showcase:
             return "<p>No program gave valid outputs.</p>"
         return "".join(_card(self.tasks[p.task_id], p) for p in self.predictions)
 
+    def write(self, path: Path) -> Path:
+        """The pictures as a fragment of HTML, for the index of runs."""
+        path.write_text(self._repr_html_(), encoding="utf-8")
+        return path
+
     def __repr__(self) -> str:
         return "\n".join(verdict(p) for p in self.predictions) or "No program gave valid outputs."
 
