@@ -162,7 +162,7 @@ def _attribute_names() -> Iterator[str]:
     for name, module in list(sys.modules.items()):
         if isinstance(module, types.ModuleType) and not module.__name__.startswith(_OWN_PACKAGES):
             yield from vars(module)
-            yield from vars(module).get("__all__", ())  # getattr would make lazy packages import themselves
+            yield from getattr(module, "__all__", ())
             yield name.rpartition(".")[2]
             if "__dir__" in vars(module):  # a package that loads its parts on demand
                 yield from dir(module)

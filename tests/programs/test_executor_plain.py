@@ -11,6 +11,7 @@ import os
 import random  # noqa: F401
 import sys
 import types
+from unittest import mock
 
 import numpy as np
 import numpy.random
@@ -19,7 +20,16 @@ import scipy.ndimage  # noqa: F401  (so that the screen knows them, as in a serv
 
 from arcnb.programs import barc, batch, child, plain, plain_names, wire
 
-SCREEN = plain.Screen({"common": barc})
+
+def _screen() -> plain.Screen:
+    """A screen as in a server, where only the standard library, numpy and scipy are loaded."""
+    allowed = {*sys.stdlib_module_names, "numpy", "scipy", "arcnb"}
+    loaded = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in allowed}
+    with mock.patch.dict(sys.modules, loaded, clear=True):
+        return plain.Screen({"common": barc})
+
+
+SCREEN = _screen()
 
 NOT_PLAIN = r"""
 import os
