@@ -23,7 +23,7 @@ from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.training_log import metrics_log, read_metrics
+from arcnb.models.training_log import metrics_log, read_metrics, stop_printing
 from arcnb.progress import progress
 
 IGNORED = -100  # label of a token that does not count in the loss
@@ -233,6 +233,7 @@ def train_sft(
         peft_config=peft_config,
         callbacks=callbacks,
     )
+    stop_printing(trainer)
     started = time.monotonic()
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(str(output / "adapter"))

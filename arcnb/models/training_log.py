@@ -5,18 +5,36 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from arcnb.progress import progress
+
 
 def metrics_log(path: Path):
-    """A trainer callback that appends every log as one line `{"step": ..., name: value, ...}` to path."""
+    """A trainer callback that shows progress and appends every log to path, as `{"step": ..., name: value}`."""
     from transformers import TrainerCallback
 
     class MetricsLog(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.bar = progress(None, "training", state.max_steps, "step", done=state.global_step)
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.bar.update(1)
+
+        def on_train_end(self, args, state, control, **kwargs):
+            self.bar.close()
+
         def on_log(self, args, state, control, logs=None, **kwargs):
             if logs and state.is_world_process_zero:
                 with open(path, "a") as file:
                     file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
     return MetricsLog()
+
+
+def stop_printing(trainer) -> None:
+    """Take away the trainer's own callback that prints each log as a dictionary."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
 
 
 def read_metrics(path: Path) -> list[dict]:

@@ -20,7 +20,7 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.training_log import metrics_log, read_metrics
+from arcnb.models.training_log import metrics_log, read_metrics, stop_printing
 from arcnb.programs.executor import Executor
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.rows import prompt_rows
@@ -203,6 +203,7 @@ def train_grpo(
         peft_config=peft_config,
         callbacks=[metrics_log(output / "metrics.jsonl"), *callbacks],
     )
+    stop_printing(trainer)
     started = time.monotonic()
     trainer.train()
     trainer.save_model(str(output / "adapter"))

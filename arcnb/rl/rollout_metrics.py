@@ -11,14 +11,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 NGRAM_SIZES = (3, 4)
+LOGGED = ("unique_ngram_ratio", "most_repeated_ngram_count", "most_repeated_ngram_frequency")
 
 
 def ngram_statistics(tokens: Sequence[int], n: int) -> dict[str, float]:
-    """Share of distinct n-grams, count and frequency of the commonest; all 0 for fewer than n tokens."""
+    """How many n-grams, how many distinct, their share, count and frequency of the commonest.
+
+    All 0 for fewer than n tokens.
+    """
     total = max(len(tokens) - n + 1, 0)
     counts = Counter(zip(*(tokens[i:] for i in range(n)), strict=False)) if total else Counter()
     commonest = max(counts.values(), default=0)
     return {
+        "n": n,
+        "total_ngrams": total,
+        "unique_ngrams": len(counts),
         "unique_ngram_ratio": len(counts) / total if total else 0.0,
         "most_repeated_ngram_count": commonest,
         "most_repeated_ngram_frequency": commonest / total if total else 0.0,
@@ -69,6 +76,6 @@ def _group_metrics(
     }
     for size in NGRAM_SIZES:
         statistics = [ngram_statistics(ids, size) for ids in completions]
-        for name in statistics[0]:
+        for name in LOGGED:
             values[f"{group}_ngram_{size}_{name}"] = [row[name] for row in statistics]
     return values

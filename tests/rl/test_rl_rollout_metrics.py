@@ -1,5 +1,6 @@
 """Rollout metrics against the golden vectors. Run: pytest tests/rl/test_rl_rollout_metrics.py"""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from arcnb.rl.rollout_metrics import ngram_statistics, rollout_metrics
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "arc25_rewards.json").read_text())["cases"]
+GOLDEN = Path(__file__).parents[1] / "golden"
+METRIC_CASES = json.loads(gzip.decompress((GOLDEN / "arc25_metrics.json.gz").read_bytes()))["cases"]
+CASES = json.loads((GOLDEN / "arc25_rewards.json").read_text())["cases"]
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,9 @@ def test_solved_is_a_flag_of_the_prediction_and_not_the_number_ten():
 def test_a_repeating_completion_has_few_distinct_ngrams():
     assert ngram_statistics([1, 2, 3] * 10, 3)["unique_ngram_ratio"] == pytest.approx(3 / 28)
     assert ngram_statistics([1, 2], 3)["most_repeated_ngram_count"] == 0
+
+
+@pytest.mark.parametrize("case", [c for c in METRIC_CASES if c["fn"] == "ngram_stats"], ids=lambda c: c["id"])
+def test_ngram_statistics_agree_with_the_golden_vector(case):
+    expected = case["expect"]["value"]
+    assert ngram_statistics(case["args"]["tokens"], case["args"]["n"]) == pytest.approx(expected, abs=1e-9)
