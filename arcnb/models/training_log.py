@@ -9,7 +9,7 @@ from arcnb.progress import progress
 
 
 def metrics_log(path: Path):
-    """A trainer callback that shows progress and appends every log to path, as `{"step": ..., name: value}`."""
+    """A trainer callback: shows progress and appends every log to path as `{"step": ..., name: value}`."""
     from transformers import TrainerCallback
 
     class MetricsLog(TrainerCallback):
