@@ -8,7 +8,9 @@ import copy
 import itertools
 import math
 import os
+import pickle
 import random  # noqa: F401
+import subprocess
 import sys
 import types
 from unittest import mock
@@ -21,15 +23,19 @@ import scipy.ndimage  # noqa: F401  (so that the screen knows them, as in a serv
 from arcnb.programs import barc, batch, child, plain, plain_names, wire
 
 
-def _screen() -> plain.Screen:
-    """A screen as in a server, where only the standard library, numpy and scipy are loaded."""
-    allowed = {*sys.stdlib_module_names, "numpy", "scipy", "arcnb"}
-    loaded = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in allowed}
-    with mock.patch.dict(sys.modules, loaded, clear=True):
-        return plain.Screen({"common": barc})
+def server_screen() -> plain.Screen:
+    """A screen built as in a server, where nothing but the standard library, numpy and scipy is loaded."""
+    script = (
+        "import pickle, random, sys, numpy.random, scipy.ndimage\n"
+        "from arcnb.programs import barc, batch, child, plain, plain_names, wire\n"
+        "pickle.dump(vars(plain.Screen({'common': barc})), sys.stdout.buffer)"
+    )
+    screen = plain.Screen.__new__(plain.Screen)
+    vars(screen).update(pickle.loads(subprocess.check_output([sys.executable, "-c", script])))
+    return screen
 
 
-SCREEN = _screen()
+SCREEN = server_screen()
 
 NOT_PLAIN = r"""
 import os
@@ -264,7 +270,8 @@ def run_batch(sources: list[str], screen: bool) -> list[wire.Record]:
     pid = os.fork()
     if pid == 0:
         sys.modules["common"] = barc
-        lane = batch.Batch("transform", {"np": np}, {"common": barc})
+        with mock.patch.object(plain, "Screen", return_value=SCREEN):
+            lane = batch.Batch("transform", {"np": np}, {"common": barc})
         if not screen:
             lane.screen.is_plain = lambda code: True
         grids = [(2, 2, bytes(4))]

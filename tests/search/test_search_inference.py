@@ -25,6 +25,7 @@ from arcnb.search.refinement import recorded_view
 
 SAMPLING = Sampling(max_tokens=8)
 PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
+LONG_PLAN = replace(PLAN, n_predictions=61)
 
 # A process of its own, to be killed: samples for four tasks into sys.argv[2] with model sys.argv[1].
 SCRIPT = """
@@ -32,8 +33,8 @@ import sys
 from tests.search.test_search_inference import *
 with open_backend("transformers", sys.argv[1], None, EngineOptions(max_model_len=2048)) as engine:
     with Executor(1) as executor:
-        predict(small_tasks(), engine, PredictionSet(sys.argv[2]), executor, PLAN, prompt_format(), SAMPLING,
-                part_rows=2)
+        predict(small_tasks(), engine, PredictionSet(sys.argv[2]), executor, LONG_PLAN, prompt_format(),
+                SAMPLING, part_rows=4)
 """
 
 
@@ -56,8 +57,8 @@ def executor():
         yield pool
 
 
-def expected_keys(tasks):
-    keys = [(r, i) for r, n in enumerate((2, 2, 1)) for i in range(n)]  # rounds of 2, 2 and 1 completions
+def expected_keys(tasks, plan=PLAN):
+    keys = [(n // plan.per_prompt, n % plan.per_prompt) for n in range(plan.n_predictions)]
     return {(task.task_id, r, i, 0) for task in tasks for r, i in keys}
 
 
@@ -140,7 +141,7 @@ def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     command = [sys.executable, "-c", SCRIPT, str(small_model.path), str(tmp_path / "p")]
     moments = random.Random(7)
-    left_incomplete = 0
+    expected, left_incomplete = expected_keys(tasks, LONG_PLAN), 0
     for attempt in range(40):
         process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = len(predictions.done_keys())
@@ -152,14 +153,14 @@ def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path
                 and process.poll() is None
             ):
                 time.sleep(0.02)
-            time.sleep(moments.uniform(0, 0.3))
+            time.sleep(moments.uniform(0, 0.2))
             process.send_signal(signal.SIGKILL)
             process.wait()
-            left_incomplete += 0 < len(predictions.done_keys()) < len(expected_keys(tasks))
+            left_incomplete += 0 < len(predictions.done_keys()) < len(expected)
         if process.wait(timeout=120) == 0:
             break
     rows = list(predictions.iter_predictions())
     counts = Counter(row.key for row in rows)
-    assert set(counts) == expected_keys(tasks)
+    assert set(counts) == expected
     assert set(counts.values()) == {1}
     assert left_incomplete, "no kill came while predictions were being made"
