@@ -112,12 +112,15 @@ def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(run
     assert "holds no predictions" in result.stderr.strip().splitlines()[-1]
 
 
-def test_the_inference_notebook_killed_at_random_moments_ends_with_exactly_its_rows(tmp_path, small_model):
-    sizes = {"n_tasks": 3, "n_predictions": 5, "per_prompt": 1, "max_tokens": 8, "max_model_len": 2048}
+@pytest.mark.parametrize("deadly", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_inference_notebook_stopped_at_random_moments_ends_with_exactly_its_rows(
+    tmp_path, small_model, deadly
+):
+    sizes = {"n_tasks": 3, "n_predictions": 40, "per_prompt": 1, "max_tokens": 16, "max_model_len": 2048}
     settings = {"model": small_model.path, "adapter": "", "backend": "transformers"} | sizes
     first = ["run", "03", "--quiet", "--name", "killed"]
     first += [str(item) for name, value in settings.items() for item in ("-p", name, value)]
-    moments = random.Random(11)
+    moments = random.Random(int(deadly))
     for attempt in range(8):
         folders = sorted(tmp_path.glob("*-killed"))
         arguments = ["run", "--quiet", "--resume", str(folders[0])] if folders else first
@@ -130,11 +133,11 @@ def test_the_inference_notebook_killed_at_random_moments_ends_with_exactly_its_r
         )
         if attempt < 2:
             time.sleep(moments.uniform(4, 12))
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, deadly) if deadly == signal.SIGKILL else process.send_signal(deadly)
         if process.wait(timeout=300) == 0:
             break
     (folder,) = tmp_path.glob("*-killed")
     keys = Counter(row.key for row in PredictionSet(folder / "predictions").iter_predictions())
-    assert len(keys) == 3 * 5
+    assert len(keys) == 3 * 40
     assert set(keys.values()) == {1}
     assert json.loads((folder / "manifest.json").read_text())["status"] == "done"

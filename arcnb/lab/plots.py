@@ -7,7 +7,6 @@ notebook shows the figure that is a cell's last value, as SVG.
 """
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,31 +38,20 @@ def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = 
     return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend=len(named) > 1)
 
 
-def read_metrics(path: str | Path) -> "pd.DataFrame":
-    """metrics.jsonl (one JSON object a line) as a frame; a last line cut off by a kill is skipped."""
-    import pandas as pd
-
-    rows = []
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number} is not JSON: {line[:80]!r}") from None
-    return pd.DataFrame(rows)
-
-
 def training_curves(
-    metrics: "pd.DataFrame", names: Sequence[str], step: str = "step", smooth: int | None = None
+    metrics: "pd.DataFrame | Sequence[Mapping]",
+    names: Sequence[str],
+    step: str = "step",
+    smooth: int | None = None,
 ) -> "Figure":
     """One small plot for each named column that has values, over `step`; two in a row.
 
-    `smooth` is the window of a running mean drawn over the raw values (default: a twentieth of the steps);
-    pass 1 for none.
+    `metrics`: a frame, or the lines of a metrics.jsonl (arcnb.models.training_log.read_metrics). `smooth` is
+    the window of a running mean drawn over the raw values (default: a twentieth of the steps); 1 for none.
     """
     import pandas as pd
 
+    metrics = pd.DataFrame(metrics)
     numbers = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
     drawn = {name: column for name, column in numbers.items() if column.notna().any()}
     if not drawn:

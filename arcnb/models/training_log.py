@@ -38,5 +38,13 @@ def stop_printing(trainer) -> None:
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The logged lines of a metrics.jsonl, oldest first."""
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    """The logged lines of a metrics.jsonl, oldest first; a last line that a kill cut off is left out."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number} is not JSON: {line[:80]!r}") from None
+    return rows

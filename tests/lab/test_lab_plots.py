@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from arcnb.lab import plots
+from arcnb.models.training_log import read_metrics
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_pass_at_k_draws_percent(curve):
 def test_training_curves_skip_what_has_no_values(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "reward": 0.5, "kl": null}\n{"step": 2, "reward": 0.75}\n{"step": 3, "rew')
-    metrics = plots.read_metrics(path)
+    metrics = read_metrics(path)
     assert len(metrics) == 2
     (axes,) = plots.training_curves(metrics, ["reward", "kl", "missing"]).axes
     assert axes.get_title(loc="left") == "reward"
@@ -41,7 +42,7 @@ def test_training_curves_skip_what_has_no_values(tmp_path):
         plots.training_curves(metrics, ["kl"])
     path.write_text("{bad}\n{}\n")
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1 is not JSON"):
-        plots.read_metrics(path)
+        read_metrics(path)
 
 
 def test_smoothing_keeps_the_raw_values():
