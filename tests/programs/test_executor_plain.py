@@ -269,15 +269,17 @@ def run_batch(sources: list[str], screen: bool) -> list[wire.Record]:
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        sys.modules["common"] = barc
-        with mock.patch.object(plain, "Screen", return_value=SCREEN):
-            lane = batch.Batch("transform", {"np": np}, {"common": barc})
-        if not screen:
-            lane.screen.is_plain = lambda code: True
-        grids = [(2, 2, bytes(4))]
-        jobs = [(source.encode(), grids) for source in sources]
-        lane.run(jobs, list(range(len(jobs))), lambda index: None, write)
-        os._exit(0)
+        try:  # whatever happens, this child must not go on with the tests
+            sys.modules["common"] = barc
+            with mock.patch.object(plain, "Screen", return_value=SCREEN):
+                lane = batch.Batch("transform", {"np": np}, {"common": barc})
+            if not screen:
+                lane.screen.is_plain = lambda code: True
+            grids = [(2, 2, bytes(4))]
+            jobs = [(source.encode(), grids) for source in sources]
+            lane.run(jobs, list(range(len(jobs))), lambda index: None, write)
+        finally:
+            os._exit(0)
     os.close(write)
     with open(read, "rb") as pipe:
         data = pipe.read()
