@@ -1,0 +1,21 @@
+"""Every profile fits the notebooks' parameters. Run: pytest tests/test_profiles.py"""
+
+from pathlib import Path
+
+import pytest
+
+from arcnb.lab.notebooks import declared_beside
+from arcnb.lab.profiles import profile_values
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+PROFILES = sorted((NOTEBOOKS / "profiles").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.stem)
+def test_every_name_and_value_of_a_profile_fits(profile):
+    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb")
+    assert {stem for stem in declared if profile_values(profile, stem, declared)}
+
+
+def test_there_are_the_profiles_that_the_readme_names():
+    assert {"demo", "h200"} <= {path.stem for path in PROFILES}
