@@ -1,0 +1,210 @@
+"""What `bench/executor.py` compares: an unprotected reference, our executor, and the programs both run.
+
+The reference does what research code usually does: long-lived worker processes, one pickled task a program,
+`exec` in the worker's own interpreter under an alarm, answers pickled back. It is written here for comparison
+only; nothing in it keeps a program from anything. "bare" is the same without tasks: a worker loops over its
+share of the programs and returns counts, which is as fast as Python runs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import resource
+import signal
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from arcnb.programs.executor import Executor, Job, Limits
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "programs"))
+from honest_programs import PROGRAMS
+
+SMALL = """
+import numpy as np
+from typing import List, Tuple
+
+def transform(grid):
+    out = grid.copy()
+    for i in range(grid.shape[0]):
+        for j in range(grid.shape[1]):
+            if grid[i, j] == {color}:
+                out[i, j] = 5
+    return out
+"""
+ENDLESS = "def transform(grid):\n    n = 0\n    while True:\n        n += 1\n"
+BOMB = "import numpy as np\ndef transform(grid):\n    return np.ones(1 << 30)[: grid.shape[0]]\n"
+ONE_SECOND = Limits(seconds=1.0, seconds_per_input=1.0, memory_mb=2048)
+
+
+# ---------------------------------------------------------------- the unprotected reference
+
+
+class _Alarm(Exception):
+    pass
+
+
+def _ring(*_: object) -> None:
+    raise _Alarm
+
+
+def _start_worker() -> None:
+    """Once a worker: the alarm, a soft memory limit, and what programs import already loaded."""
+    import warnings
+
+    import scipy.ndimage  # noqa: F401
+
+    from arcnb.programs import barc
+
+    sys.modules["common"] = barc
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, _ring)
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def reference_run(task: tuple[str, tuple, float]) -> list[np.ndarray] | str:
+    """One program in this very process: strip prints, exec, call on copies, check; or the error's name."""
+    program, grids, seconds = task
+    kept = [
+        line for line in program.split("\n") if "print(" not in line and "from common import *" not in line
+    ]
+    source = (
+        "from typing import List, Tuple\nimport numpy as np\nimport numpy\nfrom common import *\n"
+        + "\n".join(kept)
+    )
+    if "except:" in source or "random" in "\n".join(kept) or "time." in source:
+        return "UnsafeCode"
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            namespace: dict = {}
+            exec(source, namespace)
+            outputs = [namespace["transform"](grid.copy()) for grid in grids]
+        outputs = [np.array(output, dtype=int) for output in outputs]
+        for output in outputs:
+            if output.ndim != 2 or max(output.shape) > 30 or output.min() < 0 or output.max() > 9:
+                return "ValueError"
+        return outputs
+    except BaseException as error:
+        return type(error).__name__
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def bare_run(tasks: list[tuple]) -> int:
+    return sum(isinstance(reference_run(task), list) for task in tasks)
+
+
+class Reference:
+    """A pool of unprotected workers; ``chunk`` tasks travel together when ``bare``."""
+
+    def __init__(self, workers: int, bare: bool = False) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.workers, self.bare = workers, bare
+        self.pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+
+    def __call__(self, jobs: list[Job]) -> int:
+        tasks = [
+            (
+                job.program,
+                tuple(g.astype(np.int64) for g in job.inputs),
+                job.limits.seconds if job.limits else 1.0,
+            )
+            for job in jobs
+        ]
+        if self.bare:
+            return sum(self.pool.map(bare_run, [tasks[n :: self.workers] for n in range(self.workers)]))
+        return sum(isinstance(outputs, list) for outputs in self.pool.map(reference_run, tasks))
+
+    def close(self) -> None:
+        self.pool.shutdown()
+
+
+class Protected:
+    """Our executor, used as any caller would; ``arrivals`` are when the last call's honest results came."""
+
+    def __init__(self, workers: int, adaptive: bool = False) -> None:
+        self.executor = Executor(workers=workers, adaptive=adaptive)
+        self.arrivals: list[float] = []
+
+    def __call__(self, jobs: list[Job]) -> int:
+        start, ok = time.perf_counter(), 0
+        self.arrivals = []
+        for execution in self.executor.run(jobs, ordered=False):
+            ok += execution.status == "ok"
+            if execution.key == "honest":
+                self.arrivals.append(time.perf_counter() - start)
+        return ok
+
+    def close(self) -> None:
+        self.executor.close()
+
+
+# ---------------------------------------------------------------- workloads
+
+
+def grids(seed: int, sides: int | None, n: int = 4) -> tuple[np.ndarray, ...]:
+    """Four grids, ``sides`` a side or of ARC's sizes."""
+    rng = np.random.default_rng(seed)
+    shapes = [(sides, sides) if sides else tuple(rng.integers(3, 22, 2)) for _ in range(n)]
+    return tuple(rng.integers(0, 10, shape).astype(np.uint8) for shape in shapes)
+
+
+def small(n: int, salt: int, limits: Limits | None = None) -> list[Job]:
+    """Small honest programs on 10x10 grids, all different, so that none is answered from memory."""
+    inputs = grids(1, 10)
+    return [
+        Job(SMALL.format(color=i % 10) + f"# {salt} {i}\n", inputs, limits, key="honest") for i in range(n)
+    ]
+
+
+def alone(n: int, salt: int) -> list[Job]:
+    """The same programs, which a class definition keeps out of batches: one process each."""
+    return [Job("class Own:\n    pass\n" + job.program, job.inputs) for job in small(n, salt)]
+
+
+def spoilt(n: int, salt: int, endless: float = 0.0, bombs: float = 0.0) -> list[Job]:
+    """Small programs under a limit of 1 s, with a share of endless loops and of 8 GB allocations."""
+    jobs = small(n, salt, ONE_SECOND)
+    order = np.random.default_rng(salt).permutation(n)
+    for kind, source, first, share in (("endless", ENDLESS, 0, endless), ("bomb", BOMB, endless, bombs)):
+        for i in order[round(first * n) : round((first + share) * n)]:
+            jobs[i] = Job(source + f"# {salt} {i}\n", jobs[i].inputs, ONE_SECOND, key=kind)
+    return jobs
+
+
+# What the unprotected reference loses: a bare except, a harmless word, a print that was a block's only line.
+# A seventh of the mix, as was found among programs that models wrote.
+_LOST = """bare_except future_import dataclass_with_future seeded_random seeded_numpy_random default_generator
+    words_that_look_dangerous prints_in_branches times_itself"""
+# What both can run and models write now and then: 3% of the mix.
+_UNUSUAL = """dataclass class_with_state inheritance enum typing_namedtuple exceptions_of_its_own type_of
+    string_formatting numpy_object_array numpy_tour swallows_base_exception harmless_os_and_sys
+    scipy_signal"""
+# Not one in a hundred: left out.
+_RARE = """scipy_spatial scipy_mode unused_imports memory_for_a_moment masked_and_matrix callable_object
+    async_function context_manager main_guard common_shared_lists"""
+
+
+LOST, UNUSUAL, RARE = (names.split() for names in (_LOST, _UNUSUAL, _RARE))
+
+
+def realistic(n: int, salt: int) -> list[Job]:
+    """Honest programs of the kinds that models write, on grids of ARC's sizes."""
+    ordinary = sorted(set(PROGRAMS) - {*LOST, *UNUSUAL, *RARE})
+    cycle = [LOST, ordinary, ordinary, ordinary, ordinary, ordinary, ordinary] * 5
+    cycle[1] = UNUSUAL
+    kinds = [cycle[i % len(cycle)] for i in range(n)]
+    names = [
+        kind[i // 7 % len(kind)] if kind is not ordinary else kind[i % len(kind)]
+        for i, kind in enumerate(kinds)
+    ]
+    order = np.random.default_rng(salt).permutation(n)
+    return [
+        Job(PROGRAMS[names[i]] + f"\n# {salt} {i}\n", grids(int(i) % 97, None), key="honest") for i in order
+    ]
