@@ -19,6 +19,8 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
@@ -82,8 +84,8 @@ class RowBuilder:
     prompt_format: PromptFormat
     seed: int
 
-    def __call__(self, indices: Sequence[int]) -> list[tuple[str, list[int], int]]:
-        """(task id, token ids, number of prompt tokens) of the rows with these indices."""
+    def __call__(self, indices: Sequence[int]) -> list[tuple[str, np.ndarray, int]]:
+        """(task id, int32 token ids, number of prompt tokens) of the rows with these indices."""
         tokenizer = _tokenizer(self.model)
         rows = []
         for index in indices:
@@ -91,7 +93,7 @@ class RowBuilder:
             view = View.sample(task, self.seed, "sft", index, augment="none")
             prompt = self.prompt_format.prompt_ids(tokenizer, view.apply(task))
             answer = self.prompt_format.completion_ids(tokenizer, task.program)
-            rows.append((task.task_id, prompt + answer, len(prompt)))
+            rows.append((task.task_id, np.array(prompt + answer, dtype=np.int32), len(prompt)))
         return rows
 
 
@@ -107,6 +109,7 @@ def sft_rows(
     start_method: str | None = None,
 ) -> SftRows:
     """Tokenised rows 0..n_rows-1 of the tasks that have a program. SftError when none is left."""
+    import pyarrow as pa
     from datasets import Dataset
 
     with_program = [task for task in tasks if task.program]
@@ -121,14 +124,16 @@ def sft_rows(
             if len(ids) > max_tokens:
                 too_long[task_id] = max(too_long[task_id], len(ids))
                 continue
+            labels = ids.copy()
+            labels[:n_prompt] = IGNORED
             columns["input_ids"].append(ids)
-            columns["labels"].append([IGNORED] * n_prompt + ids[n_prompt:])
+            columns["labels"].append(labels)
             columns["length"].append(len(ids))
     if not columns["length"]:
         raise SftError(
             f"every row exceeds max_tokens={max_tokens}; the shortest has {min(too_long.values())}"
         )
-    return SftRows(Dataset.from_dict(columns), dict(too_long), len(tasks) - len(with_program))
+    return SftRows(Dataset(pa.table(columns)), dict(too_long), len(tasks) - len(with_program))
 
 
 def _mapped(builder: RowBuilder, chunks, workers: int, start_method: str | None):
@@ -150,7 +155,7 @@ def _set_builder(builder: RowBuilder) -> None:
     _builder = builder
 
 
-def _build(indices: Sequence[int]) -> list[tuple[str, list[int], int]]:
+def _build(indices: Sequence[int]) -> list[tuple[str, np.ndarray, int]]:
     return _builder(indices)
 
 
@@ -263,6 +268,7 @@ def _collator(pad_token_id: int):
 
 
 def _early_stop(seconds: float, steps: float):
+    from accelerate.utils import broadcast_object_list
     from transformers import TrainerCallback
 
     class EarlyStop(TrainerCallback):
@@ -270,7 +276,11 @@ def _early_stop(seconds: float, steps: float):
             self.end = time.monotonic() + seconds
 
         def on_step_end(self, args, state, control, **kwargs):
-            if time.monotonic() > self.end or state.global_step >= steps:
+            # The first process decides for all: one that stopped alone would leave the others waiting.
+            stop = [time.monotonic() > self.end or state.global_step >= steps]
+            if args.world_size > 1:
+                broadcast_object_list(stop)
+            if stop[0]:
                 control.should_save = control.should_training_stop = True
 
     return EarlyStop()

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from arcnb.arc.grids import MAX_SIDE, as_grid
+from arcnb.arc.grids import MAX_SIDE, Grid, as_grid
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks import Pair, Task
 from arcnb.programs.rearc_dsl import load_rearc_module
@@ -126,6 +126,11 @@ def rearc_task(
         program=rearc_program(task_id),
         meta=meta,
     )
+
+
+def rearc_input(task_id: str, seed: int, diff_lb: float, diff_ub: float, max_side: int = MAX_SIDE) -> Grid:
+    """One input of the task's generator, a function of the arguments alone; RearcError when none fits."""
+    return _drawn_examples(task_id, 1, seed, diff_lb, diff_ub, max_side)[0][0].input
 
 
 class _TooManyDraws(Exception):

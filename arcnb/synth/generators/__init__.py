@@ -15,6 +15,7 @@ from arcnb.synth.generators import (
     partitions,
     patterns,
     scaling,
+    scenes,
     sorting,
     symmetry,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "partitions",
     "patterns",
     "scaling",
+    "scenes",
     "sorting",
     "symmetry",
 ]

@@ -261,11 +261,8 @@ def _draw_input(rng: Rng, palette: Palette, kind: int) -> np.ndarray:
     return inputs.objects(rng, (2, 4), palette, 5, 8, 12)
 
 
-@generator("composed")
-def composed(rng: Rng) -> Rule:
-    """One to four steps on scenes, noise or single cells of two or three colors."""
-    colors = inputs.colors(rng, integer(rng, 2, 3))
-    kind, n_steps = int(rng.integers(4)), int(rng.choice(4, p=(0.1, 0.35, 0.35, 0.2))) + 1
+def chain(rng: Rng, colors: Palette, n_steps: int) -> str:
+    """Program text of `n_steps` steps for inputs that have these colors besides 0 (two at least are best)."""
     palette = list(colors)
     steps = [pick(rng, STEPS) for _ in range(n_steps)]
     if rng.random() < 0.4:
@@ -275,4 +272,12 @@ def composed(rng: Rng) -> Rule:
         lines[-1] = lines[-1].replace("grid = ", "return ", 1)
     else:
         lines.append("return grid")
-    return Rule(program(*lines), lambda rng: _draw_input(rng, colors, kind))
+    return program(*lines)
+
+
+@generator("composed")
+def composed(rng: Rng) -> Rule:
+    """One to four steps on scenes, noise or single cells of two or three colors."""
+    colors = inputs.colors(rng, integer(rng, 2, 3))
+    kind, n_steps = int(rng.integers(4)), int(rng.choice(4, p=(0.1, 0.35, 0.35, 0.2))) + 1
+    return Rule(chain(rng, colors, n_steps), lambda rng: _draw_input(rng, colors, kind))
