@@ -1,4 +1,4 @@
-"""Shared-prompt log-probabilities against the model's own whole logits, and whole runs against TRL's trainer.
+"""Shared-prompt log-probabilities and gradients against the model's own whole logits.
 
 Run: pytest tests/rl/test_rl_shared_prefix.py
 """
@@ -6,7 +6,7 @@ Run: pytest tests/rl/test_rl_shared_prefix.py
 import pytest
 import torch
 
-from arcnb.rl.shared_prefix import prepare_model, row_log_probs, shared_prefix_trainer, shuffle_groups
+from arcnb.rl.shared_prefix import prepare_model, row_log_probs, shuffle_groups
 from arcnb.rl.shared_prefix_packing import SharedPrefixError, pack
 
 VOCABULARY = 97

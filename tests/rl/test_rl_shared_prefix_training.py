@@ -1,0 +1,93 @@
+"""Whole GRPO runs of TRL's trainer and of the one that shares prompts, at equal seeds.
+
+Run: pytest tests/rl/test_rl_shared_prefix_training.py
+"""
+
+import pytest
+
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.training_log import stop_printing
+from arcnb.rl.shared_prefix import shared_prefix_trainer
+
+PROMPTS = ["a b c d e f g h i j k l", "one two", "x y z x y z x y z x y z x y z", "nothing at all here"]
+STEPS = 4
+COMPARED = {"loss", "reward", "reward_std", "kl", "entropy", "grad_norm", "completions/mean_length"}
+
+
+def share_of_letter_e(completions, **_):
+    return [text.count("e") / 10 + len(text) / 100 for text in completions]
+
+
+def train(model, folder, share: bool, lora: bool = True, **settings):
+    """(logged steps, tokens that went through the model in training) of a run of 4 steps."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    config = GRPOConfig(
+        output_dir=str(folder),
+        max_steps=STEPS,
+        num_generations=4,
+        max_completion_length=8,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        beta=0.05,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        shuffle_dataset=False,
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        seed=3,
+        **{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1} | settings,
+    )
+    policy = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32)
+    trainer = (shared_prefix_trainer(GRPOTrainer) if share else GRPOTrainer)(
+        model=policy,
+        reward_funcs=share_of_letter_e,
+        args=config,
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS * 4]),
+        processing_class=load_tokenizer(model),
+        peft_config=LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]) if lora else None,
+    )
+    stop_printing(trainer)
+    tokens = 0
+
+    def count(module, args, output):
+        nonlocal tokens
+        if module.training:
+            tokens += args[0].numel()
+
+    policy.get_input_embeddings().register_forward_hook(count)
+    trainer.train()
+    return [row for row in trainer.state.log_history if "grad_norm" in row], tokens
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"lora": False},
+        # half a group a micro-batch, old log-probabilities of a policy that moves on
+        {"per_device_train_batch_size": 2, "steps_per_generation": 2, "num_iterations": 2},
+        # two groups a generation, one a micro-batch
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 2},
+        # two groups, left-padded, in one micro-batch
+        {"per_device_train_batch_size": 8, "loss_type": "dr_grpo"},
+    ],
+    ids=["one group", "whole model and reference", "off policy", "accumulation", "two groups"],
+)
+def test_the_learning_curve_is_trls(small_model, tmp_path, settings):
+    theirs, their_tokens = train(small_model, tmp_path, share=False, **settings)
+    ours, our_tokens = train(small_model, tmp_path, share=True, **settings)
+    assert len(ours) == len(theirs) == STEPS
+    for step, (found, expected) in enumerate(zip(ours, theirs, strict=True)):
+        assert found.keys() == expected.keys()
+        for name in found.keys() & COMPARED:
+            assert found[name] == pytest.approx(expected[name], rel=2e-4, abs=2e-6), (step, name)
+    assert our_tokens < 0.8 * their_tokens
+    # the policy has moved: equality is not that of standing still
+    assert max(row["kl"] for row in ours) > 1e-4
