@@ -16,6 +16,12 @@ def prompt_ids(tokenizer, prompt: Prompt) -> list[int]:
     return render(tokenizer, prompt.messages, prompt.prefix)
 
 
+def count_tokens(tokenizer, prompts: Sequence[Prompt]) -> list[int]:
+    """Lengths of `prompt_ids` of many prompts, up to the begin-of-text token; uses all cores."""
+    texts = [render_text(tokenizer, prompt.messages, prompt.prefix) for prompt in prompts]
+    return [len(ids) for ids in _encode(tokenizer, texts)] if texts else []
+
+
 def answer_ids(tokenizer, answer: str) -> list[int]:
     """Token ids of an answer that follows `prompt_ids`, with the end token: what a model is trained to write.
 
@@ -51,7 +57,7 @@ def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
     return _ending_with(tokenizer, text, _apply(tokenizer, messages, ""), prefix) if prefix else text
 
 
-def _encode(tokenizer, text: str) -> list[int]:
+def _encode(tokenizer, text: str | list[str]) -> list:
     # verbose=False: whether a prompt is too long is the backends' business (see generation.fits)
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 

@@ -53,7 +53,8 @@ class Sampling:
 
     temperature: 0 takes the likeliest token. top_k: 0 is off. max_tokens: longest completion.
     stop: texts that end a completion (not included in it). logprob: report the sum of the completion's
-    log-probabilities under the plain policy (temperature 1, no top_p and so on).
+    log-probabilities under the plain policy (temperature 1, no top_p and so on). ignore_eos: go on to
+    max_tokens past end tokens (benchmarks).
     """
 
     temperature: float = 1.0
@@ -64,6 +65,7 @@ class Sampling:
     max_tokens: int = 1024
     stop: tuple[str, ...] = ()
     logprob: bool = False
+    ignore_eos: bool = False
 
     def __post_init__(self):
         limits = {
@@ -112,9 +114,9 @@ class EngineOptions:
     enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own).
     load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
     cpu_kv_cache_gb: memory for vLLM's cache on a CPU.
-    server_urls: addresses of running vLLM servers; server_model: the name they serve the model or the
-    adapter under (None: the first they list); server_concurrency: completions in flight per server;
-    server_timeout: seconds that one completion may take.
+    server_urls: addresses of running vLLM servers; server_model: the name they serve the model under (None:
+    the first they list); server_concurrency: completions in flight per server; server_timeout: seconds that
+    one completion may take.
     """
 
     max_model_len: int | None = None
@@ -157,7 +159,7 @@ class Backend(Protocol):
 
 # name -> "module:class"; a class is called with (model, adapter, options). A new backend is one more line.
 BACKENDS = {
-    "vllm": "arcnb.models.vllm_engine:VllmBackend",
+    "vllm": "arcnb.models.vllm_sampling:VllmBackend",
     "server": "arcnb.models.vllm_server:ServerBackend",
     "transformers": "arcnb.models.transformers_sampling:TransformersBackend",
 }
@@ -172,8 +174,9 @@ def open_backend(
 ) -> Backend:
     """Loads the model and returns the backend, ready to generate.
 
-    name: a key of BACKENDS, or "auto": vllm if it is installed, else transformers. `announce` is called with
-    a line that says which backend runs on what. Raises GenerationError, ModelError or AdapterError.
+    name: a key of BACKENDS, or "auto": vllm if it is installed, else transformers. adapter: see
+    `registry.resolve_adapter`; for servers, the name that they serve it under. `announce` is called with a
+    line that says which backend runs on what. Raises GenerationError, ModelError or AdapterError.
     """
     if name == "auto":
         name = "vllm" if importlib.util.find_spec("vllm") else "transformers"
@@ -182,9 +185,8 @@ def open_backend(
     options = options or EngineOptions()
     resolved = resolve_model(model, need_weights=options.load_format != "dummy" and name != "server")
     module, kind = BACKENDS[name].split(":")
-    backend = getattr(importlib.import_module(module), kind)(
-        resolved, resolve_adapter(adapter, resolved), options
-    )
+    checked = adapter or None if name == "server" else resolve_adapter(adapter, resolved)
+    backend = getattr(importlib.import_module(module), kind)(resolved, checked, options)
     announce(backend.description)
     return backend
 

@@ -6,6 +6,7 @@ graphs come on top (a tenth of the share is kept for them). It says no only to w
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,28 @@ def _problem(gpu: Gpu, weights: float, cache: float, context: int, share: float)
             f"lower max_model_len to {longest}"
         )
     return None
+
+
+def memory_advice(cause: str, options) -> str:
+    """What to change, and by how much, after a start that vLLM gave up with the error `cause`.
+
+    The estimate above lets through what only the engine can know: activations, CUDA graphs, other processes.
+    """
+    share, context = options.gpu_memory_utilization, options.max_model_len
+    if found := re.search(r"Free memory on device \S*\s*\(([\d.]+)/([\d.]+) GiB\)", cause):
+        free, total = map(float, found.groups())
+        return f"lower gpu_memory_utilization from {share} to {int(100 * free / total) / 100}"
+    if found := re.search(r"estimated maximum model length is (\d+)", cause):
+        return f"lower max_model_len from {context} to {found[1]}"
+    if "No available memory for the cache" in cause:
+        if share < 0.95:
+            return f"raise gpu_memory_utilization from {share} to 0.95, or use load_in_4bit"
+        return "use load_in_4bit, or a larger tensor_parallel_size"
+    if "out of memory" in cause.lower():
+        lower = max(0.1, round(share - 0.1, 2))
+        sequences = f", or max_num_seqs to {options.max_num_seqs // 2}" if options.max_num_seqs else ""
+        return f"lower gpu_memory_utilization from {share} to {lower}{sequences}"
+    return f"gpu_memory_utilization is {share}, max_model_len {context}"
 
 
 def weight_bytes(model: Path) -> int:

@@ -24,6 +24,7 @@ from arcnb.models.generation import (
     fits,
     skipped,
 )
+from arcnb.models.gpu_choice import GpuChoice
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
 from arcnb.models.token_choice import choose_tokens, uniform_numbers
 
@@ -53,6 +54,9 @@ class TransformersBackend:
         self.model, self.options = model, options
         self.context = context_length(model, options)
         self.tokenizer = load_tokenizer(model)
+        self._gpus = GpuChoice()
+        if not torch.cuda.is_initialized():  # else it is too late to choose
+            self._gpus.take()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._threads_before = torch.get_num_threads()
         # One core stays free for the programs that run meanwhile: threads that wait for one another at every
@@ -127,6 +131,7 @@ class TransformersBackend:
         if self._net is None:
             return
         self._net = None
+        self._gpus.release()
         torch.set_num_threads(self._threads_before)
         gc.collect()
         if torch.cuda.is_available():
@@ -251,7 +256,7 @@ class _Batch:
         self.logits = out.logits[:, -1]
 
     def _finish(self, row: _Row) -> str | None:
-        if row.ids[-1] in self.end_ids:
+        if row.ids[-1] in self.end_ids and not self.sampling.ignore_eos:
             return "stop"
         if self.sampling.stop:
             tail = self.tokenizer.decode(row.ids[-64:], skip_special_tokens=True)

@@ -5,7 +5,7 @@ several servers a request's completions all go to one of them (its prefix cache 
 one with the least to do. A server that fails is left out for the rest of the run, and its completions are
 asked for elsewhere; the run fails when none is left.
 
-Adapters are a server's business: start it with `--lora-modules NAME=FOLDER` and say `server_model=NAME`.
+Adapters are a server's business: start it with `--lora-modules NAME=FOLDER`; the adapter is then NAME here.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from arcnb.arc.seeds import derive_seed
@@ -64,12 +63,7 @@ class ServerBackend:
 
     name = "server"
 
-    def __init__(self, model: ModelPath, adapter: Path | None, options: EngineOptions):
-        if adapter is not None:
-            raise GenerationError(
-                "a running server cannot be given an adapter; start it with --lora-modules NAME=FOLDER "
-                "and set server_model=NAME"
-            )
+    def __init__(self, model: ModelPath, adapter: str | None, options: EngineOptions):
         if not options.server_urls:
             raise GenerationError("server_urls is empty; give the address of a running server")
         self._lock = threading.Lock()
@@ -80,8 +74,7 @@ class ServerBackend:
         self.model, self.options = model, options
         self.tokenizer = load_tokenizer(model)
         self._servers = [url.rstrip("/").removesuffix("/v1") for url in options.server_urls]
-        served = [self._served_model(url) for url in self._servers]
-        self._names = {url: entry["id"] for url, entry in zip(self._servers, served, strict=True)}
+        served = self._find(adapter or options.server_model)
         lengths = [entry["max_model_len"] for entry in served if entry.get("max_model_len")]
         limits = [n for n in (*lengths, options.max_model_len, model.context) if n]
         if not limits:
@@ -93,10 +86,15 @@ class ServerBackend:
         served = ", ".join(f"{name} at {url}" for url, name in self._names.items())
         return f"vllm server: {served}, context {self.context} tokens"
 
-    def use_adapter(self, adapter: str | Path | None) -> None:
-        """Only None: which adapter answers is decided by `server_model`."""
-        if adapter:
-            raise GenerationError("a running server cannot be given an adapter; set server_model instead")
+    def use_adapter(self, adapter: str | None) -> None:
+        """Asks for the adapter that the servers know by this name, or for the model itself, from now on."""
+        self._find(str(adapter) if adapter else self.options.server_model)
+
+    def _find(self, name: str | None) -> list[dict]:
+        """What the servers say of the model or adapter that is to answer; its names are kept."""
+        served = [self._served_model(url, name) for url in self._servers]
+        self._names = {url: entry["id"] for url, entry in zip(self._servers, served, strict=True)}
+        return served
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.generation`."""
@@ -195,6 +193,7 @@ class ServerBackend:
             "min_p": sampling.min_p,
             "repetition_penalty": sampling.repetition_penalty,
             "stop": list(sampling.stop),
+            "ignore_eos": sampling.ignore_eos,
             "logprobs": 0 if sampling.logprob else None,
             "return_token_ids": True,
         }
@@ -228,13 +227,12 @@ class ServerBackend:
         with self._lock:
             return min(self._busy or self._servers, key=lambda server: self._busy[server])
 
-    def _served_model(self, url: str) -> dict:
-        """The server's entry for `server_model`, or its first."""
+    def _served_model(self, url: str, wanted: str | None) -> dict:
+        """The server's entry for the wanted name, or its first."""
         try:
             entries = self._exchange(url, "/v1/models")["data"]
         except _ServerFailure as failure:
             raise GenerationError(f"{failure}; is a vllm server running there?") from failure
-        wanted = self.options.server_model
         found = [entry for entry in entries if wanted in (None, entry["id"])]
         if not found:
             served = ", ".join(entry["id"] for entry in entries)

@@ -13,7 +13,7 @@ from arcnb.models import gpu_memory
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
 from arcnb.models.engine_log import EngineLog
 from arcnb.models.generation import EngineOptions
-from arcnb.models.gpu_memory import GIB, Gpu, memory_problem, visible_gpus
+from arcnb.models.gpu_memory import GIB, Gpu, memory_advice, memory_problem, visible_gpus
 
 PARENT = f"""
 import os, subprocess, sys, time
@@ -165,3 +165,36 @@ def test_no_gpu_is_no_problem(monkeypatch, tiny):
     monkeypatch.setattr(subprocess, "run", missing)
     assert visible_gpus() == []
     assert memory_problem(tiny.folder, 256, EngineOptions()) is None
+
+
+OUT_OF_MEMORY = [
+    (
+        "ValueError: Free memory on device cuda:0 (42.7/139.8 GiB) on startup is less than desired GPU "
+        "memory utilization (0.9, 125.8 GiB). Decrease GPU memory utilization",
+        "lower gpu_memory_utilization from 0.9 to 0.3",
+    ),
+    (
+        "ValueError: Free memory on device (100.0/139.8 GiB) on startup is less than desired",
+        "lower gpu_memory_utilization from 0.9 to 0.71",
+    ),
+    (
+        "ValueError: To serve at least one request with the model's max seq len (8192), (4.00 GiB KV cache "
+        "is needed, which is larger than the available KV cache memory (2.00 GiB). Based on the available "
+        "memory, the estimated maximum model length is 4096. Try increasing `gpu_memory_utilization`",
+        "lower max_model_len from 8192 to 4096",
+    ),
+    (
+        "ValueError: No available memory for the cache blocks. Try increasing",
+        "raise gpu_memory_utilization from 0.9 to 0.95",
+    ),
+    (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "lower gpu_memory_utilization from 0.9 to 0.8, or max_num_seqs to 128",
+    ),
+]
+
+
+@pytest.mark.parametrize(("cause", "advice"), OUT_OF_MEMORY)
+def test_a_start_without_enough_memory_says_what_to_change_and_by_how_much(cause, advice):
+    options = EngineOptions(gpu_memory_utilization=0.9, max_model_len=8192, max_num_seqs=256)
+    assert memory_advice(cause, options).startswith(advice)

@@ -1,0 +1,209 @@
+"""Generation by a vLLM engine that this process starts; see `vllm_engine` for the engine itself.
+
+Every completion is an engine request of its own with its own seed; prefix caching makes the prompt that
+they share cost one computation. The engine is kept with twice the completions that it can work on at a time,
+so it never waits for this process. An engine that dies is started again once in a call of `generate`, and
+gets everything that is still to do.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.compatibility import adapter_rank
+from arcnb.models.generation import (
+    Completion,
+    EngineOptions,
+    GenerationError,
+    Request,
+    Sampling,
+    context_length,
+    fits,
+    skipped,
+)
+from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
+from arcnb.models.vllm_engine import EngineDied, EngineSettings, VllmEngine
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A completion that the engine is working on."""
+
+    request: Request
+    index: int
+    seed: int
+
+
+class VllmBackend:
+    """See the module; opened by `arcnb.models.generation.open_backend`."""
+
+    name = "vllm"
+
+    def __init__(self, model: ModelPath, adapter: Path | None, options: EngineOptions):
+        self.model = model
+        self.context = context_length(model, options)
+        self.tokenizer = load_tokenizer(model)
+        self._flights: dict[str, _Flight] = {}
+        self._cancelled: set[Hashable] = set()
+        self._ids = itertools.count()
+        self._lora_ids: dict[Path, int] = {}
+        self._generating = False
+        self._max_rank = options.max_lora_rank or (adapter_rank(adapter) if adapter else 0)
+        self.use_adapter(adapter)
+        self.engine = VllmEngine(EngineSettings(model, self.context, self._max_rank, options))
+
+    @property
+    def description(self) -> str:
+        import vllm
+
+        adapter = f" + adapter {self.adapter}" if self.adapter else ""
+        return (
+            f"vllm {vllm.__version__} ({self.engine.device}): {self.model.name}{adapter}, "
+            f"context {self.context} tokens"
+        )
+
+    def use_adapter(self, adapter: str | Path | None) -> None:
+        """Generates with another LoRA adapter of the same model, or with none, from the next call on.
+
+        The engine reserves room for adapters only if it was opened with one, or with `max_lora_rank`.
+        """
+        folder = resolve_adapter(adapter, self.model)
+        if folder and adapter_rank(folder) > self._max_rank:
+            raise GenerationError(
+                f"adapter {folder} has rank {adapter_rank(folder)}, but the engine was opened for rank "
+                f"{self._max_rank}; open it with max_lora_rank={adapter_rank(folder)}"
+            )
+        self.adapter = folder
+        if folder:
+            # An adapter is known to vLLM by number; a folder written again counts as another adapter.
+            key = folder.resolve() / str((folder / "adapter_model.safetensors").stat().st_mtime_ns)
+            self._lora_id = self._lora_ids.setdefault(key, len(self._lora_ids) + 1)
+
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
+        """See `arcnb.models.generation`. One call at a time; leaving the iterator early drops the rest."""
+        if self._generating:
+            raise GenerationError("the backend is already generating; exhaust or close the first iterator")
+        if not self.engine.running:
+            raise GenerationError("the backend is closed")
+        self._generating, self._cancelled = True, set()
+        try:
+            yield from self._generate(iter(requests), sampling)
+        finally:
+            self._generating = False
+            self._abort(list(self._flights))
+
+    def cancel(self, key: Hashable) -> None:
+        """Drops what is still to come, in the running call, for requests with this key."""
+        self._cancelled.add(key)
+        self._abort([name for name, flight in self._flights.items() if flight.request.key == key])
+
+    def close(self) -> None:
+        """Ends the engine's processes and frees their memory."""
+        self._flights.clear()
+        self.engine.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
+        window = 2 * self.engine.max_num_seqs
+        restarted, more = False, True
+        while True:
+            try:
+                while more and len(self._flights) < window:
+                    if (request := next(source, None)) is None:
+                        more = False
+                    elif request.key in self._cancelled:
+                        continue
+                    elif not fits(request, sampling, self.context):
+                        yield from skipped(request)
+                    else:
+                        self._take(request, sampling)
+                if not self._flights:
+                    return
+                outputs = self.engine.step()
+            except EngineDied as death:
+                if restarted:
+                    raise GenerationError(f"the vllm engine died twice: {death}") from death
+                restarted = True
+                self._restart(sampling)
+                continue
+            for output in outputs:
+                flight = self._flights.pop(output.request_id, None)
+                if flight is not None:  # else it was cancelled just now
+                    yield self._completion(flight, output.outputs[0])
+
+    def _take(self, request: Request, sampling: Sampling) -> None:
+        """Gives a request to the engine at once: it works on it while the next prompt is made."""
+        names = [str(next(self._ids)) for _ in range(request.n)]
+        for index, name in enumerate(names):
+            self._flights[name] = _Flight(request, index, derive_seed(request.seed, index))
+        for name in names:
+            self._send(name, sampling)
+
+    def _send(self, name: str, sampling: Sampling) -> None:
+        flight = self._flights[name]
+        params = self._sampling_params(sampling, flight.seed)
+        self.engine.add(name, list(flight.request.prompt_ids), params, self._lora_request())
+
+    def _restart(self, sampling: Sampling) -> None:
+        """A new engine that is to do all that the dead one left undone."""
+        self.engine.restart()
+        for name in self._flights:
+            self._send(name, sampling)
+
+    def _abort(self, names: list[str]) -> None:
+        for name in names:
+            del self._flights[name]
+        self.engine.abort(names)
+
+    def _completion(self, flight: _Flight, output) -> Completion:
+        ids = list(output.token_ids)
+        text = output.text or self.tokenizer.decode(ids, skip_special_tokens=True)
+        return Completion(
+            flight.request.key,
+            flight.index,
+            text,
+            ids,
+            output.finish_reason,
+            output.cumulative_logprob,
+            len(flight.request.prompt_ids),
+            flight.seed,
+        )
+
+    def _sampling_params(self, sampling: Sampling, seed: int):
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            max_tokens=sampling.max_tokens,
+            stop=list(sampling.stop) or None,
+            ignore_eos=sampling.ignore_eos,
+            seed=seed,
+            logprobs=0 if sampling.logprob else None,
+            # Only stop texts need text while generating; decoding once at the end is cheaper.
+            detokenize=bool(sampling.stop),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _lora_request(self):
+        if self.adapter is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(f"adapter-{self._lora_id}", self._lora_id, str(self.adapter))

@@ -1,0 +1,104 @@
+"""How a prediction set was begun, kept beside its parts, so that nothing else is ever mixed into it.
+
+The file says which tasks the set is about (in all shards) and what decides prompts and completions. The first
+process writes it; every other one, today or next week, has to come with the same. More predictions a task,
+other shards, other machines, and fewer tasks are welcome.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from arcnb.arc.part_files import new_file
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasks import Task
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts import template_path
+from arcnb.search.rounds import PlanError, RoundPlan
+
+FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
+
+
+def conditions(
+    tasks: Sequence[Task],
+    plan: RoundPlan,
+    prompt_format: PromptFormat,
+    sampling: Sampling,
+    model: str,
+    adapter: str,
+) -> dict:
+    """What the file holds: {"tasks": {task_id: fingerprint}, "settings": {name: value}}."""
+    template = template_path(prompt_format.template).read_bytes()
+    settings = {
+        "model": model,
+        "adapter": adapter,
+        "template": prompt_format.template,
+        "template_sha256": hashlib.sha256(template).hexdigest(),
+        "encoding": prompt_format.encoding,
+        "seed": plan.seed,
+        "per_prompt": plan.per_prompt,
+        "augment": plan.augment,
+        "shuffle": plan.shuffle,
+        **asdict(sampling),
+    }
+    plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
+    return {"tasks": {task.task_id: task.fingerprint for task in tasks}, "settings": plain}
+
+
+def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
+    """Begin the set with these conditions, or compare. PlanError names what was added or changed."""
+    path = predictions.folder / FILE_NAME
+    if not path.exists():
+        _compare_rows(predictions, wanted["tasks"])
+        try:
+            with new_file(path) as file:
+                file.write(json.dumps(wanted, indent=1).encode())
+            return
+        except FileExistsError:  # another shard has just begun the set
+            pass
+    try:
+        begun = json.loads(path.read_bytes())
+        tasks, settings = begun["tasks"], begun["settings"]
+    except (ValueError, KeyError) as error:
+        raise PlanError(
+            f"{path} is damaged ({error!r}); it says how the predictions beside it were made"
+        ) from None
+    changed = [id_ for id_, print_ in wanted["tasks"].items() if tasks.get(id_, print_) != print_]
+    if changed:
+        raise PlanError(_of_other_tasks(predictions, changed))
+    added = [id_ for id_ in wanted["tasks"] if id_ not in tasks]
+    if added:
+        raise PlanError(
+            f"{predictions.folder} was begun with {len(tasks)} tasks and without {_some(added)}; "
+            f"use a new folder for the larger task set"
+        )
+    for name, value in wanted["settings"].items():
+        if settings.get(name) != value:
+            raise PlanError(
+                f"{predictions.folder} was begun with {name} {settings.get(name)!r}, not {value!r}; "
+                f"use a new folder for the changed setting"
+            )
+
+
+def _compare_rows(predictions: PredictionSet, fingerprints: dict[str, str]) -> None:
+    """For a set without the file: its rows must be of the same version of the tasks."""
+    frame = predictions.read(columns=["task_id", "task_fingerprint"]).drop_duplicates()
+    rows = zip(frame["task_id"], frame["task_fingerprint"], strict=True)
+    changed = {id_ for id_, fingerprint in rows if fingerprints.get(id_, fingerprint) != fingerprint}
+    if changed:
+        raise PlanError(_of_other_tasks(predictions, sorted(changed)))
+
+
+def _of_other_tasks(predictions: PredictionSet, changed: list[str]) -> str:
+    return (
+        f"{predictions.folder} holds predictions of another version of {_some(changed)}; "
+        f"use a new folder for the changed tasks"
+    )
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
