@@ -30,8 +30,8 @@ def components(mask: np.ndarray, connectivity: int) -> list[np.ndarray]:
     start = cells.find(1)
     while start >= 0:
         region = np.array(_flood(cells, start, moves))
-        x, y = np.divmod(region, width)
-        found.append((x - 1) * m + y)
+        region -= width + (region // width - 1)  # the empty row before, and one empty column a row
+        found.append(region)
         start = cells.find(1, start)
     return found
 
