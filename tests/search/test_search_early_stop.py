@@ -1,0 +1,162 @@
+"""Early stop: the same rows whatever comes first, and nothing asked for that is not needed.
+
+Run: pytest tests/search/test_search_early_stop.py
+"""
+
+import hashlib
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.programs.executor import Executor
+from arcnb.search.early_stop import EarlyStop
+from arcnb.search.inference import PlanError, RoundPlan, predict
+from tests.search.canned_engine import CannedEngine
+from tests.search.test_search_inference import small_tasks
+
+PLAN = RoundPlan(n_predictions=40, per_prompt=4, seed=1, early_stop=2)
+SAMPLING = Sampling(max_tokens=64)
+
+
+def rows(task_id, round_, *solving):
+    return [Prediction(task_id, "", round_, i, train_is_correct=s) for i, s in enumerate(solving)]
+
+
+def test_rounds_count_in_their_order_whatever_comes_first():
+    stop = EarlyStop(2)
+    assert stop.keep("t", 2, rows("t", 2, 1, 1)) == []
+    assert stop.keep("t", 1, rows("t", 1, 1, 1)) == []
+    assert [row.round for row in stop.keep("t", 0, rows("t", 0, 0, 1))] == [0, 0, 1, 1]
+    assert stop.stopped == {"t"}
+    assert stop.dropped == 2
+    assert stop.keep("t", 3, rows("t", 3, 1)) == []
+
+
+def test_rounds_on_disk_and_rounds_without_a_prompt_count_as_known():
+    stop = EarlyStop(3)
+    stop.found("t", 0, 1)
+    stop.found("t", 2, 1)
+    assert [row.round for row in stop.keep("t", 3, rows("t", 3, 1))] == []
+    assert [row.round for row in stop.keep("t", 1, [])] == [3]
+    assert stop.stopped == {"t"}
+    stop.found("u", 0, 3)
+    assert stop.stopped == {"t", "u"}
+
+
+def lookup_program(task, right):
+    """A program that knows the train outputs by heart, or one that is always wrong."""
+    pairs = [(pair.input.tolist(), pair.output.tolist()) for pair in task.train]
+    table = pairs if right else [(given, [[0]]) for given, _ in pairs]
+    body = f"    return next((o for i, o in {table!r} if i == grid.tolist()), [[0]])"
+    return f"def transform(grid):\n{body}\n```"
+
+
+def solves(key, index):
+    """Whether that completion is right: one in six, tossed anew for every task, round and index."""
+    return hashlib.sha256(repr((key, index)).encode()).digest()[0] < 43
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_model):
+    return load_tokenizer(small_model)
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return small_tasks()
+
+
+def engine(tokenizer, tasks, **settings):
+    return CannedEngine(tokenizer, lambda key, i: lookup_program(tasks[key[0]], solves(key, i)), **settings)
+
+
+def run(backend, tasks, predictions, executor, plan=PLAN, **settings):
+    return predict(
+        tasks,
+        backend,
+        predictions,
+        executor,
+        replace(plan, augment="none"),
+        prompt_format(),
+        SAMPLING,
+        **settings,
+    )
+
+
+def expected_keys(tasks, k):
+    keys = set()
+    for task in tasks:
+        n_solving = 0
+        for round_ in range(PLAN.n_rounds):
+            if k and n_solving >= k:
+                break
+            made = range(PLAN.completions_in(round_))
+            keys |= {(task.task_id, round_, index, 0) for index in made}
+            n_solving += sum(solves((task.task_id, round_), index) for index in made)
+    return keys
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_the_rows_are_the_same_in_whatever_order_completions_come(
+    tmp_path, tokenizer, executor, tasks, order
+):
+    predictions = PredictionSet(tmp_path / "p")
+    backend = engine(tokenizer, tasks, order=order, room=16)
+    report = run(backend, tasks, predictions, executor)
+    assert predictions.done_keys() == expected_keys(tasks, 2) < expected_keys(tasks, 0)
+    assert report.stopped == len(tasks)
+    n_solving = Counter(row.task_id for row in predictions.iter_predictions() if row.train_is_correct)
+    assert all(n_solving[task.task_id] >= 2 for task in tasks)
+    again = engine(tokenizer, tasks)
+    assert run(again, tasks, predictions, executor).made == 0
+    assert again.asked == []
+
+
+def test_a_task_that_has_ended_is_not_asked_for_any_more(tmp_path, tokenizer, executor, tasks):
+    backend = engine(tokenizer, tasks, room=8, pace=0.02)
+    plan = replace(PLAN, n_predictions=400)
+    report = run(backend, tasks[:1], PredictionSet(tmp_path / "p"), executor, plan)
+    assert len(backend.asked) < plan.n_rounds
+    assert report.stopped == 1
+    assert str(report).count("1 tasks ended early")
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [1, 30, 60])
+def test_a_stage_that_breaks_off_goes_on_to_the_same_rows(tmp_path, tokenizer, executor, tasks, after):
+    predictions = PredictionSet(tmp_path / "p")
+    breaking = engine(tokenizer, tasks, room=16)
+    generate = breaking.generate
+
+    def broken(requests, sampling):
+        for n, completion in enumerate(generate(requests, sampling)):
+            if n == after:
+                raise Broken
+            yield completion
+
+    breaking.generate = broken
+    with pytest.raises(Broken):
+        run(breaking, tasks, predictions, executor, part_rows=4)
+    left = predictions.done_keys()
+    assert left < expected_keys(tasks, 2)
+    run(engine(tokenizer, tasks, order=5), tasks, predictions, executor)
+    assert predictions.done_keys() == expected_keys(tasks, 2)
+
+
+def test_a_negative_count_is_refused():
+    with pytest.raises(PlanError, match="early_stop must not be negative, it is -1"):
+        replace(PLAN, early_stop=-1)

@@ -1,0 +1,188 @@
+"""What may go wrong around sampling: afterwards the stage is started again and ends with exactly its rows.
+
+Run: pytest tests/search/test_search_faults.py
+"""
+
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from arcnb.arc.predictions import PredictionFileError, PredictionSet
+from arcnb.models.generation import GenerationError, Sampling
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.programs.executor import Executor
+from arcnb.search.inference import RoundPlan, predict
+from tests.search.canned_engine import CannedEngine
+from tests.search.test_search_inference import expected_keys, small_tasks
+
+PLAN = RoundPlan(n_predictions=30, per_prompt=3)
+N_SHARDS = 3
+ROOT = Path(__file__).parents[2]
+
+# A shard in a process of its own: sys.argv holds the tokenizer's folder, the set's, the shard's number, and
+# the seconds that a completion takes.
+SHARD = """
+import sys
+from dataclasses import replace
+from tests.search.test_search_faults import *
+from arcnb.models.registry import resolve_model
+engine = CannedEngine(load_tokenizer(resolve_model(sys.argv[1])), answer, pace=float(sys.argv[4]))
+with Executor(1) as executor:
+    predict(small_tasks(), engine, PredictionSet(sys.argv[2]), executor,
+            replace(PLAN, shard=(int(sys.argv[3]), N_SHARDS)), prompt_format(), Sampling(), part_rows=6)
+"""
+
+
+def answer(key, index):
+    return f"def transform(grid):\n    return grid * 0 + {index % 10}\n```"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_model):
+    return load_tokenizer(small_model)
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return small_tasks()
+
+
+def run(engine, tasks, predictions, executor, plan=PLAN, **settings):
+    return predict(tasks, engine, predictions, executor, plan, prompt_format(), Sampling(), **settings)
+
+
+def begin_shard(small_model, folder, number, pace=0.0):
+    command = [sys.executable, "-c", SHARD, small_model.path, str(folder), str(number), str(pace)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def test_shards_run_together_and_one_that_was_killed_is_run_again_alone(tmp_path, small_model, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+    paces = (0.0, 0.2, 0.0)
+    shards = [begin_shard(small_model, predictions.folder, i, pace) for i, pace in enumerate(paces)]
+    victim = shards[1]
+    deadline = time.monotonic() + 120
+    while not any("shard01" in part.name for part in predictions.parts()):
+        assert time.monotonic() < deadline
+        assert victim.poll() is None, victim.stderr.read()
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 1))
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait(60) == -signal.SIGKILL, "it was done before the kill"
+    for shard in (shards[0], shards[2]):
+        assert shard.wait(120) == 0, shard.stderr.read()
+    incomplete, others = predictions.done_keys(), {p for p in predictions.parts() if "shard01" not in p.name}
+    assert incomplete < expected_keys(tasks, PLAN)
+    again = begin_shard(small_model, predictions.folder, 1)
+    assert again.wait(120) == 0, again.stderr.read()
+    counts = Counter(row.key for row in predictions.iter_predictions())
+    assert set(counts) == expected_keys(tasks, PLAN)
+    assert set(counts.values()) == {1}
+    assert {p for p in predictions.parts() if "shard01" not in p.name} == others, "another shard was touched"
+    for shard in (*shards, again):
+        shard.stderr.close()
+
+
+def test_a_disk_that_fills_up_ends_the_stage_in_one_sentence_and_it_goes_on_later(
+    tmp_path, tokenizer, executor, tasks
+):
+    predictions = PredictionSet(tmp_path / "p")
+    filled = []
+
+    def fill_the_disk(key, index):
+        if predictions.parts() and not filled:  # no file may grow any more: refused as on a full disk
+            filled.append(resource.getrlimit(resource.RLIMIT_FSIZE))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, filled[0][1]))
+        return answer(key, index)
+
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    engine = CannedEngine(tokenizer, fill_the_disk, pace=0.01)
+    try:
+        with pytest.raises(PredictionFileError, match="written, the file size limit is reached; files"):
+            run(engine, tasks, predictions, executor, part_rows=6)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, filled[0])
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert 0 < len(predictions) < len(expected_keys(tasks, PLAN))
+    run(CannedEngine(tokenizer, answer), tasks, predictions, executor)
+    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+
+
+def test_an_engine_that_fails_for_good_leaves_what_it_made(tmp_path, tokenizer, executor, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+
+    class Failing(CannedEngine):
+        def generate(self, requests, sampling):
+            for n, completion in enumerate(super().generate(requests, sampling)):
+                if n == 70:
+                    raise GenerationError("the vllm engine died twice: out of memory")
+                yield completion
+
+    with pytest.raises(GenerationError, match="died twice: out of memory"):
+        run(Failing(tokenizer, answer), tasks, predictions, executor)
+    assert 30 < len(predictions) <= 70
+    run(CannedEngine(tokenizer, answer), tasks, predictions, executor)
+    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+
+
+BROKEN_TEXTS = ["\ud83d", "a\udc80b\x00c", "\ud83d\ude00", "def transform(grid):\n    return '\ud83d'\n```"]
+
+
+def test_completions_that_are_no_valid_text_are_kept(tmp_path, tokenizer, executor, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+    engine = CannedEngine(tokenizer, lambda key, index: BROKEN_TEXTS[index])
+    run(engine, tasks[:1], predictions, executor, RoundPlan(n_predictions=4, per_prompt=4))
+    texts = [row.completion for row in predictions.iter_predictions()]
+    kept = ["\ufffd", "a\ufffdb\x00c", "\U0001f600", "def transform(grid):\n    return '\ufffd'\n```"]
+    assert texts == kept
+    assert all(row.status != "ok" for row in predictions.iter_predictions())
+
+
+def test_slow_programs_do_not_hold_up_the_engine(tmp_path, tokenizer, executor, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+    slow = "import time\ndef transform(grid):\n    time.sleep(0.01)\n    return grid\n```"
+    written = []
+
+    class Watching(CannedEngine):
+        def generate(self, requests, sampling):
+            yield from super().generate(requests, sampling)
+            written.append(len(predictions))
+
+    report = run(Watching(tokenizer, lambda key, index: slow), tasks, predictions, executor, part_rows=1)
+    assert written[0] < len(expected_keys(tasks, PLAN)), "the engine had to wait for the programs"
+    assert report.rates["executor_share"] > 0.05
+    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+
+
+def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
+    """Bytes that Python held at most during a stage of so many rounds."""
+    plan = RoundPlan(n_predictions=4 * n_rounds, per_prompt=4)
+    tracemalloc.start()
+    run(CannedEngine(tokenizer, answer), tasks, PredictionSet(folder), executor, plan, part_rows=32)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, executor, tasks, monkeypatch):
+    monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_PROMPTS", 8)
+    monkeypatch.setattr("arcnb.search.scoring_thread.BATCH_PROMPTS", 8)
+    peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
+    few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
+    many = peak_memory(tokenizer, executor, tasks, tmp_path / "many", 64)
+    assert many < 1.3 * few

@@ -1,0 +1,70 @@
+"""Plans and their shards. Run: pytest tests/search/test_search_rounds.py"""
+
+from dataclasses import replace
+
+import pytest
+
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasksets import load_tasks
+from arcnb.models.chat import count_tokens, prompt_ids
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.search.inference import shard_of
+from arcnb.search.rounds import PlanError, RoundPlan, shard_tasks
+from tests.search.canned_engine import CannedEngine
+
+PLAN = RoundPlan(n_predictions=12, per_prompt=4)
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return list(load_tasks("arc-agi-1/training"))[:120]
+
+
+@pytest.mark.parametrize("name", ["n_predictions", "per_prompt"])
+def test_numbers_that_are_not_positive_are_refused(name):
+    with pytest.raises(PlanError, match=f"{name} must be positive, not 0"):
+        replace(PLAN, **{name: 0})
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 0)])
+def test_impossible_shards_are_refused(shard):
+    with pytest.raises(PlanError, match="shard must be"):
+        replace(PLAN, shard=shard)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_shards_hold_every_task_once_and_weigh_nearly_the_same(tasks, count):
+    weights = rng(0, "weights").lognormal(7, 1, len(tasks)).tolist()
+    weight_of = {task.task_id: weight for task, weight in zip(tasks, weights, strict=True)}
+    shards = [shard_tasks(tasks, weights, (index, count)) for index in range(count)]
+    assert sorted(task.task_id for shard in shards for task in shard) == sorted(weight_of)
+    work = [sum(weight_of[task.task_id] for task in shard) for shard in shards]
+    assert max(work) - min(work) <= max(weights)
+
+
+def test_the_order_of_the_tasks_does_not_matter(tasks):
+    weights = [len(task.train) for task in tasks]
+    mine = shard_tasks(tasks, weights, (1, 3))
+    assert shard_tasks(tasks[::-1], weights[::-1], (1, 3)) == mine[::-1]
+
+
+def test_more_shards_than_tasks_leave_some_empty(tasks):
+    shards = [shard_tasks(tasks[:2], [1, 1], (index, 4)) for index in range(4)]
+    assert [len(shard) for shard in shards] == [1, 1, 0, 0]
+
+
+def test_shards_are_balanced_by_tokens_and_not_by_number(tasks, small_model):
+    engine = CannedEngine(load_tokenizer(small_model), None, context=4096)
+    format_, sampling = prompt_format(), Sampling(max_tokens=1)
+    lengths = [len(format_.prompt_ids(engine.tokenizer, task)) for task in tasks]
+    assert count_tokens(engine.tokenizer, [format_.prompt(task) for task in tasks]) == lengths
+    length_of = {task.task_id: n for task, n in zip(tasks, lengths, strict=True) if n < engine.context}
+    plans = [replace(PLAN, shard=(index, 4)) for index in range(4)]
+    shards = [shard_of(tasks, plan, format_, sampling, engine) for plan in plans]
+    assert sum(map(len, shards)) == len(tasks)
+    tokens = [sum(length_of.get(task.task_id, 0) for task in shard) for shard in shards]
+    by_position = [sum(length_of.get(task.task_id, 0) for task in tasks[index::4]) for index in range(4)]
+    assert max(tokens) / min(tokens) < 1.02 < max(by_position) / min(by_position)
+    assert prompt_ids(engine.tokenizer, format_.prompt(tasks[0]))[: lengths[0]]
