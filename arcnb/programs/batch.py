@@ -87,7 +87,7 @@ class Batch:
                 held.clear()
                 flushed = started
             progress(index)
-            verdict, cpu = self._run(*jobs[index])
+            verdict, cpu = self.run_one(*jobs[index])
             clean = verdict[0] != "memory"
             wall = time.monotonic() - started
             if clean:
@@ -101,7 +101,8 @@ class Batch:
             buffered = [wire.encode_record(index, "isolate") for index in held]
         child.write_all(descriptor, b"".join(buffered))
 
-    def _run(self, program: bytes, grids: list) -> tuple[child.Verdict, float]:
+    def run_one(self, program: bytes, grids: list) -> tuple[child.Verdict, float]:
+        """The verdict on one program, ``isolate`` if it is not for a batch, and its processor seconds."""
         cpu = time.thread_time()
         try:
             code = child.compile_program(program)

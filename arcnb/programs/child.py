@@ -161,13 +161,13 @@ def run_code(code: types.CodeType, grids: list, entry: str, namespace: dict, pro
     return "ok", outputs, None, None, None
 
 
-def run_alone(program: bytes, grids: list, entry: str, names: dict, progress: Progress) -> Verdict:
-    """The verdict on one program in a process of its own."""
+def run_alone(program: bytes, grids: list, entry: str, namespace: dict, progress: Progress) -> Verdict:
+    """The verdict on one program in a process of its own, whose ``namespace`` nobody else uses."""
     try:
         code = compile_program(program)
     except BaseException as error:  # also the MemoryError of a parser that is nested too deeply
         return failure("syntax", error)
-    return run_code(code, grids, entry, new_namespace(names), progress)
+    return run_code(code, grids, entry, namespace, progress)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

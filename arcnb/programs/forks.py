@@ -39,7 +39,8 @@ class Forks:
         self.control = control
         self.sandbox = sandbox
         self.entry = entry
-        self.names = names
+        # Made once and never used here: every child finds a fresh copy, made by the fork.
+        self.namespace = child.new_namespace(names)
         self.batch = batch
         self.idle_mb = 0.0
         self._progress = mmap.mmap(-1, mmap.PAGESIZE)
@@ -66,7 +67,7 @@ class Forks:
             try:
                 seed_generators(orders.seed)
                 verdict = child.run_alone(
-                    program, grids, self.entry, self.names, lambda number: self._note(0, number)
+                    program, grids, self.entry, self.namespace, lambda number: self._note(0, number)
                 )
                 child.write_all(RESULT, wire.encode_record(0, *verdict))
             finally:

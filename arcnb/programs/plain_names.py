@@ -9,7 +9,7 @@ does not know whose attribute it is. Left out on purpose, because they lead furt
 
 _MODULES = """
     numpy numpy.linalg numpy.random math itertools collections collections.abc functools operator
-    copy typing heapq bisect string re random sys scipy scipy.ndimage common dsl rearc_dsl
+    copy typing heapq bisect string re random sys time scipy scipy.ndimage common dsl rearc_dsl
     __future__
 """
 _BUILTINS = """
@@ -80,6 +80,9 @@ _EXPRESSIONS = """
     findall finditer match fullmatch search sub subn group groups groupdict span start end escape
     IGNORECASE MULTILINE DOTALL compile
 """
+_CLOCKS = """
+    time perf_counter perf_counter_ns monotonic monotonic_ns process_time time_ns
+"""
 _NDIMAGE = """
     ndimage label find_objects binary_closing binary_dilation binary_erosion binary_fill_holes
     binary_hit_or_miss binary_opening binary_propagation center_of_mass convolve convolve1d
@@ -96,8 +99,10 @@ SPREADABLE = frozenset(["common", "dsl", "rearc_dsl", "itertools", "math", "typi
 # Builtins, besides the exceptions.
 BUILTINS = frozenset(_BUILTINS.split())
 # Attributes and names imported from modules.
-ATTRIBUTES = frozenset(" ".join((_NUMPY, _TYPES, _STANDARD, _RANDOM, _EXPRESSIONS, _NDIMAGE)).split())
+ATTRIBUTES = frozenset(
+    " ".join((_NUMPY, _TYPES, _STANDARD, _RANDOM, _EXPRESSIONS, _CLOCKS, _NDIMAGE)).split()
+)
 # Dunder names that a program may read or set as its own globals.
 GLOBAL_DUNDERS = frozenset(["__name__", "__annotations__", "__doc__", "__all__", "__author__", "__version__"])
 # Source text that plain programs hardly ever hold: with it, trying a batch first is not worth the while.
-TELLTALES = (b"\nclass ", b".format(", b"import os", b"import time", b"getattr(")
+TELLTALES = (b"\nclass ", b".format(", b"import os", b"getattr(")

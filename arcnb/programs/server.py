@@ -29,10 +29,11 @@ import select
 import signal
 import warnings
 
-from arcnb.programs import child, wire
+from arcnb.programs import child, heap, wire
 from arcnb.programs.batch import Batch
 from arcnb.programs.forks import Forks
 from arcnb.programs.preload import load, program_names
+from arcnb.programs.rehearsal import rehearse
 from arcnb.programs.sandbox import Sandbox
 
 
@@ -99,10 +100,14 @@ def main() -> None:
     warnings.simplefilter("ignore")
     libraries, readable = load(kind)
     names = program_names(libraries)
-    forks = Forks(control, Sandbox(readable), entry, names, Batch(entry, names, libraries))
+    batch = Batch(entry, names, libraries)
+    rehearse(batch, names)
+    forks = Forks(control, Sandbox(readable), entry, names, batch)
     for name in ("arcnb", "arcnb.programs"):
         sys.modules[name].__path__ = []  # nothing more is imported from here
+    heap.keep_freed_memory()
     gc.collect()
+    heap.fill_gaps()
     gc.freeze()
     gc.disable()
     forks.measure_idle_child()

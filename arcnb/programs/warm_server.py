@@ -20,12 +20,14 @@ from arcnb.programs import wire
 _SCRIPT = Path(__file__).with_name("server.py")
 _PACKAGE = Path(__file__).parents[2]
 # What a server's interpreter sees of the environment. Threads in linear algebra would each cost a program's
-# address space, and a fixed hash seed makes the order of sets the same in every run.
+# address space, a fixed hash seed makes the order of sets the same in every run, and what the dynamic linker
+# looks up at the start it need not look up in every child.
 _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "LD_BIND_NOW": "1",
 }
 _KEPT = ("LD_LIBRARY_PATH", "TMPDIR")  # an interpreter from a module system or conda may not start without
 
