@@ -79,7 +79,8 @@ class ScoringThread:
     def _work(self) -> None:
         try:
             for prompts in self._batches():
-                judged = judge((row for one in prompts for row in one.rows), self.tasks, self.executor)
+                made = [row for one in prompts for row in one.rows]
+                judged = iter(list(judge(made, self.tasks, self.executor)))
                 for one in prompts:
                     self._take(one, list(islice(judged, len(one.rows))))
                 due = time.monotonic() - self._written > self.part_seconds
