@@ -29,6 +29,10 @@ PROGRESS = struct.Struct("<IIdd")
 TICK_SECONDS = 0.02
 RESULT = 3  # the only descriptor a child keeps besides /dev/null
 
+# What a child needs has names of its own: each object touched on the way may cost it a page (see `heap`).
+_dup2, _closerange, _enable_gc = os.dup2, os.closerange, gc.enable
+_pack_progress, _monotonic, _process_time = PROGRESS.pack_into, time.monotonic, time.process_time
+
 Verdict = tuple[str, str, str]  # status, error type, message
 
 
@@ -194,10 +198,10 @@ class Forks:
         PROGRESS.pack_into(self._progress, 0, index, 0, time.monotonic(), 0.0)
         pid = os.fork()
         if pid == 0:
-            os.dup2(result, RESULT)
-            os.dup2(1, 2)
-            os.closerange(RESULT + 1, 256)
-            gc.enable()
+            _dup2(result, RESULT)
+            _dup2(1, 2)
+            _closerange(RESULT + 1, 256)
+            _enable_gc()
             self.sandbox.restrict_child(cpu_seconds, memory_mb)
         else:
             os.close(result)
@@ -205,7 +209,7 @@ class Forks:
 
     def _note(self, index: int, number: int) -> None:
         """Tell the parent, by shared memory, which program and input come next."""
-        PROGRESS.pack_into(self._progress, 0, index, number, time.monotonic(), time.process_time())
+        _pack_progress(self._progress, 0, index, number, _monotonic(), _process_time())
 
     def _wait(self, pipe: int, milliseconds: float) -> bool:
         """Whether there is news from the child in time; ends this server when the executor is gone."""

@@ -23,15 +23,17 @@ _BYTES_HEADER = sys.getsizeof(b"")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE = 1 << 25  # the most that glibc takes for M_MMAP_THRESHOLD
 
+_MALLINFO = (  # struct mallinfo2
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks"),
+    "keepcost",
+)
+
 _libc = ctypes.CDLL(None)
 _kept: list[object] = []  # what fills the gaps of pools
 
 
 class _Mallinfo(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLINFO)
 
 
 def keep_freed_memory() -> None:

@@ -1,4 +1,4 @@
-"""Small programs of our own that a server runs before its first fork, so that no child does so for the first time.
+"""Small programs of our own that a server runs before its first fork, so that no child is the first to do so.
 
 The interpreter specialises code that has run a few times, numpy fills tables of types and loops, the dynamic
 linker looks functions up. Each of these writes to memory; what the server has done already, its children

@@ -15,7 +15,7 @@ import resource
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from arcnb.programs import landlock, seccomp
@@ -25,7 +25,11 @@ _NOBODY = 65534
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _CAPABILITY_VERSION_3 = 0x20080522
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
+# What a child needs has names of its own: each object touched on the way may cost it a page (see `heap`).
+_prctl = _libc.prctl if _LINUX else None
+_getppid, _setrlimit = os.getppid, resource.setrlimit
+_SIGKILL, _RLIMIT_CPU, _RLIMIT_AS = int(signal.SIGKILL), resource.RLIMIT_CPU, resource.RLIMIT_AS
 
 # The server needs none of these either, so they hold for it and all its children.
 _SERVER_LIMITS = (
@@ -51,46 +55,46 @@ class Sandbox:
 
     def __init__(self, libraries: Iterable[str]) -> None:
         self.lost: list[str] = []
-        self._filter: seccomp.Filter | None = None
+        self._load_filter: Callable[[], bool] | None = None
         self._server = os.getpid()
         os.environ.clear()
         _enter_empty_folder()
         self._address_space = _address_space()
         files = False
         if _LINUX:
-            _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             files = landlock.restrict_to_reading(readable_paths(libraries))
             program = seccomp.filter_program(files)
             if program is not None and _filter_works(seccomp.Filter(program)):
-                self._filter = seccomp.Filter(program)
+                self._load_filter = seccomp.Filter(program).load
             _drop_privileges(keep_user=files)
         else:
             self.lost.append(LOST_WITHOUT_LINUX)
-        if not files and self._filter is None:
+        if not files and not self.filtered:
             self.lost.append(LOST_WITHOUT_BOTH)
         elif not files:
             self.lost.append(LOST_WITHOUT_FILES)
-        if self._filter is None:
+        if not self.filtered:
             self.lost.append(LOST_WITHOUT_FILTER)
 
     @property
     def filtered(self) -> bool:
         """Whether children are under the system-call filter, and so alone in their process group."""
-        return self._filter is not None
+        return self._load_filter is not None
 
     def restrict_child(self, cpu_seconds: float, memory_mb: int) -> None:
         """In the forked child, before it runs anything: everything that cannot be undone."""
         if _LINUX:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != self._server:  # it died before the line above
+            _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+            if _getppid() != self._server:  # it died before the line above
                 os._exit(0)
-        cpu, memory = int(cpu_seconds) + 2, self._address_space + memory_mb * 2**20
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        if self._filter is None:
+        cpu, memory = int(cpu_seconds) + 2, self._address_space + (memory_mb << 20)
+        _setrlimit(_RLIMIT_CPU, (cpu, cpu))
+        _setrlimit(_RLIMIT_AS, (memory, memory))
+        if self._load_filter is None:
             os.setsid()  # a group that can be killed as one; under the filter there is nobody else in it
-            resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        elif not self._filter.load():
+            _setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        elif not self._load_filter():
             os._exit(70)
 
 

@@ -73,7 +73,7 @@ _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # _DENY: errno 1, EPE
 _NUMBER, _ARCH, _THIRD_ARGUMENT = 0, 4, 32  # offsets in struct seccomp_data
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here, not anew in every child
 
 
 class _Program(ctypes.Structure):
@@ -160,8 +160,8 @@ class Filter:
     def __init__(self, instructions: bytes) -> None:
         self._buffer = ctypes.create_string_buffer(instructions, len(instructions))
         self._program = _Program(len(instructions) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
-        self._reference = ctypes.byref(self._program)
+        self._arguments = _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._program), 0, 0
 
     def load(self) -> bool:
         """Put this process under the filter for good; needs NO_NEW_PRIVS. False if the kernel refuses."""
-        return _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._reference, 0, 0) == 0
+        return _prctl(*self._arguments) == 0

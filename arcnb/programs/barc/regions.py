@@ -24,7 +24,6 @@ def components(mask: np.ndarray, connectivity: int) -> list[np.ndarray]:
     """Flat indices (row-major) of each component, in the order of their first cell: x outer, y inner."""
     offsets = steps(connectivity)
     cells, width = _padded(mask)
-    m = width - 1
     moves = [dx * width + dy for dx, dy in offsets]
     found = []
     start = cells.find(1)
