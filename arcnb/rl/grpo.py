@@ -1,18 +1,18 @@
-"""GRPO by TRL's GRPOTrainer with LoRA, rewards by running the programs.
+"""GRPO on ARC tasks with LoRA, rewards by running the programs.
 
-    report = train_grpo(model, tasks, prompt_format, executor, settings={"max_steps": 8}, output=run.path)
+    report = train_grpo(model, tasks, prompt_format, executor, run.path, settings={"max_steps": 8})
 
-`settings` are GRPOConfig's own names. One group is all `num_generations` completions of a prompt,
-whatever the accumulation: TRL splits a generation batch over the accumulation steps after advantages are
-computed. The rows keep their order (no shuffling by the trainer), since order derives from the seed.
+`settings` are GRPOConfig's own names (arcnb.rl.settings), `options` everything that is not TRL's. The run folder
+gets `adapter/` (the last one), `best/` (the checkpoint best by held-out solve rate), `checkpoints/`,
+`metrics.jsonl`, `rollouts/` and `held_out/` (prediction sets) and a page for each alarm of the collapse guard.
 """
 
 from __future__ import annotations
 
-import difflib
+import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,65 +22,118 @@ from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.training_log import metrics_log, read_metrics, stop_printing
 from arcnb.programs.executor import Executor
+from arcnb.rl import callbacks as hooks
+from arcnb.rl.checkpoints import (
+    checkpoint_to_resume,
+    keep_best,
+    refuse_other_settings,
+    saved_state,
+    set_aside,
+    step_of,
+)
+from arcnb.rl.effective_config import check_effective, effective_table
+from arcnb.rl.guard import CollapseMonitor, GuardOptions
+from arcnb.rl.held_out import HeldOut
+from arcnb.rl.policies import TRAINERS, load_policy, load_unsloth_policy
+from arcnb.rl.preemption import can_listen, listen, saving_on_signals
 from arcnb.rl.reward_function import ProgramReward
-from arcnb.rl.rows import prompt_rows
+from arcnb.rl.reward_terms import RewardPlan, TermLimits
+from arcnb.rl.rows import PromptRows, prompt_rows
+from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.sampling_guard import check_sampling
+from arcnb.rl.settings import (
+    DEFAULTS,
+    LORA_DEFAULTS,
+    SettingsError,
+    batch_layout,
+    check_gpu_share,
+    check_settings,
+    number_of_steps,
+    vllm_environment,
+)
+from arcnb.rl.signal_history import SignalHistory
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Ours where TRL's default is unsuited: KL is on, sampling is plain, completions are ARC programs.
-DEFAULTS = {
-    "num_generations": 8,
-    "gradient_accumulation_steps": 1,
-    "max_completion_length": 384,
-    "beta": 0.01,
-    "learning_rate": 1e-5,
-    "lr_scheduler_type": "constant_with_warmup",
-    "warmup_steps": 0.1,
-    "max_grad_norm": 0.1,
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "repetition_penalty": 1.0,
-    "scale_rewards": "group",
-    "loss_type": "dapo",
-    "logging_steps": 1,
-    "report_to": "none",
-}
-LORA_DEFAULTS = {
-    "r": 32,
-    "lora_alpha": 64,
-    "use_rslora": True,
-    "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-}
 FIRST_LOOK = (
     "reward",
     "reward_std",
     "kl",
+    "sampling/logp_gap",
+    "sampling/ess",
     "entropy",
     "grad_norm",
     "completions/mean_length",
     "truncated_completions_ratio",
     "solved_tasks_ratio",
+    "unique_outputs",
     "groups_without_spread",
     "executor_seconds",
     "step_time",
 )
 
 
-class SettingsError(ValueError):
-    """GRPO settings that cannot work together; the message names them."""
+@dataclass(frozen=True)
+class GrpoOptions:
+    """What is asked of a run beyond TRL's settings.
+
+    reward: a scheme of arcnb.rl.rewards; reward_weights: terms of arcnb.rl.reward_terms by weight;
+    overlong_buffer: tokens of its ramp; detect_cheating: programs that memorise their pairs earn nothing.
+    prompts_per_step: groups that one optimizer step trains. augment: what views change.
+    max_prompt_tokens: longer prompts are left out and reported (None: what the context leaves).
+    held_out_every (steps; 0: never), held_out_repeats: evaluation on `held_out_tasks` of train_grpo.
+    guard: see arcnb.rl.guard. signal_visits, signal_weight: see arcnb.rl.signal_history.
+    resume: "auto" goes on with this folder's newest complete checkpoint, "never" does not, else a path.
+    disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
+    trainer: "trl" or "unsloth". load_in_4bit: quantize the base.
+    insist_on_sampling, accept_other_settings, accept_other_config: go on where a check would refuse.
+    """
+
+    reward: str = "arc-v2-no-pixel-score"
+    reward_weights: dict[str, float] = field(default_factory=dict)
+    overlong_buffer: int = 0
+    detect_cheating: bool = True
+    prompts_per_step: int = 1
+    augment: str = "all"
+    max_prompt_tokens: int | None = None
+    held_out_every: int = 0
+    held_out_repeats: int = 8
+    guard: GuardOptions = GuardOptions()
+    signal_visits: int = 0
+    signal_weight: float = 0.0
+    resume: str = "auto"
+    disk_budget_gb: float = 0.0
+    trainer: str = "trl"
+    load_in_4bit: bool = False
+    insist_on_sampling: bool = False
+    accept_other_settings: bool = False
+    accept_other_config: bool = False
+
+
+# Options that may differ between a run and its resumption: they do not change what is learnt.
+_FREE = ("resume", "disk_budget_gb", "accept_other_settings", "accept_other_config", "insist_on_sampling")
 
 
 @dataclass
 class TrainingReport:
-    """What training did; `history` has one mapping a logged step, as written to metrics.jsonl."""
+    """What training did; `history` has one mapping a logged step, as written to metrics.jsonl.
+
+    status: "done", "preempted" (a signal came; resume to go on) or "collapsed" (the guard stopped it).
+    notes: sentences for whoever reads the results. config: asked against effective settings.
+    """
 
     adapter: Path
     steps: int
     seconds: float
     history: list[dict]
     too_long: dict[str, int] = field(default_factory=dict)
+    status: str = "done"
+    rollbacks: int = 0
+    best: dict | None = None
+    pages: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    config: pd.DataFrame | None = None
 
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""
@@ -89,40 +142,28 @@ class TrainingReport:
         steps = pd.DataFrame([row for row in self.history if "reward" in row]).set_index("step")
         return steps[[name for name in FIRST_LOOK if name in steps]]
 
+    def held_out_table(self) -> pd.DataFrame:
+        """The held-out evaluations, a row each."""
+        import pandas as pd
+
+        rows = [row for row in self.history if "held_out/pass@1" in row]
+        names = [name for name in (rows[0] if rows else {}) if name.startswith("held_out/")]
+        return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
+
     def outcome(self) -> dict:
         """Plain values for the run's manifest: last step's numbers."""
-        last = self.table().iloc[-1].to_dict()
-        return {"steps": self.steps, "seconds": self.seconds, "left_out_as_too_long": self.too_long} | last
-
-
-def check_settings(settings: dict, context: int) -> None:
-    """SettingsError for an unknown name, a group that cannot be split, completions that fill the context."""
-    unknown = sorted(set(settings) - _config_names())
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], _config_names(), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise SettingsError(f"GRPOConfig has no setting {unknown[0]!r}{hint}")
-    group, accumulation = settings["num_generations"], settings["gradient_accumulation_steps"]
-    if group < 2:
-        raise SettingsError(f"num_generations must be at least 2 to compare completions, not {group}")
-    if group % accumulation:
-        raise SettingsError(
-            f"num_generations={group} is not divisible by gradient_accumulation_steps={accumulation}; "
-            "one optimizer step trains one prompt's group"
-        )
-    if settings["max_completion_length"] >= context:
-        raise SettingsError(
-            f"max_completion_length={settings['max_completion_length']} leaves no room for a prompt "
-            f"in a context of {context} tokens"
-        )
-
-
-def _config_names() -> set[str]:
-    from dataclasses import fields
-
-    from trl import GRPOConfig
-
-    return {entry.name for entry in fields(GRPOConfig)}
+        table = self.table()
+        last = table.iloc[-1].to_dict() if len(table) else {}
+        return {
+            "training": self.status,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "left_out_as_too_long": self.too_long,
+            "rollbacks": self.rollbacks,
+            "best_held_out": self.best or {},
+            "notes": self.notes,
+            "alarm_pages": [page.name for page in self.pages],
+        } | last
 
 
 def train_grpo(
@@ -133,84 +174,289 @@ def train_grpo(
     output: Path,
     *,
     adapter: Path | None = None,
-    reward: str = "arc-v2-no-pixel-score",
     settings: dict | None = None,
     lora: dict | None = None,
+    options: GrpoOptions = GrpoOptions(),
+    held_out_tasks: Sequence[Task] = (),
     seed: int = 0,
-    augment: str = "all",
-    insist_on_sampling: bool = False,
-    max_prompt_tokens: int | None = None,
     callbacks: Sequence = (),
 ) -> TrainingReport:
-    """Train and leave `adapter/`, `metrics.jsonl` and `rollouts/` under output.
+    """Train and leave everything under output.
 
     adapter: start from this LoRA (its shape then counts, not `lora`) instead of a fresh one.
-    max_prompt_tokens: longer prompts are left out and reported; default, what the context leaves.
-    Raises SettingsError or SamplingError before anything heavy is loaded.
+    Raises SettingsError, SamplingError, CheckpointError or ValueError before anything heavy is loaded.
     """
+    output = Path(output)
     settings = DEFAULTS | (settings or {})
     context = model.context or 8192
-    check_settings(settings, context)
-    check_sampling(settings, insist_on_sampling)
-    import torch
-    from datasets import Dataset
-    from peft import LoraConfig, PeftModel
-    from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
-
+    n_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    _check(settings, options, context, n_processes, held_out_tasks)
+    plan = _reward_plan(options, settings)
+    check_gpu_share(settings, model.folder, context)
+    os.environ |= {name: value for name, value in vllm_environment().items() if name not in os.environ}
+    if options.trainer == "unsloth":
+        import unsloth  # noqa: F401  it patches transformers and trl, and has to come before them
     tokenizer = load_tokenizer(model)
-    steps = settings.setdefault("max_steps", len(tasks))
+    history = SignalHistory(options.signal_visits, options.signal_weight, lag=2 * options.prompts_per_step)
+    rows = _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history)
+    steps = number_of_steps(settings, len(rows.tasks), options.prompts_per_step)
+    settings |= {"max_steps": steps}
+    state = hooks.RunState(
+        output,
+        _identity(settings, options, lora, adapter, model, tasks, seed, n_processes),
+        history,
+        CollapseMonitor(options.guard),
+    )
+    resumed = checkpoint_to_resume(options.resume, output / "checkpoints")
+    if resumed is not None:
+        refuse_other_settings(resumed, state.settings, options.accept_other_settings)
+        state.restore(saved_state(resumed))
+    run = _Training(
+        model,
+        rows,
+        executor,
+        output,
+        adapter,
+        settings,
+        lora,
+        options,
+        held_out_tasks,
+        seed,
+        plan,
+        state,
+        context,
+    )
+    with saving_on_signals():
+        report = run.train(resumed, callbacks)
+    report.too_long = rows.too_long
+    report.notes += _notes(tasks, options, adapter, settings)
+    return report
+
+
+def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int, held_out_tasks) -> None:
+    check_settings(settings, context, n_processes, options.prompts_per_step)
+    check_sampling(settings, options.insist_on_sampling)
+    if options.trainer not in TRAINERS:
+        raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
+    if options.guard.action == "rollback" and not options.held_out_every:
+        raise SettingsError(
+            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
+            "set held_out_every to more than 0"
+        )
+    if options.held_out_every and not held_out_tasks:
+        raise SettingsError(f"held_out_every={options.held_out_every}, but there are no held-out tasks")
+
+
+def _reward_plan(options: GrpoOptions, settings: dict) -> RewardPlan:
+    limits = TermLimits(settings["max_completion_length"], options.overlong_buffer)
+    return RewardPlan(options.reward, limits, options.reward_weights)
+
+
+def _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history) -> PromptRows:
     limit = context - settings["max_completion_length"]
-    prompts = prompt_rows(
+    return prompt_rows(
         tasks,
-        steps,
         prompt_format,
         tokenizer,
         seed=seed,
-        max_prompt_tokens=min(limit, max_prompt_tokens or limit),
-        augment=augment,
+        max_prompt_tokens=min(limit, options.max_prompt_tokens or limit),
+        augment=options.augment,
+        history=history,
     )
-    on_gpu = torch.cuda.is_available()
-    per_device = settings["num_generations"] // settings["gradient_accumulation_steps"]
-    config = GRPOConfig(
-        output_dir=str(output / "checkpoints"),
-        per_device_train_batch_size=per_device,
-        shuffle_dataset=False,
-        seed=seed,
-        bf16=on_gpu,
-        use_cpu=not on_gpu,
-        disable_tqdm=True,
-        **settings,
-    )
-    base = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.bfloat16 if on_gpu else torch.float32)
-    if adapter:
-        policy, peft_config = PeftModel.from_pretrained(base, str(adapter), is_trainable=True), None
-    else:
-        policy, peft_config = base, LoraConfig(task_type="CAUSAL_LM", **(LORA_DEFAULTS | (lora or {})))
-    program_reward = ProgramReward(
-        reward,
-        tasks,
-        executor,
-        settings["max_completion_length"],
-        PredictionSet(output / "rollouts"),
-    )
-    trainer = GRPOTrainer(
-        model=policy,
-        reward_funcs=program_reward,
-        args=config,
-        train_dataset=Dataset.from_list(prompts.rows),
-        processing_class=tokenizer,
-        peft_config=peft_config,
-        callbacks=[metrics_log(output / "metrics.jsonl"), *callbacks],
-    )
-    stop_printing(trainer)
-    started = time.monotonic()
-    trainer.train()
-    trainer.save_model(str(output / "adapter"))
-    return TrainingReport(
-        adapter=output / "adapter",
-        steps=trainer.state.global_step,
-        seconds=time.monotonic() - started,
-        history=read_metrics(output / "metrics.jsonl"),
-        too_long=prompts.too_long,
-    )
+
+
+def _identity(settings, options, lora, adapter, model, tasks, seed, n_processes) -> dict:
+    """What a checkpoint has to agree with: settings, options, start and tasks."""
+    from hashlib import sha256
+
+    own = {name: value for name, value in asdict(options).items() if name not in _FREE and name != "guard"}
+    digest = sha256("".join(task.fingerprint for task in tasks).encode()).hexdigest()[:16]
+    start = {"adapter": adapter and Path(adapter).name, "model": model.name}
+    shape = {} if adapter else {"lora": LORA_DEFAULTS | (lora or {})}
+    free = ("save_steps", "report_to", "logging_steps")
+    kept = {name: value for name, value in settings.items() if name not in free}
+    return kept | own | start | shape | {"tasks": digest, "seed": seed, "num_processes": n_processes}
+
+
+def _notes(tasks, options, adapter, settings) -> list[str]:
+    notes = []
+    unknown = [task.task_id for task in tasks if not task.has_test_outputs]
+    if unknown:
+        notes.append(
+            f"{len(unknown)} of {len(tasks)} tasks have no known test outputs: their reward and `solved` rest on "
+            "train pairs, which the prompt shows"
+        )
+    if options.trainer == "unsloth" and adapter and settings["beta"]:
+        notes.append(
+            "unsloth measures KL to the base model without the starting adapter; TRL, to the adapter"
+        )
+    return notes
+
+
+@dataclass
+class _Training:
+    """One run: the parts of train_grpo that need a trainer."""
+
+    model: ModelPath
+    rows: PromptRows
+    executor: Executor
+    output: Path
+    adapter: Path | None
+    settings: dict
+    lora: dict | None
+    options: GrpoOptions
+    held_out_tasks: Sequence[Task]
+    seed: int
+    plan: RewardPlan
+    state: hooks.RunState
+    context: int
+
+    def train(self, resumed: Path | None, callbacks: Sequence) -> TrainingReport:
+        trainer, config = self._trainer(callbacks)
+        listen(trainer)
+        started = time.monotonic()
+        main = trainer.accelerator.is_main_process
+        if main:
+            (self.output / "checkpoints").mkdir(parents=True, exist_ok=True)
+            if resumed is None or resumed.is_relative_to(self.output):
+                set_aside(self.output, step_of(resumed) if resumed else 0)
+        trainer.accelerator.wait_for_everyone()
+        while True:
+            self.state.resumed_from = resumed
+            trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+            if not self.state.rollback_wanted:
+                break
+            resumed = self._roll_back(main)
+            trainer.accelerator.wait_for_everyone()
+            listen(trainer)
+        status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
+        if self.state.collapsed:
+            status = "collapsed"
+        if main:
+            policy = trainer.accelerator.unwrap_model(trainer.model)
+            policy.save_pretrained(self.output / "adapter", selected_adapters=["default"])
+            trainer.processing_class.save_pretrained(self.output / "adapter")
+        return TrainingReport(
+            adapter=self.output / "adapter",
+            steps=trainer.state.global_step,
+            seconds=time.monotonic() - started,
+            history=read_metrics(self.output / "metrics.jsonl"),
+            status=status,
+            rollbacks=self.state.rollbacks,
+            best=self.state.best,
+            pages=self.state.pages,
+            config=config,
+        )
+
+    def _roll_back(self, main: bool) -> Path:
+        """Make the best checkpoint the newest one; it is resumed from by whoever goes on."""
+        best = self.state.best_checkpoint
+        target = self.output / "checkpoints" / best.name
+        if main:
+            set_aside(self.output, step_of(best))
+            if not target.exists():
+                keep_best_copy(best, target)
+            self.state.count_rollback()
+        self.state.monitor.forget()
+        self.state.rollback_wanted = False
+        return target
+
+    def _trainer(self, callbacks: Sequence):
+        """The trainer with everything that hangs on it, and the table of its effective settings."""
+        import torch
+
+        on_gpu = torch.cuda.is_available()
+        lora = LORA_DEFAULTS | (self.lora or {})
+        if self.options.trainer == "unsloth":
+            policy = load_unsloth_policy(
+                self.model,
+                self.adapter,
+                lora,
+                context=self.context,
+                use_vllm=self.settings["use_vllm"],
+                gpu_memory_utilization=self.settings.get("vllm_gpu_memory_utilization", 0.3),
+                load_in_4bit=self.options.load_in_4bit,
+                seed=self.seed,
+            )
+            peft_config = None
+        else:
+            policy, peft_config = load_policy(
+                self.model, self.adapter, lora, load_in_4bit=self.options.load_in_4bit, on_gpu=on_gpu
+            )
+        from trl import GRPOConfig, GRPOTrainer
+
+        n_processes = int(os.environ.get("WORLD_SIZE", "1"))
+        asked = self.settings | {
+            "per_device_train_batch_size": batch_layout(
+                self.settings, n_processes, self.options.prompts_per_step
+            ),
+            "shuffle_dataset": False,
+            "seed": self.seed,
+            "bf16": on_gpu,
+            "use_cpu": not on_gpu,
+            "disable_tqdm": True,
+            "enable_jit_checkpoint": can_listen(),
+            "log_completions": True,
+            "num_completions_to_print": 0,
+        }
+        if self.settings["use_vllm"]:
+            asked.setdefault("vllm_max_model_length", self.context)
+        config = GRPOConfig(output_dir=str(self.output / "checkpoints"), **asked)
+        reward = ProgramReward(
+            self.plan,
+            self.rows.tasks,
+            self.executor,
+            PredictionSet(self.output / "rollouts"),
+            self.state.history,
+            model=self.model.name,
+            adapter=str(self.adapter) if self.adapter else None,
+            detect_cheating=self.options.detect_cheating,
+            process=int(os.environ.get("RANK", "0")),
+            n_processes=n_processes,
+        )
+        evaluation = self._held_out()
+        trainer = measuring(GRPOTrainer)(
+            model=policy,
+            reward_funcs=reward,
+            args=config,
+            train_dataset=self.rows.dataset(self.settings["max_steps"] * self.options.prompts_per_step),
+            processing_class=self.rows.tokenizer,
+            peft_config=peft_config,
+            callbacks=[
+                metrics_log(self.output / "metrics.jsonl"),
+                hooks.run_state_callback(self.state),
+                hooks.resuming_callback(self.state, self.seed),
+                *([evaluation] if evaluation else []),
+                hooks.guard_callback(self.state, reward),
+                hooks.keeping_callback(self.state, self.options.disk_budget_gb),
+                *callbacks,
+            ],
+        )
+        if evaluation:
+            evaluation.trainer = trainer
+        stop_printing(trainer)
+        check_effective(asked, trainer.args, self.options.accept_other_config)
+        return trainer, effective_table(asked, trainer.args)
+
+    def _held_out(self):
+        if not self.options.held_out_every:
+            return None
+        evaluation = HeldOut(
+            self.held_out_tasks,
+            self.options.held_out_repeats,
+            self.options.held_out_every,
+            self.rows.prompt_format,
+            self.rows.tokenizer,
+            self.executor,
+            PredictionSet(self.output / "held_out"),
+            self.seed,
+            self.settings["max_completion_length"],
+        )
+        return hooks.held_out_callback(self.state, evaluation)
+
+
+def keep_best_copy(best: Path, target: Path) -> None:
+    """Put a kept checkpoint back among the others."""
+    kept = keep_best(best, target.parent / "restored")
+    kept.rename(target)
+    kept.parent.rmdir()

@@ -1,101 +1,151 @@
 """The reward function that TRL calls: completions in, programs run, one number a completion out.
 
 Every rollout becomes a prediction record, judged by the same code as inference, and is kept: the
-rollouts of a training run are a prediction set like any other (round = optimizer step).
+rollouts of a training run are a prediction set like any other (round = optimizer step before which they were
+sampled). Numbers about the batch go to TRL's `log_metric`, columns to its completions table by `log_extra`.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards import Scores, is_solved, reward_scheme
-from arcnb.rl.rollout_metrics import rollout_metrics
+from arcnb.rl.cheating import find_cheats
+from arcnb.rl.reward_terms import RewardPlan, Rollout
+from arcnb.rl.rewards import Scores, is_solved
+from arcnb.rl.rollout_metrics import batch_metrics
+from arcnb.rl.signal_history import SignalHistory
 
 
 class ProgramReward:
-    """Callable with TRL's signature for reward functions; see arcnb.rl.rows for the columns it reads."""
+    """Callable with TRL's signature for reward functions; see arcnb.rl.rows for the columns it reads.
+
+    history: learns which groups had signal. latest: the judged predictions of the last call with their
+    rewards, for whoever wants to show them. process, n_processes: this process among those that train
+    together; each judges and writes its own share, and groups may be spread over several.
+    """
 
     def __init__(
         self,
-        scheme: str,
+        plan: RewardPlan,
         tasks: Sequence[Task],
         executor: Executor,
-        max_completion_length: int,
         rollouts: PredictionSet | None = None,
+        history: SignalHistory | None = None,
+        model: str = "",
+        adapter: str | None = None,
+        detect_cheating: bool = True,
+        process: int = 0,
+        n_processes: int = 1,
     ):
-        self.scheme = reward_scheme(scheme)
+        self.plan = plan
         self.tasks: Mapping[str, Task] = {task.task_id: task for task in tasks}
         self.executor = executor
-        self.max_completion_length = max_completion_length
         self.rollouts = rollouts
-        self.calls = 0
-        self.__name__ = scheme  # TRL names the metric after it
+        self.history = history
+        self.model, self.adapter = model, adapter
+        self.detect_cheating = detect_cheating
+        self.process, self.n_processes = process, n_processes
+        self.latest: list[tuple[Prediction, float]] = []
+        self.__name__ = plan.scheme  # TRL names the metric after it
 
     def __call__(
-        self, completions, completion_ids, trainer_state=None, log_metric=None, **columns
+        self, completions, completion_ids, trainer_state=None, log_metric=None, log_extra=None, **columns
     ) -> list[float]:
         """Judge the completions and return their rewards, in order."""
         started = time.monotonic()
-        step = trainer_state.global_step if trainer_state else self.calls
+        step = trainer_state.global_step if trainer_state else 0
         predictions = [
             self._prediction(i, step, completions[i], completion_ids[i], columns)
             for i in range(len(completions))
         ]
         judged = list(judge(predictions, self.tasks, self.executor))
-        rewards = [self._reward(prediction) for prediction in judged]
+        cheats = (
+            find_cheats(judged, self.tasks, self.executor) if self.detect_cheating else [None] * len(judged)
+        )
+        seconds = time.monotonic() - started
+        rollouts = [
+            self._rollout(prediction, ids, cheat)
+            for prediction, ids, cheat in zip(judged, completion_ids, cheats, strict=True)
+        ]
+        rewards = self._rewards(columns["row"], rollouts)
+        self._remember(columns["row"], judged, rollouts, rewards)
+        self.latest = list(zip(judged, rewards, strict=True))
         if log_metric:
-            for name, value in self._metrics(
-                judged, rewards, completion_ids, time.monotonic() - started
-            ).items():
-                log_metric(name, value)
+            self._log(log_metric, judged, rollouts, rewards, columns["row"], seconds)
+        if log_extra:
+            log_extra("prediction", [prediction.id for prediction in judged])
+            log_extra("status", [prediction.status for prediction in judged])
+            log_extra("solved", [rollout.solved for rollout in rollouts])
+            log_extra("cheating", [rollout.cheating or "" for rollout in rollouts])
         if self.rollouts is not None:
-            self.rollouts.write_part(judged, round=step)
-        self.calls += 1
+            self.rollouts.write_part(judged, round=step, shard=self.process, n_shards=self.n_processes)
         return rewards
 
     def _prediction(self, i: int, step: int, completion, ids: Sequence[int], columns: Mapping) -> Prediction:
         task = self.tasks[columns["task_id"][i]]
         text = completion if isinstance(completion, str) else completion[-1]["content"]
+        truncated = len(ids) >= self.plan.limits.max_completion_length
         return Prediction(
             task_id=task.task_id,
             task_fingerprint=task.fingerprint,
             round=step,
-            index=i,
+            index=self.process * len(columns["row"]) + i,
             seed=columns["row"][i],
             hflip=columns["hflip"][i],
             n_rot90=columns["n_rot90"][i],
             color_map=columns["color_map"][i],
             pair_order=columns["pair_order"][i],
             test_index=columns["test_index"][i],
+            model=self.model,
+            adapter=self.adapter,
             completion=text,
             completion_prefix=columns["prefix"][i],
             n_tokens=len(ids),
-            finish_reason="length" if len(ids) >= self.max_completion_length else "stop",
+            finish_reason="length" if truncated else "stop",
         )
 
-    def _reward(self, prediction: Prediction) -> float:
+    def _rollout(self, prediction: Prediction, ids: Sequence[int], cheat: str | None) -> Rollout:
         task = self.tasks[prediction.task_id]
-        return self.scheme(Scores.of(prediction, len(task.train), len(task.test)))
+        scores = Scores.of(prediction, len(task.train), len(task.test))
+        return Rollout(scores, ids, is_solved(prediction) and not cheat, cheat)
 
-    def _metrics(self, judged, rewards, completion_ids, seconds: float) -> dict[str, float]:
-        values = rollout_metrics(
-            rewards,
-            completion_ids,
-            [is_solved(prediction) for prediction in judged],
-            [prediction.status == "memory" for prediction in judged],
-            self.max_completion_length,
-        )
-        means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
-        statuses = Counter(prediction.status for prediction in judged)
-        shares = {f"status/{status}": count / len(judged) for status, count in statuses.items()}
-        groups: dict[int, set[float]] = {}
-        for prediction, reward in zip(judged, rewards, strict=True):
-            groups.setdefault(prediction.seed, set()).add(reward)
-        flat = sum(len(distinct) == 1 for distinct in groups.values()) / len(groups)
-        return means | shares | {"groups_without_spread": flat, "executor_seconds": seconds}
+    def _rewards(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
+        """Rewards group by group. Where a group is spread over processes, its share here counts as the group."""
+        rewards = [0.0] * len(rollouts)
+        for row in dict.fromkeys(rows):
+            members = [i for i, other in enumerate(rows) if other == row]
+            for i, reward in zip(members, self.plan.rewards([rollouts[i] for i in members]), strict=True):
+                rewards[i] = reward
+        return rewards
+
+    def _remember(self, rows, judged, rollouts, rewards) -> None:
+        """Tell the history, which has to be the same in all processes, about every group of all of them."""
+        if self.history is None:
+            return
+        seen = [
+            (row, prediction.task_id, reward, rollout.solved)
+            for row, prediction, rollout, reward in zip(rows, judged, rollouts, rewards, strict=True)
+        ]
+        if self.n_processes > 1:
+            from accelerate.utils import gather_object
+
+            seen = gather_object(seen)
+        for row in {entry[0] for entry in seen}:
+            group = [entry for entry in seen if entry[0] == row]
+            self.history.record(
+                row, group[0][1], [entry[2] for entry in group], [entry[3] for entry in group]
+            )
+
+    def _log(self, log_metric, judged, rollouts, rewards, rows, seconds: float) -> None:
+        values = batch_metrics(judged, rollouts, rewards, rows, self.plan.limits.max_completion_length)
+        values["executor_seconds"] = seconds
+        if self.history is not None and self.history.visits:
+            silent = self.history.silent(max(rows) + 1)
+            values["silent_prompts_ratio"] = len(silent) / len(self.tasks)
+        for name, value in values.items():
+            log_metric(name, value)

@@ -88,6 +88,15 @@ def known_grids(scores: Scores) -> float:
     return 0.1 + 0.9 * scores.known_correct if scores.has_outputs else 0.0
 
 
+def held_out(scores: Scores) -> float:
+    """1 for valid outputs + 9 x share of right test grids, which no prompt showed; range [0, 10].
+
+    Train pairs copied into the program earn nothing. Where test outputs are unknown, train grids count.
+    """
+    known = scores.train_correct if scores.test_correct is None else scores.test_correct
+    return 1 + 9 * known if scores.has_outputs else 0.0
+
+
 SCHEMES: dict[str, Callable[[Scores], float]] = {
     "arc-v1": arc_v1,
     "simplified": arc_v1,  # the study's other name for it
@@ -95,6 +104,16 @@ SCHEMES: dict[str, Callable[[Scores], float]] = {
     "legacy-parse-penalty": legacy_parse_penalty,
     "legacy-sum": legacy_sum,
     "known-grids": known_grids,
+    "held-out": held_out,
+}
+SCHEME_BOUNDS: dict[str, tuple[float, float]] = {
+    "arc-v1": (0, 10),
+    "simplified": (0, 10),
+    "arc-v2-no-pixel-score": (0, 10),
+    "legacy-parse-penalty": (-1, 10),
+    "legacy-sum": (-1, 2),
+    "known-grids": (0, 1),
+    "held-out": (0, 10),
 }
 
 

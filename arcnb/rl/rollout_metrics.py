@@ -1,15 +1,26 @@
 """Numbers about one batch of rollouts that reveal learning and collapse: reward, truncation, repetition.
 
-Names and formulas are those of the reference study, so curves can be laid side by side. Values of a
-group (truncated or not) exist only when the group is not empty, hence averages over steps of such a
-name are conditional means.
+Names and formulas of `rollout_metrics` are those of the reference study, so curves can be laid side by side.
+Values of a group (truncated or not) exist only when the group is not empty, hence averages over steps of such
+a name are conditional means. `batch_metrics` adds what the study lacked: quantiles of the reward, verdicts of
+the executor by class, groups without spread, repetition over all completions, unique outputs, cheats.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from arcnb.programs.limits import STATUSES
+
+if TYPE_CHECKING:
+    from arcnb.arc.predictions import Prediction
+    from arcnb.rl.reward_terms import Rollout
+
+QUANTILES = (10, 25, 50, 75, 90)  # percent, of the reward
 NGRAM_SIZES = (3, 4)
 LOGGED = ("unique_ngram_ratio", "most_repeated_ngram_count", "most_repeated_ngram_frequency")
 
@@ -64,6 +75,50 @@ def rollout_metrics(
         if chosen:
             values |= _group_metrics(group, [rewards[i] for i in chosen], [completion_ids[i] for i in chosen])
     return values
+
+
+def batch_metrics(
+    judged: Sequence[Prediction],
+    rollouts: Sequence[Rollout],
+    rewards: Sequence[float],
+    rows: Sequence[int],
+    max_completion_length: int,
+) -> dict[str, float]:
+    """{name: value} for the completions of one call. rows: which row, hence group, each belongs to.
+
+    `status/...` are shares of completions by the executor's verdict, every verdict each time, so that their
+    means over steps are shares again.
+    """
+    solved = [rollout.solved for rollout in rollouts]
+    memory = [prediction.status == "memory" for prediction in judged]
+    ids = [rollout.tokens for rollout in rollouts]
+    lists = rollout_metrics(rewards, ids, solved, memory, max_completion_length)
+    values = {name: sum(numbers) / len(numbers) for name, numbers in lists.items()}
+    for percent in QUANTILES:
+        values[f"reward_q{percent}"] = float(np.percentile(rewards, percent))
+    n = len(judged)
+    statuses = Counter(prediction.status for prediction in judged)
+    values |= {f"status/{status}": statuses[status] / n for status in STATUSES}
+    values["unique_3gram_ratio"] = _mean(
+        ngram_statistics(t, 3)["unique_ngram_ratio"] for t in ids if len(t) > 2
+    )
+    values["unique_tokens_ratio"] = _mean(len(set(t)) / len(t) for t in ids if t)
+    values["cheating_ratio"] = sum(rollout.cheating is not None for rollout in rollouts) / n
+    groups: dict[int, list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(row, []).append(i)
+    flat = [max(rewards[i] for i in g) - min(rewards[i] for i in g) < 1e-9 for g in groups.values()]
+    values["groups_without_spread"] = sum(flat) / len(flat)
+    values["groups_all_solved"] = _mean(all(solved[i] for i in g) for g in groups.values())
+    values["unique_outputs"] = _mean(
+        len({judged[i].fingerprint for i in g} - {None}) / len(g) for g in groups.values()
+    )
+    return values
+
+
+def _mean(values) -> float:
+    values = [float(value) for value in values]
+    return sum(values) / len(values) if values else 0.0
 
 
 def _group_metrics(

@@ -1,7 +1,7 @@
-"""The prompts GRPO trains on: row i is a function of (seed, i), whatever ran before it.
+"""The prompts GRPO trains on: row i is a function of (seed, i) and of which prompts taught nothing before it.
 
-An epoch shows every task once, in an order of its own; each row draws its own view of its task. A
-resumed or sharded run therefore sees what an unbroken run would have seen.
+An epoch shows every task once, in an order of its own; each row draws its own view of its task. A resumed or
+sharded run therefore sees what an unbroken run would have seen. Rows are made when the trainer asks for them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,7 @@ from arcnb.arc.views import View
 from arcnb.models.chat import prompt_ids
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompt_lengths import longest_prompt
-
-
-@dataclass
-class PromptRows:
-    """`rows` for the trainer; `too_long` maps a task id to the tokens of its longest skipped prompt."""
-
-    rows: list[dict]
-    too_long: dict[str, int] = field(default_factory=dict)
+from arcnb.rl.signal_history import SignalHistory
 
 
 def row_task(tasks: Sequence[Task], seed: int, index: int) -> Task:
@@ -31,21 +24,64 @@ def row_task(tasks: Sequence[Task], seed: int, index: int) -> Task:
     return tasks[int(rng(seed, "epoch", epoch).permutation(len(tasks))[position])]
 
 
+@dataclass
+class PromptRows:
+    """Rows `{prompt, prefix, row, task_id, hflip, n_rot90, color_map, pair_order, test_index}` by index.
+
+    tasks: those whose prompts fit. too_long: task id -> tokens of its longest prompt, of those left out.
+    """
+
+    tasks: Sequence[Task]
+    prompt_format: PromptFormat
+    tokenizer: object
+    seed: int
+    augment: str = "all"
+    history: SignalHistory = field(default_factory=SignalHistory)
+    too_long: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self._by_id = {task.task_id: task for task in self.tasks}
+
+    def __getitem__(self, index: int) -> dict:
+        task = row_task(self.tasks, self.seed, index)
+        task = self._by_id[self.history.choose(index, task.task_id, list(self._by_id), self.seed)]
+        view = View.sample(task, self.seed, "row", index, augment=self.augment)
+        augmentation = view.augmentation
+        prompt = self.prompt_format.prompt(view.apply(task))
+        return {
+            "prompt": trainer_text(self.tokenizer, prompt_ids(self.tokenizer, prompt)),
+            "prefix": prompt.prefix,
+            "row": index,
+            "task_id": task.task_id,
+            "hflip": augmentation.hflip,
+            "n_rot90": augmentation.n_rot90,
+            "color_map": list(augmentation.color_map or range(10)),
+            "pair_order": list(view.pair_order),
+            "test_index": view.test_index,
+        }
+
+    def dataset(self, n_rows: int):
+        """The first n_rows as a dataset that makes a row when it is read."""
+        from datasets import Dataset
+
+        def rows(batch: dict) -> dict:
+            made = [self[index] for index in batch["row"]]
+            return {name: [row[name] for row in made] for name in made[0]}
+
+        return Dataset.from_dict({"row": list(range(n_rows))}).with_transform(rows)
+
+
 def prompt_rows(
     tasks: Sequence[Task],
-    n_rows: int,
     prompt_format: PromptFormat,
     tokenizer,
     *,
     seed: int,
     max_prompt_tokens: int,
     augment: str = "all",
+    history: SignalHistory | None = None,
 ) -> PromptRows:
-    """n_rows rows `{prompt, prefix, row, task_id, hflip, n_rot90, color_map, pair_order, test_index}`.
-
-    A task whose prompt is too long leaves the pool before rows are drawn, counted by its longest view.
-    ValueError when no task fits.
-    """
+    """The rows over the tasks whose longest view fits; ValueError when no task does."""
     too_long = {}
     fitting = []
     for task in tasks:
@@ -56,26 +92,8 @@ def prompt_rows(
             fitting.append(task)
     if not fitting:
         raise ValueError(f"no task of {len(tasks)} has a prompt within {max_prompt_tokens} tokens")
-    rows = []
-    for index in range(n_rows):
-        task = row_task(fitting, seed, index)
-        view = View.sample(task, seed, "row", index, augment=augment)
-        augmentation = view.augmentation
-        prompt = prompt_format.prompt(view.apply(task))
-        rows.append(
-            {
-                "prompt": trainer_text(tokenizer, prompt_ids(tokenizer, prompt)),
-                "prefix": prompt.prefix,
-                "row": index,
-                "task_id": task.task_id,
-                "hflip": augmentation.hflip,
-                "n_rot90": augmentation.n_rot90,
-                "color_map": list(augmentation.color_map or range(10)),
-                "pair_order": list(view.pair_order),
-                "test_index": view.test_index,
-            }
-        )
-    return PromptRows(rows, too_long)
+    history = SignalHistory() if history is None else history
+    return PromptRows(fitting, prompt_format, tokenizer, seed, augment, history, too_long)
 
 
 def trainer_text(tokenizer, prompt_ids: list[int]) -> str:

@@ -9,20 +9,16 @@ from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
-from arcnb.rl.grpo import DEFAULTS, SettingsError, check_settings, train_grpo
+from arcnb.rl.grpo import train_grpo
 from arcnb.rl.rows import prompt_rows, trainer_text
 from arcnb.rl.sampling_guard import SamplingError, check_sampling
+from arcnb.rl.settings import DEFAULTS, SettingsError, check_settings
 
-
-@pytest.fixture(scope="module")
-def tasks():
-    everything = load_tasks("arc-agi-1/training")
-    small = [t.task_id for t in everything if sum(p.input.size + p.output.size for p in t.train) < 250]
-    return everything.subset(small[:3])
 
 
 def rows_of(tasks, tokenizer, n, seed=0):
-    return prompt_rows(tasks, n, prompt_format(), tokenizer, seed=seed, max_prompt_tokens=1000).rows
+    rows = prompt_rows(tasks, prompt_format(), tokenizer, seed=seed, max_prompt_tokens=1000)
+    return list(rows.dataset(n))
 
 
 def test_a_row_is_a_function_of_seed_and_index(tasks, small_model):
@@ -70,10 +66,10 @@ def test_text_that_does_not_give_the_ids_back_is_refused():
 def test_tasks_with_long_prompts_are_left_out_and_named(small_model):
     everything = load_tasks("arc-agi-1/training")[:40]
     rows = prompt_rows(
-        everything, 40, prompt_format(), load_tokenizer(small_model), seed=0, max_prompt_tokens=700
+        everything, prompt_format(), load_tokenizer(small_model), seed=0, max_prompt_tokens=700
     )
     assert rows.too_long
-    assert set(rows.too_long).isdisjoint(row["task_id"] for row in rows.rows)
+    assert set(rows.too_long).isdisjoint(rows[index]["task_id"] for index in range(40))
     assert min(rows.too_long.values()) > 700
 
 

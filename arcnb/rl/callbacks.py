@@ -1,0 +1,252 @@
+"""What hangs on a GRPO trainer: sampling seeds, run state in checkpoints, held-out evaluation, collapse guard.
+
+Each function returns a transformers TrainerCallback, made when called since transformers is slow to import.
+`RunState` is what they share and what a checkpoint keeps of a run beside weights and optimizer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.training_log import read_metrics
+from arcnb.rl.checkpoints import checkpoint_problem, keep_best, prune
+from arcnb.rl.diagnosis import write_diagnosis
+from arcnb.rl.guard import CollapseMonitor
+from arcnb.rl.held_out import HeldOut
+from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.signal_history import SignalHistory
+
+
+@dataclass
+class RunState:
+    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far.
+
+    rollbacks: how often the run went back to its best checkpoint; it outlives checkpoints in a file of its
+    own. rollback_wanted: the guard's wish, for whoever calls `train()`. collapsed: the guard stopped the run.
+    """
+
+    output: Path
+    settings: dict
+    history: SignalHistory
+    monitor: CollapseMonitor
+    best: dict | None = None
+    rollback_wanted: bool = False
+    collapsed: bool = False
+    pages: list[Path] = field(default_factory=list)
+    resumed_from: Path | None = None
+
+    def as_dict(self) -> dict:
+        """Plain values for a checkpoint."""
+        return {
+            "settings": json.loads(json.dumps(self.settings)),
+            "groups": self.history.as_dict(),
+            "monitor": self.monitor.as_dict(),
+            "best": self.best,
+        }
+
+    def restore(self, state: dict) -> None:
+        """The inverse of as_dict, settings apart."""
+        if state:
+            self.history.restore(state["groups"])
+            self.monitor.restore(state["monitor"])
+            self.best = state["best"]
+
+    @property
+    def best_folder(self) -> Path:
+        return self.output / "best"
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The complete checkpoint that is kept as the best, if there is one."""
+        kept = [p for p in self.best_folder.glob("checkpoint-*") if checkpoint_problem(p) is None]
+        return kept[0] if kept else None
+
+    @property
+    def _rollback_file(self) -> Path:
+        return self.output / "checkpoints" / "rollbacks.json"
+
+    @property
+    def rollbacks(self) -> int:
+        """Rollbacks so far, those before a resume included."""
+        return (
+            json.loads(self._rollback_file.read_text())["rollbacks"] if self._rollback_file.is_file() else 0
+        )
+
+    def count_rollback(self) -> None:
+        """One more, written down before the run goes on."""
+        self._rollback_file.write_text(json.dumps({"rollbacks": self.rollbacks + 1}))
+
+    @property
+    def learning_rate_factor(self) -> float:
+        return self.monitor.options.learning_rate_factor**self.rollbacks
+
+
+def run_state_callback(state: RunState):
+    """Keeps RunState inside trainer_state.json, so that every kind of checkpoint has it."""
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
+
+    class RunStateCallback(TrainerCallback, ExportableState):  # the name stands in checkpoints.STATE_KEY
+        def state(self) -> dict:
+            return {"args": {}, "attributes": state.as_dict()}
+
+    return RunStateCallback()
+
+
+def resuming_callback(state: RunState, seed: int):
+    """At the start of training: the checkpoint's adapter and the lowered learning rate are really in place; at
+    each step: sampling derives from (seed, rollbacks, step, process), so that a resumed run samples the same."""
+    from transformers import TrainerCallback
+
+    class Resuming(TrainerCallback):
+        def on_train_begin(
+            self, args, state_, control, model=None, optimizer=None, lr_scheduler=None, **kwargs
+        ):
+            if state.resumed_from is not None:
+                restore_adapter(model, state.resumed_from)
+            set_learning_rate(optimizer, lr_scheduler, args.learning_rate * state.learning_rate_factor)
+
+        def on_step_begin(self, args, state_, control, **kwargs):
+            import torch
+
+            torch.manual_seed(
+                derive_seed(seed, "sampling", state.rollbacks, state_.global_step, args.process_index) % 2**63
+            )
+
+    return Resuming()
+
+
+def restore_adapter(model, checkpoint: Path) -> None:
+    """Put the checkpoint's trained adapter into the model.
+
+    transformers 5.17 loads only the sub-folders of a checkpoint where there are any. TRL's frozen copy "ref" of
+    a starting adapter is such a one, so the trained adapter beside it would stay at its start.
+    """
+    if not hasattr(model, "peft_config") or not (checkpoint / "adapter_model.safetensors").is_file():
+        return
+    from peft import load_peft_weights, set_peft_model_state_dict
+
+    weights = load_peft_weights(str(checkpoint), device="cpu")
+    result = set_peft_model_state_dict(model, weights, adapter_name="default")
+    if getattr(result, "unexpected_keys", None):
+        raise ValueError(f"{checkpoint}: its adapter does not fit the model: {result.unexpected_keys[:3]}")
+
+
+def set_learning_rate(optimizer, lr_scheduler, base: float) -> None:
+    """Make `base` the peak learning rate of a running optimizer and its schedule, wherever it stands."""
+    groups = optimizer.param_groups
+    for group in groups:
+        before = group.get("initial_lr", group["lr"])
+        group["lr"] *= base / before if before else 0.0
+        group["initial_lr"] = base
+    if hasattr(lr_scheduler, "base_lrs"):
+        lr_scheduler.base_lrs = [base] * len(groups)
+
+
+def keeping_callback(state: RunState, budget_gb: float):
+    """After each save: the best checkpoint is set apart, the oldest are deleted beyond the disk budget."""
+    from transformers import TrainerCallback
+
+    class Keeping(TrainerCallback):
+        def on_save(self, args, state_, control, **kwargs):
+            if not state_.is_world_process_zero:
+                return
+            folder = Path(args.output_dir)
+            saved = folder / f"checkpoint-{state_.global_step}"
+            if state.best and state.best["step"] == state_.global_step and saved.is_dir():
+                keep_best(saved, state.best_folder)
+            prune(folder, budget_gb)
+
+    return Keeping()
+
+
+def held_out_callback(state: RunState, held_out: HeldOut):
+    """Evaluates every `held_out.every` steps, and before the first. The best by pass@1 is saved."""
+    from transformers import TrainerCallback
+
+    class HeldOutCallback(TrainerCallback):
+        trainer = None  # set once the trainer exists: its generation is what is evaluated
+
+        def on_train_begin(self, args, state_, control, **kwargs):
+            if state_.global_step == 0:
+                self._evaluate(state_, control)
+
+        def on_step_end(self, args, state_, control, **kwargs):
+            if state_.global_step % held_out.every == 0 or state_.global_step == state_.max_steps:
+                self._evaluate(state_, control)
+
+        def _evaluate(self, state_, control):
+            trainer = self.trainer
+            was_training = trainer.model.training
+            trainer.model.eval()
+            try:
+                values = held_out.evaluate(trainer, state_.global_step)
+                # Logged while the model is in evaluation mode, so that TRL keeps the training metrics apart.
+                trainer.log(dict(values))
+            finally:
+                trainer.model.train(was_training)
+            score = values["held_out/pass@1"]
+            if state_.global_step and (state.best is None or score > state.best["score"]):
+                state.best = {"step": state_.global_step, "score": score}
+                control.should_save = True
+
+    return HeldOutCallback()
+
+
+def guard_callback(state: RunState, reward: ProgramReward):
+    """Watches every logged step. An alarm leaves a page and, by the guard's action, ends this `train()`."""
+    from transformers import TrainerCallback
+
+    class Guard(TrainerCallback):
+        def on_log(self, args, state_, control, logs=None, **kwargs):
+            if not logs or "reward" not in logs or not state_.is_world_process_zero:
+                return self._agree(args, control)
+            alarms = state.monitor.update(state_.global_step, logs)
+            if alarms:
+                action = self._action(state_)
+                page = state.output / f"collapse-step{state_.global_step:06d}.html"
+                history = [row for row in read_metrics(state.output / "metrics.jsonl") if "reward" in row]
+                state.pages.append(
+                    write_diagnosis(
+                        page, alarms, state.monitor, history, reward.latest, action, state.settings
+                    )
+                )
+                for alarm in alarms:
+                    print(f"step {alarm.step}: {alarm.signal}: {alarm.sentence}; {action}", flush=True)
+            return self._agree(args, control)
+
+        def _action(self, state_) -> str:
+            options = state.monitor.options
+            if options.action == "warn":
+                return "warned"
+            if options.action == "rollback" and state.best_checkpoint is not None:
+                if state.rollbacks < options.max_rollbacks:
+                    state.rollback_wanted = True
+                    return f"back to {state.best_checkpoint.name} with a lower learning rate"
+            state.collapsed = True
+            if options.action == "rollback":
+                reason = (
+                    f"{state.rollbacks} rollbacks were made"
+                    if state.best_checkpoint is not None
+                    else "there is no best checkpoint yet"
+                )
+                return f"stopped, since {reason}"
+            return "stopped"
+
+        def _agree(self, args, control):
+            """What the first process decided, all do; a stop of one alone would leave the others waiting."""
+            wish = [state.rollback_wanted, state.collapsed]
+            if args.world_size > 1:
+                from accelerate.utils import broadcast_object_list
+
+                wish = broadcast_object_list(wish, from_process=0)
+            state.rollback_wanted, state.collapsed = wish
+            if any(wish):
+                control.should_training_stop = True
+                control.should_save = state.collapsed and not state.rollback_wanted
+            return control
+
+    return Guard()

@@ -1,0 +1,143 @@
+"""Programs that memorise a task's pairs instead of computing them: hard-coded outputs, dispatch on the input.
+
+Honest programs need not treat a recoloured or mirrored input alike, and honest programs overfit: no single
+observation convicts. Three are made, and two of them together do:
+
+* held out: a test pair whose output no prompt shows comes out wrong (unknown where test outputs are unknown);
+* literal: every train output it got right stands in its text as a list of lists;
+* memorised: on changed copies of the inputs (one cell, mirrored, turned, recoloured) it never computes: each
+  copy gives an error, the input itself, or one and the same grid everywhere.
+
+The copies are run only when one of the first two holds, and never for a task whose outputs are all equal,
+where a constant is an honest answer.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.grids import Grid
+from arcnb.arc.predictions import Prediction
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import Task
+from arcnb.programs.executor import Executor, Job
+
+MIN_CELLS = 6  # a smaller grid in a program's text may be there by chance
+MAX_INPUTS = 3  # inputs of a task that are changed and run again
+
+
+def find_cheats(
+    predictions: Sequence[Prediction], tasks: Mapping[str, Task], executor: Executor
+) -> list[str | None]:
+    """For each judged prediction, which two observations convict its program; None for an honest one."""
+    evidence: list[list[str]] = []
+    doubtful: dict[tuple[str, str], list[Job]] = {}
+    for prediction in predictions:
+        task = tasks[prediction.task_id]
+        found = [] if not _may_cheat(prediction, task) else _seen_without_running(prediction, task)
+        evidence.append(found)
+        key = (prediction.task_id, prediction.program)
+        if len(found) == 1 and key not in doubtful:
+            inputs = [prediction.augmentation.apply(pair.input) for pair in task.train[:MAX_INPUTS]]
+            copies = [copy for grid in inputs for copy in changed_copies(grid, task.task_id)]
+            doubtful[key] = [Job(prediction.program, (copy,)) for copy in copies]
+    memorised = _memorised(doubtful, executor)
+    reasons: list[str | None] = []
+    for prediction, found in zip(predictions, evidence, strict=True):
+        if len(found) == 1 and memorised[prediction.task_id, prediction.program]:
+            found = [*found, "computes nothing on changed inputs"]
+        reasons.append("; ".join(found) if len(found) > 1 else None)
+    return reasons
+
+
+def _may_cheat(prediction: Prediction, task: Task) -> bool:
+    """Whether there is anything to gain from memory: some train output is right, and outputs differ."""
+    if prediction.status != "ok" or not prediction.train_correct_grids:
+        return False
+    outputs = [pair.output for pair in task.train if pair.output is not None]
+    return len({_key(output) for output in outputs}) > 1
+
+
+def _seen_without_running(prediction: Prediction, task: Task) -> list[str]:
+    found = []
+    if prediction.test_is_correct is not None and not prediction.test_is_correct:
+        found.append("wrong on the held-out pair")
+    right = [
+        pair.output
+        for pair, output in zip(task.train, prediction.outputs, strict=False)
+        if np.array_equal(pair.output, output) and pair.output.size >= MIN_CELLS
+    ]
+    literals = literal_grids(prediction.program)
+    if right and all(_key(prediction.augmentation.apply(grid)) in literals for grid in right):
+        found.append("its right outputs stand in its text")
+    return found
+
+
+def literal_grids(program: str) -> set[tuple]:
+    """Every list of equally long lists of digits that a program spells out, as (shape, cells)."""
+    try:
+        tree = ast.parse(program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    grids = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
+            continue
+        if not all(isinstance(row, ast.List | ast.Tuple) for row in node.elts):
+            continue
+        try:
+            grid = np.array(ast.literal_eval(node))
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if grid.ndim == 2 and grid.dtype.kind == "i" and ((grid >= 0) & (grid <= 9)).all():
+            grids.add(_key(grid.astype(np.uint8)))
+    return grids
+
+
+def changed_copies(grid: Grid, *keys: str) -> list[Grid]:
+    """Five copies of an input that differ from it: two with one cell changed, mirrored, turned, recoloured.
+
+    A function of the grid's cells and keys alone.
+    """
+    random = rng(0, "changed copies", *keys, grid.tobytes().hex())
+    copies = []
+    for _ in range(2):
+        copy = grid.copy()
+        row, column = (int(random.integers(size)) for size in grid.shape)
+        copy[row, column] = (int(copy[row, column]) + 1 + int(random.integers(9))) % 10
+        copies.append(copy)
+    colors = [0, *(int(color) for color in 1 + random.permutation(9))]
+    copies += [
+        Augmentation(hflip=True).apply(grid),
+        Augmentation(n_rot90=2).apply(grid),
+        Augmentation(color_map=tuple(colors)).apply(grid),
+    ]
+    return [copy for copy in copies if not np.array_equal(copy, grid)]
+
+
+def _memorised(
+    doubtful: Mapping[tuple[str, str], Sequence[Job]], executor: Executor
+) -> dict[tuple[str, str], bool]:
+    jobs = [(key, job) for key, of_key in doubtful.items() for job in of_key]
+    results: dict[tuple[str, str], list[object]] = {key: [] for key in doubtful}
+    for (key, job), execution in zip(jobs, executor.run(job for _, job in jobs), strict=True):
+        if execution.status != "ok":
+            results[key].append("error")
+        elif np.array_equal(execution.outputs[0], job.inputs[0]):
+            results[key].append("unchanged")
+        else:
+            results[key].append(_key(execution.outputs[0]))
+    return {key: _computes_nothing(answers) for key, answers in results.items()}
+
+
+def _computes_nothing(answers: Iterable[object]) -> bool:
+    distinct = set(answers)
+    return distinct <= {"error", "unchanged"} or len(distinct) == 1
+
+
+def _key(grid: Grid) -> tuple:
+    return (grid.shape, np.ascontiguousarray(grid, dtype=np.uint8).tobytes())

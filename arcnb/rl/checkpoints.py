@@ -1,0 +1,237 @@
+"""Checkpoints that can be trusted: which is complete, which settings it is of, which is kept.
+
+A process that is killed while it saves leaves a folder that looks like a checkpoint; transformers'
+`get_last_checkpoint` takes it. Here a checkpoint counts only when every file that resuming reads is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from arcnb.arc.predictions import PredictionSet
+
+SENTINEL = "checkpoint-is-incomplete.txt"  # transformers' mark of a checkpoint that a signal asked for
+STATE = "trainer_state.json"
+STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is damaged or of other settings; the message names it."""
+
+
+def step_of(checkpoint: Path) -> int:
+    """The optimizer step in a folder name `checkpoint-N`, else -1."""
+    found = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return int(found[1]) if found else -1
+
+
+def checkpoint_problem(folder: Path) -> str | None:
+    """Why training cannot resume from this folder; None for a complete checkpoint."""
+    if (folder / SENTINEL).exists():
+        return "its saving was interrupted"
+    try:
+        state = json.loads((folder / STATE).read_text())
+        if state["global_step"] != step_of(folder):
+            return f"{STATE} is of step {state['global_step']}"
+    except FileNotFoundError:
+        return f"{STATE} is missing"
+    except (ValueError, KeyError, OSError):
+        return f"{STATE} is damaged"
+    weights = [*folder.glob("adapter_model.safetensors"), *folder.glob("model*.safetensors")]
+    if not weights:
+        return "the weights are missing"
+    for path in [*weights, *folder.glob("*/adapter_model.safetensors")]:
+        if not _is_whole_safetensors(path):
+            return f"{path.relative_to(folder)} is cut off"
+    if any(folder.glob("global_step*")):  # ZeRO keeps the optimizer in parts of its own
+        return None if (folder / "latest").is_file() else "the optimizer's index is missing"
+    for name in ("optimizer.pt", "scheduler.pt"):
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if not zipfile.is_zipfile(folder / name):
+            return f"{name} is cut off"
+    if not any(folder.glob("rng_state*.pth")):
+        return "the random state is missing"
+    return None
+
+
+def _is_whole_safetensors(path: Path) -> bool:
+    """Whether the file is as long as its header says."""
+    try:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        return path.stat().st_size == 8 + length + max(ends, default=0)
+    except (OSError, ValueError, struct.error, KeyError, TypeError):
+        return False
+
+
+def newest_complete(folder: Path, announce=print) -> Path | None:
+    """The complete checkpoint of the highest step below folder; incomplete newer ones are announced."""
+    found = sorted(
+        (p for p in Path(folder).glob("checkpoint-*") if step_of(p) >= 0), key=step_of, reverse=True
+    )
+    for checkpoint in found:
+        problem = checkpoint_problem(checkpoint)
+        if problem is None:
+            return checkpoint
+        announce(f"{checkpoint.name} cannot be resumed from: {problem}")
+    return None
+
+
+def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
+    """The checkpoint meant by `resume`: "" or "never": none; "auto": the newest complete one of this run, if
+    any; else the path of a run folder, a folder of checkpoints or one checkpoint. CheckpointError if that has
+    none."""
+    if resume in ("", "never"):
+        return None
+    if resume == "auto":
+        return newest_complete(own, announce)
+    folder = Path(resume).expanduser()
+    if step_of(folder) >= 0:
+        problem = checkpoint_problem(folder) if folder.is_dir() else "it does not exist"
+        if problem:
+            raise CheckpointError(f"resume={resume!r}: {problem}")
+        return folder
+    found = newest_complete(folder / "checkpoints", announce) or newest_complete(folder, announce)
+    if found is None:
+        raise CheckpointError(f"resume={resume!r}: there is no complete checkpoint")
+    return found
+
+
+def saved_state(checkpoint: Path) -> dict:
+    """What our RunState kept in a checkpoint; empty for a checkpoint of another program."""
+    state = json.loads((checkpoint / STATE).read_text())
+    return state.get("stateful_callbacks", {}).get(STATE_KEY, {}).get("attributes", {})
+
+
+def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, announce=print) -> None:
+    """CheckpointError that names every setting which differs from the checkpoint's, unless `accept`."""
+    before = saved_state(checkpoint).get("settings")
+    if before is None:
+        differences = ["the checkpoint does not say its settings"]
+    else:
+        now = json.loads(json.dumps(settings))
+        names = sorted(set(before) | set(now))
+        differences = [
+            f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+            for name in names
+            if before.get(name) != now.get(name)
+        ]
+    if not differences:
+        return
+    sentence = f"{checkpoint} is of other settings: {'; '.join(differences)}"
+    if not accept:
+        raise CheckpointError(f"{sentence}; set accept_other_settings=True to resume all the same")
+    announce(sentence)
+
+
+def keep_best(checkpoint: Path, best: Path) -> Path:
+    """Copy a checkpoint into the folder `best`, whole or not at all, and drop what was the best before.
+
+    Files are linked where the file system can, so keeping costs nothing until the original is pruned.
+    """
+    best.mkdir(parents=True, exist_ok=True)
+    kept = best / checkpoint.name
+    if not kept.exists():
+        partial = best / f".{checkpoint.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(checkpoint, partial, copy_function=_link_or_copy)
+        partial.rename(kept)
+    for old in best.glob("checkpoint-*"):
+        if old != kept:
+            shutil.rmtree(old)
+    return kept
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def prune(folder: Path, budget_gb: float, keep: Iterable[Path] = ()) -> list[Path]:
+    """Delete the oldest checkpoints until all together fit budget_gb (GiB; 0: no limit); returns the deleted.
+
+    The newest complete one and those in `keep` stay, whatever they take.
+    """
+    if not budget_gb:
+        return []
+    checkpoints = sorted((p for p in folder.glob("checkpoint-*") if step_of(p) >= 0), key=step_of)
+    newest = newest_complete(folder, announce=lambda sentence: None)
+    sizes = {path: size_of(path) for path in checkpoints}
+    total = sum(sizes.values())
+    deleted = []
+    for path in checkpoints:
+        if total <= budget_gb * 2**30:
+            break
+        if path == newest or path in set(keep):
+            continue
+        shutil.rmtree(path)
+        total -= sizes[path]
+        deleted.append(path)
+    return deleted
+
+
+def set_aside(output: Path, step: int) -> Path | None:
+    """Move what a run wrote after `step` out of the way of the run that goes on from there.
+
+    Metrics lines, rollouts and completion tables of later steps go to `abandoned/N/`, later checkpoints are
+    deleted. Returns that folder, or None where nothing was later.
+    """
+    aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
+    moved: list[tuple[Path, Path]] = []
+    for folder, pattern, position in (
+        ("rollouts", "round*.parquet", slice(5, 10)),
+        ("checkpoints/completions", "completions_*.parquet", slice(12, 17)),
+    ):
+        # Rollouts of round N were sampled to make step N + 1, the completions table is named after the step made.
+        first = step if folder == "rollouts" else step + 1
+        for path in sorted((output / folder).glob(pattern)):
+            if int(path.name[position]) >= first:
+                moved.append((path, aside / Path(folder).name / path.name))
+    log = output / "metrics.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    late = [line for line in lines if _step_in(line) > step]
+    if moved or late:
+        aside.mkdir(parents=True)
+        for path, target in moved:
+            target.parent.mkdir(exist_ok=True)
+            path.rename(target)
+        if late:
+            (aside / "metrics.jsonl").write_text("\n".join(late) + "\n", encoding="utf-8")
+            partial = log.with_suffix(".partial")
+            partial.write_text(
+                "".join(f"{line}\n" for line in lines if line not in set(late)), encoding="utf-8"
+            )
+            partial.replace(log)
+    for checkpoint in (output / "checkpoints").glob("checkpoint-*"):
+        if step_of(checkpoint) > step:
+            shutil.rmtree(checkpoint)
+    return aside if moved or late else None
+
+
+def _step_in(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return float("inf")  # a line that a kill cut off
+
+
+def abandoned_rollouts(output: Path) -> list[PredictionSet]:
+    """The rollouts of steps that were undone by a resume or a rollback, one set an event."""
+    return [PredictionSet(folder) for folder in sorted(output.glob("abandoned/*/rollouts"))]

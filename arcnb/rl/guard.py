@@ -1,0 +1,223 @@
+"""Sees a collapse coming: statistics over a window of steps against documented thresholds.
+
+    monitor = CollapseMonitor(GuardOptions(window=20))
+    for step, row in rows: alarms = monitor.update(step, row)
+
+Runs of the reference study ended alike: completions grow to the limit, first repeating themselves, later as
+gibberish, and reward falls. Each signal below is the mean over the last `window` logged steps; relative ones are
+compared with the run's own first window, since a small model may start truncated and repetitive. No alarm is
+possible before one window (absolute signals) or two (relative ones) have passed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+ACTIONS = ("warn", "stop", "rollback")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a signal fires; `now`, `first` are means over the last and the first window.
+
+    truncation, truncation_rise: share of truncated completions; fires when now is at least both
+        `truncation` and first + `truncation_rise`.
+    repetition: distinct 3-grams / 3-grams; fires at or below this share of first.
+    unique_tokens: distinct tokens / tokens; the same.
+    kl: nats a token to the starting policy (TRL's estimator); healthy runs stay below 0.1.
+    gap: mean |log p(sampler) - log p(learner)| a token, nats; bf16 kernels alone give 0.01 to 0.02.
+    ratio_low, ratio_high: mean importance ratio learner/sampler; fires outside.
+    reward: fires when now, counted from the lowest reward seen, is at most this share of the best window and
+    reward_errors: lies that many standard errors of the difference below it.
+    """
+
+    truncation: float = 0.5
+    truncation_rise: float = 0.25
+    repetition: float = 0.5
+    unique_tokens: float = 0.5
+    kl: float = 1.0
+    gap: float = 0.1
+    ratio_low: float = 0.5
+    ratio_high: float = 2.0
+    reward: float = 0.5
+    reward_errors: float = 4.0
+
+
+@dataclass(frozen=True)
+class GuardOptions:
+    """action: what an alarm does, one of ACTIONS. window: steps that a mean is taken over.
+
+    rollback returns to the best checkpoint by held-out solve rate and multiplies the learning rate by
+    `learning_rate_factor`, at most `max_rollbacks` times; then, or without such a checkpoint, it stops.
+    """
+
+    action: str = "warn"
+    window: int = 20
+    max_rollbacks: int = 2
+    learning_rate_factor: float = 0.5
+    thresholds: Thresholds = Thresholds()
+
+    def __post_init__(self):
+        if self.action not in ACTIONS:
+            raise ValueError(f"the guard's action is {self.action!r}, it must be one of {', '.join(ACTIONS)}")
+        if self.window < 2:
+            raise ValueError(f"the guard's window is {self.window}, it must be at least 2 steps")
+        if not 0 < self.learning_rate_factor <= 1:
+            raise ValueError(f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1")
+
+
+# signal -> the logged names that carry it, first choice first
+SERIES = {
+    "truncation": ("truncated_completions_ratio",),
+    "repetition": ("unique_3gram_ratio",),
+    "unique_tokens": ("unique_tokens_ratio",),
+    "kl": ("kl",),
+    "gap": ("sampling/logp_gap", "sampling/sampling_logp_difference/mean"),
+    "ratio": ("sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"),
+    "reward": ("reward",),
+}
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One signal over its threshold. `now` is its mean over the last window, `limit` what it was held against."""
+
+    signal: str
+    step: int
+    now: float
+    limit: float
+    sentence: str
+
+
+@dataclass
+class CollapseMonitor:
+    """Feeds on the logged rows of a run. `crossed` maps a signal to the step at which it first fired."""
+
+    options: GuardOptions = GuardOptions()
+    first: dict[str, float] = field(default_factory=dict)
+    best_reward: tuple[float, float] | None = None  # mean and standard error of the best window
+    lowest_reward: float = math.inf
+    crossed: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self._values: dict[str, deque[float]] = {
+            signal: deque(maxlen=self.options.window) for signal in SERIES
+        }
+        self._counts = dict.fromkeys(SERIES, 0)
+
+    def update(self, step: int, row: Mapping[str, float | None]) -> list[Alarm]:
+        """Take in a logged step; the signals that fire now and did not fire the step before."""
+        alarms = []
+        for signal, names in SERIES.items():
+            value = next((row[name] for name in names if row.get(name) is not None), None)
+            if value is None:
+                continue
+            self._values[signal].append(float(value))
+            self._counts[signal] += 1
+            if signal == "reward":
+                self.lowest_reward = min(self.lowest_reward, float(value))
+            if len(self._values[signal]) < self.options.window:
+                continue
+            alarm = self._judge(signal, step)
+            if alarm is None:
+                self.crossed.pop(signal, None)
+            elif signal not in self.crossed:
+                self.crossed[signal] = step
+                alarms.append(alarm)
+            if self._counts[signal] == self.options.window:
+                self.first.setdefault(signal, self.now(signal))
+        return alarms
+
+    def now(self, signal: str) -> float:
+        """Mean of the signal over the last window; NaN where it was never logged."""
+        values = self._values[signal]
+        return sum(values) / len(values) if values else math.nan
+
+    def forget(self) -> None:
+        """Start new windows, after a rollback; the first and the best window stay what they were."""
+        for values in self._values.values():
+            values.clear()
+        self.crossed.clear()
+
+    def _judge(self, signal: str, step: int) -> Alarm | None:
+        limits, now = self.options.thresholds, self.now(signal)
+        first = self.first.get(signal)
+        if math.isnan(now):
+            return Alarm(signal, step, now, math.nan, f"{signal} is no number")
+        if signal == "kl":
+            return self._above(signal, step, now, limits.kl, "KL to the start, nats a token")
+        if signal == "gap":
+            return self._above(signal, step, now, limits.gap, "gap between sampler and learner, nats a token")
+        if signal == "ratio":
+            if limits.ratio_low <= now <= limits.ratio_high:
+                return None
+            limit = limits.ratio_low if now < limits.ratio_low else limits.ratio_high
+            text = f"mean importance ratio {now:.3g} is outside [{limits.ratio_low}, {limits.ratio_high}]"
+            return Alarm(signal, step, now, limit, text)
+        if signal == "reward":
+            return self._judge_reward(step, now)
+        if first is None:
+            return None
+        if signal == "truncation":
+            limit = max(limits.truncation, first + limits.truncation_rise)
+            return self._above(signal, step, now, limit, "share of truncated completions")
+        share = getattr(limits, signal)
+        if now <= share * first:
+            names = {"repetition": "distinct 3-grams / 3-grams", "unique_tokens": "distinct tokens / tokens"}
+            text = f"{names[signal]} {now:.3g}, at most {share:g} of {first:.3g} in the first window"
+            return Alarm(signal, step, now, share * first, text)
+        return None
+
+    def _judge_reward(self, step: int, now: float) -> Alarm | None:
+        limits, values = self.options.thresholds, self._values["reward"]
+        spread = math.sqrt(sum((value - now) ** 2 for value in values) / (len(values) - 1))
+        error = spread / math.sqrt(len(values))
+        if self.best_reward is None or now > self.best_reward[0]:
+            self.best_reward = (now, error)
+            return None
+        best, best_error = self.best_reward
+        limit = self.lowest_reward + limits.reward * (best - self.lowest_reward)
+        apart = best - now > limits.reward_errors * math.hypot(error, best_error)
+        if now > limit or not apart:
+            return None
+        text = f"reward {now:.3g} against {best:.3g} in the best window"
+        return Alarm("reward", step, now, limit, text)
+
+    @staticmethod
+    def _above(signal: str, step: int, now: float, limit: float, what: str) -> Alarm | None:
+        return (
+            Alarm(signal, step, now, limit, f"{what} {now:.3g}, limit {limit:.3g}") if now >= limit else None
+        )
+
+    def as_dict(self) -> dict:
+        """Plain values for a checkpoint."""
+        return {
+            "first": self.first,
+            "best_reward": self.best_reward,
+            "lowest_reward": self.lowest_reward if math.isfinite(self.lowest_reward) else None,
+            "crossed": self.crossed,
+            "values": {signal: list(values) for signal, values in self._values.items()},
+            "counts": self._counts,
+        }
+
+    def restore(self, state: Mapping) -> None:
+        """The inverse of as_dict."""
+        self.first = dict(state["first"])
+        self.best_reward = tuple(state["best_reward"]) if state["best_reward"] else None
+        self.lowest_reward = math.inf if state["lowest_reward"] is None else state["lowest_reward"]
+        self.crossed = dict(state["crossed"])
+        for signal, values in state["values"].items():
+            self._values[signal] = deque(values, maxlen=self.options.window)
+        self._counts = dict(state["counts"])
+
+
+def thresholds_from(overrides: Mapping[str, float]) -> Thresholds:
+    """Thresholds with some of them changed. ValueError for a name that does not exist."""
+    known = asdict(Thresholds())
+    for name in overrides:
+        if name not in known:
+            raise ValueError(f"guard threshold {name!r} does not exist; there are {', '.join(known)}")
+    return Thresholds(**(known | dict(overrides)))

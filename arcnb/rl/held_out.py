@@ -1,0 +1,169 @@
+"""Held-out evaluation while training: M tasks x R samples by the trainer's own generation, as pass@k.
+
+The same tasks, prompts and number of samples every time, with the sampling parameters of training, so that
+curves over steps compare like with like. Predictions are kept as a prediction set (round = optimizer step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arcnb.arc.metrics import pass_at_k
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.seeds import derive_seed
+from arcnb.arc.tasks import Task
+from arcnb.arc.views import View
+from arcnb.models.prompt_format import PromptFormat
+from arcnb.programs.executor import Executor
+from arcnb.programs.judging import judge
+from arcnb.rl.rewards import is_solved
+
+
+@dataclass
+class HeldOut:
+    """tasks: M tasks, none of them trained on. repeats: R samples each. every: optimizer steps between two
+    evaluations (0: never). A task is solved by a program that is right on train and test."""
+
+    tasks: Sequence[Task]
+    repeats: int
+    every: int
+    prompt_format: PromptFormat
+    tokenizer: object
+    executor: Executor
+    predictions: PredictionSet
+    seed: int = 0
+    max_completion_length: int = 0
+
+    def __post_init__(self):
+        if self.every and (self.repeats < 1 or not len(self.tasks)):
+            raise ValueError(
+                f"held-out evaluation every {self.every} steps needs tasks and repeats, not {len(self.tasks)} "
+                f"tasks x {self.repeats} repeats"
+            )
+
+    def evaluate(self, trainer, step: int) -> dict[str, float]:
+        """Sample, judge, keep; {"held_out/...": value}, the same in every process.
+
+        pass@1 is the share of samples that solve their task, pass@R the share of tasks that any sample solves,
+        unique_outputs the share of distinct outputs among a task's samples.
+        """
+        process, n_processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        # Every process takes the same number of tasks, since generation is collective with a vLLM server.
+        share = -(-len(self.tasks) // n_processes)
+        mine = [self.tasks[(process * share + i) % len(self.tasks)] for i in range(share)]
+        views = [View.plain(task) for task in mine]
+        prompts = [
+            self.prompt_format.prompt_ids(self.tokenizer, view.apply(task))
+            for task, view in zip(mine, views, strict=True)
+        ]
+        completions = sample(trainer, prompts, self.repeats, derive_seed(self.seed, "held out", process))
+        # The last process may hold tasks of the first once more: they are sampled and left out here.
+        real = [i for i in range(share) if process * share + i < len(self.tasks)]
+        predictions = [
+            self._prediction(mine[i], views[i], step, repeat, ids, len(prompts[i]))
+            for i in real
+            for repeat, ids in enumerate(completions[i])
+        ]
+        judged = list(judge(predictions, {task.task_id: task for task in mine}, self.executor))
+        self.predictions.write_part(judged, round=step, shard=process, n_shards=n_processes)
+        rows = [
+            (p.task_id, is_solved(p), p.status == "ok", p.fingerprint, p.finish_reason == "length")
+            for p in judged
+        ]
+        if n_processes > 1:
+            from accelerate.utils import gather_object
+
+            rows = gather_object(rows)
+        return self._metrics(rows)
+
+    def _metrics(self, rows: list[tuple]) -> dict[str, float]:
+        by_task: dict[str, list[tuple]] = {}
+        for row in rows:
+            by_task.setdefault(row[0], []).append(row)
+        groups = list(by_task.values())
+        values = {}
+        for k in sorted({1, self.repeats} | {k for k in (2, 4, 8, 16, 32) if k < self.repeats}):
+            chances = [pass_at_k(len(group), sum(row[1] for row in group), k) for group in groups]
+            values[f"held_out/pass@{k}"] = sum(chances) / len(chances)
+        values["held_out/valid_outputs"] = sum(row[2] for row in rows) / len(rows)
+        values["held_out/truncated"] = sum(row[4] for row in rows) / len(rows)
+        distinct = [len({row[3] for row in group} - {None}) / len(group) for group in groups]
+        values["held_out/unique_outputs"] = sum(distinct) / len(distinct)
+        return values
+
+    def _prediction(
+        self, task: Task, view: View, step: int, repeat: int, ids: list[int], n_prompt: int
+    ) -> Prediction:
+        truncated = len(ids) >= self.max_completion_length
+        return Prediction(
+            task_id=task.task_id,
+            task_fingerprint=task.fingerprint,
+            round=step,
+            index=repeat,
+            seed=self.seed,
+            pair_order=list(view.pair_order),
+            test_index=view.test_index,
+            completion=self.tokenizer.decode(ids, skip_special_tokens=True),
+            completion_prefix=self.prompt_format.prompt(view.apply(task)).prefix,
+            n_prompt_tokens=n_prompt,
+            n_tokens=len(ids),
+            finish_reason="length" if truncated else "stop",
+        )
+
+
+SEQUENCES_AT_ONCE = 64  # by transformers' generate; vLLM schedules by itself
+
+
+def sample(trainer, prompts: Sequence[list[int]], n: int, seed: int) -> list[list[list[int]]]:
+    """n completions (token ids) of each prompt by the trainer's own engine and sampling parameters.
+
+    With vLLM (colocated, server, or unsloth's) its weights are brought up to date first. transformers' samples
+    derive from `seed`, and the random state of training is left as it was.
+    """
+    repeated = [ids for ids in prompts for _ in range(n)]
+    if getattr(trainer.args, "use_vllm", False):
+        trainer.vllm_generation.sync_weights()
+        _, completions, *_ = trainer.vllm_generation.generate(
+            prompts=repeated, images=None, num_generations=n
+        )
+    else:
+        completions = []
+        for start in range(0, len(repeated), SEQUENCES_AT_ONCE):
+            chunk = repeated[start : start + SEQUENCES_AT_ONCE]
+            completions += _by_transformers(trainer, chunk, derive_seed(seed, start))
+    return [completions[i * n : (i + 1) * n] for i in range(len(prompts))]
+
+
+def _by_transformers(trainer, prompts: Sequence[list[int]], seed: int) -> list[list[int]]:
+    import torch
+    from trl.models import unwrap_model_for_generation
+
+    width = max(map(len, prompts))
+    pad = trainer.processing_class.pad_token_id
+    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in prompts])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
+    device = trainer.accelerator.device
+    devices = [device] if device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices=devices),
+        torch.no_grad(),
+        unwrap_model_for_generation(
+            trainer.model_wrapped, trainer.accelerator, generation_kwargs=trainer.generation_kwargs
+        ) as model,
+    ):
+        torch.manual_seed(seed % 2**63)
+        out = model.generate(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            generation_config=trainer.generation_config,
+        )
+    ends = set(trainer.eos_token_ids)
+    return [_until_end(row[width:].tolist(), ends) for row in out]
+
+
+def _until_end(ids: list[int], ends: set[int]) -> list[int]:
+    for i, token in enumerate(ids):
+        if token in ends:
+            return ids[: i + 1]
+    return ids

@@ -1,0 +1,91 @@
+"""The model that is trained: a base with a LoRA, loaded by transformers and peft or by unsloth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arcnb.models.registry import ModelPath
+
+TRAINERS = ("trl", "unsloth")
+
+
+def load_policy(
+    model: ModelPath, adapter: Path | None, lora: dict, *, load_in_4bit: bool = False, on_gpu: bool = True
+):
+    """(model, peft_config) for TRL's trainer: an adapter to go on with, or a base and the shape of a fresh one.
+
+    load_in_4bit: the base by bitsandbytes (GPU).
+    """
+    import torch
+    from peft import LoraConfig, PeftModel
+    from transformers import AutoModelForCausalLM
+
+    options = {"dtype": torch.bfloat16 if on_gpu else torch.float32}
+    if load_in_4bit:
+        from transformers import BitsAndBytesConfig
+
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        )
+    base = AutoModelForCausalLM.from_pretrained(model.path, **options)
+    if adapter:
+        return PeftModel.from_pretrained(base, str(adapter), is_trainable=True), None
+    return base, LoraConfig(task_type="CAUSAL_LM", **lora)
+
+
+def load_unsloth_policy(
+    model: ModelPath,
+    adapter: Path | None,
+    lora: dict,
+    *,
+    context: int,
+    use_vllm: bool,
+    gpu_memory_utilization: float,
+    load_in_4bit: bool = False,
+    seed: int = 0,
+):
+    """A model by unsloth's FastLanguageModel with its LoRA; with use_vllm its engine shares the weights.
+
+    unsloth has to be imported before transformers, peft and trl, and takes as KL reference the base without any
+    adapter, where TRL takes the starting adapter.
+    """
+    from unsloth import FastLanguageModel
+
+    shape = adapter_shape(adapter) if adapter else lora
+    policy, _ = FastLanguageModel.from_pretrained(
+        model_name=model.path,
+        max_seq_length=context,
+        load_in_4bit=load_in_4bit,
+        fast_inference=use_vllm,
+        max_lora_rank=shape["r"],
+        gpu_memory_utilization=gpu_memory_utilization,
+    )
+    policy = FastLanguageModel.get_peft_model(
+        policy,
+        r=shape["r"],
+        lora_alpha=shape["lora_alpha"],
+        use_rslora=shape["use_rslora"],
+        target_modules=list(shape["target_modules"]),
+        use_gradient_checkpointing="unsloth",
+        random_state=seed,
+    )
+    if adapter:
+        from peft import load_peft_weights, set_peft_model_state_dict
+
+        set_peft_model_state_dict(
+            policy, load_peft_weights(str(adapter), device="cpu"), adapter_name="default"
+        )
+    return policy
+
+
+def adapter_shape(adapter: Path) -> dict:
+    """r, lora_alpha, use_rslora, target_modules of an adapter folder."""
+    import json
+
+    config = json.loads((Path(adapter) / "adapter_config.json").read_text())
+    return {
+        "r": config["r"],
+        "lora_alpha": config["lora_alpha"],
+        "use_rslora": config.get("use_rslora", False),
+        "target_modules": sorted(config["target_modules"]),
+    }

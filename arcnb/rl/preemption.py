@@ -1,0 +1,57 @@
+"""Stopping a training run so that it can go on: SIGTERM saves a checkpoint, and so does the first Ctrl-C.
+
+transformers' `enable_jit_checkpoint` handles SIGTERM. Under `arcnb run` the kernel is told by SIGINT, which is
+passed on to the same handler; a second SIGINT interrupts at once. After a stop `train()` returns normally:
+whoever called it compares the step with what was asked.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+
+NOTICE_SECONDS = 0  # transformers waits 3 s between SIGTERM and saving, which short grace times cannot spare
+
+
+def can_listen() -> bool:
+    """Signal handlers can be set in the main thread only."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def saving_on_signals():
+    """While active, a first SIGINT asks for a checkpoint and a stop, as SIGTERM does; restores all handlers.
+
+    To be entered before the trainer is made: making it sets the handler of SIGTERM.
+    """
+    if not can_listen():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    asked = False
+
+    def pass_on(number, frame):
+        nonlocal asked
+        handler = signal.getsignal(signal.SIGTERM)
+        if asked or handler is before[signal.SIGTERM] or not callable(handler):
+            raise KeyboardInterrupt
+        asked = True
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, pass_on)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def listen(trainer) -> None:
+    """Let SIGTERM ask this trainer for a checkpoint (again: the end of a `train()` call stops that)."""
+    for callback in trainer.callback_handler.callbacks:
+        manager = getattr(callback, "jit_manager", None)
+        if manager is not None:
+            manager.kill_wait = NOTICE_SECONDS
+            if getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is not manager:
+                manager.setup_signal_handler()

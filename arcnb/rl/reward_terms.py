@@ -1,0 +1,140 @@
+"""Small bounded terms that are added to a reward scheme, each with a weight.
+
+    plan = RewardPlan("arc-v2-no-pixel-score", {"overlong": 1.0, "repetition": 0.5})
+    rewards = plan.rewards(completions)
+
+A term sees one group at a time, the completions of one prompt. Every term is 0 for a plain good completion and
+stays within its bounds, so that a weight says at most how much it can cost or give. Under scale_rewards
+"group" advantages are divided by the group's spread: a tie-break of any weight then acts at full strength in
+a group whose rewards are equal otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from arcnb.rl.rewards import SCHEME_BOUNDS, Scores, reward_scheme
+from arcnb.rl.rollout_metrics import ngram_statistics
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What rewards are made of: one judged completion.
+
+    solved: right on every grid whose expected output is known. cheating: why the program was found to have
+    memorised the task's pairs instead of computing them; None for an honest one.
+    """
+
+    scores: Scores
+    tokens: Sequence[int]
+    solved: bool
+    cheating: str | None = None
+
+
+@dataclass(frozen=True)
+class TermLimits:
+    """max_completion_length, tokens; overlong_buffer: tokens before it at which the overlong ramp begins.
+
+    repetition_n, repetition_free: an n-gram ratio (distinct / all) at or above repetition_free costs nothing.
+    """
+
+    max_completion_length: int
+    overlong_buffer: int = 0
+    repetition_n: int = 6
+    repetition_free: float = 0.5
+
+    def __post_init__(self):
+        if not 0 <= self.overlong_buffer <= self.max_completion_length:
+            raise ValueError(
+                f"overlong_buffer={self.overlong_buffer} must be within 0..{self.max_completion_length}"
+            )
+
+
+def overlong(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
+    """0 up to max_completion_length - overlong_buffer tokens, then linear to -1 at the limit; [-1, 0].
+
+    The ramp of DAPO (Yu et al. 2025): with buffer 0 only truncated completions pay.
+    """
+    start = limits.max_completion_length - limits.overlong_buffer
+    values = []
+    for rollout in group:
+        over = len(rollout.tokens) - start
+        if len(rollout.tokens) >= limits.max_completion_length:
+            values.append(-1.0)
+        else:
+            values.append(-over / limits.overlong_buffer if over > 0 else 0.0)
+    return values
+
+
+def repetition(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
+    """0 while the share of distinct n-grams is at least repetition_free, then linear to -1 at none; [-1, 0]."""
+    values = []
+    for rollout in group:
+        if len(rollout.tokens) < limits.repetition_n:
+            values.append(0.0)
+            continue
+        ratio = ngram_statistics(rollout.tokens, limits.repetition_n)["unique_ngram_ratio"]
+        values.append(min(0.0, ratio / limits.repetition_free - 1))
+    return values
+
+
+def valid_code(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
+    """-1 where the program gave no valid outputs, else 0; [-1, 0]."""
+    return [0.0 if rollout.scores.has_outputs else -1.0 for rollout in group]
+
+
+def shortest_of_solved(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
+    """In a group whose completions are all right: 0 for the shortest to -1 for the longest; [-1, 0]."""
+    lengths = [len(rollout.tokens) for rollout in group]
+    span = max(lengths) - min(lengths)
+    if not span or not all(rollout.solved and not rollout.cheating for rollout in group):
+        return [0.0] * len(group)
+    return [-(length - min(lengths)) / span for length in lengths]
+
+
+TERMS: dict[str, Callable[[Sequence[Rollout], TermLimits], list[float]]] = {
+    "overlong": overlong,
+    "repetition": repetition,
+    "valid_code": valid_code,
+    "shortest_of_solved": shortest_of_solved,
+}
+
+
+@dataclass(frozen=True)
+class RewardPlan:
+    """A scheme and weighted terms. A program that cheats earns nothing: the scheme counts 0 for it.
+
+    ValueError for a scheme or term that does not exist, or a negative weight.
+    """
+
+    scheme: str
+    limits: TermLimits
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        reward_scheme(self.scheme)
+        for name, weight in self.weights.items():
+            if name not in TERMS:
+                raise ValueError(f"reward term {name!r} does not exist; there are {', '.join(TERMS)}")
+            if weight < 0:
+                raise ValueError(f"reward term {name!r} has weight {weight}; weights must be at least 0")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest reward that any completion can earn."""
+        low, high = SCHEME_BOUNDS[self.scheme]
+        return low - sum(self.weights.values()), high
+
+    def parts(self, group: Sequence[Rollout]) -> dict[str, list[float]]:
+        """{"scheme" or term: its weighted contribution to each completion's reward}."""
+        scheme = reward_scheme(self.scheme)
+        parts = {"scheme": [0.0 if rollout.cheating else scheme(rollout.scores) for rollout in group]}
+        for name, weight in self.weights.items():
+            if weight:
+                parts[name] = [weight * value for value in TERMS[name](group, self.limits)]
+        return parts
+
+    def rewards(self, group: Sequence[Rollout]) -> list[float]:
+        """One reward a completion of the group, within `bounds`."""
+        return [sum(values) for values in zip(*self.parts(group).values(), strict=True)]

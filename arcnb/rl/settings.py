@@ -1,0 +1,143 @@
+"""The settings of a GRPO run: GRPOConfig's names with values that suit ARC programs, checked before anything loads.
+
+One group is all `num_generations` completions of a prompt, whatever the accumulation and the number of
+processes: `batch_layout` splits the completions of one optimizer step evenly. What TRL or unsloth would choose
+silently is named here, so that a trainer that changes it is found out (arcnb.rl.effective_config).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import math
+
+# Ours where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
+DEFAULTS = {
+    "max_steps": -1,
+    "num_train_epochs": 1.0,
+    "num_generations": 8,
+    "gradient_accumulation_steps": 1,
+    "max_completion_length": 384,
+    "beta": 0.01,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "constant_with_warmup",
+    "warmup_steps": 0.1,
+    "max_grad_norm": 0.1,
+    "weight_decay": 0.0,
+    "optim": "adamw_torch_fused",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "repetition_penalty": 1.0,
+    "scale_rewards": "group",
+    "loss_type": "dapo",
+    "num_iterations": 1,
+    "epsilon": 0.2,
+    "epsilon_high": 0.2,
+    "mask_truncated_completions": False,
+    "importance_sampling_level": "token",
+    "use_vllm": False,
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
+    "vllm_importance_sampling_clip_max": 3.0,
+    "save_steps": 100,
+    "logging_steps": 1,
+    "report_to": "none",
+}
+LORA_DEFAULTS = {
+    "r": 32,
+    "lora_alpha": 64,
+    "use_rslora": True,
+    "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+}
+# Set by the program itself; a run that asked for them too would have two masters.
+RESERVED = ("output_dir", "per_device_train_batch_size", "shuffle_dataset", "seed", "log_completions")
+
+
+class SettingsError(ValueError):
+    """GRPO settings that cannot work together; the message names them."""
+
+
+def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_per_step: int = 1) -> None:
+    """SettingsError for an unknown name, a group that cannot be split, completions that fill the context."""
+    unknown = sorted(set(settings) - _config_names())
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], _config_names(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise SettingsError(f"GRPOConfig has no setting {unknown[0]!r}{hint}")
+    reserved = sorted(set(settings) & set(RESERVED))
+    if reserved:
+        raise SettingsError(f"{reserved[0]} is derived from the other settings and cannot be set")
+    group = settings["num_generations"]
+    if group < 2:
+        raise SettingsError(f"num_generations must be at least 2 to compare completions, not {group}")
+    if prompts_per_step < 1:
+        raise SettingsError(f"prompts_per_step must be at least 1, not {prompts_per_step}")
+    batch_layout(settings, n_processes, prompts_per_step)
+    if settings["max_completion_length"] >= context:
+        raise SettingsError(
+            f"max_completion_length={settings['max_completion_length']} leaves no room for a prompt "
+            f"in a context of {context} tokens"
+        )
+    if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
+        raise SettingsError("either max_steps or num_train_epochs must be positive")
+    if settings["logging_steps"] != 1:
+        raise SettingsError(
+            f"logging_steps={settings['logging_steps']}: the collapse guard and the curves need every step, set 1"
+        )
+
+
+def batch_layout(settings: dict, n_processes: int = 1, prompts_per_step: int = 1) -> int:
+    """Completions per process and accumulation step. SettingsError where that is no whole number."""
+    group, accumulation = settings["num_generations"], settings["gradient_accumulation_steps"]
+    completions = group * prompts_per_step
+    if completions % (accumulation * n_processes):
+        prompts = f" x prompts_per_step={prompts_per_step}" if prompts_per_step > 1 else ""
+        processes = f" x num_processes={n_processes}" if n_processes > 1 else ""
+        raise SettingsError(
+            f"num_generations={group}{prompts} is not divisible by "
+            f"gradient_accumulation_steps={accumulation}{processes}; "
+            f"one optimizer step trains the whole group of {prompts_per_step} prompt"
+            f"{'s' if prompts_per_step > 1 else ''}"
+        )
+    return completions // (accumulation * n_processes)
+
+
+def number_of_steps(settings: dict, n_tasks: int, prompts_per_step: int) -> int:
+    """Optimizer steps: `max_steps` where positive, else `num_train_epochs` passes over the tasks."""
+    if settings["max_steps"] > 0:
+        return settings["max_steps"]
+    return max(1, math.ceil(settings["num_train_epochs"] * n_tasks / prompts_per_step))
+
+
+def check_gpu_share(settings: dict, model_folder, context: int) -> None:
+    """SettingsError when the GPU memory asked for vLLM beside the trainer is not free."""
+    if not settings["use_vllm"] or settings.get("vllm_mode", "colocate") != "colocate":
+        return
+    from arcnb.models.generation import EngineOptions
+    from arcnb.models.gpu_memory import memory_problem
+
+    share = settings.get("vllm_gpu_memory_utilization", 0.3)
+    problem = memory_problem(model_folder, context, EngineOptions(gpu_memory_utilization=share))
+    if problem:
+        raise SettingsError(f"vllm_{problem}" if problem.startswith("gpu_memory") else problem)
+
+
+def vllm_environment() -> dict[str, str]:
+    """What has to be in the environment before vLLM 0.23 or unsloth is imported, where it is not set already.
+
+    Without flashinfer vLLM's sampler must be told to do without it; unsloth's first step did not come out of
+    compilation within minutes.
+    """
+    values = {"UNSLOTH_COMPILE_DISABLE": "1"}
+    if importlib.util.find_spec("flashinfer") is None:
+        values["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    return values
+
+
+def _config_names() -> set[str]:
+    from dataclasses import fields
+
+    from trl import GRPOConfig
+
+    return {entry.name for entry in fields(GRPOConfig)}

@@ -1,0 +1,167 @@
+"""Stopping and going on: complete checkpoints, the same curve after a resume, signals. Run: pytest tests/rl/test_rl_resume.py"""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+from transformers import TrainerCallback
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.rl.checkpoints import (
+    CheckpointError,
+    checkpoint_problem,
+    checkpoint_to_resume,
+    keep_best,
+    newest_complete,
+    prune,
+    size_of,
+)
+
+
+def curve(report):
+    """What has to be the same in a resumed run: loss, reward and KL of every step."""
+    rows = [row for row in report.history if "reward" in row]
+    return [(row["step"], row["loss"], row["reward"], row["kl"]) for row in rows]
+
+
+class _StopAt(TrainerCallback):
+    """Sends this process a signal during a step."""
+
+    def __init__(self, step, number=signal.SIGTERM):
+        self.step, self.number = step, number
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train, tmp_path, number):
+    unbroken = train(tmp_path / "unbroken")
+    assert unbroken.status == "done"
+    assert len({row[1] for row in curve(unbroken)}) > 1, "a curve without any movement shows nothing"
+
+    handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
+    broken = train(tmp_path / "broken", callbacks=[_StopAt(2, number)])
+    assert broken.status == "preempted"
+    assert broken.steps < 6
+    assert newest_complete(tmp_path / "broken" / "checkpoints") is not None
+    assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
+
+    resumed = train(tmp_path / "broken")
+    assert resumed.status == "done"
+    assert curve(resumed) == curve(unbroken)
+    rollouts = list(PredictionSet(tmp_path / "broken" / "rollouts").iter_predictions())
+    before = list(PredictionSet(tmp_path / "unbroken" / "rollouts").iter_predictions())
+    assert [(row.id, row.completion) for row in rollouts] == [(row.id, row.completion) for row in before]
+
+
+def test_a_resumed_run_that_started_from_an_adapter_goes_on_with_its_own_weights(train, tmp_path):
+    # KL is then taken to a frozen copy of the start, which checkpoints keep beside the trained adapter.
+    start = train(tmp_path / "start", {"max_steps": 2}).adapter
+    unbroken = train(tmp_path / "unbroken", adapter=start)
+    train(tmp_path / "broken", adapter=start, callbacks=[_StopAt(3)])
+    resumed = train(tmp_path / "broken", adapter=start)
+    assert curve(resumed) == curve(unbroken)
+    assert unbroken.history[-2]["kl"] > 0
+
+
+def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
+    train(tmp_path, {"max_steps": 3}, callbacks=[_StopAt(1)])
+    with pytest.raises(CheckpointError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"):
+        train(tmp_path, {"max_steps": 3, "learning_rate": 0.02, "beta": 0.5})
+    again = train(tmp_path, {"max_steps": 3, "beta": 0.5}, {"accept_other_settings": True})
+    assert again.status == "done"
+
+
+def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_path):
+    train(tmp_path, {"max_steps": 2})
+    report = train(tmp_path, {"max_steps": 1}, {"resume": "never"})
+    assert [row["step"] for row in report.history if "reward" in row] == [1]
+    assert len((tmp_path / "abandoned" / "1" / "metrics.jsonl").read_text().splitlines()) >= 2
+    assert len(PredictionSet(tmp_path / "abandoned" / "1" / "rollouts")) == 8
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, small_model, tasks):
+    """A checkpoint as the trainer writes it."""
+    from arcnb.models.prompt_format import prompt_format
+    from arcnb.programs.executor import Executor
+    from arcnb.rl.grpo import train_grpo
+
+    folder = tmp_path_factory.mktemp("run")
+    settings = {"max_steps": 2, "num_generations": 2, "max_completion_length": 4, "save_steps": 1}
+    with Executor(1) as executor:
+        train_grpo(small_model, tasks, prompt_format(), executor, folder, settings=settings, lora={"r": 2})
+    return folder / "checkpoints" / "checkpoint-2"
+
+
+def _cut(name):
+    def damage(folder):
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:-7])
+
+    return damage
+
+
+DAMAGES = {
+    "cut weights": (_cut("adapter_model.safetensors"), "adapter_model.safetensors is cut off"),
+    "no weights": (lambda f: (f / "adapter_model.safetensors").unlink(), "the weights are missing"),
+    "cut optimizer": (_cut("optimizer.pt"), "optimizer.pt is cut off"),
+    "no scheduler": (lambda f: (f / "scheduler.pt").unlink(), "scheduler.pt is missing"),
+    "cut state": (_cut("trainer_state.json"), "trainer_state.json is damaged"),
+    "no state": (lambda f: (f / "trainer_state.json").unlink(), "trainer_state.json is missing"),
+    "no random state": (lambda f: (f / "rng_state.pth").unlink(), "the random state is missing"),
+    "sentinel": (lambda f: (f / "checkpoint-is-incomplete.txt").write_text(""), "its saving was interrupted"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_not_resumed_from(checkpoint, tmp_path, name):
+    damage, sentence = DAMAGES[name]
+    shutil.copytree(checkpoint, tmp_path / "checkpoint-2")
+    shutil.copytree(checkpoint.with_name("checkpoint-1"), tmp_path / "checkpoint-1")
+    assert newest_complete(tmp_path).name == "checkpoint-2"
+    damage(tmp_path / "checkpoint-2")
+    assert checkpoint_problem(tmp_path / "checkpoint-2") == sentence
+    said = []
+    assert newest_complete(tmp_path, said.append).name == "checkpoint-1"
+    assert said == [f"checkpoint-2 cannot be resumed from: {sentence}"]
+
+
+def test_a_copied_checkpoint_under_a_wrong_name_is_no_checkpoint(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "checkpoint-9")
+    assert checkpoint_problem(tmp_path / "checkpoint-9") == "trainer_state.json is of step 2"
+
+
+def test_what_resume_may_say(checkpoint, tmp_path):
+    run = checkpoint.parent.parent
+    assert checkpoint_to_resume("never", run / "checkpoints") is None
+    assert checkpoint_to_resume("auto", tmp_path) is None
+    assert checkpoint_to_resume("auto", run / "checkpoints") == checkpoint
+    assert checkpoint_to_resume(str(run), tmp_path) == checkpoint
+    assert checkpoint_to_resume(str(checkpoint), tmp_path) == checkpoint
+    with pytest.raises(CheckpointError, match="there is no complete checkpoint"):
+        checkpoint_to_resume(str(tmp_path), tmp_path)
+    with pytest.raises(CheckpointError, match="does not exist"):
+        checkpoint_to_resume(str(tmp_path / "checkpoint-5"), tmp_path)
+
+
+def test_the_best_is_kept_apart_and_the_rest_pruned_by_a_budget(checkpoint, tmp_path):
+    for step in (1, 2, 3, 4):
+        folder = tmp_path / "checkpoints" / f"checkpoint-{step}"
+        shutil.copytree(checkpoint, folder)
+        state = json.loads((folder / "trainer_state.json").read_text()) | {"global_step": step}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+    folder = tmp_path / "checkpoints"
+    keep_best(folder / "checkpoint-1", tmp_path / "best")
+    keep_best(folder / "checkpoint-2", tmp_path / "best")
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-2"]
+    budget = 2.5 * size_of(folder / "checkpoint-1") / 2**30
+    assert prune(folder, 0) == []
+    assert [path.name for path in prune(folder, budget)] == ["checkpoint-1", "checkpoint-2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-3", "checkpoint-4"]
+    assert checkpoint_problem(tmp_path / "best" / "checkpoint-2") is None
+    assert [path.name for path in prune(folder, 1e-9)] == ["checkpoint-3"], "the newest always stays"
