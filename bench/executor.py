@@ -136,7 +136,7 @@ def endurance(executor: Executor, n: int) -> list[dict]:
     """Many programs in one stream, 5% of them in a process of their own; what is held on the way."""
 
     def state() -> dict:
-        servers = [os.getpid(), *(server.process.pid for server in executor._service._servers)]
+        servers = [os.getpid(), *(server.process.pid for server in executor._service.pool.servers)]
         return {
             "processes": len(tree()),
             "servers": len(servers) - 1,
@@ -176,7 +176,7 @@ def resident_mb(pid: int) -> float:
 def service_mb(executor: Executor) -> float:
     """Proportional memory of the servers now, in MB: pages they share are counted once."""
     total = 0
-    for server in executor._service._servers:
+    for server in executor._service.pool.servers:
         with contextlib.suppress(OSError):
             text = Path(f"/proc/{server.process.pid}/smaps_rollup").read_text()
             total += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
@@ -268,7 +268,7 @@ def two_workers(
         if "endurance" in tables:
             figures.add("endurance", endurance(ours.executor, size(100_000)))
         memory = service_mb(ours.executor)
-        figures.add("memory", {"servers_pss_mb": memory, "servers": len(ours.executor._service._servers)})
+        figures.add("memory", {"servers_pss_mb": memory, "servers": len(ours.executor._service.pool.servers)})
         print(f"\nservice: {memory:.0f} MB (shared pages counted once)")
     finally:
         for run in rivals.values():

@@ -33,7 +33,8 @@ RESULT = 3  # the only descriptor a child keeps besides /dev/null
 _dup2, _closerange, _enable_gc = os.dup2, os.closerange, gc.enable
 _pack_progress, _monotonic, _process_time = PROGRESS.pack_into, time.monotonic, time.process_time
 
-Verdict = tuple[str, str, str]  # status, error type, message
+Verdict = tuple[str, str | None, str | None]  # status, error type, message
+SLOW: Verdict = ("slow", None, None)  # an order to the executor, see `wire`
 
 
 class Forks:
@@ -63,7 +64,7 @@ class Forks:
 
     # ---------------------------------------------------------------- one child a program
 
-    def run_isolated(self, orders: Orders, program: bytes, grids: list) -> bytes:
+    def run_isolated(self, orders: Orders, index: int, program: bytes, grids: list) -> bytes:
         """Fork, watch, kill, join: the record of one program."""
         start = time.monotonic()
         pid, pipe = self._fork(0, orders.seconds, orders.memory_mb)
@@ -83,10 +84,10 @@ class Forks:
         peak = max(0.0, usage.ru_maxrss / 1024 - self.idle_mb)
         if verdict is None:
             if wire.is_framed(data) and wire.is_verdict(data):
-                return wire.restamp(data, 0, wall, cpu, peak)
+                return wire.restamp(data, index, wall, cpu, peak)
             verdict = death(status, len(data), cpu, orders.seconds)
         kind, error_type, message = verdict
-        return wire.encode_record(0, kind, (), error_type, message, None, wall, cpu, peak)
+        return wire.encode_record(index, kind, (), error_type, message, None, wall, cpu, peak)
 
     def _collect(
         self, pid: int, pipe: int, start: float, orders: Orders, n_inputs: int
@@ -108,6 +109,11 @@ class Forks:
                     else:
                         late = f"the program took longer than {orders.seconds:g} s"
                     return data, ("timeout", "Timeout", late)
+                if orders.patience:
+                    used = max(processor_time(pid), (now - start) / 10)
+                    if used >= orders.patience:
+                        return data, SLOW
+                    left = min(left, orders.patience - used)
                 # The next input may begin meanwhile, so never sleep for longer than one input may take.
                 if not self._wait(pipe, math.ceil(min(left, orders.seconds_per_input) * 1000)):
                     continue
@@ -124,7 +130,7 @@ class Forks:
         finally:
             self._poller.unregister(pipe)
 
-    def run_fresh(self, orders: Orders, program: bytes, grids: list) -> bytes:
+    def run_fresh(self, orders: Orders, index: int, program: bytes, grids: list) -> bytes:
         """As ``run_isolated``, with a child for each input; the seconds are for all of them together."""
         outputs: list[bytes] = []
         deadline = time.monotonic() + orders.seconds
@@ -132,25 +138,29 @@ class Forks:
         for number, grid in enumerate(grids, 1):
             left = orders._replace(seconds=max(0.001, deadline - time.monotonic()))
             try:
-                record = wire.parse_record(self.run_isolated(left, program, [grid]))
+                record = wire.parse_record(self.run_isolated(left, index, program, [grid]))
             except wire.WireError as error:
-                return wire.encode_record(0, "crashed", (), "BadMessage", str(error))
+                return wire.encode_record(index, "crashed", (), "BadMessage", str(error))
+            if record.status == "slow":
+                return wire.encode_record(index, "slow")
             wall, cpu, peak = wall + record.seconds, cpu + record.cpu_seconds, max(peak, record.memory_mb)
             if record.status == "ok" and len(record.outputs) != 1:
-                return wire.encode_record(0, "crashed", (), "BadMessage", "not one output for one input")
+                return wire.encode_record(index, "crashed", (), "BadMessage", "not one output for one input")
             if record.status != "ok":
                 error = (record.error_type, f"input {number} of {len(grids)}: {record.error_message}")
-                return wire.encode_record(0, record.status, (), *error, record.error_line, wall, cpu, peak)
+                return wire.encode_record(
+                    index, record.status, (), *error, record.error_line, wall, cpu, peak
+                )
             outputs.append(wire.encode_grid(record.outputs[0]))
-        return wire.encode_record(0, "ok", outputs, None, None, None, wall, cpu, peak)
+        return wire.encode_record(index, "ok", outputs, None, None, None, wall, cpu, peak)
 
     # ---------------------------------------------------------------- many programs a child
 
     def run_batch(self, orders: Orders, jobs: list, reply: Callable[[bytes], None]) -> None:
         """Run plain programs in as few children as it takes; ``reply`` with records as they come.
 
-        A program that uses more than its seconds of processor time is handed back as slow, one whose child
-        dies as one to isolate; the programs after it continue in a new child.
+        A program that uses up our patience is handed back as slow, one whose child dies as one to isolate;
+        the programs after it continue in a new child.
         """
         left = list(range(len(jobs)))
         while left:
@@ -158,7 +168,7 @@ class Forks:
 
     def _run_batch_child(self, orders: Orders, jobs: list, indices: list[int], reply: Callable) -> list[int]:
         """One child for as many of the programs as it gets through; the indices that are left."""
-        budget = orders.seconds
+        budget = orders.patience
         pid, pipe = self._fork(indices[0], budget * len(indices) * 10 + 10, orders.memory_mb)
         if pid == 0:
             try:

@@ -1,8 +1,8 @@
 """Where jobs wait for a server, and in what order they get one.
 
-Three lanes. *batch*: most programs at first, many a task. *isolated*: programs that a batch handed back, that
-ask for fresh calls, or that are run a second time; one process each. *slow*: programs that took longer than a
-batch waits; they run when nothing quick is waiting.
+Three lanes. *batch*: most programs at first, many a process. *isolated*: programs that a batch handed back,
+that ask for fresh calls, or that are run a second time; one process each. *slow*: programs that took longer
+than the other lanes wait (``pool.PATIENCE``); they run, one process each, when nothing quick is waiting.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from arcnb.programs.limits import Execution, Limits
 from arcnb.programs.plain_names import TELLTALES
 
 BATCH_PROGRAMS = 256
+ISOLATED_PROGRAMS = 8
 LEAD = 1000  # younger jobs that may overtake one whose batch is not yet worth a process
 HASH_SEED, OTHER_HASH_SEED = 0, 20250921
 
@@ -44,7 +45,7 @@ class Ticket:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """Tickets in one server's hands, by their index in the task."""
+    """Tickets in one server's hands, by their index in the task; ``seconds`` within which it has news."""
 
     tickets: dict[int, Ticket]
     lane: str
@@ -88,13 +89,26 @@ class Lanes:
             return None
         _, lane, key = min(heads, key=lambda head: head[0])
         if lane == "isolated":
-            return lane, [self.isolated.popleft()]
+            return lane, self._isolated(share)
         queue = self.batch[key]
         n = min(BATCH_PROGRAMS, -(-len(queue) // share))
         tickets = [queue.popleft() for _ in range(n)]
         if not queue:
             del self.batch[key]
         return lane, tickets
+
+    def _isolated(self, share: int) -> list[Ticket]:
+        """The oldest isolated ticket and those right after it that may be in the same task."""
+        queue = self.isolated
+        n = min(ISOLATED_PROGRAMS, -(-len(queue) // share))
+        tickets = [queue.popleft()]
+        first = tickets[0]
+        while len(tickets) < n and queue:
+            other = queue[0]
+            if server_kind(other) != server_kind(first) or other.limits != first.limits:
+                break
+            tickets.append(queue.popleft())
+        return tickets
 
 
 def first_lane(ticket: Ticket) -> str:

@@ -84,9 +84,11 @@ def serve(control: Control, forks: Forks) -> None:
             forks.run_batch(orders, jobs, lambda records: control.reply(wire.RECORDS, records))
             control.reply(wire.DONE, b"")
         else:
-            ((program, grids),) = jobs
             run = forks.run_fresh if orders.fresh_calls else forks.run_isolated
-            control.reply(wire.DONE, run(orders, program, grids))
+            last = len(jobs) - 1
+            for index, (program, grids) in enumerate(jobs):
+                record = run(orders, index, program, grids)
+                control.reply(wire.DONE if index == last else wire.RECORDS, record)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 LENGTH = struct.Struct("<I")
-TASK = struct.Struct("<B?HddIIq")  # Orders
+TASK = struct.Struct("<B?HdddIIq")  # Orders
 JOB = struct.Struct("<IH")
 # Payload length after this header, job index, status, outputs, error line (0 = none),
 # wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
@@ -43,7 +43,7 @@ STATUS_CODES = (
     "crashed",
     "lost",  # the process died through no fault of the program: run it again
     "isolate",  # not for a batch: run it in a process of its own
-    "slow",  # takes longer than a batch waits: run it in a process of its own, after the quick ones
+    "slow",  # takes longer than its lane waits: run it in a process of its own, after the quick ones
 )
 ORDERS = STATUS_CODES.index("lost")
 CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
@@ -53,13 +53,17 @@ DIGITS = bytes(range(10))
 
 
 class Orders(NamedTuple):
-    """How a task's programs are to be run; in a batch ``seconds`` is processor time a program."""
+    """How a task's programs are to be run.
+
+    ``patience`` is the processor time after which a program is handed back as slow (0: never).
+    """
 
     lane: int
     fresh_calls: bool
     n_jobs: int
     seconds: float
     seconds_per_input: float
+    patience: float
     memory_mb: int
     output_bytes: int
     seed: int
@@ -100,6 +104,7 @@ def encode_task(
     lane: int,
     seconds: float,
     seconds_per_input: float,
+    patience: float,
     memory_mb: int,
     output_bytes: int,
     fresh_calls: bool = False,
@@ -107,7 +112,7 @@ def encode_task(
 ) -> bytes:
     """A task with its length in front; ``jobs`` come from ``encode_job``."""
     header = TASK.pack(
-        lane, fresh_calls, len(jobs), seconds, seconds_per_input, memory_mb, output_bytes, seed
+        lane, fresh_calls, len(jobs), seconds, seconds_per_input, patience, memory_mb, output_bytes, seed
     )
     body = b"".join([header, *jobs])
     return LENGTH.pack(len(body)) + body

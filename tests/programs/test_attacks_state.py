@@ -285,7 +285,7 @@ def test_a_program_of_root_has_no_capabilities(executor):
 def test_lingering_threads_and_children_cannot_exist_after_the_answer(executor):
     program = "import os\ndef transform(grid):\n    try:\n        os.fork()\n    except OSError:\n        return [[1]]\n    return [[7]]"
     assert executor.submit(Job(program, GRIDS)).result().outputs[0].tolist() == [[1]]
-    server = executor._service._servers[0].process.pid
+    server = executor._service.pool.servers[0].process.pid
     children = subprocess.run(
         ["ps", "--ppid", str(server), "-o", "pid="], capture_output=True, text=True
     ).stdout

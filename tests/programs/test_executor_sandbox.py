@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs import landlock, sandbox, seccomp, service
+from arcnb.programs import landlock, pool, sandbox, seccomp
 from arcnb.programs.executor import Executor, Job
 
 LIBRARIES = [Path(np.__file__).parent]
@@ -104,12 +104,12 @@ def test_without_both_root_is_nobody_and_the_loss_is_named(monkeypatch):
 
 
 def test_a_loss_is_said_once(monkeypatch):
-    monkeypatch.setattr(service, "_warned", set())
+    monkeypatch.setattr(pool, "_warned", set())
     with pytest.warns(RuntimeWarning, match="no Landlock"):
-        service.warn_once(sandbox.LOST_WITHOUT_FILES)
+        pool.warn_once(sandbox.LOST_WITHOUT_FILES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        service.warn_once(sandbox.LOST_WITHOUT_FILES)
+        pool.warn_once(sandbox.LOST_WITHOUT_FILES)
 
 
 HANDICAPPED = """
@@ -133,10 +133,10 @@ runpy.run_path({server!r}, run_name="__main__")
 )
 def test_the_service_works_with_a_wall_missing(monkeypatch, tmp_path, handicap, loss):
     script = tmp_path / "server.py"
-    server = str(Path(service.__file__).with_name("server.py"))
+    server = str(Path(pool.__file__).with_name("server.py"))
     script.write_text(HANDICAPPED.format(handicap=handicap, server=server))
     monkeypatch.setattr("arcnb.programs.warm_server._SCRIPT", script)
-    monkeypatch.setattr(service, "_warned", set())
+    monkeypatch.setattr(pool, "_warned", set())
     grid = np.array([[1, 2], [3, 4]], dtype=np.uint8)
     programs = {
         "def transform(grid):\n    return grid.T": "ok",

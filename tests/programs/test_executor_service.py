@@ -186,14 +186,28 @@ def test_quick_programs_do_not_wait_for_endless_ones(executor):
     assert {loop.result().status for loop in loops} == {"timeout"}
 
 
-def test_an_adaptive_limit_ends_endless_programs_early_and_no_others():
+def test_an_adaptive_limit_ends_endless_programs_early_and_no_quick_ones():
     with Executor(workers=2, limits=ROOMY, adaptive=True) as executor:
         assert all(e.status == "ok" for e in executor.run(Job(program(n), GRIDS) for n in range(1200)))
-        loop = executor.submit(Job("def transform(grid):\n    while True: pass", GRIDS)).result()
-        assert loop.status == "timeout"
-        assert loop.seconds < 10
-        alone = "import time\nclass Alone: pass\ndef transform(grid):\n    time.sleep(0.5)\n    return grid"
-        assert executor.submit(Job(alone, GRIDS)).result().status == "ok"
+        for prefix in ("", ALONE):
+            source = prefix + "def transform(grid):\n    while True: pass"
+            loop = executor.submit(Job(source, GRIDS)).result()
+            assert loop.status == "timeout"
+            assert loop.seconds < 10
+        assert all(e.status == "ok" for e in executor.run(Job(program(n, True), GRIDS) for n in range(50)))
+
+
+def test_quick_programs_do_not_wait_for_endless_ones_that_run_alone(executor):
+    """Endless programs that no batch would take, among quick ones of the same kind, in the same stream."""
+    endless = Limits(seconds=3, seconds_per_input=3)
+    jobs = [Job(program(7000 + n, alone=True), GRIDS, key=n) for n in range(60)]
+    for n in range(0, 60, 10):
+        jobs[n] = Job(
+            ALONE + f"def transform(grid):\n    while True: pass\n# {n}", GRIDS, endless, key="loop"
+        )
+    keys = [execution.key for execution in executor.run(jobs, ordered=False)]
+    assert keys.count("loop") == 6
+    assert set(keys[-6:]) == {"loop"}, "an honest program was kept waiting"
 
 
 @pytest.mark.parametrize("name", ["seconds", "seconds_per_input", "memory_mb", "output_mb"])
@@ -408,7 +422,7 @@ def _command(pid: int) -> bytes:
 
 def state_of(executor: Executor) -> tuple[int, int]:
     """Descriptors and resident KB of the servers, once their last children are gone."""
-    pids = [server.process.pid for server in executor._service._servers]
+    pids = [server.process.pid for server in executor._service.pool.servers]
     deadline = time.monotonic() + 10
     while any(descendants(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,0 +1,170 @@
+"""The warm servers of one service: who is free, tasks to them, records from them, and what a dead one had.
+
+A server works on one task at a time and may hold the next already, so that it need not wait for us. One that
+dies, or is not heard of for too long, is put away; its tickets come back as records with the status ``lost``.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+
+from arcnb.programs import wire
+from arcnb.programs.lanes import OTHER_HASH_SEED, Task, Ticket
+from arcnb.programs.verdicts import verdict
+from arcnb.programs.warm_server import ServerError, WarmServer
+
+# Processor time after which a program is handed back as slow, so that it holds up no quick one; None: never.
+PATIENCE = {"batch": 0.025, "isolated": 0.05, "slow": None}
+DEPTH = {"batch": 2, "isolated": 2, "slow": 1}  # tasks in a server's hands
+MAX_FAILED_STARTS = 3
+GRACE_SECONDS = 30.0  # beyond a program's own time, after which its server is taken for hung
+
+News = Iterator[tuple[Ticket, wire.Record, str]]  # ticket, record, the lane it ran in
+
+_warned: set[str] = set()
+
+
+class Pool:
+    """Servers of several kinds; ``selector`` wakes the service when one of them has news."""
+
+    def __init__(self, workers: int, entry: str, selector: selectors.BaseSelector) -> None:
+        self.workers = workers
+        self.entry = entry
+        self.servers: list[WarmServer] = []
+        self._selector = selector
+        self._failed_starts = 0
+
+    @property
+    def busy(self) -> int:
+        return sum(bool(server.tasks) for server in self.servers)
+
+    @property
+    def slow(self) -> int:
+        """Servers that are at work on a slow program."""
+        return sum(server.tasks[0].lane == "slow" for server in self.servers if server.tasks)
+
+    @property
+    def well_fed(self) -> bool:
+        """Whether every worker has its next task already, so that replies may gather for a moment."""
+        depths = [len(server.tasks) for server in self.servers if server.tasks]
+        return len(depths) >= self.workers and min(depths) > 1
+
+    def not_full(self) -> Iterator[WarmServer]:
+        """Servers at work that may hold one more task."""
+        for server in self.servers:
+            if server.tasks and len(server.tasks) < DEPTH[server.tasks[-1].lane]:
+                yield server
+
+    def idle(self, kind: tuple[str, int]) -> WarmServer:
+        """A server of this kind without a task; a new one if there is none."""
+        for server in self.servers:
+            if not server.tasks and (server.kind, server.hash_seed) == kind:
+                return server
+        server = WarmServer(*kind, self.entry)
+        self.servers.append(server)
+        server.watch(self._selector)
+        return server
+
+    def give(self, server: WarmServer, lane: str, tickets: list[Ticket], seconds: float) -> None:
+        """Put a task in line for a server; ``seconds`` is the limit for each of its programs."""
+        limits, again = tickets[0].limits, tickets[0].first is not None
+        patience = PATIENCE[lane]
+        jobs = [
+            wire.encode_job(ticket.program, ticket.grids[::-1] if again else ticket.grids)
+            for ticket in tickets
+        ]
+        message = wire.encode_task(
+            jobs,
+            lane=wire.BATCH if lane == "batch" else wire.ISOLATED,
+            seconds=seconds,
+            seconds_per_input=limits.seconds_per_input,
+            patience=0.0 if patience is None else min(patience, seconds),
+            memory_mb=int(limits.memory_mb),
+            output_bytes=int(limits.output_mb * 2**20),
+            fresh_calls=limits.fresh_calls,
+            seed=OTHER_HASH_SEED if again else 0,
+        )
+        until_news = len(tickets) * 20 * patience if lane == "batch" else seconds
+        server.tasks.append(Task(dict(enumerate(tickets)), lane, until_news))
+        server.last_news = time.monotonic()
+        server.queue(message)
+
+    def send(self) -> News:
+        """Send what is in line for the servers."""
+        for server in list(self.servers):
+            if server.waiting_to_send:
+                yield from self.serve(server, selectors.EVENT_WRITE)
+
+    def serve(self, server: WarmServer, events: int) -> News:
+        """Send to and read from a server that is ready for it."""
+        try:
+            if events & selectors.EVENT_WRITE:
+                server.flush()
+                server.watch(self._selector)
+            replies = list(server.replies()) if events & selectors.EVENT_READ else ()
+        except (OSError, EOFError):
+            yield from self._lose(server)
+            return
+        for what, body in replies:
+            yield from self._hear(server, what, body)
+
+    def check_hung(self) -> News:
+        """Put away servers that have been silent for longer than any program of theirs may take."""
+        now = time.monotonic()
+        for server in list(self.servers):
+            if server.tasks and now - server.last_news > server.tasks[0].seconds + GRACE_SECONDS:
+                yield from self._lose(server)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.end()
+
+    def _hear(self, server: WarmServer, what: int, body: bytes) -> News:
+        server.last_news = time.monotonic()
+        if what == wire.HELLO:
+            server.ready = True
+            self._failed_starts = 0
+            warn_once(body.decode())
+            return
+        task = server.tasks[0]
+        at = 0
+        while at < len(body):
+            end = wire.end_of_record(body, at)
+            ticket = task.tickets.pop(wire.index_of_record(body, at))
+            try:
+                record = wire.parse_record(body[at:end])
+            except wire.WireError as error:
+                record = verdict("crashed", "BadMessage", str(error))
+            yield ticket, record, task.lane
+            at = end
+        if what == wire.DONE:
+            server.tasks.popleft()
+
+    def _lose(self, server: WarmServer) -> News:
+        """Put away a server that died; what it had in hand is lost, through no fault of the programs."""
+        self._selector.unregister(server.control)
+        self.servers.remove(server)
+        code, errors = server.end()
+        if not server.ready and code != -signal.SIGKILL:
+            self._failed_starts += 1
+            if self._failed_starts >= MAX_FAILED_STARTS:
+                python = server.process.args[0]
+                raise ServerError(f"the program server cannot start under {python} (exit {code}): {errors}")
+        # Last ones first: each goes to the head of its queue.
+        for place, task in reversed(list(enumerate(server.tasks))):
+            for rank, ticket in reversed(list(enumerate(task.tickets.values()))):
+                begun = server.ready and place == 0 and (task.lane == "batch" or rank == 0)
+                ticket.losses += begun
+                yield ticket, verdict("lost", "SIGKILL", "its server was killed"), task.lane
+
+
+def warn_once(lost: str) -> None:
+    """Say, once a process, which layers of the sandbox this system lacks."""
+    for line in lost.splitlines():
+        if line not in _warned:
+            _warned.add(line)
+            warnings.warn(f"program sandbox: {line}", RuntimeWarning, stacklevel=2)

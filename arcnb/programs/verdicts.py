@@ -1,0 +1,53 @@
+"""From records to what the askers are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from arcnb.programs import wire
+from arcnb.programs.lanes import Ticket
+from arcnb.programs.limits import Execution
+
+
+def verdict(status: str, error_type: str | None = None, message: str | None = None) -> wire.Record:
+    """A record made on this side of the wire."""
+    return wire.Record(0, status, (), error_type, message, None, 0.0, 0.0, 0.0)
+
+
+def execution_of(record: wire.Record, ticket: Ticket) -> Execution:
+    """A final record as the first asker's execution; one output an input, or it is no success."""
+    if record.status == "ok" and len(record.outputs) != len(ticket.grids):
+        message = f"{len(record.outputs)} outputs for {len(ticket.grids)} inputs"
+        record = verdict("crashed", "BadMessage", message)
+    return Execution(
+        record.status,
+        record.outputs if record.status == "ok" else None,
+        record.error_type,
+        record.error_message,
+        record.error_line,
+        record.seconds,
+        record.cpu_seconds,
+        record.memory_mb,
+        ticket.askers[0][0],
+    )
+
+
+def compared(first: Execution, second: Execution) -> Execution:
+    """The verdict after a second run on the inputs in reverse order."""
+    if second.status != "ok":
+        message = f"a second run ended with {second.status}: {second.error_message}"
+    else:
+        pairs = zip(first.outputs, reversed(second.outputs), strict=True)
+        differ = [n for n, (a, b) in enumerate(pairs, 1) if a.shape != b.shape or (a != b).any()]
+        if not differ:
+            return first
+        message = f"a second run gave other outputs for inputs {', '.join(map(str, differ))}"
+    return replace(
+        first, status="nondeterministic", outputs=None, error_type="Nondeterministic", error_message=message
+    )
+
+
+def answer(ticket: Ticket, execution: Execution) -> None:
+    """Tell everyone who asked, each with the key of its own job."""
+    for key, deliver, _ in ticket.askers:
+        deliver(execution if execution.key is key else replace(execution, key=key))
