@@ -117,6 +117,55 @@ def correlation(table: "pd.DataFrame", title: str = "Used together", most: int =
     return figure
 
 
+def heat_map(rates: "pd.DataFrame", title: str = "Solve rate of each task") -> "Figure":
+    """One row a prediction set, one column a task (most solved first), shares 0..1 as colors.
+
+    rates: index task_id, one column a set; NaN (unknown) stays empty. Colors spread the small shares.
+    """
+    from matplotlib.colors import PowerNorm
+
+    ordered = rates.loc[rates.fillna(0).mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    values = ordered.to_numpy(float).T
+    figure, (axes,) = _figure()
+    figure.set_size_inches(9.6, 1.9 + 0.34 * len(values))
+    norm = PowerNorm(0.4, vmin=0, vmax=1)
+    image = axes.imshow(values, norm=norm, cmap="viridis", aspect="auto", interpolation="nearest")
+    some = int((rates.fillna(0) > 0).any(axis=1).sum())
+    _finish(figure, axes, title, f"{len(rates)} tasks, {some} of them solved by some prediction", "")
+    axes.grid(False)
+    axes.set_yticks(range(len(values)), list(rates.columns), fontsize=9)
+    if len(ordered) <= 40:
+        axes.set_xticks(range(len(ordered)), list(ordered.index), rotation=90, fontsize=6)
+    figure.colorbar(image, ax=axes, shrink=0.8, format=lambda share, _: f"{100 * share:.0f} %")
+    return figure
+
+
+def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: int = 16) -> "Figure":
+    """How many tasks are solved by exactly which prediction sets, the `most` largest groups.
+
+    solved: index task_id, one boolean column a set. Dots under a bar mark the sets of its group.
+    """
+    groups = solved[solved.any(axis=1)].value_counts(sort=True).head(most)
+    figure, _ = _figure()
+    figure.clear()
+    figure.set_size_inches(max(4.8, 1.8 + 0.45 * len(groups)), 2.6 + 0.3 * solved.shape[1])
+    bars, dots = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 0.3 * solved.shape[1] + 0.2))
+    bars.bar(range(len(groups)), groups.to_numpy(), color=SERIES[0], width=0.6)
+    for number, (members, count) in enumerate(groups.items()):
+        bars.text(number, count, f"{count}", ha="center", va="bottom", color=INK, fontsize=9)
+        rows = [row for row, member in enumerate(members) if member]
+        dots.plot([number] * len(rows), rows, color=SERIES[0], marker="o", markersize=7)
+    _finish(figure, bars, title, "", "tasks")
+    names = [f"{name} ({int(solved[name].sum())})" for name in solved]
+    _finish(figure, dots, "", "" if len(groups) else "no task is solved", "")
+    dots.set_yticks(range(len(names)), names)
+    dots.set_ylim(len(names) - 0.5, -0.5)
+    for axes in (bars, dots):
+        axes.set_xticks([])
+    bars.set_ylim(0, max([1, *groups]) * 1.15)
+    return figure
+
+
 def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Write .svg (the same bytes for the same data) or .png."""
     from arcnb.lab.manifest import write_whole

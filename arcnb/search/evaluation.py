@@ -1,4 +1,4 @@
-"""Prediction sets side by side: means with intervals, paired tests, pass@k curves."""
+"""Prediction sets side by side: means with intervals, paired tests, pass@k curves, who solved what."""
 
 from __future__ import annotations
 
@@ -9,41 +9,74 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.metrics import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, paired_difference, pass_at_k_curve
+from arcnb.arc.metrics import (
+    LOOSE_COLUMN,
+    TABLE_COLUMNS,
+    aggregate,
+    mean_row,
+    paired_difference,
+    pass_at_k_curve,
+)
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.seeds import rng
+from arcnb.arc.submission import Submission, create_submission
+from arcnb.arc.tasksets import TaskSet
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORE_READ = [
-    "task_id", "round", "index", "turn", "status", "error_type", "fingerprint", "program", "finish_reason",
-    "n_prompt_tokens", "n_tokens", "outputs",
+# What tables and curves need. Programs and outputs are left on disk: they are most of a set.
+TABLE_READ = [
+    "task_id", "round", "index", "turn", "status", "error_type", "fingerprint", "finish_reason",
+    "n_prompt_tokens", "n_tokens",
     "train_pixel_score", "train_correct_grids", "train_is_correct",
     "test_pixel_score", "test_correct_grids", "test_is_correct",
 ]  # fmt: skip
+SCORE_READ = [*TABLE_READ, "program", "outputs"]
 RESAMPLES = 2000
+SLICE = 50  # tasks whose programs and outputs are in memory at the same time
 
 
 class EvaluationError(ValueError):
     """Prediction sets that cannot be evaluated; the message names the folder."""
 
 
-def read_sets(folders: Sequence[str], names: Sequence[str] = ()) -> dict[str, pd.DataFrame]:
-    """{name: frame} of prediction folders. EvaluationError for a folder without predictions."""
-    if not folders:
+def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
+    """{name: prediction set} of folders, and names, separated by commas.
+
+    Names default to the folders': that of the run folder around `predictions`. EvaluationError for a folder
+    that does not exist, or names that do not fit.
+    """
+    paths = [Path(folder.strip()) for folder in folders.split(",") if folder.strip()]
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    if not paths:
         raise EvaluationError("no prediction set was named")
-    if names and len(names) != len(folders):
-        raise EvaluationError(f"{len(folders)} prediction sets but {len(names)} names")
-    frames = {}
-    for folder, name in zip(folders, names or [Path(folder).parent.name for folder in folders], strict=True):
-        if not Path(folder).is_dir():
-            raise EvaluationError(f"prediction set {folder} does not exist")
-        if name in frames:
+    if given and len(given) != len(paths):
+        raise EvaluationError(f"{len(paths)} prediction sets but {len(given)} names")
+    sets: dict[str, PredictionSet] = {}
+    for path, name in zip(paths, given or [_name_of(path) for path in paths], strict=True):
+        if not path.is_dir():
+            raise EvaluationError(f"prediction set {path} does not exist")
+        if name in sets:
             raise EvaluationError(f"two prediction sets are called {name!r}; give names")
-        frames[name] = PredictionSet(folder).read(columns=SCORE_READ)
-        if frames[name].empty:
-            raise EvaluationError(f"prediction set {folder} holds no predictions")
+        sets[name] = PredictionSet(path)
+    return sets
+
+
+def _name_of(path: Path) -> str:
+    """The run for RUN/predictions, run and adapter for RUN/predictions/ADAPTER, else the folder's name."""
+    path = path.resolve()
+    if path.name == "predictions":
+        return path.parent.name
+    return f"{path.parent.parent.name}/{path.name}" if path.parent.name == "predictions" else path.name
+
+
+def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
+    """{name: frame} with what tables need. EvaluationError for a set without predictions."""
+    frames = {name: one.read(columns=TABLE_READ) for name, one in sets.items()}
+    for name, frame in frames.items():
+        if frame.empty:
+            raise EvaluationError(f"prediction set {sets[name].folder} holds no predictions")
     return frames
 
 
@@ -75,6 +108,13 @@ def _interval(values: np.ndarray, seed: int) -> str:
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
+def means_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
+    """One column a set: the means of the aggregate table, and how many tasks they are over."""
+    import pandas as pd
+
+    return pd.DataFrame({name: mean_row(aggregate(frame, task_ids)) for name, frame in frames.items()})
+
+
 def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> list[str]:
     """What came out of each set, in one plain sentence."""
     sentences = []
@@ -104,3 +144,35 @@ def curves(
 ) -> dict[str, pd.DataFrame]:
     """{name: pass@k curve} over the same tasks."""
     return {name: pass_at_k_curve(frame, seed=seed, task_ids=task_ids) for name, frame in frames.items()}
+
+
+def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
+    """Index task_id, one column a set: the share (0..1) of a task's predictions that solve train and test.
+
+    NaN where the test outputs are unknown; 0 for a task without predictions.
+    """
+    import pandas as pd
+
+    rates = {}
+    for name, frame in frames.items():
+        solving = frame["train_is_correct"].astype(float) * frame["test_is_correct"].astype(float)
+        mean = solving.fillna(0).groupby(frame["task_id"].astype(object)).mean()
+        known = aggregate(frame, task_ids)["is_correct"].notna()
+        rates[name] = mean.reindex(known.index, fill_value=0.0).where(known)
+    return pd.DataFrame(rates)
+
+
+def solved_by(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
+    """Index task_id, one column a set: whether one of its programs solves train and test."""
+    return solve_rates(frames, task_ids) > 0
+
+
+def set_submission(predictions: PredictionSet, tasks: TaskSet, rule: str = "train-score") -> Submission:
+    """`create_submission` from a set of any size: a slice of the tasks is in memory at a time."""
+    entries, padded = {}, {}
+    for start in range(0, len(tasks), SLICE):
+        some = tasks.subset(slice(start, start + SLICE))
+        part = create_submission(predictions.read(columns=SCORE_READ, task_ids=some.ids), some, rule)
+        entries |= part
+        padded |= part.padded
+    return Submission(entries, padded)

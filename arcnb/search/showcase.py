@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import TaskSet
@@ -14,6 +16,9 @@ from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _RANKING = [
     "train_is_correct",
@@ -24,15 +29,57 @@ _RANKING = [
 ]
 
 
-def best_predictions(predictions: PredictionSet, n: int) -> list[Prediction]:
+def best_predictions(predictions: PredictionSet, n: int, solved: bool | None = None) -> list[Prediction]:
     """The best prediction of each of the n tasks that came closest to being solved, best first.
 
-    Solved train pairs count before solved test pairs, then shares of right grids, then similarity.
+    Solved train pairs count before solved test pairs, then shares of right grids, then similarity. solved:
+    True takes solved tasks only, False the others only. Solved is a task whose train pairs and known test
+    pairs one program gets right.
     """
-    frame = predictions.read(columns=["task_id", "round", "index", "turn", "status", *_RANKING])
+    ranked = _ranked(predictions)
+    if solved is not None:
+        ranked = ranked[ranked["solved"] == solved]
+    return _fetch(predictions, ranked.head(n))
+
+
+def best_programs(sets: Mapping[str, PredictionSet]) -> pd.DataFrame:
+    """One row a task: the best program that any of the sets holds, of equally good ones the shortest.
+
+    Columns task_id, set, prediction (its id), solved, the scores and the program; best tasks first.
+    """
+    import pandas as pd
+
+    ranked = [_ranked(one, ["program"]).assign(set=name) for name, one in sets.items()]
+    frame = pd.concat(ranked).assign(length=lambda f: f["program"].str.len())
+    frame = frame.sort_values(
+        [*_RANKING, "length"], ascending=[False] * len(_RANKING) + [True], kind="stable"
+    )
+    frame = frame.drop_duplicates("task_id")
+    parts = zip(frame["task_id"], frame["round"], frame["index"], frame["turn"], strict=True)
+    frame["prediction"] = ["/".join(map(str, key)) for key in parts]
+    columns = ["task_id", "set", "prediction", "solved", *_RANKING, "program"]
+    return frame[columns].reset_index(drop=True)
+
+
+def write_programs(programs: pd.DataFrame, path: Path) -> Path:
+    """The table of `best_programs` as Parquet; never over a file with other content."""
+    with new_file(path, same_is_fine=True) as file:
+        programs.to_parquet(file, index=False)
+    return path
+
+
+def _ranked(predictions: PredictionSet, more: Sequence[str] = ()) -> pd.DataFrame:
+    """The best valid prediction of each task, best first, with the columns of the ranking and "solved"."""
+    frame = predictions.read(columns=["task_id", "round", "index", "turn", "status", *_RANKING, *more])
     frame = frame[frame["status"] == "ok"]
-    frame = frame.assign(**{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})
-    ranked = frame.sort_values(_RANKING, ascending=False, kind="stable").drop_duplicates("task_id").head(n)
+    solved = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
+    frame = frame.assign(solved=solved, **{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})
+    if more:
+        frame = frame.assign(length=frame["program"].str.len()).sort_values("length", kind="stable")
+    return frame.sort_values(_RANKING, ascending=False, kind="stable").drop_duplicates("task_id")
+
+
+def _fetch(predictions: PredictionSet, ranked: pd.DataFrame) -> list[Prediction]:
     keys = list(zip(ranked["task_id"], ranked["round"], ranked["index"], ranked["turn"], strict=True))
     found = {row.key: row for row in predictions.iter_predictions(task_ids=set(ranked["task_id"]))}
     return [found[key] for key in keys]

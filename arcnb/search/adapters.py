@@ -1,0 +1,48 @@
+"""Several adapters of one model compared in one run: one engine, one prediction set for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.models.compatibility import adapter_rank
+from arcnb.models.registry import resolve_adapter, resolve_model
+from arcnb.search.rounds import PlanError
+
+ALONE = "none"  # in a list of adapters: the model without any
+
+
+@dataclass(frozen=True)
+class AdapterRun:
+    """One of the compared: its name in tables, the adapter ("" for none), and where its predictions go."""
+
+    name: str
+    adapter: str
+    predictions: PredictionSet
+
+
+def adapter_runs(adapters: str, folder: str | Path) -> list[AdapterRun]:
+    """The runs for a list of adapters, separated by commas. One adapter, or "" for none: one set in `folder`.
+
+    Several: a set in a folder below it for each, called by the last part of the adapter's path.
+    """
+    listed = [name.strip() for name in adapters.split(",") if name.strip()] or [ALONE]
+    chosen = ["" if name == ALONE else name for name in listed]
+    names = [Path(name).name for name in listed]
+    if len(listed) == 1:
+        return [AdapterRun(names[0], chosen[0], PredictionSet(folder))]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise PlanError(f"two of the adapters to compare are called {twice[0]!r}; rename a folder")
+    runs = zip(names, chosen, strict=True)
+    return [AdapterRun(name, adapter, PredictionSet(Path(folder) / name)) for name, adapter in runs]
+
+
+def highest_rank(runs: Sequence[AdapterRun], model: str, backend: str) -> int | None:
+    """The LoRA rank that an engine has to make room for; None without adapters, and for servers."""
+    adapters = [run.adapter for run in runs if run.adapter]
+    if not adapters or backend == "server":
+        return None
+    resolved = resolve_model(model)
+    return max(adapter_rank(resolve_adapter(adapter, resolved)) for adapter in adapters)
