@@ -16,8 +16,12 @@ Adding a source is a function `(argument, n_tasks, settings, report) -> iterator
 import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,6 +38,7 @@ from arcnb.synth.validation import ValidationSettings, origin, validated
 
 # A generator that had this many candidates judged and fewer than this accepted has nothing new to give.
 ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.05
+BATCH = 512  # tasks of the DSL that are made together
 REARC_PARTS = ("held_out", "all")
 MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
 
@@ -49,7 +54,9 @@ class SourceError(ValueError):
 class SourceSettings:
     """What every source gets: seed, and bounds on the tasks it makes.
 
-    n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`.
+    n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`. workers:
+    processes that make tasks of the DSL; their number changes nothing but the time. They are spawned, so a
+    script that asks for more than one needs the `if __name__ == "__main__":` guard.
     """
 
     seed: int = 0
@@ -57,6 +64,7 @@ class SourceSettings:
     diff_lb: float = 0.0
     diff_ub: float = 1.0
     max_cells: int = DEFAULT_MAX_CELLS
+    workers: int = 1
 
 
 def build_tasks(
@@ -154,27 +162,50 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: T
     chosen = _generators(argument)
     composers = [generator for generator in chosen if generator.family == "composed"]
     named = [generator for generator in chosen if generator.family != "composed"]
-    streams = [_rounds(pool, settings, report) for pool in (named, composers) if pool]
-    while streams:
-        for stream in list(streams):
-            task = next(stream, None)
+    with _mapping(settings.workers if n_tasks > BATCH else 1) as mapped:
+        streams = [_rounds(pool, settings, report, mapped) for pool in (named, composers) if pool]
+        while streams:
+            for stream in list(streams):
+                task = next(stream, None)
+                if task is None:
+                    streams.remove(stream)
+                else:
+                    yield task
+
+
+@contextmanager
+def _mapping(workers: int) -> Iterator[Callable]:
+    """`map`, here or spread over processes."""
+    if workers == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield partial(pool.map, chunksize=max(1, BATCH // (4 * workers)))
+
+
+def _rounds(
+    pool: list[TaskGenerator], settings: SourceSettings, report: TaskReport, mapped: Callable
+) -> Iterator[Task]:
+    """Task 0 of every generator, then task 1 of every one, ...; without those that have nothing new."""
+    first = 0
+    while pool := [generator for generator in pool if not _is_exhausted(report, generator.name)]:
+        n_rounds = max(1, BATCH // len(pool))
+        indices = range(first, first + n_rounds)
+        drawn = [(one.name, settings.seed, index, settings.n_train) for index in indices for one in pool]
+        for (name, *_), task in zip(drawn, mapped(_drawn_task, drawn), strict=True):
             if task is None:
-                streams.remove(stream)
+                report.reject("no usable task", name)
             else:
                 yield task
+        first += n_rounds
 
 
-def _rounds(pool: list[TaskGenerator], settings: SourceSettings, report: TaskReport) -> Iterator[Task]:
-    """Task 0 of every generator, then task 1 of every one, ...; without those that have nothing new."""
-    for index in count():
-        pool = [generator for generator in pool if not _is_exhausted(report, generator.name)]
-        if not pool:
-            return
-        for generator in pool:
-            try:
-                yield rule_task(generator, settings.seed, index, settings.n_train)
-            except RuleError:
-                report.reject("no usable task", generator.name)
+def _drawn_task(arguments: tuple[str, int, int, int | None]) -> Task | None:
+    name, seed, index, n_train = arguments
+    try:
+        return rule_task(GENERATORS[name], seed, index, n_train)
+    except RuleError:
+        return None
 
 
 def _is_exhausted(report: TaskReport, name: str) -> bool:

@@ -8,10 +8,11 @@ A recipe is sources of `arcnb.synth.sources` joined by " + ", each with how many
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import count
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
@@ -20,11 +21,12 @@ from arcnb.arc.tasksets import SOURCES, TaskSet, load_tasks
 from arcnb.programs.executor import Executor
 from arcnb.progress import progress
 from arcnb.synth.augmented import augmented_task
-from arcnb.synth.rearc import RearcError, rearc_task
+from arcnb.synth.rearc import RearcError, RearcSizeError, rearc_task
+from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import SourceError, SourceSettings, build_tasks
 from arcnb.synth.splits import training_split
 
-CHUNK = 64  # tasks a process makes at a time
+CHUNK = 64  # RE-ARC tasks a process makes at a time
 P_PLAIN = 0.25  # share of augmented tasks that keep their orientation and colors
 LEAST_DIFFICULTY = 0.2  # a RE-ARC task's bound is drawn between this share of diff_ub and diff_ub
 
@@ -37,19 +39,21 @@ def build_task_set(
     split: str = "",
     augment: bool = False,
     workers: int = 1,
+    report: TaskReport | None = None,
 ) -> TaskSet:
     """The tasks of a recipe, in its order.
 
     n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" or "held_out" keeps that
     part of the ARC-AGI-1 training tasks, by id. augment: RE-ARC tasks are turned and recolored together
-    with their programs (see `arcnb.synth.augmented`).
+    with their programs (see `arcnb.synth.augmented`). report: gets the counts of tasks taken and rejected.
     """
+    report = TaskReport() if report is None else report
     tasks: list[Task] = []
     versions = []
     for source, n in _parsed(recipe, n_tasks):
         if source in SOURCES:
             versions.append(load_tasks(source).version)
-        tasks += _tasks(source, n, settings, augment, workers)
+        tasks += _tasks(source, n, settings, augment, workers, report)
     if split:
         parts = training_split()._asdict()
         if split not in parts:
@@ -73,59 +77,69 @@ def _parsed(recipe: str, n_tasks: int) -> Iterator[tuple[str, int | None]]:
         yield source.strip(), n
 
 
-def _tasks(source: str, n: int | None, settings: SourceSettings, augment: bool, workers: int) -> list[Task]:
+def _tasks(
+    source: str, n: int | None, settings: SourceSettings, augment: bool, workers: int, report: TaskReport
+) -> list[Task]:
     if source == "rearc":
         if n is None:
             raise SourceError("source rearc never ends: say how many tasks, for instance rearc*1000")
-        return _rearc_tasks(n, settings, augment, workers)
+        return _rearc_tasks(n, settings, augment, workers, report)
     with Executor(workers) as executor:
-        made = build_tasks(source, n, settings, executor if source not in SOURCES else None)
+        validating = executor if source not in SOURCES else None
+        made = build_tasks(source, n, replace(settings, workers=workers), validating, report=report)
         return list(progress(made, f"tasks of {source}", n, "task"))
 
 
-def _rearc_tasks(n: int, settings: SourceSettings, augment: bool, workers: int) -> list[Task]:
-    """The first n that could be made of the endless list; chunks are made in any order, kept in theirs."""
+def _rearc_tasks(
+    n: int, settings: SourceSettings, augment: bool, workers: int, report: TaskReport
+) -> list[Task]:
+    """The first n that can be made of the endless list; chunks are made ahead and taken in their order."""
     tasks: list[Task] = []
     with ProcessPoolExecutor(workers) as pool, progress(None, "tasks of rearc", n, "task") as bar:
-        first = 0
+        starts = count(0, CHUNK)
+        ahead = deque(pool.submit(_rearc_chunk, next(starts), settings, augment) for _ in range(2 * workers))
         while len(tasks) < n:
-            wave = [(start, settings, augment) for start in range(first, first + CHUNK * 4 * workers, CHUNK)]
-            first += CHUNK * len(wave)
-            for made in pool.map(_rearc_chunk, wave):
-                tasks += made
-                bar.update(min(len(made), n - bar.n))
-    return list(islice(tasks, n))
+            ahead.append(pool.submit(_rearc_chunk, next(starts), settings, augment))
+            for made in ahead.popleft().result():
+                if len(tasks) == n:
+                    break
+                if isinstance(made, Task):
+                    tasks.append(made)
+                    report.accept("rearc")
+                    bar.update(1)
+                else:
+                    report.reject(made, "rearc")
+        pool.shutdown(cancel_futures=True)
+    return tasks
 
 
-def _rearc_chunk(arguments: tuple[int, SourceSettings, bool]) -> list[Task]:
-    start, settings, augment = arguments
+def _rearc_chunk(start: int, settings: SourceSettings, augment: bool) -> list[Task | str]:
+    """The chunk's tasks, in their order; in the place of one that could not be made, the reason."""
     ids = training_split().trainable
-    made = []
-    for number in range(start, start + CHUNK):
-        task_id, index = ids[number % len(ids)], number // len(ids)
-        random = rng(settings.seed, "task set", task_id, index)
-        share = LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
-        upper = settings.diff_lb + (settings.diff_ub - settings.diff_lb) * share
-        try:
-            task = rearc_task(
-                task_id,
-                settings.seed,
-                index,
-                settings.n_train,
-                diff_lb=settings.diff_lb,
-                diff_ub=upper,
-                max_cells=settings.max_cells,
-            )
-        except RearcError:  # no small enough example at this difficulty: the next index brings another
-            continue
-        if augment and random.random() >= P_PLAIN:
-            augmentation = Augmentation.sample(random)
-            turned = augmented_task(task, augmentation)
-            if turned is None:
-                continue
-            task = replace(turned, meta=task.meta | {"augmentation": _plain(augmentation)})
-        made.append(task)
-    return made
+    return [
+        _rearc_one(ids[number % len(ids)], number // len(ids), settings, augment)
+        for number in range(start, start + CHUNK)
+    ]
+
+
+def _rearc_one(task_id: str, index: int, settings: SourceSettings, augment: bool) -> Task | str:
+    random = rng(settings.seed, "task set", task_id, index)
+    share = LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
+    upper = settings.diff_lb + (settings.diff_ub - settings.diff_lb) * share
+    bounds = {"diff_lb": settings.diff_lb, "diff_ub": upper, "max_cells": settings.max_cells}
+    try:
+        task = rearc_task(task_id, settings.seed, index, settings.n_train, **bounds)
+    except RearcSizeError:
+        return "too large"
+    except RearcError:
+        return "no valid example"
+    if augment and random.random() >= P_PLAIN:
+        augmentation = Augmentation.sample(random)
+        turned = augmented_task(task, augmentation)
+        if turned is None:
+            return "program not rewritten"
+        task = replace(turned, meta=task.meta | {"augmentation": _plain(augmentation)})
+    return task
 
 
 def _plain(augmentation: Augmentation) -> dict:
