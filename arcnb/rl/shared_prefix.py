@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.rl.shared_prefix_attention import NAME, register
 from arcnb.rl.shared_prefix_packing import PackedRow, SharedPrefixError, pack
+from arcnb.rl.shared_prefix_reuse import KeptPass, adapter_state, graph_of_training
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ def shared_prefix_trainer(base: type, token_budget: int | None = TOKEN_BUDGET, k
     Use `gradient_accumulation_steps=1` and one group a device batch: accumulation that splits a group pays
     its prompt once a part, and the budget bounds memory instead.
     """
+    import torch
     from trl.trainer.utils import split_tensor_dict
 
     class SharedPrefixTrainer(base):
@@ -45,6 +47,8 @@ def shared_prefix_trainer(base: type, token_budget: int | None = TOKEN_BUDGET, k
             prepare_model(self.accelerator.unwrap_model(self.model))
             if self.ref_model is not None:
                 prepare_model(self.accelerator.unwrap_model(self.ref_model))
+            self._policy_state = adapter_state(self.model)
+            self._kept = None
 
         def _prepare_inputs(self, generation_batch):
             """TRL's, with groups kept together when a generation batch is split into micro-batches."""
@@ -67,14 +71,41 @@ def shared_prefix_trainer(base: type, token_budget: int | None = TOKEN_BUDGET, k
             compute_aux_loss=False,
             **multimodal,
         ):
-            """TRL's, from packed rows; `token_budget` bounds memory in place of batch_size."""
+            """TRL's, from packed rows; `token_budget` bounds memory in place of batch_size.
+
+            Old log-probabilities that the loss would compute again are computed for both at once.
+            """
             given = [name for name, value in multimodal.items() if value is not None]
             if given:
                 raise SharedPrefixError(f"shared-prompt training is for text alone, not for {given[0]}")
-            rows = pack(input_ids, attention_mask, logits_to_keep, token_budget, kernel)
+            kept, self._kept = self._kept, None
+            if torch.is_grad_enabled():
+                found = kept and kept.reordered(input_ids, attention_mask)
+                found = found or self._log_probs(model, input_ids, attention_mask, logits_to_keep)
+            elif self._loss_will_repeat(model):
+                with graph_of_training(model, self.args):
+                    found = self._log_probs(model, input_ids, attention_mask, logits_to_keep)
+                self._kept = KeptPass.of(*found, input_ids, attention_mask)
+                found = tuple(values.detach() for values in found)
+            else:
+                self._kept = kept
+                found = self._log_probs(model, input_ids, attention_mask, logits_to_keep)
+            return found[0], found[1] if compute_entropy else None, None
+
+        def _log_probs(self, model, input_ids, attention_mask, n_completion):
+            rows = pack(input_ids, attention_mask, n_completion, token_budget, kernel)
             with self.accelerator.autocast():
-                logps, entropies = row_log_probs(model, rows, input_ids.size(0), logits_to_keep)
-            return logps, entropies if compute_entropy else None, None
+                return row_log_probs(model, rows, len(input_ids), n_completion)
+
+        def _loss_will_repeat(self, model) -> bool:
+            """Whether these are old log-probabilities, and of the policy that the next loss has."""
+            return (
+                self.model.training
+                and self.args.steps_per_generation == self.num_iterations == 1
+                and self.accelerator.num_processes == 1
+                and model is self.model
+                and adapter_state(model) == self._policy_state
+            )
 
     SharedPrefixTrainer.__name__ = f"SharedPrefix{base.__name__}"
     return SharedPrefixTrainer

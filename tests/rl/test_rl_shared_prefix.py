@@ -8,6 +8,7 @@ import torch
 
 from arcnb.rl.shared_prefix import prepare_model, row_log_probs, shuffle_groups
 from arcnb.rl.shared_prefix_packing import SharedPrefixError, pack
+from arcnb.rl.shared_prefix_reuse import KeptPass
 
 VOCABULARY = 97
 PAD = 0
@@ -278,3 +279,19 @@ def test_shuffling_keeps_groups_together_and_uses_the_generator_as_trl_does():
     ours = shuffle_groups(one)
     torch.manual_seed(3)
     assert torch.equal(ours["advantages"], shuffle_sequence_dict(one)["advantages"])
+
+
+def test_a_kept_pass_is_found_in_another_order_and_only_for_the_same_rows():
+    ids, mask, _ = batch([9], [[3, 3, 3]])
+    ids[2] = ids[0]
+    values = torch.arange(9.0).view(3, 3)
+    kept = KeptPass.of(values, -values, ids, mask)
+    order = torch.tensor([1, 2, 0])
+    log_probs, entropies = kept.reordered(ids[order], mask[order])
+    assert torch.equal(log_probs[0], values[1])
+    assert sorted(log_probs[:, 0].tolist()) == [0, 3, 6]  # of two equal rows each is taken once
+    assert torch.equal(entropies, -log_probs)
+    assert kept.reordered(ids[[1, 1, 0]], mask) is None
+    assert kept.reordered(ids[:2], mask[:2]) is None
+    mask[1, -1] = 0
+    assert kept.reordered(ids, mask) is None

@@ -18,7 +18,28 @@ def share_of_letter_e(completions, **_):
     return [text.count("e") / 10 + len(text) / 100 for text in completions]
 
 
-def train(model, folder, share: bool, lora: bool = True, **settings):
+def with_old_log_probs(base: type) -> type:
+    """The trainer with old log-probabilities at every generation, as TRL computes them for vLLM's samples."""
+    import torch
+
+    class WithOld(base):
+        def _generate_and_score_completions(self, inputs):
+            batch = super()._generate_and_score_completions(inputs)
+            ids, mask = (
+                torch.cat([batch[f"prompt_{what}"], batch[f"completion_{what}"]], dim=1)
+                for what in ("ids", "mask")
+            )
+            with torch.no_grad():
+                batch["old_per_token_logps"], *_ = self._get_per_token_logps_and_entropies(
+                    self.model, ids, mask, batch["completion_ids"].size(1)
+                )
+            assert not batch["old_per_token_logps"].requires_grad
+            return batch
+
+    return WithOld
+
+
+def train(model, folder, share: bool, lora: bool = True, old: bool = False, **settings):
     """(logged steps, tokens that went through the model in training) of a run of 4 steps."""
     import torch
     from datasets import Dataset
@@ -33,7 +54,6 @@ def train(model, folder, share: bool, lora: bool = True, **settings):
         max_completion_length=8,
         learning_rate=1e-2,
         lr_scheduler_type="constant",
-        beta=0.05,
         logging_steps=1,
         report_to="none",
         save_strategy="no",
@@ -42,10 +62,11 @@ def train(model, folder, share: bool, lora: bool = True, **settings):
         use_cpu=True,
         bf16=False,
         seed=3,
-        **{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1} | settings,
+        **{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "beta": 0.05} | settings,
     )
     policy = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32)
-    trainer = (shared_prefix_trainer(GRPOTrainer) if share else GRPOTrainer)(
+    base = shared_prefix_trainer(GRPOTrainer) if share else GRPOTrainer
+    trainer = (with_old_log_probs(base) if old else base)(
         model=policy,
         reward_funcs=share_of_letter_e,
         args=config,
@@ -91,3 +112,24 @@ def test_the_learning_curve_is_trls(small_model, tmp_path, settings):
     assert our_tokens < 0.8 * their_tokens
     # the policy has moved: equality is not that of standing still
     assert max(row["kl"] for row in ours) > 1e-4
+
+
+@pytest.mark.parametrize("settings", [{"lora": False}, {"beta": 0.0}, {"gradient_checkpointing": False}])
+def test_old_log_probabilities_and_the_loss_share_a_pass(small_model, tmp_path, settings):
+    theirs, _ = train(small_model, tmp_path, share=False, old=True, **settings)
+    ours, our_tokens = train(small_model, tmp_path, share=True, old=True, **settings)
+    _, without_old = train(small_model, tmp_path, share=True, **settings)
+    for found, expected in zip(ours, theirs, strict=True):
+        for name in found.keys() & COMPARED:
+            assert found[name] == pytest.approx(expected[name], rel=2e-4, abs=2e-6), name
+    assert our_tokens == without_old
+
+
+def test_passes_are_not_shared_between_different_policies(small_model, tmp_path):
+    settings = {"old": True, "num_iterations": 2}
+    theirs, _ = train(small_model, tmp_path, share=False, **settings)
+    ours, our_tokens = train(small_model, tmp_path, share=True, **settings)
+    for found, expected in zip(ours, theirs, strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=2e-4, abs=2e-6)
+    _, without_old = train(small_model, tmp_path, share=True, num_iterations=2)
+    assert our_tokens > without_old
