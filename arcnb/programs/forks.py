@@ -64,7 +64,7 @@ class Forks:
 
     # ---------------------------------------------------------------- one child a program
 
-    def run_isolated(self, orders: Orders, index: int, program: bytes, grids: list) -> bytes:
+    def run_isolated(self, orders: Orders, program: bytes, grids: list) -> bytes:
         """Fork, watch, kill, join: the record of one program."""
         start = time.monotonic()
         pid, pipe = self._fork(0, orders.seconds, orders.memory_mb)
@@ -84,10 +84,10 @@ class Forks:
         peak = max(0.0, usage.ru_maxrss / 1024 - self.idle_mb)
         if verdict is None:
             if wire.is_framed(data) and wire.is_verdict(data):
-                return wire.restamp(data, index, wall, cpu, peak)
+                return wire.restamp(data, 0, wall, cpu, peak)
             verdict = death(status, len(data), cpu, orders.seconds)
         kind, error_type, message = verdict
-        return wire.encode_record(index, kind, (), error_type, message, None, wall, cpu, peak)
+        return wire.encode_record(0, kind, (), error_type, message, None, wall, cpu, peak)
 
     def _collect(
         self, pid: int, pipe: int, start: float, orders: Orders, n_inputs: int
@@ -130,7 +130,7 @@ class Forks:
         finally:
             self._poller.unregister(pipe)
 
-    def run_fresh(self, orders: Orders, index: int, program: bytes, grids: list) -> bytes:
+    def run_fresh(self, orders: Orders, program: bytes, grids: list) -> bytes:
         """As ``run_isolated``, with a child for each input; the seconds are for all of them together."""
         outputs: list[bytes] = []
         deadline = time.monotonic() + orders.seconds
@@ -138,21 +138,19 @@ class Forks:
         for number, grid in enumerate(grids, 1):
             left = orders._replace(seconds=max(0.001, deadline - time.monotonic()))
             try:
-                record = wire.parse_record(self.run_isolated(left, index, program, [grid]))
+                record = wire.parse_record(self.run_isolated(left, program, [grid]))
             except wire.WireError as error:
-                return wire.encode_record(index, "crashed", (), "BadMessage", str(error))
+                return wire.encode_record(0, "crashed", (), "BadMessage", str(error))
             if record.status == "slow":
-                return wire.encode_record(index, "slow")
+                return wire.encode_record(0, "slow")
             wall, cpu, peak = wall + record.seconds, cpu + record.cpu_seconds, max(peak, record.memory_mb)
             if record.status == "ok" and len(record.outputs) != 1:
-                return wire.encode_record(index, "crashed", (), "BadMessage", "not one output for one input")
+                return wire.encode_record(0, "crashed", (), "BadMessage", "not one output for one input")
             if record.status != "ok":
                 error = (record.error_type, f"input {number} of {len(grids)}: {record.error_message}")
-                return wire.encode_record(
-                    index, record.status, (), *error, record.error_line, wall, cpu, peak
-                )
+                return wire.encode_record(0, record.status, (), *error, record.error_line, wall, cpu, peak)
             outputs.append(wire.encode_grid(record.outputs[0]))
-        return wire.encode_record(index, "ok", outputs, None, None, None, wall, cpu, peak)
+        return wire.encode_record(0, "ok", outputs, None, None, None, wall, cpu, peak)
 
     # ---------------------------------------------------------------- many programs a child
 
@@ -169,7 +167,8 @@ class Forks:
     def _run_batch_child(self, orders: Orders, jobs: list, indices: list[int], reply: Callable) -> list[int]:
         """One child for as many of the programs as it gets through; the indices that are left."""
         budget = orders.patience
-        pid, pipe = self._fork(indices[0], budget * len(indices) * 10 + 10, orders.memory_mb)
+        start, longest = time.monotonic(), budget * len(indices) * 10 + 10
+        pid, pipe = self._fork(indices[0], longest, orders.memory_mb)
         if pid == 0:
             try:
                 self.batch.run(jobs, indices, lambda index: self._note(index, 0), RESULT)
@@ -182,8 +181,11 @@ class Forks:
         self._poller.register(pipe, 0)  # hang-up only: records are read every tick
         while alive:
             index, _, began, began_cpu = PROGRESS.unpack_from(self._progress)
-            used = processor_time(pid) - began_cpu
-            slow = used >= budget or time.monotonic() - began >= 10 * budget
+            now, total = time.monotonic(), processor_time(pid)
+            # Numbers that cannot be true count as zero; true ones that are forged still end with `longest`.
+            used = total - began_cpu if 0 <= began_cpu <= total else total
+            waited = now - began if start <= began <= now else now - start
+            slow = used >= budget or waited >= 10 * budget or now - start >= longest
             if slow:
                 break
             alive = not self._wait(pipe, min(TICK_SECONDS, budget - used) * 1000 + 1)

@@ -16,7 +16,6 @@ from arcnb.programs.limits import Execution, Limits
 from arcnb.programs.plain_names import TELLTALES
 
 BATCH_PROGRAMS = 256
-ISOLATED_PROGRAMS = 8
 LEAD = 1000  # younger jobs that may overtake one whose batch is not yet worth a process
 HASH_SEED, OTHER_HASH_SEED = 0, 20250921
 
@@ -89,26 +88,13 @@ class Lanes:
             return None
         _, lane, key = min(heads, key=lambda head: head[0])
         if lane == "isolated":
-            return lane, self._isolated(share)
+            return lane, [self.isolated.popleft()]
         queue = self.batch[key]
         n = min(BATCH_PROGRAMS, -(-len(queue) // share))
         tickets = [queue.popleft() for _ in range(n)]
         if not queue:
             del self.batch[key]
         return lane, tickets
-
-    def _isolated(self, share: int) -> list[Ticket]:
-        """The oldest isolated ticket and those right after it that may be in the same task."""
-        queue = self.isolated
-        n = min(ISOLATED_PROGRAMS, -(-len(queue) // share))
-        tickets = [queue.popleft()]
-        first = tickets[0]
-        while len(tickets) < n and queue:
-            other = queue[0]
-            if server_kind(other) != server_kind(first) or other.limits != first.limits:
-                break
-            tickets.append(queue.popleft())
-        return tickets
 
 
 def first_lane(ticket: Ticket) -> str:

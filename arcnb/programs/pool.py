@@ -19,7 +19,7 @@ from arcnb.programs.warm_server import ServerError, WarmServer
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one; None: never.
 PATIENCE = {"batch": 0.025, "isolated": 0.05, "slow": None}
-DEPTH = {"batch": 2, "isolated": 2, "slow": 1}  # tasks in a server's hands
+DEPTH = {"batch": 2, "isolated": 8, "slow": 1}  # tasks in a server's hands, one program each but in a batch
 MAX_FAILED_STARTS = 3
 GRACE_SECONDS = 30.0  # beyond a program's own time, after which its server is taken for hung
 
@@ -156,9 +156,8 @@ class Pool:
                 raise ServerError(f"the program server cannot start under {python} (exit {code}): {errors}")
         # Last ones first: each goes to the head of its queue.
         for place, task in reversed(list(enumerate(server.tasks))):
-            for rank, ticket in reversed(list(enumerate(task.tickets.values()))):
-                begun = server.ready and place == 0 and (task.lane == "batch" or rank == 0)
-                ticket.losses += begun
+            for ticket in reversed(task.tickets.values()):
+                ticket.losses += server.ready and place == 0  # the others it had not come to
                 yield ticket, verdict("lost", "SIGKILL", "its server was killed"), task.lane
 
 

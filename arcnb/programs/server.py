@@ -84,11 +84,10 @@ def serve(control: Control, forks: Forks) -> None:
             forks.run_batch(orders, jobs, lambda records: control.reply(wire.RECORDS, records))
             control.reply(wire.DONE, b"")
         else:
+            # One only, so that this process, and its child, holds no program but this one.
+            ((program, grids),) = jobs
             run = forks.run_fresh if orders.fresh_calls else forks.run_isolated
-            last = len(jobs) - 1
-            for index, (program, grids) in enumerate(jobs):
-                record = run(orders, index, program, grids)
-                control.reply(wire.DONE if index == last else wire.RECORDS, record)
+            control.reply(wire.DONE, run(orders, program, grids))
 
 
 def main() -> None:

@@ -7,10 +7,12 @@ import time
 
 import numpy as np
 import pytest
+from attack_escapes import ESCAPES
 from attack_programs import ATTACKS
 
 from arcnb.programs.executor import Executor, Job, Limits
 
+ATTACKS = ATTACKS | ESCAPES
 GRIDS = tuple(np.arange(n * n, dtype=np.uint8).reshape(n, n) % 10 for n in (1, 2, 3))
 TIGHT = Limits(seconds=1.0, seconds_per_input=0.6, memory_mb=256)
 NEIGHBOUR = """
