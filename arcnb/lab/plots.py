@@ -118,25 +118,32 @@ def correlation(table: "pd.DataFrame", title: str = "Used together", most: int =
 
 
 def heat_map(rates: "pd.DataFrame", title: str = "Solve rate of each task") -> "Figure":
-    """One row a prediction set, one column a task (most solved first), shares 0..1 as colors.
+    """One row a prediction set, one column a solved task (most solved first), shares 0..1 as colors.
 
     rates: index task_id, one column a set; NaN (unknown) stays empty. Colors spread the small shares.
     """
     from matplotlib.colors import PowerNorm
 
-    ordered = rates.loc[rates.fillna(0).mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    solved = (rates.fillna(0) > 0).any(axis=1)
+    shown = rates[solved] if solved.any() else rates
+    ordered = shown.loc[shown.fillna(0).mean(axis=1).sort_values(ascending=False, kind="stable").index]
     values = ordered.to_numpy(float).T
     figure, (axes,) = _figure()
     figure.set_size_inches(9.6, 1.9 + 0.34 * len(values))
     norm = PowerNorm(0.4, vmin=0, vmax=1)
     image = axes.imshow(values, norm=norm, cmap="viridis", aspect="auto", interpolation="nearest")
-    some = int((rates.fillna(0) > 0).any(axis=1).sum())
-    _finish(figure, axes, title, f"{len(rates)} tasks, {some} of them solved by some prediction", "")
+    others = "; the others are left out" if 0 < solved.sum() < len(rates) else ""
+    _finish(
+        figure, axes, title, f"{solved.sum()} of {len(rates)} tasks are solved by some prediction{others}", ""
+    )
     axes.grid(False)
     axes.set_yticks(range(len(values)), list(rates.columns), fontsize=9)
     if len(ordered) <= 40:
         axes.set_xticks(range(len(ordered)), list(ordered.index), rotation=90, fontsize=6)
-    figure.colorbar(image, ax=axes, shrink=0.8, format=lambda share, _: f"{100 * share:.0f} %")
+    bar = figure.colorbar(
+        image, ax=axes, format=lambda share, _: f"{100 * share:.0f} %", ticks=(0, 0.05, 0.2, 0.5, 1)
+    )
+    bar.ax.tick_params(colors=INK, labelsize=8)
     return figure
 
 
@@ -163,6 +170,7 @@ def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: in
     for axes in (bars, dots):
         axes.set_xticks([])
     bars.set_ylim(0, max([1, *groups]) * 1.15)
+    bars.yaxis.get_major_locator().set_params(integer=True)
     return figure
 
 

@@ -54,7 +54,8 @@ class Sampling:
     temperature: 0 takes the likeliest token. top_k: 0 is off. max_tokens: longest completion.
     stop: texts that end a completion (not included in it). logprob: report the sum of the completion's
     log-probabilities under the plain policy (temperature 1, no top_p and so on). ignore_eos: go on to
-    max_tokens past end tokens (benchmarks).
+    max_tokens past end tokens (benchmarks). seeded: every completion has its own seed; without, vLLM samples
+    somewhat faster and a rerun gives the same prompts but other completions.
     """
 
     temperature: float = 1.0
@@ -66,6 +67,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     logprob: bool = False
     ignore_eos: bool = False
+    seeded: bool = True
 
     def __post_init__(self):
         limits = {

@@ -194,7 +194,7 @@ class VllmBackend:
             max_tokens=sampling.max_tokens,
             stop=list(sampling.stop) or None,
             ignore_eos=sampling.ignore_eos,
-            seed=seed,
+            seed=seed if sampling.seeded else None,
             logprobs=0 if sampling.logprob else None,
             # Only stop texts need text while generating; decoding once at the end is cheaper.
             detokenize=bool(sampling.stop),

@@ -185,7 +185,7 @@ class ServerBackend:
         question = {
             "model": self._names[server],
             "prompt": list(order.request.prompt_ids),
-            "seed": order.seed,
+            "seed": order.seed if sampling.seeded else None,
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,

@@ -1,0 +1,200 @@
+"""The whole sampling stage beside plain `LLM.generate`: one engine, the same prompts, the same sampling.
+
+    python bench/inference_throughput.py       # embedded model on a CPU, about 5 minutes
+    python bench/inference_throughput.py --prompts 256 --n 8 --max-tokens 400 --prompt-tokens 3800   # a GPU
+    ... --llama-8b FOLDER --prompts 64         # the shape of Llama-3.1-8B with random weights
+
+"plain" gets token ids made beforehand and is timed from the call of `LLM.generate` to its return, text
+included. "arcnb" is `predict` from its call to its return: prompts rendered and tokenized, completions
+generated, programs run and scored on the CPUs, every part on disk. The ways take turns (the order turns round
+each time), so that what else the machine does hits all alike; the prefix cache is emptied before each turn.
+
+Tasks are those of ARC-AGI-1 and -2 whose prompts come closest to --prompt-tokens. Every completion runs to
+--max-tokens (no stop at the end token), so all ways generate the same number of tokens. Untrained models
+write no programs: the stage is given RE-ARC's in place of their texts, so that the executor has real work.
+"plain-free" and "arcnb-free" sample without seeds, which vLLM does faster. --llama-8b takes a folder to put a
+config and the embedded model's tokenizer in.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasksets import load_tasks
+from arcnb.models.chat import prompt_ids
+from arcnb.models.generation import EngineOptions, Sampling, open_backend
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.programs.executor import Executor
+from arcnb.search.inference import RoundPlan, predict
+from arcnb.synth.rearc import rearc_ids, rearc_program
+
+SOURCES = ("arc-agi-1/training", "arc-agi-1/evaluation", "arc-agi-2/training", "arc-agi-2/evaluation")
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072,
+    "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+
+
+class WithPrograms:
+    """The backend, its completions' texts replaced by programs that do something."""
+
+    def __init__(self, backend):
+        self._backend = backend
+        self._programs = [rearc_program(task_id) + "\n```" for task_id in rearc_ids()]
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    def generate(self, requests, sampling):
+        for number, completion in enumerate(self._backend.generate(requests, sampling)):
+            yield replace(completion, text=self._programs[number % len(self._programs)])
+
+
+def make_llama_8b(folder: Path) -> Path:
+    """A model folder with config and tokenizer only, for load_format="dummy"."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA_8B))
+    load_tokenizer(resolve_model("default")).save_pretrained(folder)
+    return folder
+
+
+def tasks_of_length(backend, plan: RoundPlan, n: int, wanted: int, longest: int) -> tuple[list, list]:
+    """The n tasks whose first prompt is closest to `wanted` tokens, and those prompts as token ids."""
+    found = {}
+    for source in SOURCES:
+        for task in load_tasks(source):
+            size = sum(pair.input.size + pair.output.size for pair in task.train)
+            if task.task_id not in found and 0.4 * wanted < size < 1.6 * wanted:
+                prompt = prompt_format().prompt(plan.view(task, 0).apply(task))
+                found[task.task_id] = (task, prompt_ids(backend.tokenizer, prompt))
+    fitting = [pair for pair in found.values() if len(pair[1]) <= longest]
+    chosen = sorted(fitting, key=lambda pair: abs(len(pair[1]) - wanted))[:n]
+    if len(chosen) < n:
+        raise SystemExit(f"only {len(chosen)} tasks have prompts of about {wanted} tokens; lower --prompts")
+    return [task for task, _ in chosen], [ids for _, ids in chosen]
+
+
+def plain(backend, prompts: list[list[int]], n: int, sampling: Sampling) -> float:
+    """Seconds of `LLM.generate`, with its own fan-out of a prompt into n completions."""
+    from vllm import SamplingParams
+
+    params = [
+        SamplingParams(
+            n=n,
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_tokens,
+            ignore_eos=True,
+            seed=number if sampling.seeded else None,
+        )
+        for number in range(len(prompts))
+    ]
+    start = time.perf_counter()
+    outputs = backend.engine.llm.generate(
+        [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
+    )
+    seconds = time.perf_counter() - start
+    assert sum(len(one.token_ids) for output in outputs for one in output.outputs) == (
+        len(prompts) * n * sampling.max_tokens
+    )
+    return seconds
+
+
+def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executor):
+    """Seconds of `predict`, and its report."""
+    with tempfile.TemporaryDirectory() as folder:
+        predictions = PredictionSet(Path(folder) / "predictions")
+        start = time.perf_counter()
+        report = predict(tasks, WithPrograms(backend), predictions, executor, plan, prompt_format(), sampling)
+        seconds = time.perf_counter() - start
+        assert len(predictions) == report.made == len(tasks) * plan.n_predictions
+    return seconds, report
+
+
+def measure(backend, arguments, say=print) -> dict:
+    """Takes the turns, says each as a line, and returns the medians and ratios."""
+    plan = RoundPlan(arguments.n, arguments.n, augment="geometry")
+    sampling = Sampling(max_tokens=arguments.max_tokens, ignore_eos=True)
+    longest = backend.context - arguments.max_tokens
+    tasks, prompts = tasks_of_length(backend, plan, arguments.prompts, arguments.prompt_tokens, longest)
+    made = len(prompts) * arguments.n
+    mean_length = statistics.mean(map(len, prompts))
+    lengths = sorted(map(len, prompts))
+    say(f"{len(prompts)} prompts of {mean_length:.0f} tokens ({lengths[0]} to {lengths[-1]})")
+    hours: dict[str, list[float]] = {way: [] for way in arguments.ways.split(",")}
+    last_report, began = None, time.monotonic()
+    with Executor(arguments.workers or None) as executor:
+        for turn in range(arguments.turns + 1):  # the first turn warms up, with a quarter of the work
+            size = max(1, len(prompts) // 4) if turn == 0 else len(prompts)
+            for way in list(hours)[:: 1 if turn % 2 else -1]:
+                if turn and time.monotonic() - began > arguments.budget:
+                    continue
+                backend.engine.llm.reset_prefix_cache()
+                drawn = replace(sampling, seeded=not way.endswith("-free"))
+                if way.startswith("plain"):
+                    seconds = plain(backend, prompts[:size], arguments.n, drawn)
+                else:
+                    seconds, report = stage(backend, tasks[:size], plan, drawn, executor)
+                    last_report = report if turn else None
+                rate = 3600 * size * arguments.n / seconds
+                if turn:
+                    hours[way].append(rate)
+                say(
+                    json.dumps(
+                        {"turn": turn, "way": way, "seconds": round(seconds, 2), "an_hour": round(rate)}
+                    )
+                )
+    medians = {way: statistics.median(rates) for way, rates in hours.items() if rates}
+    ratios = {
+        way: round(medians[way] / medians[way.replace("arcnb", "plain")], 4)
+        for way in medians
+        if way.startswith("arcnb") and way.replace("arcnb", "plain") in medians
+    }
+    outcome = {"predictions_a_turn": made, "prompt_tokens": mean_length, "an_hour": hours}
+    outcome |= {"median_an_hour": medians, "arcnb_to_plain": ratios}
+    if last_report:
+        outcome["rates_of_the_last_stage"] = last_report.rates
+    say("RESULT " + json.dumps(outcome))
+    return outcome
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    made.add_argument("--model", default="default")
+    made.add_argument("--llama-8b", type=Path, help="folder to make and take the 8B shape in")
+    made.add_argument("--prompts", type=int, default=8)
+    made.add_argument("--prompt-tokens", type=int, default=500)
+    made.add_argument("--n", type=int, default=4, help="completions a prompt")
+    made.add_argument("--max-tokens", type=int, default=64)
+    made.add_argument("--max-num-seqs", type=int, default=None)
+    made.add_argument("--turns", type=int, default=3)
+    made.add_argument("--ways", default="plain,arcnb", help="of plain, arcnb, plain-free, arcnb-free")
+    made.add_argument("--budget", type=float, default=600, help="seconds after which no turn begins")
+    made.add_argument("--gpu-memory", type=float, default=0.9)
+    made.add_argument("--workers", type=int, default=0, help="of the executor; 0 is one a core")
+    return made
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    model = str(make_llama_8b(arguments.llama_8b)) if arguments.llama_8b else arguments.model
+    options = EngineOptions(
+        max_model_len=min(8192, 2 * arguments.prompt_tokens + arguments.max_tokens),
+        max_num_seqs=arguments.max_num_seqs,
+        gpu_memory_utilization=arguments.gpu_memory,
+        load_format="dummy" if arguments.llama_8b else "auto",
+    )
+    with open_backend("vllm", model, options=options) as backend:
+        measure(backend, arguments, say=lambda line: print(line, flush=True))
+
+
+if __name__ == "__main__":
+    main()
