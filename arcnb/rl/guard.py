@@ -30,7 +30,7 @@ class Thresholds:
     kl: nats a token to the starting policy (TRL's estimator); healthy runs stay below 0.1.
     gap: mean |log p(sampler) - log p(learner)| a token, nats; bf16 kernels alone give 0.01 to 0.02.
     ratio_low, ratio_high: mean importance ratio learner/sampler; fires outside.
-    reward: fires when now, counted from the lowest reward seen, is at most this share of the best window and
+    reward: fires when now, counted from 0 or the lowest reward seen, is at most this share of the best window and
     reward_errors: lies that many standard errors of the difference below it.
     """
 
@@ -99,7 +99,7 @@ class CollapseMonitor:
     options: GuardOptions = GuardOptions()
     first: dict[str, float] = field(default_factory=dict)
     best_reward: tuple[float, float] | None = None  # mean and standard error of the best window
-    lowest_reward: float = math.inf
+    lowest_reward: float = 0.0
     crossed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -179,7 +179,8 @@ class CollapseMonitor:
             self.best_reward = (now, error)
             return None
         best, best_error = self.best_reward
-        limit = self.lowest_reward + limits.reward * (best - self.lowest_reward)
+        floor = self.lowest_reward
+        limit = floor + limits.reward * (best - floor)
         apart = best - now > limits.reward_errors * math.hypot(error, best_error)
         if now > limit or not apart:
             return None
@@ -197,7 +198,7 @@ class CollapseMonitor:
         return {
             "first": self.first,
             "best_reward": self.best_reward,
-            "lowest_reward": self.lowest_reward if math.isfinite(self.lowest_reward) else None,
+            "lowest_reward": self.lowest_reward,
             "crossed": self.crossed,
             "values": {signal: list(values) for signal, values in self._values.items()},
             "counts": self._counts,
@@ -207,7 +208,7 @@ class CollapseMonitor:
         """The inverse of as_dict."""
         self.first = dict(state["first"])
         self.best_reward = tuple(state["best_reward"]) if state["best_reward"] else None
-        self.lowest_reward = math.inf if state["lowest_reward"] is None else state["lowest_reward"]
+        self.lowest_reward = state["lowest_reward"]
         self.crossed = dict(state["crossed"])
         for signal, values in state["values"].items():
             self._values[signal] = deque(values, maxlen=self.options.window)

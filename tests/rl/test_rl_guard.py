@@ -1,0 +1,147 @@
+"""The collapse guard on synthetic streams of metrics, and its page. Run: pytest tests/rl/test_rl_guard.py"""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from arcnb.arc.predictions import Prediction
+from arcnb.rl.diagnosis import sparkline, write_diagnosis
+from arcnb.rl.guard import CollapseMonitor, GuardOptions, Thresholds, thresholds_from
+
+WINDOW = 10
+HEALTHY = {
+    "truncated_completions_ratio": 0.1,
+    "unique_3gram_ratio": 0.8,
+    "unique_tokens_ratio": 0.4,
+    "kl": 0.02,
+    "sampling/logp_gap": 0.015,
+    "sampling/importance_sampling_ratio/mean": 1.0,
+    "reward": 3.0,
+}
+
+
+def stream(n, seed=0, **changes):
+    """n noisy healthy rows; changes: name -> function of the step that gives its mean instead."""
+    random = np.random.default_rng(seed)
+    for step in range(1, n + 1):
+        row = {}
+        for name, value in HEALTHY.items():
+            mean = changes[name](step) if name in changes else value
+            noise = 0.8 if name == "reward" else 0.1 * value
+            row[name] = mean + noise * random.standard_normal()
+        yield step, row
+
+
+def alarms_of(rows, options=GuardOptions(window=WINDOW)):
+    monitor = CollapseMonitor(options)
+    return [alarm for step, row in rows for alarm in monitor.update(step, row)], monitor
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_healthy_run_raises_no_alarm(seed):
+    assert alarms_of(stream(400, seed))[0] == []
+
+
+def test_a_run_that_learns_raises_no_alarm():
+    learning = stream(400, reward=lambda step: 2 + step / 80, kl=lambda step: step / 5000)
+    assert alarms_of(learning)[0] == []
+
+
+def after(step_of_change, before, then):
+    return lambda step: before if step < step_of_change else then
+
+
+COLLAPSES = {
+    "truncation": {"truncated_completions_ratio": after(100, 0.1, 0.95)},
+    "repetition": {"unique_3gram_ratio": after(100, 0.8, 0.1)},
+    "unique_tokens": {"unique_tokens_ratio": after(100, 0.4, 0.05)},
+    "kl": {"kl": after(100, 0.02, 5.0)},
+    "gap": {"sampling/logp_gap": after(100, 0.015, 0.4)},
+    "ratio": {"sampling/importance_sampling_ratio/mean": after(100, 1.0, 0.2)},
+    "reward": {"reward": after(100, 3.0, 0.2)},
+}
+
+
+@pytest.mark.parametrize("signal", COLLAPSES)
+def test_each_signal_is_seen_within_a_window(signal):
+    alarms, monitor = alarms_of(stream(130, **COLLAPSES[signal]))
+    assert [alarm.signal for alarm in alarms] == [signal], "once, however long it lasts"
+    assert 100 <= alarms[0].step <= 100 + WINDOW
+    assert monitor.crossed == {signal: alarms[0].step}
+
+
+def test_a_ratio_above_two_is_an_alarm_as_well():
+    rows = stream(40, **{"sampling/importance_sampling_ratio/mean": lambda step: 3.0})
+    assert alarms_of(rows)[0][0].limit == 2.0
+
+
+def test_a_run_that_starts_truncated_and_repetitive_is_measured_against_itself():
+    start = {
+        "truncated_completions_ratio": lambda step: 0.9,
+        "unique_3gram_ratio": lambda step: 0.2,
+        "unique_tokens_ratio": lambda step: 0.1,
+    }
+    assert alarms_of(stream(200, **start))[0] == []
+
+
+def test_a_signal_that_recovers_can_alarm_again():
+    spike = {"kl": lambda step: 5.0 if 50 <= step < 70 or step >= 120 else 0.02}
+    assert [alarm.signal for alarm in alarms_of(stream(150, **spike))[0]] == ["kl", "kl"]
+
+
+def test_a_value_that_is_no_number_is_an_alarm():
+    rows = stream(60, kl=after(30, 0.02, math.nan))
+    assert [alarm.sentence for alarm in alarms_of(rows)[0]] == ["kl is no number"]
+
+
+def test_state_survives_a_checkpoint():
+    rows = list(stream(130, **COLLAPSES["repetition"]))
+    _, before = alarms_of(rows[:60])
+    after_resume = CollapseMonitor(GuardOptions(window=WINDOW))
+    after_resume.restore(json.loads(json.dumps(before.as_dict())))
+    alarms = [alarm for step, row in rows[60:] for alarm in after_resume.update(step, row)]
+    assert alarms == alarms_of(rows)[0]
+
+
+def test_thresholds_are_changed_by_name():
+    assert thresholds_from({"kl": 0.3}) == Thresholds(kl=0.3)
+    with pytest.raises(ValueError, match="'klx' does not exist; there are truncation"):
+        thresholds_from({"klx": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"action": "panic"}, "'panic', it must be one of warn, stop, rollback"),
+        ({"window": 1}, "window is 1"),
+        ({"learning_rate_factor": 2}, "learning_rate_factor is 2"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        GuardOptions(**options)
+
+
+def test_the_page_says_what_came_first_and_shows_completions(tmp_path):
+    collapse = {"unique_3gram_ratio": after(60, 0.8, 0.1), "kl": after(80, 0.02, 5.0)}
+    rows = list(stream(95, **collapse))
+    alarms, monitor = alarms_of(rows)
+    latest = [
+        (Prediction("t", "f", 0, 0, completion="<b>short</b>", n_tokens=5, status="ok"), 3.0),
+        (Prediction("t", "f", 0, 1, completion="x x x", n_tokens=9, finish_reason="length", status="error"), 0.0),
+    ]
+    history = [row | {"step": step} for step, row in rows]
+    page = write_diagnosis(
+        tmp_path / "a" / "page.html", alarms[-1:], monitor, history, latest, "stopped", {"beta": 0.01}
+    ).read_text()
+    assert page.index("repetition (step") < page.index("kl (step")
+    assert "&lt;b&gt;short&lt;/b&gt;" in page and "x x x" in page and "<b>stopped</b>" in page
+    assert page.count("<polyline") == len(HEALTHY)
+    assert "beta" in page
+
+
+def test_a_sparkline_leaves_out_what_is_no_number():
+    assert sparkline([1.0, math.nan, 3.0]).count(",") == 2
+    assert sparkline([math.nan, 1.0]) == ""
