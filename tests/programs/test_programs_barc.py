@@ -291,3 +291,27 @@ def test_an_orbit_under_thousands_of_symmetries_ends():
     symmetries = [barc.MirrorSymmetry(i % 7, None) for i in range(3000)]
     orbit = barc.orbit(np.zeros((9, 9), dtype=int), 1, 1, symmetries)
     assert set(orbit) == {(1, 1), (3, 1), (5, 1), (7, 1)}
+
+
+def test_boxes_and_colors_are_those_of_the_plain_definition():
+    """Both are computed by searching bytes; here they are written down as they are meant."""
+    rng = np.random.default_rng(3)
+    for number in range(2000):
+        grid = rng.integers(rng.choice([-3, 0]), rng.choice([2, 10, 40]), rng.integers(1, 9, 2))
+        grid = grid * (rng.random(grid.shape) < rng.choice([0.05, 0.3, 1.0]))
+        kinds = [
+            grid,
+            grid > 1,
+            grid.astype(np.uint8),
+            np.asfortranarray(grid),
+            grid[::-1],
+            grid.astype(float),
+        ]
+        grid, background = kinds[number % len(kinds)], int(rng.integers(0, 2))
+        xs, ys = np.nonzero(grid != background)
+        n, m = grid.shape
+        box = (xs.min(), ys.min(), np.ptp(xs) + 1, np.ptp(ys) + 1) if len(xs) else (n, m, -n, -m)
+        assert barc.bounding_box(grid, background) == box
+        colors, expected = barc.object_colors(grid, background), list(set(grid.flatten()) - {background})
+        assert colors == expected
+        assert [type(color) for color in colors] == [type(color) for color in expected]
