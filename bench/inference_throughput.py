@@ -29,6 +29,7 @@ from arcnb.arc.tasksets import load_tasks
 from arcnb.models.chat import prompt_ids
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompt_lengths import longest_prompt
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
@@ -67,20 +68,25 @@ def make_llama_8b(folder: Path) -> Path:
     return folder
 
 
-def tasks_of_length(backend, plan: RoundPlan, n: int, wanted: int, longest: int) -> tuple[list, list]:
-    """The n tasks whose first prompt is closest to `wanted` tokens, and those prompts as token ids."""
+def tasks_of_length(backend, n: int, wanted: int, longest: int) -> list:
+    """The n tasks whose prompt is closest to `wanted` tokens and at most `longest`."""
     found = {}
     for source in SOURCES:
         for task in load_tasks(source):
             size = sum(pair.input.size + pair.output.size for pair in task.train)
             if task.task_id not in found and 0.4 * wanted < size < 1.6 * wanted:
-                prompt = prompt_format().prompt(plan.view(task, 0).apply(task))
-                found[task.task_id] = (task, prompt_ids(backend.tokenizer, prompt))
-    fitting = [pair for pair in found.values() if len(pair[1]) <= longest]
-    chosen = sorted(fitting, key=lambda pair: abs(len(pair[1]) - wanted))[:n]
+                found[task.task_id] = (task, longest_prompt(task, prompt_format(), backend.tokenizer))
+    fitting = [pair for pair in found.values() if pair[1] <= longest]
+    chosen = sorted(fitting, key=lambda pair: abs(pair[1] - wanted))[:n]
     if len(chosen) < n:
         raise SystemExit(f"only {len(chosen)} tasks have prompts of about {wanted} tokens; lower --prompts")
-    return [task for task, _ in chosen], [ids for _, ids in chosen]
+    return [task for task, _ in chosen]
+
+
+def prompts_of(backend, tasks, plan: RoundPlan) -> list[list[int]]:
+    """The prompts of the plan as token ids, in the order in which the stage asks for them."""
+    shown = [plan.view(task, round_).apply(task) for round_ in range(plan.n_rounds) for task in tasks]
+    return [prompt_ids(backend.tokenizer, prompt_format().prompt(task)) for task in shown]
 
 
 def plain(backend, prompts: list[list[int]], n: int, sampling: Sampling) -> float:
@@ -121,10 +127,11 @@ def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executo
 
 def measure(backend, arguments, say=print) -> dict:
     """Takes the turns, says each as a line, and returns the medians and ratios."""
-    plan = RoundPlan(arguments.n, arguments.n, augment="geometry")
+    plan = RoundPlan(arguments.n * arguments.rounds, arguments.n)
     sampling = Sampling(max_tokens=arguments.max_tokens, ignore_eos=True)
     longest = backend.context - arguments.max_tokens
-    tasks, prompts = tasks_of_length(backend, plan, arguments.prompts, arguments.prompt_tokens, longest)
+    tasks = tasks_of_length(backend, arguments.prompts, arguments.prompt_tokens, longest)
+    prompts = prompts_of(backend, tasks, plan)
     made = len(prompts) * arguments.n
     mean_length = statistics.mean(map(len, prompts))
     lengths = sorted(map(len, prompts))
@@ -133,18 +140,19 @@ def measure(backend, arguments, say=print) -> dict:
     last_report, began = None, time.monotonic()
     with Executor(arguments.workers or None) as executor:
         for turn in range(arguments.turns + 1):  # the first turn warms up, with a quarter of the work
-            size = max(1, len(prompts) // 4) if turn == 0 else len(prompts)
+            some = tasks if turn else tasks[: max(1, len(tasks) // 4)]
+            asked = prompts if turn else prompts_of(backend, some, plan)
             for way in list(hours)[:: 1 if turn % 2 else -1]:
                 if turn and time.monotonic() - began > arguments.budget:
                     continue
                 backend.engine.llm.reset_prefix_cache()
                 drawn = replace(sampling, seeded=not way.endswith("-free"))
                 if way.startswith("plain"):
-                    seconds = plain(backend, prompts[:size], arguments.n, drawn)
+                    seconds = plain(backend, asked, arguments.n, drawn)
                 else:
-                    seconds, report = stage(backend, tasks[:size], plan, drawn, executor)
+                    seconds, report = stage(backend, some, plan, drawn, executor)
                     last_report = report if turn else None
-                rate = 3600 * size * arguments.n / seconds
+                rate = 3600 * len(asked) * arguments.n / seconds
                 if turn:
                     hours[way].append(rate)
                 say(
@@ -170,7 +178,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("--model", default="default")
     made.add_argument("--llama-8b", type=Path, help="folder to make and take the 8B shape in")
-    made.add_argument("--prompts", type=int, default=8)
+    made.add_argument("--prompts", type=int, default=8, help="tasks")
+    made.add_argument("--rounds", type=int, default=1, help="prompts of each task")
     made.add_argument("--prompt-tokens", type=int, default=500)
     made.add_argument("--n", type=int, default=4, help="completions a prompt")
     made.add_argument("--max-tokens", type=int, default=64)

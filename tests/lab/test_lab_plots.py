@@ -90,3 +90,25 @@ def test_no_display_and_no_pyplot_is_needed():
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={"PATH": "", "HOME": "/nonexistent"})
+
+
+def test_heat_map_has_a_row_a_set_and_a_column_a_solved_task():
+    rates = pd.DataFrame({"a": [0.0, 0.5, 0.0], "b": [0.0, 1.0, 0.25]}, index=["t0", "t1", "t2"])
+    axes = plots.heat_map(rates).axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0.5, 0], [1, 0.25]])
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["t1", "t2"]
+    assert axes.get_xlabel() == "2 of 3 tasks are solved by some prediction; the others are left out"
+    nothing = plots.heat_map(rates * 0).axes[0]
+    assert nothing.images[0].get_array().shape == (2, 3)
+
+
+def test_upset_counts_the_tasks_of_each_group_of_sets():
+    solved = pd.DataFrame({"a": [1, 1, 1, 0, 0], "b": [1, 1, 0, 1, 0]}, dtype=bool)
+    bars, dots = plots.upset(solved).axes
+    assert sorted(patch.get_height() for patch in bars.patches) == [1, 1, 2]
+    assert list(dots.lines[0].get_ydata()) == [0, 1]
+    assert [text.get_text() for text in dots.get_yticklabels()] == ["a (3)", "b (3)"]
+    bars, dots = plots.upset(solved & False).axes
+    assert not bars.patches
+    assert dots.get_xlabel() == "no task is solved"

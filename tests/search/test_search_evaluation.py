@@ -1,0 +1,174 @@
+"""Prediction sets side by side, the best programs, submissions from large sets, adapters compared.
+
+Run: pytest tests/search/test_search_evaluation.py
+"""
+
+import pandas as pd
+import pytest
+
+from arcnb.arc.metrics import score
+from arcnb.arc.predictions import Prediction, PredictionSet, output_fingerprint
+from arcnb.arc.submission import create_submission, score_submission, validate_submission
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.programs.executor import Executor
+from arcnb.search import evaluation
+from arcnb.search.adapters import adapter_runs, highest_rank
+from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.rounds import PlanError
+from arcnb.search.showcase import best_predictions, best_programs, write_programs
+from tests.search.canned_engine import CannedEngine
+from tests.search.test_search_inference import small_tasks
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return small_tasks()
+
+
+def judged(task, index, outputs, program="def transform(grid): ..."):
+    row = Prediction(task.task_id, task.fingerprint, 0, index, program=program, status="ok", outputs=outputs)
+    row.fingerprint = output_fingerprint(outputs)
+    for name, value in score(outputs, task).items():
+        setattr(row, name, value)
+    return row
+
+
+def right(task):
+    return [pair.output for pair in (*task.train, *task.test)]
+
+
+@pytest.fixture
+def sets(tmp_path, tasks):
+    """Set a solves tasks 0 and 1, set b tasks 1 and 2 (task 2 by two programs), nobody task 3."""
+    solved = {"a": (0, 1), "b": (1, 2)}
+    for name, solves in solved.items():
+        rows = []
+        for number, task in enumerate(tasks):
+            outputs = right(task) if number in solves else task.inputs
+            rows += [judged(task, 0, outputs, "long " * 20), judged(task, 1, task.inputs)]
+            if (name, number) == ("b", 2):
+                rows.append(judged(task, 2, outputs, "short"))
+        PredictionSet(tmp_path / name / "predictions").write_part(rows, 0)
+    return evaluation.open_sets(f"{tmp_path}/a/predictions, {tmp_path}/b/predictions")
+
+
+def test_sets_are_named_after_their_runs_and_adapters(tmp_path, sets):
+    assert list(sets) == ["a", "b"]
+    (tmp_path / "run" / "predictions" / "lora").mkdir(parents=True)
+    paths = f"{tmp_path}/run/predictions/lora,{tmp_path}/a/predictions"
+    assert list(evaluation.open_sets(paths)) == ["run/lora", "a"]
+    assert list(evaluation.open_sets(paths, "x, y")) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "names", "sentence"),
+    [
+        ("", "", "no prediction set was named"),
+        ("a/predictions", "x,y", "1 prediction sets but 2 names"),
+        ("missing", "", "missing does not exist"),
+        ("a/predictions,a/predictions", "", "two prediction sets are called 'a'"),
+    ],
+)
+def test_wrong_sets_are_refused(tmp_path, sets, monkeypatch, folders, names, sentence):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(evaluation.EvaluationError, match=sentence):
+        evaluation.open_sets(folders, names)
+
+
+def test_an_empty_set_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(evaluation.EvaluationError, match="empty holds no predictions"):
+        evaluation.read_sets(evaluation.open_sets(str(tmp_path / "empty")))
+
+
+def test_who_solves_what(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    rates = evaluation.solve_rates(frames, tasks.ids)
+    assert rates["a"].tolist() == [0.5, 0.5, 0, 0]
+    assert rates["b"].tolist() == pytest.approx([0, 0.5, 2 / 3, 0])
+    assert evaluation.solved_by(frames, tasks.ids)["b"].tolist() == [False, True, True, False]
+    assert evaluation.means_table(frames, tasks.ids).loc["is_correct"].tolist() == [0.5, 0.5]
+
+
+def test_a_task_without_known_test_outputs_or_without_predictions_is_no_zero_by_mistake(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    unknown = frames["a"].assign(
+        **{name: float("nan") for name in ("test_pixel_score", "test_correct_grids", "test_is_correct")}
+    )
+    assert evaluation.solve_rates({"a": unknown}, tasks.ids)["a"].isna().all()
+    only_first = frames["a"][frames["a"]["task_id"] == tasks.ids[0]]
+    assert evaluation.solve_rates({"a": only_first}, tasks.ids)["a"].tolist() == [0.5, 0, 0, 0]
+
+
+def test_the_best_program_of_each_task_is_the_shortest_of_the_best(tmp_path, sets, tasks):
+    programs = best_programs(sets).set_index("task_id")
+    assert programs["solved"].sum() == 3
+    assert not programs.loc[tasks.ids[3], "solved"]
+    assert programs.loc[tasks.ids[2], "program"] == "short"
+    assert programs.loc[tasks.ids[2], "prediction"] == f"{tasks.ids[2]}/0/2/0"
+    assert programs.loc[tasks.ids[0], "set"] == "a"
+    path = write_programs(best_programs(sets), tmp_path / "programs.parquet")
+    assert len(pd.read_parquet(path)) == 4
+
+
+def test_solved_and_nearly_solved_predictions_are_told_apart(sets, tasks):
+    both = best_predictions(sets["a"], 10)
+    assert [row.task_id for row in best_predictions(sets["a"], 10, solved=True)] == tasks.ids[:2]
+    nearly = best_predictions(sets["a"], 1, solved=False)
+    assert len(both) == 4
+    assert [row.test_is_correct for row in nearly] == [0]
+
+
+def test_a_submission_in_slices_is_the_submission(sets, tasks, monkeypatch):
+    monkeypatch.setattr(evaluation, "SLICE", 3)
+    submission = evaluation.set_submission(sets["a"], tasks)
+    whole = create_submission(sets["a"].read(), tasks)
+    assert dict(submission) == dict(whole)
+    assert submission.padded == whole.padded
+    validate_submission(submission, tasks)
+    result = score_submission(submission, tasks)
+    assert (result.task_mean, result.output_mean) == (0.5, 0.5)
+
+
+def test_one_adapter_fills_the_folder_and_several_get_a_folder_each(tmp_path):
+    (alone,) = adapter_runs("", tmp_path)
+    assert (alone.name, alone.adapter, alone.predictions.folder) == ("none", "", tmp_path)
+    (one,) = adapter_runs("some/lora", tmp_path)
+    assert (one.name, one.adapter, one.predictions.folder) == ("lora", "some/lora", tmp_path)
+    runs = adapter_runs("none, x/A ,x/B", tmp_path)
+    assert [(run.name, run.adapter) for run in runs] == [("none", ""), ("A", "x/A"), ("B", "x/B")]
+    assert [run.predictions.folder for run in runs] == [tmp_path / name for name in ("none", "A", "B")]
+    with pytest.raises(PlanError, match="called 'A'; rename a folder"):
+        adapter_runs("x/A,y/A", tmp_path)
+
+
+def test_the_engine_has_to_make_room_for_the_highest_rank(tmp_path, small_model):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    for name, rank in (("A", 2), ("B", 6)):
+        with torch.random.fork_rng():
+            config = LoraConfig(r=rank, target_modules=["q_proj"])
+            net = get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config)
+        net.save_pretrained(tmp_path / name)
+    runs = adapter_runs(f"none,{tmp_path / 'A'},{tmp_path / 'B'}", tmp_path / "p")
+    assert highest_rank(runs, small_model.path, "vllm") == 6
+    assert highest_rank(runs, small_model.path, "server") is None
+    assert highest_rank(runs[:1], small_model.path, "vllm") is None
+
+
+def test_compared_adapters_see_the_same_prompts(tmp_path, small_model, tasks):
+    engine = CannedEngine(load_tokenizer(small_model), lambda key, index: "pass\n```")
+    views = {}
+    with Executor(1) as executor:
+        for run in adapter_runs("none,A", tmp_path):
+            plan = RoundPlan(n_predictions=4, per_prompt=2)
+            format_, sampling = prompt_format(), Sampling()
+            predict(tasks, engine, run.predictions, executor, plan, format_, sampling, adapter=run.adapter)
+            rows = list(run.predictions.iter_predictions())
+            views[run.name] = [(row.key, row.augmentation, tuple(row.pair_order)) for row in rows]
+            assert {row.adapter for row in rows} == {run.adapter}
+    assert views["none"] == views["A"]
