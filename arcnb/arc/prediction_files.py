@@ -3,6 +3,9 @@
 A part is named `round00003-shard00-of-02-part00000.parquet`. A killed writer leaves at most a hidden
 temporary file, which no reader looks at. When two parts hold the same (task_id, round, index, turn), as
 after two processes did the same shard, readers keep the row of the part whose name sorts first.
+
+A stage writes many small parts, so that little is lost when it is killed. `pack` puts those of a shard into
+one, task by task: equal outputs and similar programs then stand together and take a fraction of the space.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
@@ -23,7 +27,8 @@ from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction, Predicti
 if TYPE_CHECKING:
     import pandas as pd
 
-_PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-part(\d{5})\.parquet")
+_PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-pa(?:rt|ck)(\d{5})\.parquet")
+_PACKED_ROWS = 16384  # of a row group, at least: what packing holds in memory
 
 _TYPES = {
     "round": pa.int32(), "index": pa.int32(), "turn": pa.int32(), "seed": pa.int64(),
@@ -40,15 +45,16 @@ _REQUIRED = {
     "completion_prefix",
 }  # fmt: skip
 
-# How parts are compressed. Dictionaries pay for names that repeat; whole columns as one page let zstd see what
-# the programs of a part have in common. Higher levels take ten times longer for another tenth.
+# How parts are compressed. Dictionaries pay for texts that repeat; whole columns as one page let zstd see
+# what the programs of a part have in common. Higher levels take ten times longer for another tenth.
 _WRITING = {
     "compression": "zstd",
     "compression_level": 12,
     "data_page_size": 1 << 26,
+    "dictionary_pagesize_limit": 1 << 26,
     "use_dictionary": [
         "task_id", "task_fingerprint", "parent", "model", "adapter", "completion_prefix", "finish_reason",
-        "extraction", "status", "error_type", "error_message",
+        "extraction", "status", "error_type", "error_message", "completion", "program", "fingerprint",
     ],
 }  # fmt: skip
 
@@ -98,9 +104,7 @@ class PredictionSet:
             return None
         stem = f"round{round:05d}-shard{shard:02d}-of-{n_shards:02d}"
         while True:  # another process may take a number between looking and writing
-            taken = [int(path.stem[-5:]) for path in self.folder.glob(f"{stem}-part*.parquet")]
-            number = 1 + max(taken, default=-1)
-            path = self.folder / f"{stem}-part{number:05d}.parquet"
+            path = self._new_path(f"{stem}-part")
             try:
                 with new_file(path) as file:
                     pq.write_table(table, file, **_WRITING)
@@ -109,6 +113,33 @@ class PredictionSet:
                 continue
             except PartFileError as error:
                 raise PredictionFileError(str(error)) from error
+
+    def pack(self, shard: int = 0, n_shards: int = 1) -> Path | None:
+        """Put the parts of a finished shard into one, which then takes their place; None if there is no more
+        than one.
+
+        Nothing may be writing to that shard; other shards may. The packed part is complete on disk before the
+        first of the others goes, and readers drop rows that they see twice, so a pack that was killed does no
+        harm. Raises `PredictionFileError` when it cannot be written; the parts then stay.
+        """
+        mine = [part for part in self.parts() if f"-shard{shard:02d}-of-{n_shards:02d}-" in part.name]
+        if len(mine) < 2:
+            return None
+        path = self._new_path(f"round{0:05d}-shard{shard:02d}-of-{n_shards:02d}-pack")
+        ids = pc.unique(pa.concat_tables([_read_part(part, ["task_id"], None) for part in mine])["task_id"])
+        ids, rows = sorted(ids.to_pylist()), sum(pq.read_metadata(part).num_rows for part in mine)
+        slice_ = max(1, len(ids) * _PACKED_ROWS // rows)
+        try:
+            with new_file(path) as file, pq.ParquetWriter(file, PREDICTION_SCHEMA, **_WRITING) as writer:
+                for start in range(0, len(ids), slice_):
+                    chosen = pa.array(ids[start : start + slice_], pa.string())
+                    table = pa.concat_tables([_read_part(part, FIELD_NAMES, chosen) for part in mine])
+                    writer.write_table(table.take(_first_of_each_key(table)), row_group_size=1 << 20)
+        except PartFileError as error:
+            raise PredictionFileError(str(error)) from error
+        for part in mine:
+            part.unlink()
+        return path
 
     def read(
         self, columns: Sequence[str] | None = None, task_ids: Iterable[str] | None = None
@@ -138,16 +169,30 @@ class PredictionSet:
         table = self._key_table()
         return set(zip(*(table[name].to_pylist() for name in KEY_COLUMNS), strict=True))
 
+    def _new_path(self, stem: str) -> Path:
+        taken = [int(path.stem[-5:]) for path in self.folder.glob(f"{stem}*.parquet")]
+        return self.folder / f"{stem}{1 + max(taken, default=-1):05d}.parquet"
+
     def _key_table(self) -> pa.Table:
         return self._table(KEY_COLUMNS, None)
 
     def _table(self, columns: Sequence[str], task_ids: Iterable[str] | None) -> pa.Table:
         wanted = [name for name in FIELD_NAMES if name in {*columns, *KEY_COLUMNS}]
         chosen = None if task_ids is None else pa.array(sorted(set(task_ids)), pa.string())
-        tables = [_read_part(part, wanted, chosen) for part in self.parts()]
+        tables = self._read_parts(wanted, chosen)
         schema = pa.schema([PREDICTION_SCHEMA.field(name) for name in wanted])
         table = pa.concat_tables([schema.empty_table(), *tables])
         return table.take(_first_of_each_key(table)).select(list(columns))
+
+    def _read_parts(self, columns: Sequence[str], task_ids: pa.Array | None) -> list[pa.Table]:
+        while True:
+            parts = self.parts()
+            try:
+                return [_read_part(part, columns, task_ids) for part in parts]
+            except PredictionFileError:
+                if all(part.exists() for part in parts):
+                    raise
+                # parts have just been packed into another one: look again
 
 
 def predictions_frame(predictions: Iterable[Prediction]) -> pd.DataFrame:
@@ -187,18 +232,30 @@ def _column(field: pa.Field, predictions: list[Prediction]) -> pa.Array:
         raise
 
 
-def _read_part(part: Path, columns: list[str], task_ids: pa.Array | None) -> pa.Table:
-    import pyarrow.compute as pc
-
+def _read_part(part: Path, columns: Sequence[str], task_ids: pa.Array | None) -> pa.Table:
+    schema = pa.schema([PREDICTION_SCHEMA.field(name) for name in columns])
     try:
         with pa.OSFile(str(part)) as file:
-            table = pq.ParquetFile(file).read(columns=columns)
-        table = table.select(columns).cast(pa.schema([PREDICTION_SCHEMA.field(name) for name in columns]))
+            opened = pq.ParquetFile(file)
+            groups = [_read_group(opened, i, columns, task_ids) for i in range(opened.num_row_groups)]
+        table = pa.concat_tables([group.cast(schema) for group in groups] or [schema.empty_table()])
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise PredictionFileError(
             f"{part}: damaged or not a prediction part ({_first_line(error)})"
         ) from None
-    return table if task_ids is None else table.filter(pc.is_in(table["task_id"], value_set=task_ids))
+    return table
+
+
+def _read_group(
+    file: pq.ParquetFile, number: int, columns: Sequence[str], task_ids: pa.Array | None
+) -> pa.Table:
+    """Rows of a row group, of some tasks or of all. In a packed part most groups hold none of some tasks."""
+    if task_ids is None:
+        return file.read_row_group(number, columns=columns).select(columns)
+    of_task = pc.is_in(file.read_row_group(number, columns=["task_id"])["task_id"], value_set=task_ids)
+    if not pc.any(of_task).as_py():
+        return file.schema_arrow.empty_table().select(columns)
+    return file.read_row_group(number, columns=columns).select(columns).filter(of_task)
 
 
 def _first_of_each_key(table: pa.Table) -> pa.Array:

@@ -352,3 +352,73 @@ def test_a_folder_that_cannot_be_written_is_named(folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(PredictionFileError, match=f"{folder}/round.*: cannot be written, a .*file"):
         PredictionSet(tmp_path / folder).write_part([prediction()], round=0)
+
+
+def many_parts(folder, n_shards=2):
+    """Two shards of three tasks each, in parts of one round: 60 predictions."""
+    predictions = PredictionSet(folder)
+    for round_ in range(5):
+        for shard in range(n_shards):
+            tasks = [f"t{number}" for number in range(shard, 6, n_shards)]
+            rows = [
+                prediction(task, round=round_, index=i, completion=f"x = {i}")
+                for task in tasks
+                for i in (0, 1)
+            ]
+            predictions.write_part(rows, round_, shard, n_shards)
+    return predictions
+
+
+def test_packing_keeps_every_row_and_touches_no_other_shard(tmp_path, monkeypatch):
+    monkeypatch.setattr("arcnb.arc.prediction_files._PACKED_ROWS", 8)
+    predictions = many_parts(tmp_path / "p")
+    before, others = predictions.read(), [p for p in predictions.parts() if "shard01" in p.name]
+    packed = predictions.pack(0, 2)
+    assert packed.name == "round00000-shard00-of-02-pack00000.parquet"
+    assert predictions.parts() == [packed, *others]
+    pd.testing.assert_frame_equal(predictions.read(), before)
+    some = {"t0", "t3"}
+    expected = before[before["task_id"].isin(some)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(predictions.read(task_ids=some), expected)
+    assert [row.task_id for row in predictions.iter_predictions(task_ids=["t4"])] == ["t4"] * 10
+    assert predictions.pack(0, 2) is None, "there is nothing left to pack"
+
+
+def test_a_packed_shard_goes_on_and_is_packed_again(tmp_path):
+    predictions = many_parts(tmp_path / "p", n_shards=1)
+    predictions.pack()
+    predictions.write_part(
+        [prediction("t0", round=7), prediction("t0", round=0, completion="later")], round=7
+    )
+    again = predictions.pack()
+    assert predictions.parts() == [again]
+    assert len(predictions) == 61
+    first = next(predictions.iter_predictions(task_ids=["t0"]))
+    assert first.completion == "x = 0", "the row that was there first has to stay"
+
+
+def test_packing_that_was_killed_before_the_parts_went_does_no_harm(tmp_path):
+    predictions = many_parts(tmp_path / "p", n_shards=1)
+    saved = {part: part.read_bytes() for part in predictions.parts()}
+    before = predictions.read()
+    predictions.pack()
+    for part, content in list(saved.items())[2:]:
+        part.write_bytes(content)
+    pd.testing.assert_frame_equal(predictions.read(), before)
+    predictions.pack()
+    assert len(predictions.parts()) == 1
+    pd.testing.assert_frame_equal(predictions.read(), before)
+
+
+def test_a_reader_that_looked_before_the_packing_looks_again(tmp_path, monkeypatch):
+    predictions = many_parts(tmp_path / "p")
+    stale = predictions.parts()
+    PredictionSet(tmp_path / "p").pack(0, 2)
+    listings = iter([stale])
+    look = PredictionSet.parts
+    monkeypatch.setattr(PredictionSet, "parts", lambda self: next(listings, None) or look(self))
+    assert len(predictions) == 60
+    damaged = look(predictions)[0]
+    damaged.write_bytes(b"PAR1")
+    with pytest.raises(PredictionFileError, match="damaged"):
+        len(predictions)
