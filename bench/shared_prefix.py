@@ -36,8 +36,8 @@ SHAPES = {
 }
 
 
-def build_model(shape: str, device: str):
-    """The embedded model, or random weights of a shape; bfloat16 on a GPU, float32 on the CPU."""
+def build_model(shape: str, device: str, layers: int | None = None):
+    """The embedded model (or its first layers) or random weights; bfloat16 on a GPU, float32 on the CPU."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
@@ -45,7 +45,8 @@ def build_model(shape: str, device: str):
 
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     if shape == "embedded":
-        return AutoModelForCausalLM.from_pretrained(resolve_model("default").path, dtype=dtype)
+        changes = {"num_hidden_layers": layers} if layers else {}
+        return AutoModelForCausalLM.from_pretrained(resolve_model("default").path, dtype=dtype, **changes)
     torch.set_default_dtype(dtype)
     with torch.device(device):
         model = LlamaForCausalLM(model_config(shape))
@@ -126,14 +127,15 @@ def timed(base: type, device: str, old: bool, report) -> type:
 
         def training_step(self, *args, **kwargs):
             if self.started is None:
-                self.started = now()
+                self.started, self.cpu = now(), time.process_time()
             return super().training_step(*args, **kwargs)
 
         def log(self, logs, *args, **kwargs):
             if self.started is not None and "loss" in logs:
                 seconds = now() - self.started
                 self.parts["rest"] = seconds - sum(self.parts.values())
-                report({"seconds": seconds, "loss": logs["loss"], **self.parts})
+                cpu, self.cpu = time.process_time() - self.cpu, None
+                report({"seconds": seconds, "cpu_seconds": cpu, "loss": logs["loss"], **self.parts})
                 self.parts, self.started = dict.fromkeys(PARTS, 0.0), None
             super().log(logs, *args, **kwargs)
 
@@ -196,7 +198,7 @@ def work(args) -> None:
     if args.way == "unsloth":
         model, lora = unsloth_model(args.shape, args.device, length), None
     else:
-        model = build_model(args.shape, args.device)
+        model = build_model(args.shape, args.device, args.layers)
         lora = LoraConfig(task_type="CAUSAL_LM", r=1, lora_alpha=1, target_modules=LORA_TARGETS)
     base = shared_prefix_trainer(GRPOTrainer, args.budget, args.kernel) if shared else GRPOTrainer
     trainer = timed(base, args.device, args.old, lambda parts: say(step=True, **parts, **peak(args.device)))(
@@ -276,6 +278,7 @@ def plan(args) -> list[dict]:
                         "kernel": args.kernel,
                         "micro_tokens": args.micro_tokens,
                         "old": args.old,
+                        "layers": args.layers,
                     }
                 )
     if args.device == "cpu":  # turns of one step each
@@ -297,6 +300,7 @@ def main() -> None:
     parser.add_argument("--completions", type=int)
     parser.add_argument("--tokens", type=int, help="of a completion")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--layers", type=int, help="of the embedded model, for a quick look")
     parser.add_argument(
         "--budgets", nargs="+", type=int, default=[65536], help="tokens of a packed row, 0: no limit"
     )
@@ -350,6 +354,7 @@ def main() -> None:
 def summarize(args, steps: list[dict], floors: list[dict]) -> None:
     """The best and median step of each way, ratios to stock, and the floor of each prompt length."""
     config = model_config(args.shape)
+    config.num_hidden_layers = args.layers or config.num_hidden_layers
     rate = matmul_rate(config, 16384 if args.device == "cuda" else 4096, args.device)
     print(f"\nlargest matrix product: {rate / 1e12:.3g} T operations/s")
     for prompt in sorted({step["prompt"] for step in steps}):
@@ -361,8 +366,10 @@ def summarize(args, steps: list[dict], floors: list[dict]) -> None:
         for (way, budget), those in of.items():
             seconds = [s["seconds"] for s in those]
             middle = statistics.median(seconds)
+            cpu = statistics.median(s["cpu_seconds"] for s in those)
+            most = max(s["peak_gb"] for s in those)
             line = f"  {way:8} {budget or '':>6}  median {middle:7.2f} s  best {min(seconds):7.2f} s"
-            line += f"  n={len(seconds)}  peak {max(s['peak_gb'] for s in those):6.1f} GB"
+            line += f"  CPU {cpu:7.2f} s  n={len(seconds)}  peak {most:6.1f} GB"
             if stock and way != "stock":
                 line += f"  {statistics.median(stock) / middle:.2f} times stock"
             print(line)

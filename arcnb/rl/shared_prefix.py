@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arcnb.rl.shared_prefix_attention import NAME, register
+from arcnb.rl.shared_prefix_casting import input_casting
 from arcnb.rl.shared_prefix_packing import PackedRow, SharedPrefixError, pack
 from arcnb.rl.shared_prefix_reuse import KeptPass, adapter_state, graph_of_training
 
@@ -49,6 +50,15 @@ def shared_prefix_trainer(base: type, token_budget: int | None = TOKEN_BUDGET, k
                 prepare_model(self.accelerator.unwrap_model(self.ref_model))
             self._policy_state = adapter_state(self.model)
             self._kept = None
+
+        def training_step(self, *args, **kwargs):
+            autocast = self.accelerator.mixed_precision in ("bf16", "fp16")
+            with input_casting(self.model, enabled=not autocast):
+                return super().training_step(*args, **kwargs)
+
+        def _generate(self, prompts):
+            with input_casting(self.model, enabled=True):  # transformers generates outside of autocast
+                return super()._generate(prompts)
 
         def _prepare_inputs(self, generation_batch):
             """TRL's, with groups kept together when a generation batch is split into micro-batches."""

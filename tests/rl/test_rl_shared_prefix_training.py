@@ -3,7 +3,10 @@
 Run: pytest tests/rl/test_rl_shared_prefix_training.py
 """
 
+from contextlib import nullcontext
+
 import pytest
+import torch
 
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import stop_printing
@@ -11,6 +14,13 @@ from arcnb.rl.shared_prefix import shared_prefix_trainer
 
 PROMPTS = ["a b c d e f g h i j k l", "one two", "x y z x y z x y z x y z x y z", "nothing at all here"]
 STEPS = 4
+DEFAULTS = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 1,
+    "max_completion_length": 8,
+    "beta": 0.05,
+    "bf16": False,
+}
 COMPARED = {"loss", "reward", "reward_std", "kl", "entropy", "grad_norm", "completions/mean_length"}
 
 
@@ -20,7 +30,6 @@ def share_of_letter_e(completions, **_):
 
 def with_old_log_probs(base: type) -> type:
     """The trainer with old log-probabilities at every generation, as TRL computes them for vLLM's samples."""
-    import torch
 
     class WithOld(base):
         def _generate_and_score_completions(self, inputs):
@@ -39,9 +48,8 @@ def with_old_log_probs(base: type) -> type:
     return WithOld
 
 
-def train(model, folder, share: bool, lora: bool = True, old: bool = False, **settings):
+def train(model, folder, share: bool, lora: bool = True, old: bool = False, half: bool = False, **settings):
     """(logged steps, tokens that went through the model in training) of a run of 4 steps."""
-    import torch
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM
@@ -51,7 +59,6 @@ def train(model, folder, share: bool, lora: bool = True, old: bool = False, **se
         output_dir=str(folder),
         max_steps=STEPS,
         num_generations=4,
-        max_completion_length=8,
         learning_rate=1e-2,
         lr_scheduler_type="constant",
         logging_steps=1,
@@ -60,11 +67,11 @@ def train(model, folder, share: bool, lora: bool = True, old: bool = False, **se
         shuffle_dataset=False,
         disable_tqdm=True,
         use_cpu=True,
-        bf16=False,
         seed=3,
-        **{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "beta": 0.05} | settings,
+        **DEFAULTS | settings,
     )
-    policy = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32)
+    dtype = torch.bfloat16 if half else torch.float32
+    policy = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype)
     base = shared_prefix_trainer(GRPOTrainer) if share else GRPOTrainer
     trainer = (with_old_log_probs(base) if old else base)(
         model=policy,
@@ -133,3 +140,32 @@ def test_passes_are_not_shared_between_different_policies(small_model, tmp_path)
         assert found["loss"] == pytest.approx(expected["loss"], rel=2e-4, abs=2e-6)
     _, without_old = train(small_model, tmp_path, share=True, num_iterations=2)
     assert our_tokens > without_old
+
+
+def test_adapters_see_half_precision_under_autocast_and_learn_the_same(small_model, tmp_path, monkeypatch):
+    import peft.tuners.lora.layer as lora
+
+    seen = []
+    forward = lora.Linear.forward
+
+    def watched(self, x, *args, **kwargs):
+        handle = self.lora_A["default"].register_forward_pre_hook(
+            lambda _, inputs: seen.append(inputs[0].dtype)
+        )
+        try:
+            return forward(self, x, *args, **kwargs)
+        finally:
+            handle.remove()
+
+    monkeypatch.setattr(lora.Linear, "forward", watched)
+    half = {"bf16": True, "half": True, "max_completion_length": 4}
+    ours, _ = train(small_model, tmp_path, share=True, **half)
+    with_ours, seen = set(seen), []
+    monkeypatch.setattr("arcnb.rl.shared_prefix.input_casting", lambda model, enabled: nullcontext())
+    plain, _ = train(small_model, tmp_path, share=True, **half)
+    for found, expected in zip(ours, plain, strict=True):
+        assert {name: found[name] for name in found.keys() & COMPARED} == {
+            name: expected[name] for name in expected.keys() & COMPARED
+        }
+    assert torch.bfloat16 in with_ours
+    assert torch.bfloat16 not in set(seen)
