@@ -73,6 +73,32 @@ def training_curves(
     return figure
 
 
+def grouped_curves(
+    metrics: "pd.DataFrame | Sequence[Mapping]", groups: Mapping[str, Sequence[str]], step: str = "step"
+) -> "Figure":
+    """One small plot a group, several named columns in it as lines; two plots in a row. Columns and groups
+    without values are left out; ValueError when nothing is left."""
+    import pandas as pd
+
+    metrics = pd.DataFrame(metrics)
+    drawn = {}
+    for title, names in groups.items():
+        columns = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
+        known = {name: column.dropna() for name, column in columns.items() if column.notna().any()}
+        if known:
+            drawn[title] = known
+    if not drawn:
+        raise ValueError(f"none of {', '.join(groups)} has values in metrics with columns {', '.join(metrics)}")
+    figure, panels = _figure(len(drawn))
+    for axes, (title, columns) in zip(panels, drawn.items(), strict=True):
+        for (name, column), color in zip(columns.items(), _colors(), strict=False):
+            x = metrics.loc[column.index, step] if step in metrics else column.index
+            marker = "o" if len(column) < 30 else ""
+            axes.plot(x, column, color=color, marker=marker, markersize=3, label=name.rpartition("/")[2])
+        _finish(figure, axes, title, step, "", legend=len(columns) > 1)
+    return figure
+
+
 def histogram(
     values: "Sequence[float] | Mapping[str, Sequence[float]]",
     title: str,

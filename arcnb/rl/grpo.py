@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompt_lengths import longest_prompt
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.training_log import metrics_log, read_metrics, stop_printing
 from arcnb.programs.executor import Executor
@@ -81,7 +82,8 @@ class GrpoOptions:
     reward: a scheme of arcnb.rl.rewards; reward_weights: terms of arcnb.rl.reward_terms by weight;
     overlong_buffer: tokens of its ramp; detect_cheating: programs that memorise their pairs earn nothing.
     prompts_per_step: groups that one optimizer step trains. augment: what views change.
-    max_prompt_tokens: longer prompts are left out and reported (None: what the context leaves).
+    max_sequence_length: prompt plus completion, tokens (None: what the model was built for).
+    max_prompt_tokens: longer prompts are left out and reported (None: what the sequence leaves).
     held_out_every (steps; 0: never), held_out_repeats: evaluation on `held_out_tasks` of train_grpo.
     guard: see arcnb.rl.guard. signal_visits, signal_weight: see arcnb.rl.signal_history.
     resume: "auto" goes on with this folder's newest complete checkpoint, "never" does not, else a path.
@@ -96,10 +98,11 @@ class GrpoOptions:
     detect_cheating: bool = True
     prompts_per_step: int = 1
     augment: str = "all"
+    max_sequence_length: int | None = None
     max_prompt_tokens: int | None = None
     held_out_every: int = 0
     held_out_repeats: int = 8
-    guard: GuardOptions = GuardOptions()
+    guard: GuardOptions = field(default_factory=GuardOptions)
     signal_visits: int = 0
     signal_weight: float = 0.0
     resume: str = "auto"
@@ -188,7 +191,7 @@ def train_grpo(
     """
     output = Path(output)
     settings = DEFAULTS | (settings or {})
-    context = model.context or 8192
+    context = _context(model, options)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     _check(settings, options, context, n_processes, held_out_tasks)
     plan = _reward_plan(options, settings)
@@ -207,6 +210,7 @@ def train_grpo(
         history,
         CollapseMonitor(options.guard),
     )
+    held_out_tasks, dropped = _fitting(held_out_tasks, prompt_format, tokenizer, settings, options, context)
     resumed = checkpoint_to_resume(options.resume, output / "checkpoints")
     if resumed is not None:
         refuse_other_settings(resumed, state.settings, options.accept_other_settings)
@@ -230,7 +234,29 @@ def train_grpo(
         report = run.train(resumed, callbacks)
     report.too_long = rows.too_long
     report.notes += _notes(tasks, options, adapter, settings)
+    if dropped:
+        report.notes.append(f"{dropped} held-out tasks have prompts that are too long, and are left out")
     return report
+
+
+def _fitting(tasks, prompt_format, tokenizer, settings, options, context) -> tuple[list[Task], int]:
+    """The held-out tasks whose prompts leave room for a completion, and how many do not."""
+    limit = context - settings["max_completion_length"]
+    limit = min(limit, options.max_prompt_tokens or limit)
+    fitting = [task for task in tasks if longest_prompt(task, prompt_format, tokenizer) <= limit]
+    if options.held_out_every and not fitting:
+        raise SettingsError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
+    return fitting, len(tasks) - len(fitting)
+
+
+def _context(model: ModelPath, options: GrpoOptions) -> int:
+    built_for = model.context or 8192
+    wanted = options.max_sequence_length or built_for
+    if wanted > built_for:
+        raise SettingsError(
+            f"max_sequence_length={wanted}, but model {model.name!r} was built for {built_for} tokens"
+        )
+    return wanted
 
 
 def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int, held_out_tasks) -> None:

@@ -81,10 +81,6 @@ def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_p
         )
     if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
         raise SettingsError("either max_steps or num_train_epochs must be positive")
-    if settings["logging_steps"] != 1:
-        raise SettingsError(
-            f"logging_steps={settings['logging_steps']}: the collapse guard and the curves need every step, set 1"
-        )
 
 
 def batch_layout(settings: dict, n_processes: int = 1, prompts_per_step: int = 1) -> int:

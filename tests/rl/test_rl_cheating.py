@@ -27,7 +27,11 @@ def mirror_task(with_test=True):
 LOOKUP = "\n".join(
     f"    if grid.tolist() == {inputs}:\n        return {outputs}" for inputs, outputs in TRAIN
 )
-ENCODED = "{" + ", ".join(f"'{''.join(map(str, sum(i, [])))}': '{''.join(map(str, sum(o, [])))}'" for i, o in TRAIN) + "}"
+ENCODED = (
+    "{"
+    + ", ".join(f"'{''.join(map(str, sum(i, [])))}': '{''.join(map(str, sum(o, [])))}'" for i, o in TRAIN)
+    + "}"
+)
 NUMBERED = {int("".join(map(str, sum(i, [])))) % 9973: "".join(map(str, sum(o, []))) for i, o in TRAIN}
 CHEATS = {
     "a table of inputs": f"def transform(grid):\n{LOOKUP}\n    return grid",
@@ -59,7 +63,9 @@ HONEST = {
 
 def verdicts(programs, task, augment=None):
     predictions = [
-        Prediction(task.task_id, task.fingerprint, 0, i, completion=f"```python\n{program}\n```", **(augment or {}))
+        Prediction(
+            task.task_id, task.fingerprint, 0, i, completion=f"```python\n{program}\n```", **(augment or {})
+        )
         for i, program in enumerate(programs)
     ]
     with Executor(1) as executor:
@@ -108,7 +114,9 @@ def test_the_known_programs_of_training_tasks_are_honest():
 
 
 def test_literals_are_read_off_the_syntax_tree():
-    program = "a = [[1, 2], [3, 4]]\nb = np.array(((5,), (6,)))\nc = [[1], [2, 3]]\nd = [[11, 2]]\ne = [[x, 1]]"
+    program = (
+        "a = [[1, 2], [3, 4]]\nb = np.array(((5,), (6,)))\nc = [[1], [2, 3]]\nd = [[11, 2]]\ne = [[x, 1]]"
+    )
     shapes = {shape for shape, _ in literal_grids(program)}
     assert shapes == {(2, 2), (2, 1)}
     assert literal_grids("def broken(:") == set()

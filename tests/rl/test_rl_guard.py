@@ -130,7 +130,12 @@ def test_the_page_says_what_came_first_and_shows_completions(tmp_path):
     alarms, monitor = alarms_of(rows)
     latest = [
         (Prediction("t", "f", 0, 0, completion="<b>short</b>", n_tokens=5, status="ok"), 3.0),
-        (Prediction("t", "f", 0, 1, completion="x x x", n_tokens=9, finish_reason="length", status="error"), 0.0),
+        (
+            Prediction(
+                "t", "f", 0, 1, completion="x x x", n_tokens=9, finish_reason="length", status="error"
+            ),
+            0.0,
+        ),
     ]
     history = [row | {"step": step} for step, row in rows]
     page = write_diagnosis(

@@ -75,7 +75,9 @@ def test_a_resumed_run_that_started_from_an_adapter_goes_on_with_its_own_weights
 
 def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
     train(tmp_path, {"max_steps": 3}, callbacks=[_StopAt(1)])
-    with pytest.raises(CheckpointError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"):
+    with pytest.raises(
+        CheckpointError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"
+    ):
         train(tmp_path, {"max_steps": 3, "learning_rate": 0.02, "beta": 0.5})
     again = train(tmp_path, {"max_steps": 3, "beta": 0.5}, {"accept_other_settings": True})
     assert again.status == "done"

@@ -1,0 +1,247 @@
+"""A GRPO run from plain values: in this process, or in processes of its own for unsloth and several GPUs.
+
+    report = run_grpo(GrpoPlan(model="default", tasks=task_set, output=run.path, settings={"max_steps": 8}))
+
+unsloth has to be imported before transformers, and several GPUs need one process each: then the plan is written
+to `launch.json` in the run folder and `python -m arcnb.rl.launch` (under `accelerate launch` for several) carries
+it out; its output is printed here, and an interrupt here asks it for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from arcnb.arc.tasks import Task
+from arcnb.arc.tasksets import load_tasks, write_tasks
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import resolve_adapter, resolve_model
+from arcnb.models.training_log import read_metrics
+from arcnb.programs.executor import Executor
+from arcnb.programs.limits import Limits
+from arcnb.rl.grpo import GrpoOptions, TrainingReport, train_grpo
+from arcnb.rl.guard import GuardOptions, Thresholds
+from arcnb.rl.settings import SettingsError, vllm_environment
+
+PARALLEL = ("ddp", "zero3")
+SAVING_SECONDS = 50.0  # what processes may take to save after an interrupt before they are ended
+
+
+@dataclass(frozen=True)
+class GrpoPlan:
+    """Everything a run needs. model, adapter, template, encoding: as in arcnb.models; workers: programs run at
+    the same time over all processes (None: one a core), memory_mb: of one program. num_processes: GPUs, one
+    process each, as `parallel` says: "ddp", or "zero3", which needs deepspeed."""
+
+    tasks: Sequence[Task]
+    output: Path
+    model: str = "default"
+    adapter: str = ""
+    template: str = "arc_code"
+    encoding: str = ""
+    held_out_tasks: Sequence[Task] = ()
+    settings: dict = field(default_factory=dict)
+    lora: dict = field(default_factory=dict)
+    options: GrpoOptions = GrpoOptions()
+    seed: int = 0
+    workers: int | None = None
+    memory_mb: int = 512
+    num_processes: int = 1
+    parallel: str = "ddp"
+
+    def write(self) -> Path:
+        """`launch.json` with the tasks beside it, for another process to read."""
+        folder = Path(self.output) / "launch"
+        folder.mkdir(parents=True, exist_ok=True)
+        values = {
+            name: getattr(self, name)
+            for name in self.__dataclass_fields__
+            if name not in ("tasks", "held_out_tasks", "options", "output")
+        }
+        values |= {"options": asdict(self.options), "output": str(Path(self.output).resolve())}
+        for name in ("tasks", "held_out_tasks"):
+            path = folder / f"{name}.parquet"
+            if getattr(self, name):
+                path.unlink(missing_ok=True)
+                write_tasks(getattr(self, name), path)
+            values[name] = str(path.resolve()) if getattr(self, name) else ""
+        path = folder / "launch.json"
+        path.write_text(json.dumps(values, indent=1))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> GrpoPlan:
+        """The inverse of write."""
+        values = json.loads(Path(path).read_text())
+        guard = values["options"].pop("guard")
+        guard = GuardOptions(**(guard | {"thresholds": Thresholds(**guard["thresholds"])}))
+        values["options"] = GrpoOptions(**values["options"], guard=guard)
+        for name in ("tasks", "held_out_tasks"):
+            values[name] = load_tasks(values[name]) if values[name] else ()
+        return cls(**(values | {"output": Path(values["output"])}))
+
+
+def run_grpo(plan: GrpoPlan) -> TrainingReport:
+    """Carry the plan out, where it has to be. SettingsError and the like as train_grpo raises them."""
+    if plan.num_processes < 1:
+        raise SettingsError(f"num_processes must be at least 1, not {plan.num_processes}")
+    if plan.parallel not in PARALLEL:
+        raise SettingsError(f"parallel={plan.parallel!r} does not exist; there are {', '.join(PARALLEL)}")
+    if plan.num_processes > 1 and plan.parallel == "zero3" and not importlib.util.find_spec("deepspeed"):
+        raise SettingsError("parallel='zero3' needs the package deepspeed, which is not installed")
+    if plan.options.trainer == "trl" and plan.num_processes == 1:
+        return train_here(plan)
+    return _train_in_processes(plan)
+
+
+def train_here(plan: GrpoPlan) -> TrainingReport:
+    """Carry the plan out in this process."""
+    model = resolve_model(plan.model)
+    share = None
+    if plan.workers or plan.num_processes > 1:
+        share = max(1, (plan.workers or os.cpu_count() or 1) // plan.num_processes)
+    with Executor(share, Limits(memory_mb=plan.memory_mb)) as executor:
+        return train_grpo(
+            model,
+            plan.tasks,
+            prompt_format(plan.template, plan.encoding),
+            executor,
+            Path(plan.output),
+            adapter=resolve_adapter(plan.adapter, model),
+            settings=plan.settings,
+            lora=plan.lora,
+            options=plan.options,
+            held_out_tasks=plan.held_out_tasks,
+            seed=plan.seed,
+        )
+
+
+def command(plan: GrpoPlan, path: Path) -> list[str]:
+    """The command line of the processes that carry out a written plan."""
+    module = ["-m", "arcnb.rl.launch", str(path)]
+    if plan.num_processes == 1:
+        return [sys.executable, *module]
+    words = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1"]
+    words += [
+        "--num_processes",
+        str(plan.num_processes),
+        "--dynamo_backend",
+        "no",
+        "--mixed_precision",
+        "bf16",
+    ]
+    if plan.parallel == "zero3":
+        words += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
+        accumulation = plan.settings.get("gradient_accumulation_steps", 1)
+        words += ["--gradient_accumulation_steps", str(accumulation)]
+    else:
+        words += ["--multi_gpu", "--main_process_port", "0"]
+    return [*words, *module]
+
+
+def _train_in_processes(plan: GrpoPlan) -> TrainingReport:
+    """Start the processes, print what they say, pass an interrupt on; the report that the first one left."""
+    path = plan.write()
+    report = path.with_name("report.json")
+    report.unlink(missing_ok=True)
+    for old in path.parent.glob("*.pid"):
+        old.unlink()
+    child = subprocess.Popen(
+        command(plan, path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | vllm_environment() | {"PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
+    )
+    said: list[str] = []
+    try:
+        _print(child, said)
+    except KeyboardInterrupt:
+        for pid_file in path.parent.glob("*.pid"):
+            _signal(int(pid_file.read_text()), signal.SIGTERM)
+        try:
+            child.wait(SAVING_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise KeyboardInterrupt from None
+        _print(child, said)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    if not report.is_file():
+        last = next((line for line in reversed(said) if line.strip()), "it said nothing")
+        raise RuntimeError(f"the training process ended with {child.returncode} before it was done: {last}")
+    values = json.loads(report.read_text())
+    if "error" in values:
+        raise SettingsError(values["error"])
+    return _report(plan, values)
+
+
+def _print(child: subprocess.Popen, said: list[str]) -> None:
+    for line in child.stdout:
+        print(line, end="", flush=True)
+        said.append(line.strip())
+        del said[:-20]
+    child.wait()
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _report(plan: GrpoPlan, values: dict) -> TrainingReport:
+    import pandas as pd
+
+    output = Path(plan.output)
+    config = pd.DataFrame(values.pop("config"))
+    pages = [output / name for name in values.pop("pages")]
+    history = read_metrics(output / "metrics.jsonl")
+    return TrainingReport(output / "adapter", history=history, pages=pages, config=config, **values)
+
+
+def main(path: str) -> None:
+    """Carry out a written plan and leave `report.json` beside it."""
+    plan = GrpoPlan.read(Path(path))
+    rank = int(os.environ.get("RANK", "0"))
+    folder = Path(path).parent
+    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    if plan.options.trainer == "unsloth":
+        import unsloth  # noqa: F401  before transformers, which it patches
+    try:
+        report = train_here(plan)
+    except ValueError as error:
+        if rank == 0:
+            (folder / "report.json").write_text(json.dumps({"error": str(error)}))
+        raise
+    if rank == 0:
+        values = {
+            "steps": report.steps,
+            "seconds": report.seconds,
+            "too_long": report.too_long,
+            "status": report.status,
+            "rollbacks": report.rollbacks,
+            "best": report.best,
+            "notes": report.notes,
+            "pages": [page.name for page in report.pages],
+            "config": report.config.to_dict("list"),
+        }
+        partial = folder / "report.partial"
+        partial.write_text(json.dumps(values))
+        partial.replace(folder / "report.json")
+
+
+if __name__ == "__main__":
+    for name, value in vllm_environment().items():
+        os.environ.setdefault(name, value)
+    main(sys.argv[1])

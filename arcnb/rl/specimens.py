@@ -1,0 +1,63 @@
+"""Completions of a training run worth reading: the best ones and the first that was cut off, with grids."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.tasks import Task
+
+_RANKING = [
+    "test_is_correct",
+    "train_is_correct",
+    "test_correct_grids",
+    "train_correct_grids",
+    "train_pixel_score",
+]
+_MOST = 4000  # characters of a completion that are shown
+
+
+@dataclass(frozen=True)
+class Specimens:
+    """Named rollouts that draw themselves in a notebook."""
+
+    tasks: Mapping[str, Task]
+    chosen: list[tuple[str, Prediction]]
+
+    def _repr_html_(self) -> str:
+        return "".join(self._card(name, prediction) for name, prediction in self.chosen)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {prediction.id}, {prediction.status}" for name, prediction in self.chosen)
+
+    def _card(self, name: str, prediction: Prediction) -> str:
+        from arcnb.arc.drawing import prediction_html
+
+        text = prediction.completion_prefix + prediction.completion
+        cut = "" if len(text) <= _MOST else f"\n... {len(text) - _MOST} more characters"
+        reason = f", {prediction.error_type}: {prediction.error_message}" if prediction.error_message else ""
+        head = f"{name}: {prediction.id} · step {prediction.round + 1} · {prediction.n_tokens} tokens · "
+        return (
+            f"<h4>{html.escape(head + (prediction.status or '') + reason)}</h4>"
+            f"{prediction_html(self.tasks[prediction.task_id], prediction.outputs)}"
+            f"<details><summary>completion</summary><pre>{html.escape(text[:_MOST] + cut)}</pre></details>"
+        )
+
+
+def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task], n_best: int = 2) -> Specimens:
+    """The n_best rollouts that came closest, each of another task, and the first that was truncated."""
+    frame = rollouts.read(columns=["task_id", "round", "index", "turn", "status", "finish_reason", *_RANKING])
+    good = frame[frame["status"] == "ok"]
+    good = good.assign(**{name: good[name].astype(float).fillna(0.0) for name in _RANKING})
+    best = good.sort_values(_RANKING, ascending=False, kind="stable").drop_duplicates("task_id").head(n_best)
+    cut = frame[frame["finish_reason"] == "length"].sort_values(["round", "index"], kind="stable").head(1)
+    wanted = [("best", row) for row in best.itertuples()] + [
+        ("first truncated", row) for row in cut.itertuples()
+    ]
+    ids = {row.task_id for _, row in wanted}
+    found = {row.key: row for row in rollouts.iter_predictions(task_ids=ids)} if ids else {}
+    return Specimens(
+        tasks, [(name, found[row.task_id, row.round, row.index, row.turn]) for name, row in wanted]
+    )

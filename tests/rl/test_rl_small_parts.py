@@ -1,0 +1,263 @@
+"""Sampler gap, effective settings, prompts without signal, plans on disk, GPU share. Run: pytest tests/rl/test_rl_small_parts.py"""
+
+import math
+import stat
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
+from arcnb.rl.grpo import GrpoOptions
+from arcnb.rl.guard import GuardOptions, Thresholds
+from arcnb.rl.launch import GrpoPlan, command, run_grpo
+from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
+from arcnb.rl.settings import (
+    DEFAULTS,
+    SettingsError,
+    batch_layout,
+    check_gpu_share,
+    check_settings,
+    number_of_steps,
+)
+from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.specimens import specimens
+
+
+def tensors(*rows):
+    import torch
+
+    return torch.tensor(rows, dtype=torch.float32)
+
+
+def test_equal_sampler_and_learner_have_no_gap():
+    logps = tensors([-1.0, -2.0], [-0.5, 0.0])
+    gap = SamplerGap()
+    gap.add(logps, logps, tensors([1, 1], [1, 0]), weights=tensors([1.0, 1.0], [1.0, 1.0]), clip_max=2.0)
+    assert gap.metrics() == {
+        "sampling/logp_gap": 0,
+        "sampling/kl": 0,
+        "sampling/importance_ratio": 1,
+        "sampling/ess": 1,
+        "sampling/clipped_share": 0,
+    }
+    assert gap.metrics() == {}, "a step's numbers are given once"
+
+
+def test_gap_ratio_and_clipped_share_count_only_real_tokens():
+    sampler = tensors([math.log(0.5), math.log(0.25), -50.0], [math.log(0.5), math.nan, -50.0])
+    learner = tensors([math.log(0.25), math.log(0.5), 0.0], [math.log(0.5), -1.0, 0.0])
+    mask = tensors([1, 1, 0], [1, 1, 0])
+    gap = SamplerGap()
+    gap.add(sampler[:1], learner[:1], mask[:1], weights=tensors([0.5, 2.0, 9.0]), clip_max=2.0)
+    gap.add(sampler[1:], learner[1:], mask[1:], weights=tensors([1.0]).reshape(1, 1), clip_max=2.0)
+    values = gap.metrics()
+    assert values["sampling/logp_gap"] == pytest.approx(2 * math.log(2) / 3)
+    assert values["sampling/kl"] == pytest.approx(0, abs=1e-6)
+    assert values["sampling/importance_ratio"] == pytest.approx((0.5 + 2 + 1) / 3)
+    assert values["sampling/clipped_share"] == pytest.approx(1 / 3)
+    assert values["sampling/ess"] == pytest.approx(1)
+
+
+def test_effective_sample_size_falls_as_weights_differ():
+    assert effective_sample_size([0.0, 0.0, 0.0, 0.0]) == pytest.approx(1)
+    assert effective_sample_size([700.0, 0.0, 0.0, 0.0]) == pytest.approx(1 / 4)
+    assert effective_sample_size([math.log(3), 0.0]) == pytest.approx(16 / 20)
+
+
+class _Base:
+    """The two public methods of a trainer that are extended."""
+
+    def __init__(self):
+        self.model = SimpleNamespace(training=True)
+        self.args = SimpleNamespace(vllm_importance_sampling_clip_max=3.0)
+        self.logged = []
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return 7.0
+
+    def log(self, logs, start_time=None):
+        self.logged.append(logs)
+
+
+def test_a_measuring_trainer_logs_the_gap_with_the_losses():
+    trainer = measuring(_Base)()
+    batch = {
+        "sampling_per_token_logps": tensors([-1.0, -1.0]),
+        "old_per_token_logps": tensors([-1.5, -1.0]),
+        "completion_mask": tensors([1, 1]),
+    }
+    assert trainer.compute_loss(None, batch) == 7.0
+    trainer.log({"held_out/pass@1": 0.0})
+    trainer.log({"loss": 0.5})
+    trainer.log({"loss": 0.5})
+    assert [sorted(row) for row in trainer.logged][0] == ["held_out/pass@1"]
+    assert trainer.logged[1]["sampling/logp_gap"] == pytest.approx(0.25)
+    assert trainer.logged[2] == {"loss": 0.5}
+
+
+def test_a_setting_that_the_trainer_changed_is_refused_and_named():
+    asked = {
+        "scale_rewards": "group",
+        "epsilon_high": 0.2,
+        "report_to": "none",
+        "learning_rate": 1e-5,
+        "bf16": False,
+    }
+    same = SimpleNamespace(
+        scale_rewards="group", epsilon_high=0.2, report_to=[], learning_rate=1e-5, bf16=False
+    )
+    assert [difference.name for difference in check_effective(asked, same)] == ["report_to"]
+    changed = SimpleNamespace(**vars(same) | {"scale_rewards": False, "epsilon_high": 0.28})
+    with pytest.raises(
+        EffectiveConfigError, match=r"scale_rewards was asked as 'group' and is False; epsilon_high"
+    ):
+        check_effective(asked, changed)
+    assert len(check_effective(asked, changed, accept=True)) == 3
+    table = effective_table(asked, changed).set_index("setting")
+    assert table.loc["epsilon_high"].tolist() == ["0.2", "0.28", "UNEXPLAINED"]
+    assert table.loc["learning_rate", "reason"] == ""
+
+
+def test_a_flag_is_not_the_number_one():
+    assert differences({"bf16": True}, SimpleNamespace(bf16=1))[0].reason is None
+
+
+def test_a_silent_task_gives_its_rows_to_others():
+    history = SignalHistory(visits=2, weight=0.0, lag=1)
+    for row, (task, rewards, solved) in enumerate(
+        [("a", [0, 0], [0, 0]), ("b", [0, 1], [0, 0]), ("a", [0, 0], [0, 0]), ("c", [10, 10], [1, 1])]
+    ):
+        history.record(row, task, rewards, solved)
+    assert history.silent(2) == set()
+    assert history.silent(4) == {"a"}, "c was seen only once"
+    assert {history.choose(row, "a", ["a", "b", "c"], 0) for row in range(4, 30)} == {"b", "c"}
+    assert history.choose(9, "b", ["a", "b", "c"], 0) == "b"
+    assert history.choose(2, "a", ["a", "b", "c"], 0) == "a", "a row knows only what came before it"
+    again = SignalHistory(visits=2, weight=0.0, lag=1)
+    again.restore(history.as_dict())
+    assert again.groups == history.groups
+    softly = replace(history, weight=0.5)
+    kept = sum(softly.choose(row, "a", ["a", "b", "c"], 0) == "a" for row in range(4, 404))
+    assert 150 < kept < 250
+
+
+def test_spread_among_wrong_programs_is_signal_and_equal_half_right_ones_are_too():
+    history = SignalHistory(visits=1)
+    history.record(0, "spread", [0.0, 1.0], [False, False])
+    history.record(1, "same but mixed", [1.0, 1.0], [True, False])
+    history.record(2, "all wrong", [1.0, 1.0], [False, False])
+    assert history.silent(3) == {"all wrong"}
+
+
+@pytest.mark.parametrize(("visits", "weight"), [(-1, 0.0), (1, 1.5)])
+def test_impossible_choices_of_prompts_are_refused(visits, weight):
+    with pytest.raises(ValueError, match="signal_visits"):
+        SignalHistory(visits, weight)
+
+
+def test_completions_are_split_evenly_over_steps_and_processes():
+    settings = DEFAULTS | {"num_generations": 16, "gradient_accumulation_steps": 4}
+    assert batch_layout(settings) == 4
+    assert batch_layout(settings, n_processes=2, prompts_per_step=3) == 6
+    with pytest.raises(SettingsError, match="gradient_accumulation_steps=4 x num_processes=8"):
+        check_settings(settings, 4096, n_processes=8)
+
+
+def test_steps_come_from_epochs_where_they_are_not_given():
+    assert number_of_steps(DEFAULTS, 10, 1) == 10
+    assert number_of_steps(DEFAULTS | {"num_train_epochs": 2.5}, 10, 4) == 7
+    assert number_of_steps(DEFAULTS | {"max_steps": 3}, 10, 4) == 3
+
+
+def test_a_share_of_gpu_memory_that_is_not_free_is_refused(tmp_path, monkeypatch, small_model):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, GPU-1, 81920, 16384'\n")
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    settings = DEFAULTS | {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5}
+    with pytest.raises(
+        SettingsError, match=r"vllm_gpu_memory_utilization 0.5 asks for 40.0 of 80.0 GiB on GPU 0"
+    ):
+        check_gpu_share(settings, small_model.folder, 2048)
+    check_gpu_share(settings | {"vllm_gpu_memory_utilization": 0.15}, small_model.folder, 2048)
+    check_gpu_share(settings | {"vllm_mode": "server"}, small_model.folder, 2048)
+
+
+@pytest.fixture
+def plan(tasks, tmp_path):
+    options = GrpoOptions(
+        reward_weights={"overlong": 0.5}, guard=GuardOptions("stop", 7, thresholds=Thresholds(kl=0.3))
+    )
+    return GrpoPlan(
+        tasks, tmp_path, held_out_tasks=list(tasks)[:1], settings={"max_steps": 2}, options=options
+    )
+
+
+def test_a_plan_comes_back_from_disk_as_it_was(plan, tasks):
+    back = GrpoPlan.read(plan.write())
+    assert back.options == plan.options
+    assert back.settings == plan.settings
+    assert [task.fingerprint for task in back.tasks] == [task.fingerprint for task in tasks]
+    assert [task.task_id for task in back.held_out_tasks] == [tasks.ids[0]]
+    assert GrpoPlan.read(replace(plan, held_out_tasks=()).write()).held_out_tasks == ()
+
+
+def test_several_gpus_are_started_by_accelerate(plan, tmp_path):
+    assert command(plan, tmp_path / "x")[1:] == ["-m", "arcnb.rl.launch", str(tmp_path / "x")]
+    several = command(replace(plan, num_processes=4), tmp_path / "x")
+    assert several[several.index("--num_processes") + 1] == "4"
+    assert "--multi_gpu" in several
+    zero = command(replace(plan, num_processes=4, parallel="zero3"), tmp_path / "x")
+    assert zero[zero.index("--zero_stage") + 1] == "3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_processes": 0}, "num_processes must be at least 1"),
+        ({"parallel": "fsdp"}, "'fsdp' does not exist; there are ddp, zero3"),
+        ({"num_processes": 2, "parallel": "zero3"}, "needs the package deepspeed"),
+    ],
+)
+def test_processes_that_cannot_be_started_are_refused(plan, changes, message):
+    with pytest.raises(SettingsError, match=message):
+        run_grpo(replace(plan, **changes))
+
+
+def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
+    task = tasks[0]
+    rows = [
+        Prediction(
+            task.task_id,
+            task.fingerprint,
+            0,
+            0,
+            completion="<x>" * 3000,
+            status="error",
+            finish_reason="length",
+        ),
+        Prediction(
+            task.task_id,
+            task.fingerprint,
+            1,
+            0,
+            completion="def transform(grid): ...",
+            status="ok",
+            outputs=[pair.input for pair in (*task.train, *task.test)],
+            train_correct_grids=0.5,
+            train_is_correct=0,
+            test_is_correct=0,
+            test_correct_grids=0.0,
+            finish_reason="stop",
+        ),
+    ]
+    rollouts = PredictionSet(tmp_path / "rollouts")
+    rollouts.write_part(rows, round=0)
+    shown = specimens(rollouts, tasks)
+    assert [name for name, _ in shown.chosen] == ["best", "first truncated"]
+    page = shown._repr_html_()
+    assert "<svg" in page and "&lt;x&gt;" in page and "more characters" in page
+    assert specimens(PredictionSet(tmp_path / "none"), tasks)._repr_html_() == ""

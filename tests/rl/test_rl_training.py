@@ -1,0 +1,144 @@
+"""Real tiny training runs: held-out evaluation, the guard at work, prompts without signal, effective settings.
+
+Run: pytest tests/rl/test_rl_training.py
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.models.training_log import read_metrics
+from arcnb.rl.checkpoints import checkpoint_problem
+from arcnb.rl.guard import GuardOptions, thresholds_from
+from arcnb.rl.reward_terms import TERMS
+
+
+def commonest_token(group, limits):
+    """Share of a completion's commonest token minus 1: it rewards saying the same thing again and again."""
+    return [
+        max(rollout.tokens.count(t) for t in set(rollout.tokens)) / len(rollout.tokens) - 1
+        for rollout in group
+    ]
+
+
+COLLAPSING = {
+    "max_steps": 40,
+    "num_generations": 8,
+    "learning_rate": 0.3,
+    "max_grad_norm": 100.0,
+    "beta": 0.0,
+}
+
+
+@pytest.fixture
+def collapse(train, monkeypatch):
+    """A run whose reward and learning rate drive it into repetition, under a guard with this action."""
+    monkeypatch.setitem(TERMS, "commonest", commonest_token)
+
+    def run(output, action, **options):
+        guard = GuardOptions(
+            action=action,
+            window=4,
+            learning_rate_factor=0.5,
+            thresholds=thresholds_from({"unique_tokens": 0.7}),
+        )
+        options = {"reward_weights": {"commonest": 5.0}, "guard": guard} | options
+        return train(output, COLLAPSING, options, held_out_tasks=options.pop("held_out_tasks", ()))
+
+    return run
+
+
+def test_a_run_that_collapses_is_seen_and_stopped_with_a_diagnosis(collapse, tmp_path):
+    report = collapse(tmp_path, "stop")
+    assert report.status == "collapsed"
+    assert report.steps < 40
+    first, *_ = steps = [row for row in report.history if "reward" in row]
+    assert steps[-1]["unique_tokens_ratio"] < 0.7 * first["unique_tokens_ratio"]
+    page = report.pages[0].read_text()
+    assert "unique_tokens (step" in page and "Collapse alarm at step" in page
+    assert checkpoint_problem(tmp_path / "checkpoints" / f"checkpoint-{report.steps}") is None
+
+
+def test_a_run_that_collapses_goes_back_to_its_best_checkpoint_at_a_lower_rate(collapse, tmp_path, tasks):
+    report = collapse(
+        tmp_path, "rollback", held_out_every=2, held_out_repeats=2, held_out_tasks=list(tasks)[:1]
+    )
+    assert report.status == "collapsed", "after two rollbacks it gives up"
+    assert report.rollbacks == 2
+    best = report.best["step"]
+    rates = {row["step"]: row["learning_rate"] for row in report.history if "reward" in row}
+    assert rates[best] == pytest.approx(0.3)
+    assert rates[best + 1] == pytest.approx(0.3 * 0.25)
+    aside = read_metrics(tmp_path / "abandoned" / "2" / "metrics.jsonl")
+    assert next(row["learning_rate"] for row in aside if "reward" in row) == pytest.approx(0.3 * 0.5)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == [f"checkpoint-{best}"]
+    assert len(report.pages) == 3
+    assert "2 rollbacks were made" in report.pages[-1].read_text()
+    steps = [row["step"] for row in report.history if "reward" in row]
+    assert steps == list(range(1, report.steps + 1)), "undone steps are not in the curve"
+
+
+def test_held_out_tasks_are_evaluated_by_the_trainers_own_generation(train, tmp_path, tasks):
+    held_out = list(tasks)[:2]
+    options = {"held_out_every": 2, "held_out_repeats": 3}
+    report = train(tmp_path, {"max_steps": 3}, options, held_out_tasks=held_out)
+    table = report.held_out_table()
+    assert list(table.index) == [0, 2, 3]
+    assert {"held_out/pass@1", "held_out/pass@3", "held_out/unique_outputs"} <= set(table.columns)
+    rows = list(PredictionSet(tmp_path / "held_out").iter_predictions())
+    assert len(rows) == 3 * 2 * 3
+    assert {row.task_id for row in rows} == {task.task_id for task in held_out}
+    assert all(row.n_tokens <= 8 for row in rows)
+    alone = train(tmp_path / "alone", {"max_steps": 3})
+    with_it = [(row["loss"], row["reward"]) for row in report.history if "reward" in row]
+    assert with_it == [(row["loss"], row["reward"]) for row in alone.history if "reward" in row]
+
+
+def test_metrics_completions_and_notes_are_in_the_run_folder(train, tmp_path, tasks):
+    without = [
+        type(task)(task.task_id, task.train, tuple(type(p)(p.input, None) for p in task.test))
+        for task in tasks
+    ]
+    report = train(tmp_path, {"max_steps": 2, "gradient_accumulation_steps": 3}, tasks=without)
+    assert "3 of 3 tasks have no known test outputs" in report.notes[0]
+    step = next(row for row in report.history if "reward" in row)
+    for name in (
+        "reward_q10",
+        "reward_q90",
+        "status/no_code",
+        "status/timeout",
+        "unique_3gram_ratio",
+        "entropy",
+    ):
+        assert name in step, name
+    assert sum(value for name, value in step.items() if name.startswith("status/")) == pytest.approx(1)
+    import pandas as pd
+
+    tables = sorted((tmp_path / "checkpoints" / "completions").glob("*.parquet"))
+    assert len(tables) == 2
+    table = pd.read_parquet(tables[0])
+    assert len(table) == 3
+    assert {"prompt", "completion", "advantage", "prediction", "status", "solved", "cheating"} <= set(table)
+    ids = {row.id for row in PredictionSet(tmp_path / "rollouts").iter_predictions()}
+    assert set(table["prediction"]) <= ids
+    assert (report.config["reason"] == "UNEXPLAINED").sum() == 0
+    assert json.dumps(report.outcome())
+
+
+def test_prompts_without_signal_are_shown_less(train, tmp_path):
+    # Without the extra term a random model earns 0 everywhere: every task falls silent after one visit.
+    options = {"reward_weights": {}, "signal_visits": 1, "signal_weight": 0.0}
+    report = train(tmp_path, {"max_steps": 5}, options)
+    shares = [row["silent_prompts_ratio"] for row in report.history if "reward" in row]
+    assert shares[0] == pytest.approx(1 / 3)
+    assert shares[-1] == 1.0
+
+
+def test_the_best_checkpoint_cannot_be_gone_back_to_without_evaluation(train, tmp_path):
+    with pytest.raises(ValueError, match="set held_out_every to more than 0"):
+        train(tmp_path, options={"guard": GuardOptions(action="rollback")})
+    with pytest.raises(ValueError, match="there are no held-out tasks"):
+        train(tmp_path, options={"held_out_every": 5})
+    assert not Path(tmp_path / "checkpoints").exists()
