@@ -5,7 +5,7 @@
 
 Programs are RE-ARC's, each prediction's with lines of other programs and other numbers in it; a task has
 --distinct different ones, the first more frequent than the last, and what a program puts out is its own.
-gzip JSON (level 6, one object a line) has the same fields, outputs as nested lists: once in the order in which
+gzip JSON (level 6, an object a line) has the same fields, outputs as nested lists: once in the order in which
 a stage makes predictions (round by round), and once task by task.
 """
 
