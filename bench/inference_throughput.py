@@ -142,9 +142,9 @@ def measure(backend, arguments, say=print) -> dict:
         for turn in range(arguments.turns + 1):  # the first turn warms up, with a quarter of the work
             some = tasks if turn else tasks[: max(1, len(tasks) // 4)]
             asked = prompts if turn else prompts_of(backend, some, plan)
+            if turn and time.monotonic() - began > arguments.budget:
+                break
             for way in list(hours)[:: 1 if turn % 2 else -1]:
-                if turn and time.monotonic() - began > arguments.budget:
-                    continue
                 backend.engine.llm.reset_prefix_cache()
                 drawn = replace(sampling, seeded=not way.endswith("-free"))
                 if way.startswith("plain"):
