@@ -59,12 +59,12 @@ def variant(task: Task, number: int, programs: list[str]) -> Prediction:
 
 
 def prediction(task: Task, variants: list[Prediction], round_: int, index: int) -> Prediction:
-    draw = rng(0, task.task_id, round_, index)
+    draw, view_draw = rng(0, task.task_id, round_, index), rng(0, "view", task.task_id, round_)
     chosen = vars(variants[int(len(variants) * draw.random() ** 2)])
-    view = {"hflip": bool(draw.integers(2)), "n_rot90": int(draw.integers(4)), "test_index": 0}
+    view = {"hflip": bool(view_draw.integers(2)), "n_rot90": int(view_draw.integers(4)), "test_index": 0}
     view |= {
-        "color_map": draw.permutation(10).tolist(),
-        "pair_order": draw.permutation(len(task.train)).tolist(),
+        "color_map": view_draw.permutation(10).tolist(),
+        "pair_order": view_draw.permutation(len(task.train)).tolist(),
     }
     sampled = {"n_prompt_tokens": 100 * len(task.train), "n_tokens": len(chosen["completion"]) // 3}
     seconds = {"seconds": round(draw.random() / 100, 6), "cpu_seconds": round(draw.random() / 100, 6)}

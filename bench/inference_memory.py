@@ -1,10 +1,10 @@
 """Host memory of the sampling stage over many rounds, and the rate at which it takes completions.
 
-    python bench/inference_memory.py               # 150 rounds of 40 tasks, 8 completions each: 2 to 5 minutes
+    python bench/inference_memory.py           # 150 rounds of 40 tasks, 8 completions each: 2 to 5 minutes
 
-An engine that answers at once with RE-ARC's programs takes the place of a real one, so the figures are those of
-everything else: prompts, programs, scores, parts. Printed after every tenth of the rounds: resident memory of
-this process and its peak so far, predictions a second; that rate is what the stage can keep up with.
+An engine that answers at once with RE-ARC's programs takes the place of a real one, so the figures are those
+of everything else: prompts, programs, scores, parts. Printed after every tenth of the rounds: resident memory
+of this process and its peak so far, predictions a second; that rate is what the stage can keep up with.
 """
 
 import argparse
