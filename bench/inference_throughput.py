@@ -18,6 +18,7 @@ config and the embedded model's tokenizer in.
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -27,6 +28,7 @@ from pathlib import Path
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasksets import load_tasks
 from arcnb.models.chat import prompt_ids
+from arcnb.models.engine_guard import marked_processes
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.prompt_lengths import longest_prompt
@@ -125,6 +127,15 @@ def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executo
     return seconds, report
 
 
+def cpu_seconds(backend) -> tuple[float, float]:
+    """CPU time of this process, and of the engine's: steadier than the clock where others use the machine."""
+    ticks = 0
+    for pid in marked_processes(backend.engine.mark):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return time.process_time(), ticks / os.sysconf("SC_CLK_TCK")
+
+
 def measure(backend, arguments, say=print) -> dict:
     """Takes the turns, says each as a line, and returns the medians and ratios."""
     plan = RoundPlan(arguments.n * arguments.rounds, arguments.n)
@@ -137,6 +148,7 @@ def measure(backend, arguments, say=print) -> dict:
     lengths = sorted(map(len, prompts))
     say(f"{len(prompts)} prompts of {mean_length:.0f} tokens ({lengths[0]} to {lengths[-1]})")
     hours: dict[str, list[float]] = {way: [] for way in arguments.ways.split(",")}
+    cpus: dict[str, list[tuple[float, float]]] = {way: [] for way in hours}
     last_report, began = None, time.monotonic()
     with Executor(arguments.workers or None) as executor:
         for turn in range(arguments.turns + 1):  # the first turn warms up, with a quarter of the work
@@ -146,6 +158,7 @@ def measure(backend, arguments, say=print) -> dict:
                 break
             for way in list(hours)[:: 1 if turn % 2 else -1]:
                 backend.engine.llm.reset_prefix_cache()
+                cpu = cpu_seconds(backend)
                 drawn = replace(sampling, seeded=not way.endswith("-free"))
                 if way.startswith("plain"):
                     seconds = plain(backend, asked, arguments.n, drawn)
@@ -153,13 +166,14 @@ def measure(backend, arguments, say=print) -> dict:
                     seconds, report = stage(backend, some, plan, drawn, executor)
                     last_report = report if turn else None
                 rate = 3600 * len(asked) * arguments.n / seconds
+                here, engine = (
+                    after - before for before, after in zip(cpu, cpu_seconds(backend), strict=True)
+                )
                 if turn:
                     hours[way].append(rate)
-                say(
-                    json.dumps(
-                        {"turn": turn, "way": way, "seconds": round(seconds, 2), "an_hour": round(rate)}
-                    )
-                )
+                    cpus[way].append((here, engine))
+                line = {"turn": turn, "way": way, "seconds": round(seconds, 2), "an_hour": round(rate)}
+                say(json.dumps(line | {"cpu_here": round(here, 2), "cpu_engine": round(engine, 2)}))
     medians = {way: statistics.median(rates) for way, rates in hours.items() if rates}
     ratios = {
         way: round(medians[way] / medians[way.replace("arcnb", "plain")], 4)
@@ -167,6 +181,10 @@ def measure(backend, arguments, say=print) -> dict:
         if way.startswith("arcnb") and way.replace("arcnb", "plain") in medians
     }
     outcome = {"predictions_a_turn": made, "prompt_tokens": mean_length, "an_hour": hours}
+    outcome["cpu_seconds_here_and_engine"] = {
+        way: [round(statistics.median(part), 2) for part in zip(*pairs, strict=True)]
+        for way, pairs in cpus.items()
+    }
     outcome |= {"median_an_hour": medians, "arcnb_to_plain": ratios}
     if last_report:
         outcome["rates_of_the_last_stage"] = last_report.rates

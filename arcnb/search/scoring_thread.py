@@ -15,8 +15,8 @@ from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.search.early_stop import EarlyStop
 
-WAITING_PROMPTS = 4096  # so many may wait to be judged before the engine has to wait, too
-BATCH_PROMPTS = 512  # judged together at most
+WAITING_PROMPTS = 1024  # so many may wait to be judged before the engine has to wait, too
+BATCH_PROMPTS = 256  # judged together at most
 
 
 @dataclass(frozen=True)
