@@ -16,6 +16,7 @@ import importlib
 import typing
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -90,6 +91,16 @@ def program_usage(program: str, library: str) -> Counter[str]:
 
     uses = (meaning(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute))
     return Counter(name for name in uses if name in countable)
+
+
+def main_library(programs: Iterable[str]) -> str:
+    """The library that most of the programs import; `dsl` where none is imported."""
+    imported: Counter[str] = Counter()
+    for program in programs:
+        with suppress(ProgramSyntaxError):
+            modules = {found.module for found in imports_of(ast.walk(parse_program(program)))}
+            imported.update(modules & set(LIBRARIES))
+    return imported.most_common(1)[0][0] if imported else "dsl"
 
 
 def usage_counts(programs: Iterable[str] | Mapping[object, str], library: str) -> pd.DataFrame:
