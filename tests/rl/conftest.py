@@ -5,6 +5,7 @@ import pytest
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import TaskSet
 from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import resolve_model
 from arcnb.programs.executor import Executor
 from arcnb.rl.grpo import GrpoOptions, train_grpo
 from arcnb.rl.reward_terms import TERMS
@@ -19,6 +20,52 @@ def tasks():
         test = [{"input": [[a, 0]], "output": [[0, a]]}]
         everything.append(Task.from_dict(f"swap{number}", {"train": train, "test": test}))
     return TaskSet("swaps", tuple(everything), "1")
+
+
+CHAT = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def letter_model(tmp_path_factory):
+    """A random two-layer Llama over a hundred characters: steps of training take a tenth of a second, and its
+    policy is quick to learn and to spoil."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    special = ["<pad>", "<unk>", "<|im_start|>", "<|im_end|>"]
+    letters = ["\n", *(chr(code) for code in range(32, 127))]
+    plain = Tokenizer(models.BPE({c: i for i, c in enumerate(special + letters)}, [], unk_token="<unk>"))
+    plain.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=plain,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=CHAT,
+    )
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=2048,
+        initializer_range=0.1,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        tie_word_embeddings=True,
+    )
+    folder = tmp_path_factory.mktemp("letter_model")
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return resolve_model(folder)
 
 
 def even_tokens(group, limits):
@@ -37,8 +84,8 @@ SETTINGS = {
 
 
 @pytest.fixture
-def train(small_model, tasks, monkeypatch):
-    """train(output, settings=..., options=..., ...) runs train_grpo on the small model, quickly."""
+def train(letter_model, tasks, monkeypatch):
+    """train(output, settings=..., options=..., ...) runs train_grpo on the letter model, quickly."""
     import torch
 
     # Threads that wait for each other on a busy machine take ten times as long as one that does not.
@@ -50,7 +97,7 @@ def train(small_model, tasks, monkeypatch):
         options = {"reward_weights": {"even_tokens": 1.0}} | (options or {})
         with Executor(1) as executor:
             return train_grpo(
-                small_model,
+                letter_model,
                 arguments.pop("tasks", tasks),
                 prompt_format(),
                 executor,

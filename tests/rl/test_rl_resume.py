@@ -92,7 +92,7 @@ def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, small_model, tasks):
+def checkpoint(tmp_path_factory, letter_model, tasks):
     """A checkpoint as the trainer writes it."""
     from arcnb.models.prompt_format import prompt_format
     from arcnb.programs.executor import Executor
@@ -101,7 +101,7 @@ def checkpoint(tmp_path_factory, small_model, tasks):
     folder = tmp_path_factory.mktemp("run")
     settings = {"max_steps": 2, "num_generations": 2, "max_completion_length": 4, "save_steps": 1}
     with Executor(1) as executor:
-        train_grpo(small_model, tasks, prompt_format(), executor, folder, settings=settings, lora={"r": 2})
+        train_grpo(letter_model, tasks, prompt_format(), executor, folder, settings=settings, lora={"r": 2})
     return folder / "checkpoints" / "checkpoint-2"
 
 
