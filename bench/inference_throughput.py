@@ -67,6 +67,10 @@ def make_llama_8b(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(LLAMA_8B))
     load_tokenizer(resolve_model("default")).save_pretrained(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]  # every token that a random model draws has to be decodable
+    vocabulary |= {f"extra{i}": i for i in range(len(vocabulary), LLAMA_8B["vocab_size"])}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     return folder
 
 

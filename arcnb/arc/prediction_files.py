@@ -19,31 +19,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
-from arcnb.arc.grids import Grid, GridError, as_grid
 from arcnb.arc.part_files import PartFileError, is_temporary, new_file
+from arcnb.arc.prediction_tables import (
+    PREDICTION_SCHEMA,
+    PredictionFileError,
+    predictions_frame,
+    records,
+    to_frame,
+    to_table,
+)
 from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["PREDICTION_SCHEMA", "PredictionFileError", "PredictionSet", "predictions_frame"]
+
 _PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-pa(?:rt|ck)(\d{5})\.parquet")
 _PACKED_ROWS = 16384  # of a row group, at least: what packing holds in memory
-
-_TYPES = {
-    "round": pa.int32(), "index": pa.int32(), "turn": pa.int32(), "seed": pa.int64(),
-    "hflip": pa.bool_(), "n_rot90": pa.int8(), "color_map": pa.list_(pa.int8()),
-    "pair_order": pa.list_(pa.int16()), "test_index": pa.int16(),
-    "n_prompt_tokens": pa.int32(), "n_tokens": pa.int32(), "logprob": pa.float64(),
-    "error_line": pa.int32(), "outputs": pa.list_(grid_type()),
-    "train_pixel_score": pa.float64(), "train_correct_grids": pa.float64(), "train_is_correct": pa.int8(),
-    "test_pixel_score": pa.float64(), "test_correct_grids": pa.float64(), "test_is_correct": pa.int8(),
-    "seconds": pa.float64(), "cpu_seconds": pa.float64(),
-}  # fmt: skip
-_REQUIRED = {
-    *KEY_COLUMNS, "task_fingerprint", "seed", "hflip", "n_rot90", "test_index", "model", "completion",
-    "completion_prefix",
-}  # fmt: skip
 
 # How parts are compressed. Dictionaries pay for texts that repeat; whole columns as one page let zstd see
 # what the programs of a part have in common. Level 19 takes ten times longer for another tenth.
@@ -59,14 +52,6 @@ _WRITING = {
 }  # fmt: skip
 
 _PACKING = _WRITING | {"compression_level": 19}  # once, at the end; the next parts are not waiting for it
-
-PREDICTION_SCHEMA = pa.schema(
-    [pa.field(name, _TYPES.get(name, pa.string()), nullable=name not in _REQUIRED) for name in FIELD_NAMES]
-)
-
-
-class PredictionFileError(PartFileError):
-    """A part cannot be written, or is damaged, or is not a part of a prediction set."""
 
 
 class PredictionSet:
@@ -101,7 +86,7 @@ class PredictionSet:
         """
         if not 0 <= shard < n_shards:
             raise PredictionFileError(f"shard {shard} is not one of the {n_shards} shards 0..{n_shards - 1}")
-        table = _to_table(list(rows))
+        table = to_table(list(rows))
         if not table.num_rows:
             return None
         stem = f"round{round:05d}-shard{shard:02d}-of-{n_shards:02d}"
@@ -137,7 +122,7 @@ class PredictionSet:
                     chosen = pa.array(ids[start : start + slice_], pa.string())
                     table = pa.concat_tables([_read_part(part, FIELD_NAMES, chosen) for part in mine])
                     writer.write_table(table.take(_first_of_each_key(table)), row_group_size=1 << 20)
-        except PartFileError as error:
+        except (PartFileError, FileExistsError) as error:
             raise PredictionFileError(str(error)) from error
         for part in mine:
             part.unlink()
@@ -152,19 +137,14 @@ class PredictionSet:
         Unknown numbers are NaN and unknown texts are missing values: ask with `.isna()`.
         """
         table = self._table(_known(columns), task_ids)
-        return _to_frame(table)
+        return to_frame(table)
 
     def iter_predictions(self, task_ids: Iterable[str] | None = None) -> Iterator[Prediction]:
         """The records one by one, in the order of `read`, which does not depend on how the parts were cut.
 
         All chosen rows are held in memory meanwhile; take `task_ids` in slices where that is too much.
         """
-        table = self._table(FIELD_NAMES, task_ids)
-        for batch in table.to_batches(max_chunksize=1024):
-            columns = {name: batch[name].to_pylist() for name in FIELD_NAMES if name != "outputs"}
-            columns["outputs"] = _outputs_from_arrow(batch["outputs"])
-            for values in zip(*(columns[name] for name in FIELD_NAMES), strict=True):
-                yield Prediction(*values)
+        yield from records(self._table(FIELD_NAMES, task_ids))
 
     def done_keys(self) -> set[PredictionKey]:
         """(task_id, round, index, turn) of every prediction on disk: what a restarted stage leaves out."""
@@ -195,43 +175,6 @@ class PredictionSet:
                 if all(part.exists() for part in parts):
                     raise
                 # parts have just been packed into another one: look again
-
-
-def predictions_frame(predictions: Iterable[Prediction]) -> pd.DataFrame:
-    """Predictions in memory as the data frame that `PredictionSet.read` would give, in the given order."""
-    return _to_frame(_to_table(list(predictions)))
-
-
-def _to_frame(table: pa.Table) -> pd.DataFrame:
-    if "outputs" not in table.column_names:
-        return table.to_pandas()
-    frame = table.drop_columns("outputs").to_pandas()
-    frame.insert(table.column_names.index("outputs"), "outputs", _outputs_from_arrow(table["outputs"]))
-    return frame
-
-
-def _to_table(predictions: list[Prediction]) -> pa.Table:
-    columns = {}
-    for field in PREDICTION_SCHEMA:
-        if field.name == "outputs":
-            columns[field.name] = _outputs_to_arrow(predictions)
-        else:
-            columns[field.name] = _column(field, predictions)
-    return pa.table(columns, schema=PREDICTION_SCHEMA)
-
-
-def _column(field: pa.Field, predictions: list[Prediction]) -> pa.Array:
-    values = [getattr(prediction, field.name) for prediction in predictions]
-    try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        for prediction, value in zip(predictions, values, strict=True):
-            try:
-                pa.array([value], field.type)
-            except (pa.ArrowException, OverflowError, ValueError, TypeError):
-                message = f"prediction {prediction.id}: {field.name} is {value!r}, not {field.type}"
-                raise PredictionFileError(message) from None
-        raise
 
 
 def _read_part(part: Path, columns: Sequence[str], task_ids: pa.Array | None) -> pa.Table:
@@ -266,27 +209,6 @@ def _first_of_each_key(table: pa.Table) -> pa.Array:
     keys = table.select(list(KEY_COLUMNS)).append_column("row", row)
     first = keys.group_by(list(KEY_COLUMNS)).aggregate([("row", "min")])
     return first.sort_by([(name, "ascending") for name in KEY_COLUMNS])["row_min"]
-
-
-def _outputs_to_arrow(predictions: list[Prediction]) -> pa.Array:
-    grids: list[Grid | None] = []
-    ends = [0]
-    for prediction in predictions:
-        for i, output in enumerate(prediction.outputs or ()):
-            try:  # what is written has to be readable: reading refuses what is no grid
-                grids.append(None if output is None else as_grid(output, f"output {i}"))
-            except GridError as error:
-                raise PredictionFileError(f"prediction {prediction.id}: {error}") from None
-        ends.append(len(grids))
-    missing = pa.array([prediction.outputs is None for prediction in predictions], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), grids_to_arrow(grids), mask=missing)
-
-
-def _outputs_from_arrow(column: pa.Array | pa.ChunkedArray) -> list[list | None]:
-    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    grids = iter(grids_from_arrow(column.flatten(), "outputs"))
-    lengths = column.value_lengths().to_pylist()
-    return [None if length is None else [next(grids) for _ in range(length)] for length in lengths]
 
 
 def _known(columns: Sequence[str] | None) -> Sequence[str]:
