@@ -201,7 +201,8 @@ def work(args) -> None:
         model = build_model(args.shape, args.device, args.layers)
         lora = LoraConfig(task_type="CAUSAL_LM", r=1, lora_alpha=1, target_modules=LORA_TARGETS)
     base = shared_prefix_trainer(GRPOTrainer, args.budget, args.kernel) if shared else GRPOTrainer
-    trainer = timed(base, args.device, args.old, lambda parts: say(step=True, **parts, **peak(args.device)))(
+    old = args.old and args.way != "unsloth"  # its own trainer has no such method
+    trainer = timed(base, args.device, old, lambda parts: say(step=True, **parts, **peak(args.device)))(
         model=model,
         reward_funcs=reward,
         args=config,

@@ -168,7 +168,8 @@ def row_log_probs(
 
 
 def _check_all_layers(model, calls: int) -> None:
-    layers = model.config.get_text_config().num_hidden_layers
+    inner = getattr(model, "module", model)  # of a model that is spread over processes
+    layers = inner.config.get_text_config().num_hidden_layers
     if calls != layers:
         raise SharedPrefixError(
             f"{calls} of the model's {layers} layers used shared-prompt attention; it cannot be packed"
