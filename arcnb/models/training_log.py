@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from arcnb.progress import progress
 
 
-def metrics_log(path: Path):
-    """A trainer callback: shows progress and appends every log to path as `{"step": ..., name: value}`."""
+def metrics_log(path: Path, without: Sequence[str] = ()):
+    """A trainer callback: shows progress and appends every log to path as `{"step": ..., name: value}`.
+
+    without: names to leave out. Of several processes only the first shows and writes.
+    """
     from transformers import TrainerCallback
 
     class MetricsLog(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
-            self.bar = progress(None, "training", state.max_steps, "step", done=state.global_step)
+            if state.is_world_process_zero:
+                self.bar = progress(None, "training", state.max_steps, "step", done=state.global_step)
 
         def on_step_end(self, args, state, control, **kwargs):
-            self.bar.update(1)
+            if state.is_world_process_zero:
+                self.bar.update(1)
 
         def on_train_end(self, args, state, control, **kwargs):
-            self.bar.close()
+            if state.is_world_process_zero:
+                self.bar.close()
 
         def on_log(self, args, state, control, logs=None, **kwargs):
             if logs and state.is_world_process_zero:
+                kept = {name: value for name, value in logs.items() if name not in without}
                 with open(path, "a") as file:
-                    file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+                    file.write(json.dumps({"step": state.global_step, **kept}) + "\n")
 
     return MetricsLog()
 

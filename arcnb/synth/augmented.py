@@ -21,6 +21,8 @@ import numpy as np
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks import Pair, Task
 
+P_PLAIN = 0.25  # share of a training set's tasks that keep their orientation and colors
+
 # (hflip, n_rot90) of an augmentation -> the RE-ARC function that does the same to a grid.
 _TURNS = {
     (False, 1): "rot270",

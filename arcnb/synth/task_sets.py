@@ -8,6 +8,7 @@ A recipe is sources of `arcnb.synth.sources` joined by " + ", each with how many
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,14 +21,13 @@ from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import SOURCES, TaskSet, load_tasks
 from arcnb.programs.executor import Executor
 from arcnb.progress import progress
-from arcnb.synth.augmented import augmented_task
+from arcnb.synth.augmented import P_PLAIN, augmented_task
 from arcnb.synth.rearc import RearcError, RearcSizeError, rearc_task
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import SourceError, SourceSettings, build_tasks
 from arcnb.synth.splits import training_split
 
 CHUNK = 64  # RE-ARC tasks a process makes at a time
-P_PLAIN = 0.25  # share of augmented tasks that keep their orientation and colors
 LEAST_DIFFICULTY = 0.2  # a RE-ARC task's bound is drawn between this share of diff_ub and diff_ub
 
 
@@ -48,12 +48,14 @@ def build_task_set(
     with their programs (see `arcnb.synth.augmented`). report: gets the counts of tasks taken and rejected.
     """
     report = TaskReport() if report is None else report
+    started = time.monotonic()
     tasks: list[Task] = []
     versions = []
     for source, n in _parsed(recipe, n_tasks):
         if source in SOURCES:
             versions.append(load_tasks(source).version)
         tasks += _tasks(source, n, settings, augment, workers, report)
+    report.core_seconds += workers * (time.monotonic() - started)
     if split:
         parts = training_split()._asdict()
         if split not in parts:

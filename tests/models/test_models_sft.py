@@ -1,14 +1,20 @@
 """Fine-tuning on a random two-layer model. Run: pytest tests/models/test_models_sft.py"""
 
+import resource
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 
 from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.models.checkpoints import newest_complete
+from arcnb.models.launching import LaunchError
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
-from arcnb.models.sft import IGNORED, SftError, sft_rows, train_sft
+from arcnb.models.sft import train_sft
+from arcnb.models.sft_rows import IGNORED, SftError, collator, packed_rows, sft_rows
 from arcnb.models.training_log import read_metrics
+from arcnb.synth.task_sets import build_task_set
 
 PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
 
@@ -87,3 +93,103 @@ def test_a_stopped_training_goes_on_from_its_checkpoint_as_if_unbroken(tasks, sm
     resumed = train_sft(small_model, rows, broken, lora={"r": 4}, settings=settings, resume=True)
     last = [[row["loss"] for row in report.history if "loss" in row][-1] for report in (whole, resumed)]
     assert last[0] == pytest.approx(last[1], rel=1e-4)
+
+
+def test_a_rearc_task_never_comes_round_in_the_same_turn(small_model):
+    task = build_task_set("rearc*2").tasks[1]
+    rows = rows_of([task], small_model, n_rows=8, max_tokens=100_000, augment=True)
+    answers = [[label for label in labels if label != IGNORED] for labels in rows.dataset["labels"]]
+    assert len({tuple(ids) for ids in rows.dataset["input_ids"]}) == 8
+    assert len({tuple(answer) for answer in answers}) > 1
+    again = rows_of([task], small_model, n_rows=8, max_tokens=100_000, augment=True)
+    assert rows.dataset["input_ids"][:] == again.dataset["input_ids"][:]
+
+
+def test_packed_rows_do_not_see_each_other(tasks, small_model):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(small_model.path).eval()
+    collate = collator(load_tokenizer(small_model).pad_token_id)
+    rows = rows_of(tasks, small_model, n_rows=4).dataset
+    packed = packed_rows(rows, 4 * max(rows["length"]))
+    assert len(packed) == 1
+    assert sorted(packed[0]["seq_lengths"]) == sorted(rows["length"])
+
+    def losses(examples):
+        batch = collate(examples)
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            logits = model(**batch, use_cache=False).logits[:, :-1]  # as TRL calls it
+        each = torch.nn.functional.cross_entropy(
+            logits.transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none"
+        )
+        return each[labels[:, 1:] != IGNORED].sort().values
+
+    alone = torch.cat([losses([rows[i]]) for i in range(4)]).sort().values
+    assert torch.allclose(losses([packed[0]]), alone, atol=1e-5)
+    assert torch.allclose(losses([rows[i] for i in range(4)]), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [{"lora": {"r": 4, "use_dora": True}}, {"full": True}])
+def test_dora_and_all_weights_train_too(tasks, small_model, tmp_path, kind):
+    rows = packed_rows(rows_of(tasks, small_model).dataset, 2000)
+    report = train_sft(small_model, rows, tmp_path, settings={"max_steps": 1, "logging_steps": 1}, **kind)
+    assert report.steps == 1
+    assert any(report.adapter.glob("*.safetensors"))
+
+
+def test_two_processes_learn_what_one_does_with_batches_twice_as_large(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model, n_rows=8).dataset
+    settings = {
+        "max_steps": 3,
+        "logging_steps": 1,
+        "learning_rate": 1.0,  # steps so large that gradients which differ would show
+        "lr_scheduler_type": "constant",
+        "train_sampling_strategy": "sequential",  # grouping by length depends on the batch size
+        "optim": "sgd",  # Adam turns the rounding errors of zero gradients into full steps
+    }
+    curves = []
+    for processes, batch in ((1, 2), (2, 1)):
+        report = train_sft(
+            small_model,
+            rows,
+            tmp_path / str(processes),
+            lora={"r": 4},
+            settings=settings | {"per_device_train_batch_size": batch},
+            num_processes=processes,
+        )
+        curves.append([row["loss"] for row in report.history if "loss" in row])
+    assert len(curves[0]) == 3
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+
+
+def test_a_process_that_fails_is_quoted(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model, n_rows=4).dataset
+    settings = {"max_steps": 1, "lr_scheduler_type": "no_such_schedule"}
+    with pytest.raises(LaunchError, match="no_such_schedule"):
+        train_sft(small_model, rows, tmp_path, settings=settings, num_processes=2)
+
+
+def _train_with_small_files(arguments, settings):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    model, rows, folder = arguments
+    try:
+        train_sft(model, rows, folder, lora={"r": 4}, settings=settings, resume=True)
+    except SftError as error:
+        (folder / "said").write_text(str(error))
+
+
+def test_the_checkpoint_before_survives_a_disk_that_fills_up(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    settings = {"max_steps": 3, "save_steps": 1, "save_total_limit": 1}
+    train_sft(small_model, rows, tmp_path, lora={"r": 4}, settings=settings, stop_after=1)
+    process = get_context("spawn").Process(
+        target=_train_with_small_files, args=((small_model, rows, tmp_path), settings)
+    )
+    process.start()
+    process.join()
+    assert "checkpoint-1 is complete" in (tmp_path / "said").read_text()
+    assert newest_complete(tmp_path / "checkpoints").name == "checkpoint-1"
+    report = train_sft(small_model, rows, tmp_path, lora={"r": 4}, settings=settings, resume=True)
+    assert report.steps == 3

@@ -7,6 +7,7 @@ from arcnb.programs.usage import (
     LIBRARIES,
     UsageError,
     library_names,
+    main_library,
     program_usage,
     usage_correlation,
     usage_counts,
@@ -86,3 +87,9 @@ def test_errors_name_what_is_wrong():
         library_names("numpy")
     with pytest.raises(ProgramSyntaxError):
         program_usage("x = ", "common")
+
+
+def test_the_main_library_is_the_one_most_programs_import():
+    programs = ["from dsl import *\n", "import common\n", "from common import *\n", "def broken(", "x = 1\n"]
+    assert main_library(programs) == "common"
+    assert main_library(["x = 1\n"]) == "dsl"

@@ -1,0 +1,54 @@
+"""Task sets from recipes. Run: pytest tests/synth/test_synth_task_sets.py"""
+
+import pytest
+
+from arcnb.synth.reports import TaskReport
+from arcnb.synth.sources import BATCH, SourceError, SourceSettings
+from arcnb.synth.splits import training_split
+from arcnb.synth.task_sets import build_task_set
+
+RECIPE = f"rearc*80 + dsl*{BATCH + 100} + dsl/scenes*5"
+
+
+@pytest.fixture(scope="module")
+def built():
+    made = {}
+    for workers in (1, 2):
+        report = TaskReport()
+        settings = SourceSettings(seed=3, max_cells=1500)
+        made[workers] = (
+            build_task_set(RECIPE, settings=settings, augment=True, workers=workers, report=report),
+            report,
+        )
+    return made
+
+
+def test_a_recipe_gives_the_same_tasks_in_any_number_of_processes(built):
+    (one, _), (two, _) = built.values()
+    assert [task.fingerprint for task in one] == [task.fingerprint for task in two]
+    assert [task.program for task in one] == [task.program for task in two]
+
+
+def test_what_was_taken_and_rejected_is_counted(built):
+    (tasks, report), (_, again) = built.values()
+    assert report.accepted == len(tasks) == 80 + BATCH + 100 + 5
+    assert report.rejected == again.rejected
+    assert report.rejected["duplicate program"] > 0
+    assert report.tasks_per_second_per_core > 0
+    table = report.origins()
+    assert table["taken"].sum() == report.accepted
+    assert table.loc["rearc", "taken"] == 80
+    assert "tasks a second and core" in report._repr_html_()
+
+
+def test_training_data_holds_no_held_out_task(built):
+    tasks, _ = built[1]
+    originals = {task.meta["original"] for task in tasks if task.source == "rearc"}
+    assert originals
+    assert originals <= set(training_split().trainable)
+    assert {task.meta.get("family") for task in tasks}.isdisjoint({"sorting", "partitions"})
+
+
+def test_a_recipe_that_cannot_be_read_is_refused():
+    with pytest.raises(SourceError, match=r"'rearc\*many' in 'dsl\*3 \+ rearc\*many': what follows"):
+        build_task_set("dsl*3 + rearc*many")
