@@ -377,7 +377,7 @@ def summarize(args, steps: list[dict], floors: list[dict]) -> None:
             best = min(those, key=lambda s: s["seconds"])
             print("           " + "  ".join(f"{part} {best[part]:.2f}" for part in PARTS))
         counted = operations(config, prompt, here[0]["completions"], here[0]["tokens"])
-        bound = floor(counted, rate, args.old)
+        bound = floor(counted, rate)
         floors.append({"prompt": prompt, "rate": rate, "operations": counted, **bound})
         print("  floor    " + "  ".join(f"{part} {value:.2f}" for part, value in bound.items()), end="")
         print(

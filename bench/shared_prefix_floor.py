@@ -57,16 +57,17 @@ def operations(config, prompt: int, completions: int, tokens: int) -> dict[str, 
     }
 
 
-def floor(counted: dict[str, float], rate: float, old: bool) -> dict[str, float]:
+def floor(counted: dict[str, float], rate: float) -> dict[str, float]:
     """Seconds of each part of a step at `rate` operations a second, adapters being free.
 
     Backward: layers recomputed, then gradients of inputs alone (frozen weights): as many operations as
-    forward in linear layers and 2.5 times as many in attention; the head's logits are computed again.
+    forward in linear layers and 2.5 times as many in attention; the head's logits are computed again. Old
+    log-probabilities are free: they are the loss's own forward pass.
     """
     layers = counted["linear"] + counted["attention"]
     once = layers + counted["head"]
     backward = layers + counted["linear"] + 2.5 * counted["attention"] + 2 * counted["head"]
-    seconds = {"old": once * old, "reference": once, "forward": once, "backward": backward}
+    seconds = {"reference": once, "forward": once, "backward": backward}
     seconds = {part: count / rate for part, count in seconds.items()}
     return {"seconds": sum(seconds.values()), **seconds}
 
