@@ -142,8 +142,10 @@ def set_learning_rate(optimizer, lr_scheduler, base: float) -> None:
         before = group.get("initial_lr", group["lr"])
         group["lr"] *= base / before if before else 0.0
         group["initial_lr"] = base
-    if hasattr(lr_scheduler, "base_lrs"):
-        lr_scheduler.base_lrs = [base] * len(groups)
+    rates = [group["lr"] for group in groups]
+    lr_scheduler.load_state_dict(
+        lr_scheduler.state_dict() | {"base_lrs": [base] * len(groups), "_last_lr": rates}
+    )
 
 
 def keeping_callback(state: RunState, budget_gb: float):
@@ -180,14 +182,14 @@ def held_out_callback(state: RunState, held_out: HeldOut):
 
         def _evaluate(self, state_, control):
             trainer = self.trainer
-            was_training = trainer.model.training
+            was_training, should_log = trainer.model.training, control.should_log
             trainer.model.eval()
             try:
                 values = held_out.evaluate(trainer, state_.global_step)
-                # Logged while the model is in evaluation mode, so that TRL keeps the training metrics apart.
-                trainer.log(dict(values))
             finally:
                 trainer.model.train(was_training)
+            trainer.log(dict(values))
+            control.should_log = should_log  # logging has taken the step's own line for written
             score = values["held_out/pass@1"]
             if state_.global_step and (state.best is None or score > state.best["score"]):
                 state.best = {"step": state_.global_step, "score": score}

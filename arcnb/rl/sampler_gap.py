@@ -69,7 +69,8 @@ def effective_sample_size(log_weights: list[float]) -> float:
 
 
 def measuring(trainer_class: type) -> type:
-    """A subclass of a GRPO trainer that logs the gap beside its own metrics."""
+    """A subclass of a GRPO trainer that logs the gap beside its own metrics, and held-out results by themselves."""
+    from transformers import Trainer
 
     class MeasuringTrainer(trainer_class):
         sampler_gap = None
@@ -88,6 +89,10 @@ def measuring(trainer_class: type) -> type:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
         def log(self, logs, start_time=None):
+            if any(name.startswith("held_out/") for name in logs):
+                # TRL's own method would add, and clear, the training metrics of the step under way.
+                Trainer.log(self, logs, start_time)
+                return
             if self.sampler_gap is not None and "loss" in logs:
                 logs |= self.sampler_gap.metrics()
             super().log(logs, start_time)

@@ -56,7 +56,7 @@ def letter_model(tmp_path_factory):
         num_hidden_layers=2,
         num_attention_heads=2,
         max_position_embeddings=2048,
-        initializer_range=0.1,
+        initializer_range=0.4,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
