@@ -1,4 +1,4 @@
-"""What hangs on a GRPO trainer: sampling seeds, run state in checkpoints, held-out evaluation, collapse guard.
+"""What hangs on a GRPO trainer: sampling seeds, run state, held-out evaluation, the collapse guard.
 
 Each function returns a transformers TrainerCallback, made when called since transformers is slow to import.
 `RunState` is what they share and what a checkpoint keeps of a run beside weights and optimizer.
@@ -97,8 +97,9 @@ def run_state_callback(state: RunState):
 
 
 def resuming_callback(state: RunState, seed: int):
-    """At the start of training: the checkpoint's adapter and the lowered learning rate are really in place; at
-    each step: sampling derives from (seed, rollbacks, step, process), so that a resumed run samples the same."""
+    """At the start of training, the checkpoint's adapter and the lowered learning rate are put in place. At
+    each step, sampling derives from (seed, rollbacks, step, process), so that a resumed run samples the
+    same."""
     from transformers import TrainerCallback
 
     class Resuming(TrainerCallback):
@@ -122,8 +123,8 @@ def resuming_callback(state: RunState, seed: int):
 def restore_adapter(model, checkpoint: Path) -> None:
     """Put the checkpoint's trained adapter into the model.
 
-    transformers 5.17 loads only the sub-folders of a checkpoint where there are any. TRL's frozen copy "ref" of
-    a starting adapter is such a one, so the trained adapter beside it would stay at its start.
+    transformers 5.17 loads only the sub-folders of a checkpoint where there are any. TRL's frozen copy "ref"
+    of a starting adapter is such a one, so the trained adapter beside it would stay at its start.
     """
     if not hasattr(model, "peft_config") or not (checkpoint / "adapter_model.safetensors").is_file():
         return
@@ -224,10 +225,10 @@ def guard_callback(state: RunState, reward: ProgramReward):
             options = state.monitor.options
             if options.action == "warn":
                 return "warned"
-            if options.action == "rollback" and state.best_checkpoint is not None:
-                if state.rollbacks < options.max_rollbacks:
-                    state.rollback_wanted = True
-                    return f"back to {state.best_checkpoint.name} with a lower learning rate"
+            possible = state.best_checkpoint is not None and state.rollbacks < options.max_rollbacks
+            if options.action == "rollback" and possible:
+                state.rollback_wanted = True
+                return f"back to {state.best_checkpoint.name} with a lower learning rate"
             state.collapsed = True
             if options.action == "rollback":
                 reason = (

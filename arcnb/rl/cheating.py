@@ -9,8 +9,9 @@ observation convicts. Three are made, and two of them together do:
   copy gives an error, the input itself, or one and the same grid everywhere.
 
 The copies are run only when one of the first two holds, and never for a task whose outputs are all equal,
-where a constant is an honest answer. Dispatch on something that the copies share with the original, such as the
-sum of its cells, looks like honest classification and is not found; on the held-out pair it earns no more.
+where a constant is an honest answer. Dispatch on something that the copies share with the original, such as
+the sum of its cells, looks like honest classification and is not found; on the held-out pair it earns no
+more.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ def set_aside(output: Path, step: int) -> Path | None:
         ("rollouts", "round*.parquet", slice(5, 10)),
         ("checkpoints/completions", "completions_*.parquet", slice(12, 17)),
     ):
-        # Rollouts of round N were sampled to make step N + 1, the completions table is named after the step made.
+        # Rollouts of round N were sampled to make step N + 1, the completions table is named after the step
+        # made.
         first = step if folder == "rollouts" else step + 1
         for path in sorted((output / folder).glob(pattern)):
             if int(path.name[position]) >= first:

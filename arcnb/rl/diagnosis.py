@@ -15,23 +15,24 @@ from arcnb.arc.predictions import Prediction
 from arcnb.rl.guard import SERIES, Alarm, CollapseMonitor
 
 REMEDIES = {
-    "truncation": "Completions run into max_completion_length. Masked truncated completions lie outside the loss, "
-    "so nothing pushes length down: keep them and add the overlong term.",
-    "repetition": "Completions repeat themselves. A repetition penalty while sampling hides this from the learner; "
-    "use the repetition term of the reward instead.",
-    "unique_tokens": "Few distinct tokens are left. Look at entropy: if it fell long before, the learning rate is "
-    "too high or the KL weight too low.",
-    "kl": "The policy is far from its start. Lower the learning rate or raise beta; if KL rose before anything else, "
-    "the step size is the cause rather than the reward.",
-    "gap": "Sampler and learner disagree about the same tokens. Sample plainly (top_p 1, no penalties) and check that "
-    "prompts carry one begin-of-text token.",
-    "ratio": "The importance correction works far from 1: sequence-level weights are next to 0 or clipped. Sample "
-    "plainly or choose a token-level correction.",
-    "reward": "Reward fell. If another signal came first, start there; if none did, look at the error classes.",
+    "truncation": "Completions run into max_completion_length. Masked truncated completions lie outside the "
+    "loss, so nothing pushes length down: keep them and add the overlong term.",
+    "repetition": "Completions repeat themselves. A repetition penalty while sampling hides this from the "
+    "learner; use the repetition term of the reward instead.",
+    "unique_tokens": "Few distinct tokens are left. If entropy fell long before, the learning rate is too "
+    "high or the KL weight too low.",
+    "kl": "The policy is far from its start. Lower the learning rate or raise beta; if KL rose before "
+    "anything else, the step size is the cause rather than the reward.",
+    "gap": "Sampler and learner disagree about the same tokens. Sample plainly (top_p 1, no penalties) and "
+    "check that prompts carry one begin-of-text token.",
+    "ratio": "The importance correction works far from 1: sequence-level weights are next to 0 or clipped. "
+    "Sample plainly or choose a token-level correction.",
+    "reward": "Reward fell. If another signal came first, start there; if none did, look at the error "
+    "classes.",
 }
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}
-table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}
-td.n{text-align:right;font-variant-numeric:tabular-nums}.fired{font-weight:bold;color:#c0392b}
+table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid
+#8884} td.n{text-align:right;font-variant-numeric:tabular-nums}.fired{font-weight:bold;color:#c0392b}
 pre{white-space:pre-wrap;background:#8881;padding:.8em;max-height:24em;overflow:auto}svg{vertical-align:middle}
 @media(prefers-color-scheme:dark){body{background:#16191d;color:#d7dade}.fired{color:#ff7b6b}}"""
 

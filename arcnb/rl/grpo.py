@@ -2,9 +2,10 @@
 
     report = train_grpo(model, tasks, prompt_format, executor, run.path, settings={"max_steps": 8})
 
-`settings` are GRPOConfig's own names (arcnb.rl.settings), `options` everything that is not TRL's. The run folder
-gets `adapter/` (the last one), `best/` (the checkpoint best by held-out solve rate), `checkpoints/`,
-`metrics.jsonl`, `rollouts/` and `held_out/` (prediction sets) and a page for each alarm of the collapse guard.
+`settings` are GRPOConfig's own names (arcnb.rl.settings), `options` everything that is not TRL's. The run
+folder gets `adapter/` (the last one), `best/` (the checkpoint best by held-out solve rate), `checkpoints/`,
+`metrics.jsonl`, `rollouts/` and `held_out/` (prediction sets) and a page for each alarm of the collapse
+guard.
 """
 
 from __future__ import annotations
@@ -309,8 +310,8 @@ def _notes(tasks, options, adapter, settings) -> list[str]:
     unknown = [task.task_id for task in tasks if not task.has_test_outputs]
     if unknown:
         notes.append(
-            f"{len(unknown)} of {len(tasks)} tasks have no known test outputs: their reward and `solved` rest on "
-            "train pairs, which the prompt shows"
+            f"{len(unknown)} of {len(tasks)} tasks have no known test outputs: their reward and `solved` "
+            "rest on train pairs, which the prompt shows"
         )
     if options.trainer == "unsloth" and adapter and settings["beta"]:
         notes.append(

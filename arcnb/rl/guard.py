@@ -4,9 +4,9 @@
     for step, row in rows: alarms = monitor.update(step, row)
 
 Runs of the reference study ended alike: completions grow to the limit, first repeating themselves, later as
-gibberish, and reward falls. Each signal below is the mean over the last `window` logged steps; relative ones are
-compared with the run's own first window, since a small model may start truncated and repetitive. No alarm is
-possible before one window (absolute signals) or two (relative ones) have passed.
+gibberish, and reward falls. Each signal below is the mean over the last `window` logged steps; relative ones
+are compared with the run's own first window, since a small model may start truncated and repetitive. No
+alarm is possible before one window (absolute signals) or two (relative ones) have passed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Thresholds:
     kl: nats a token to the starting policy (TRL's estimator); healthy runs stay below 0.1.
     gap: mean |log p(sampler) - log p(learner)| a token, nats; bf16 kernels alone give 0.01 to 0.02.
     ratio_low, ratio_high: mean importance ratio learner/sampler; fires outside.
-    reward: fires when now, counted from 0 or the lowest reward seen, is at most this share of the best window and
+    reward: fires when now, counted from 0 or the lowest reward seen, is at most this share of the best
+    window and
     reward_errors: lies that many standard errors of the difference below it.
     """
 
@@ -83,7 +84,7 @@ SERIES = {
 
 @dataclass(frozen=True)
 class Alarm:
-    """One signal over its threshold. `now` is its mean over the last window, `limit` what it was held against."""
+    """One signal over its threshold. now: its mean over the last window; limit: what it was held against."""
 
     signal: str
     step: int

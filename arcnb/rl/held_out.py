@@ -38,15 +38,15 @@ class HeldOut:
     def __post_init__(self):
         if self.every and (self.repeats < 1 or not len(self.tasks)):
             raise ValueError(
-                f"held-out evaluation every {self.every} steps needs tasks and repeats, not {len(self.tasks)} "
-                f"tasks x {self.repeats} repeats"
+                f"held-out evaluation every {self.every} steps needs tasks and repeats, not "
+                f"{len(self.tasks)} tasks x {self.repeats} repeats"
             )
 
     def evaluate(self, trainer, step: int) -> dict[str, float]:
-        """Sample, judge, keep; {"held_out/...": value}, the same in every process.
+        """Sample, judge, keep. {"held_out/...": value}, the same in every process.
 
-        pass@1 is the share of samples that solve their task, pass@R the share of tasks that any sample solves,
-        unique_outputs the share of distinct outputs among a task's samples.
+        pass@1 is the share of samples that solve their task, pass@R the share of tasks that any sample
+        solves, unique_outputs the share of distinct outputs among a task's samples.
         """
         process, n_processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         # Every process takes the same number of tasks, since generation is collective with a vLLM server.
@@ -118,8 +118,8 @@ SEQUENCES_AT_ONCE = 64  # by transformers' generate; vLLM schedules by itself
 def sample(trainer, prompts: Sequence[list[int]], n: int, seed: int) -> list[list[list[int]]]:
     """n completions (token ids) of each prompt by the trainer's own engine and sampling parameters.
 
-    With vLLM (colocated, server, or unsloth's) its weights are brought up to date first. transformers' samples
-    derive from `seed`, and the random state of training is left as it was.
+    With vLLM (colocated, server, or unsloth's) its weights are brought up to date first. transformers'
+    samples derive from `seed`, and the random state of training is left as it was.
     """
     repeated = [ids for ids in prompts for _ in range(n)]
     if getattr(trainer.args, "use_vllm", False):

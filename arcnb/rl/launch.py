@@ -2,9 +2,9 @@
 
     report = run_grpo(GrpoPlan(model="default", tasks=task_set, output=run.path, settings={"max_steps": 8}))
 
-unsloth has to be imported before transformers, and several GPUs need one process each: then the plan is written
-to `launch.json` in the run folder and `python -m arcnb.rl.launch` (under `accelerate launch` for several) carries
-it out; its output is printed here, and an interrupt here asks it for a checkpoint.
+unsloth has to be imported before transformers, and several GPUs need one process each: then the plan is
+written to `launch.json` in the run folder and `python -m arcnb.rl.launch` (under `accelerate launch` for
+several) carries it out; its output is printed here, and an interrupt here asks it for a checkpoint.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ SAVING_SECONDS = 50.0  # what processes may take to save after an interrupt befo
 
 @dataclass(frozen=True)
 class GrpoPlan:
-    """Everything a run needs. model, adapter, template, encoding: as in arcnb.models; workers: programs run at
-    the same time over all processes (None: one a core), memory_mb: of one program. num_processes: GPUs, one
-    process each, as `parallel` says: "ddp", or "zero3", which needs deepspeed."""
+    """Everything a run needs.
+
+    model, adapter, template, encoding: as in arcnb.models. workers: programs run at the same time over all
+    processes (None: one a core); memory_mb: of one program. num_processes: GPUs, one process each, as
+    `parallel` says: "ddp", or "zero3", which needs deepspeed.
+    """
 
     tasks: Sequence[Task]
     output: Path
@@ -50,7 +53,7 @@ class GrpoPlan:
     held_out_tasks: Sequence[Task] = ()
     settings: dict = field(default_factory=dict)
     lora: dict = field(default_factory=dict)
-    options: GrpoOptions = GrpoOptions()
+    options: GrpoOptions = field(default_factory=GrpoOptions)
     seed: int = 0
     workers: int | None = None
     memory_mb: int = 512

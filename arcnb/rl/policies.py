@@ -12,7 +12,7 @@ TRAINERS = ("trl", "unsloth")
 def load_policy(
     model: ModelPath, adapter: Path | None, lora: dict, *, load_in_4bit: bool = False, on_gpu: bool = True
 ):
-    """(model, peft_config) for TRL's trainer: an adapter to go on with, or a base and the shape of a fresh one.
+    """(model, peft_config) for TRL's trainer: an adapter to go on with, or a base and a fresh one's shape.
 
     load_in_4bit: the base by bitsandbytes (GPU).
     """
@@ -46,8 +46,8 @@ def load_unsloth_policy(
 ):
     """A model by unsloth's FastLanguageModel with its LoRA; with use_vllm its engine shares the weights.
 
-    unsloth has to be imported before transformers, peft and trl, and takes as KL reference the base without any
-    adapter, where TRL takes the starting adapter.
+    unsloth has to be imported before transformers, peft and trl, and takes as KL reference the base without
+    any adapter, where TRL takes the starting adapter.
     """
     from unsloth import FastLanguageModel
 

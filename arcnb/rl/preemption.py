@@ -1,7 +1,7 @@
 """Stopping a training run so that it can go on: SIGTERM saves a checkpoint, and so does the first Ctrl-C.
 
-transformers' `enable_jit_checkpoint` handles SIGTERM. Under `arcnb run` the kernel is told by SIGINT, which is
-passed on to the same handler; a second SIGINT interrupts at once. After a stop `train()` returns normally:
+transformers' `enable_jit_checkpoint` handles SIGTERM. Under `arcnb run` the kernel is told by SIGINT, which
+is passed on to the same handler; a second SIGINT interrupts at once. After a stop `train()` returns normally:
 whoever called it compares the step with what was asked.
 """
 

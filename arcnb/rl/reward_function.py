@@ -115,7 +115,7 @@ class ProgramReward:
         return Rollout(scores, ids, is_solved(prediction) and not cheat, cheat)
 
     def _rewards(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
-        """Rewards group by group. Where a group is spread over processes, its share here counts as the group."""
+        """Rewards group by group. Of a group spread over processes, the share here counts as the group."""
         rewards = [0.0] * len(rollouts)
         for row in dict.fromkeys(rows):
             members = [i for i, other in enumerate(rows) if other == row]

@@ -3,8 +3,8 @@
     plan = RewardPlan("arc-v2-no-pixel-score", {"overlong": 1.0, "repetition": 0.5})
     rewards = plan.rewards(completions)
 
-A term sees one group at a time, the completions of one prompt. Every term is 0 for a plain good completion and
-stays within its bounds, so that a weight says at most how much it can cost or give. Under scale_rewards
+A term sees one group at a time, the completions of one prompt. Every term is 0 for a plain good completion
+and stays within its bounds, so that a weight says at most how much it can cost or give. Under scale_rewards
 "group" advantages are divided by the group's spread: a tie-break of any weight then acts at full strength in
 a group whose rewards are equal otherwise.
 """
@@ -68,7 +68,7 @@ def overlong(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
 
 
 def repetition(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
-    """0 while the share of distinct n-grams is at least repetition_free, then linear to -1 at none; [-1, 0]."""
+    """0 while the share of distinct n-grams is at least repetition_free, then linear to -1; [-1, 0]."""
     values = []
     for rollout in group:
         if len(rollout.tokens) < limits.repetition_n:

@@ -1,8 +1,8 @@
 """How far the sampler is from the learner: gap, importance ratios, effective sample size, clipped share.
 
-TRL hands sampler and learner log-probabilities to `compute_loss`; a subclass that overrides that public method
-and `log` reads them there. Without vLLM the sampler's log-probabilities are not known to TRL and nothing is
-measured.
+TRL hands sampler and learner log-probabilities to `compute_loss`; a subclass that overrides that public
+method and `log` reads them there. Without vLLM the sampler's log-probabilities are not known to TRL and
+nothing is measured.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class SamplerGap:
     log_weights: list[float] = field(default_factory=list)
 
     def add(self, sampler, learner, mask, weights=None, clip_max: float | None = None) -> None:
-        """sampler, learner: log-probabilities (B, T), nats; mask: (B, T), 1 where a token counts. weights: the
-        importance ratios that the loss uses, (B, T) or (B, 1), after clipping or masking."""
+        """sampler, learner: log-probabilities (B, T), nats; mask: (B, T), 1 where a token counts. weights:
+        the importance ratios that the loss uses, (B, T) or (B, 1), after clipping or masking."""
         import torch
 
         mask = mask.bool() & ~torch.isnan(sampler)
@@ -43,9 +43,9 @@ class SamplerGap:
     def metrics(self) -> dict[str, float]:
         """{"sampling/...": value}; empty where nothing was added.
 
-        logp_gap: mean |difference| a token, nats. kl: mean log p(sampler) - log p(learner), an estimate of their
-        KL. importance_ratio: mean learner/sampler a token. ess: effective sample size over sequences, share of
-        their number. clipped_share: tokens whose weight in the loss was clipped or masked.
+        logp_gap: mean |difference| a token, nats. kl: mean log p(sampler) - log p(learner), an estimate of
+        their KL. importance_ratio: mean learner/sampler a token. ess: effective sample size over sequences,
+        share of their number. clipped_share: tokens whose weight in the loss was clipped or masked.
         """
         if not self.n_tokens:
             return {}
@@ -62,14 +62,14 @@ class SamplerGap:
 
 
 def effective_sample_size(log_weights: list[float]) -> float:
-    """(sum w)^2 / (n sum w^2) for w = exp(log_weights): 1 for equal weights, 1/n when one holds everything."""
+    """(sum w)^2 / (n sum w^2) for w = exp(log_weights): 1 for equal weights, 1/n when one has all."""
     top = max(log_weights)
     weights = [math.exp(value - top) for value in log_weights]
     return sum(weights) ** 2 / (len(weights) * sum(weight**2 for weight in weights))
 
 
 def measuring(trainer_class: type) -> type:
-    """A subclass of a GRPO trainer that logs the gap beside its own metrics, and held-out results by themselves."""
+    """A subclass of a GRPO trainer that logs the gap with its metrics, and held-out results by themselves."""
     from transformers import Trainer
 
     class MeasuringTrainer(trainer_class):

@@ -1,8 +1,8 @@
-"""The settings of a GRPO run: GRPOConfig's names with values that suit ARC programs, checked before anything loads.
+"""The settings of a GRPO run: GRPOConfig's names with values that suit ARC, checked before anything loads.
 
 One group is all `num_generations` completions of a prompt, whatever the accumulation and the number of
-processes: `batch_layout` splits the completions of one optimizer step evenly. What TRL or unsloth would choose
-silently is named here, so that a trainer that changes it is found out (arcnb.rl.effective_config).
+processes: `batch_layout` splits the completions of one optimizer step evenly. What TRL or unsloth would
+choose silently is named here, so that a trainer that changes it is found out (arcnb.rl.effective_config).
 """
 
 from __future__ import annotations

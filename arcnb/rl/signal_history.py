@@ -1,9 +1,9 @@
 """Which prompts still teach: a group whose completions all earn the same moves nothing.
 
 A task is silent when the last `visits` groups of it were all without spread and all right or all wrong. A
-row that would show a silent task shows another one with probability 1 - weight, drawn from (seed, row): weight
-0 drops silent tasks, weights below 1 show them less. What a row may know is fixed: the groups of rows at least
-`lag` before it, so that a resumed run chooses as the unbroken run would have.
+row that would show a silent task shows another one with probability 1 - weight, drawn from (seed, row):
+weight 0 drops silent tasks, weights below 1 show them less. What a row may know is fixed: the groups of rows
+at least `lag` before it, so that a resumed run chooses as the unbroken run would have.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class SignalHistory:
     def __post_init__(self):
         if self.visits < 0 or not 0 <= self.weight <= 1:
             raise ValueError(
-                f"signal_visits={self.visits}, signal_weight={self.weight}: visits must be at least 0 and the "
-                "weight within 0..1"
+                f"signal_visits={self.visits}, signal_weight={self.weight}: visits must be at least 0 and "
+                "the weight within 0..1"
             )
 
     def record(self, row: int, task_id: str, rewards: Sequence[float], solved: Sequence[bool]) -> None:

@@ -1,4 +1,4 @@
-"""What tests of training share: small tasks, and a reward term that a random model earns to different degrees."""
+"""What tests of training share: small tasks, and a reward term that a random model can earn."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from arcnb.rl.reward_terms import TERMS
 
 @pytest.fixture(scope="session")
 def tasks():
-    """Three tasks with prompts of about 120 tokens: TRL's loss on a CPU takes time by prompt and vocabulary."""
+    """Three tasks with prompts of about 120 tokens: TRL's loss takes time by prompt and vocabulary."""
     everything = []
     for number, (a, b) in enumerate([(1, 2), (3, 4), (5, 6)]):
         train = [{"input": [[a, b]], "output": [[b, a]]}, {"input": [[b], [a]], "output": [[b], [a]]}]
@@ -23,7 +23,8 @@ def tasks():
 
 
 CHAT = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% for m in messages %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 

@@ -27,12 +27,14 @@ def mirror_task(with_test=True):
 LOOKUP = "\n".join(
     f"    if grid.tolist() == {inputs}:\n        return {outputs}" for inputs, outputs in TRAIN
 )
-ENCODED = (
-    "{"
-    + ", ".join(f"'{''.join(map(str, sum(i, [])))}': '{''.join(map(str, sum(o, [])))}'" for i, o in TRAIN)
-    + "}"
-)
-NUMBERED = {int("".join(map(str, sum(i, [])))) % 9973: "".join(map(str, sum(o, []))) for i, o in TRAIN}
+
+
+def cells(grid):
+    return "".join(str(cell) for row in grid for cell in row)
+
+
+ENCODED = {cells(inputs): cells(outputs) for inputs, outputs in TRAIN}
+NUMBERED = {int(key) % 9973: value for key, value in ENCODED.items()}
 CHEATS = {
     "a table of inputs": f"def transform(grid):\n{LOOKUP}\n    return grid",
     "a table that turns unknown grids": f"def transform(grid):\n{LOOKUP}\n    return np.flipud(grid)",
@@ -52,7 +54,8 @@ CHEATS = {
 }
 HONEST = {
     "right": "def transform(grid):\n    return np.fliplr(grid)",
-    "overfit to three columns": "def transform(grid):\n    return [[r[2], r[1], r[0]] if 6 not in r else list(r) for r in grid.tolist()]",
+    "overfit to three columns": """def transform(grid):
+    return [[row[2], row[1], row[0]] if 6 not in row else list(row) for row in grid.tolist()]""",
     "right for colors it saw, else an error": """def transform(grid):
     if 6 in grid:
         raise ValueError('unknown color')

@@ -15,7 +15,6 @@ from arcnb.rl.sampling_guard import SamplingError, check_sampling
 from arcnb.rl.settings import DEFAULTS, SettingsError, check_settings
 
 
-
 def rows_of(tasks, tokenizer, n, seed=0):
     rows = prompt_rows(tasks, prompt_format(), tokenizer, seed=seed, max_prompt_tokens=1000)
     return list(rows.dataset(n))

@@ -1,4 +1,7 @@
-"""Stopping and going on: complete checkpoints, the same curve after a resume, signals. Run: pytest tests/rl/test_rl_resume.py"""
+"""Stopping and going on: complete checkpoints, the same curve after a resume, signals.
+
+Run: pytest tests/rl/test_rl_resume.py
+"""
 
 import json
 import os

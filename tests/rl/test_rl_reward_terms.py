@@ -1,4 +1,7 @@
-"""Reward terms: bounds, ramps, tie-breaks, and cheats that earn nothing. Run: pytest tests/rl/test_rl_reward_terms.py"""
+"""Reward terms: bounds, ramps, tie-breaks, and cheats that earn nothing.
+
+Run: pytest tests/rl/test_rl_reward_terms.py
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Sampler gap, effective settings, prompts without signal, plans on disk, GPU share. Run: pytest tests/rl/test_rl_small_parts.py"""
+"""Sampler gap, effective settings, prompts without signal, plans on disk, GPU share.
+
+Run: pytest tests/rl/test_rl_small_parts.py
+"""
 
 import math
 import stat
@@ -257,5 +260,6 @@ def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
     shown = specimens(rollouts, tasks)
     assert [name for name, _ in shown.chosen] == ["best", "first truncated"]
     page = shown._repr_html_()
-    assert "<svg" in page and "&lt;x&gt;" in page and "more characters" in page
+    for text in ("<svg", "&lt;x&gt;", "more characters"):
+        assert text in page
     assert specimens(PredictionSet(tmp_path / "none"), tasks)._repr_html_() == ""

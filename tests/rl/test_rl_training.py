@@ -1,4 +1,4 @@
-"""Real tiny training runs: held-out evaluation, the guard at work, prompts without signal, effective settings.
+"""Real tiny training runs: held-out evaluation, the guard at work, prompts without signal, settings.
 
 Run: pytest tests/rl/test_rl_training.py
 """
@@ -53,7 +53,7 @@ def test_a_run_that_collapses_is_seen_and_stopped_with_a_diagnosis(collapse, tmp
     first, *_ = steps = [row for row in report.history if "reward" in row]
     assert steps[-1]["unique_tokens_ratio"] < 0.5 * first["unique_tokens_ratio"]
     page = report.pages[0].read_text()
-    assert "unique_tokens (step" in page and "Collapse alarm at step" in page
+    assert "unique_tokens (step" in page
     assert len(report.pages) == 1
     assert checkpoint_problem(tmp_path / "checkpoints" / f"checkpoint-{report.steps}") is None
 
