@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -70,26 +69,19 @@ def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, ann
 def keep_best(checkpoint: Path, best: Path) -> Path:
     """Copy a checkpoint into the folder `best`, whole or not at all, and drop what was the best before.
 
-    Files are linked where the file system can, so keeping costs nothing until the original is pruned.
+    Copied and not linked: a signal can make the trainer write the same checkpoint once more, in place.
     """
     best.mkdir(parents=True, exist_ok=True)
     kept = best / checkpoint.name
     if not kept.exists():
         partial = best / f".{checkpoint.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(checkpoint, partial, copy_function=_link_or_copy)
+        shutil.copytree(checkpoint, partial)
         partial.rename(kept)
     for old in best.glob("checkpoint-*"):
         if old != kept:
             shutil.rmtree(old)
     return kept
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def size_of(folder: Path) -> int:
@@ -121,15 +113,16 @@ def prune(folder: Path, budget_gb: float, keep: Iterable[Path] = ()) -> list[Pat
 
 
 def set_aside(output: Path, step: int) -> Path | None:
-    """Move what a run wrote after `step` out of the way of the run that goes on from there.
+    """Move what a run wrote after `step` (-1: all of it) out of the way of the run that goes on from there.
 
-    Metrics lines, rollouts and completion tables of later steps go to `abandoned/N/`, later checkpoints are
-    deleted. Returns that folder, or None where nothing was later.
+    Metrics lines, predictions and completion tables of later steps go to `abandoned/N/`; later checkpoints
+    are deleted. Returns that folder, or None where nothing was later.
     """
     aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
     moved: list[tuple[Path, Path]] = []
     for folder, pattern, position in (
         ("rollouts", "round*.parquet", slice(5, 10)),
+        ("held_out", "round*.parquet", slice(5, 10)),
         ("checkpoints/completions", "completions_*.parquet", slice(12, 17)),
     ):
         # Rollouts of round N were sampled to make step N + 1, the completions table is named after the step

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompt_lengths import longest_prompt
@@ -85,7 +86,8 @@ class GrpoOptions:
     prompts_per_step: groups that one optimizer step trains. augment: what views change.
     max_sequence_length: prompt plus completion, tokens (None: what the model was built for).
     max_prompt_tokens: longer prompts are left out and reported (None: what the sequence leaves).
-    held_out_every (steps; 0: never), held_out_repeats: evaluation on `held_out_tasks` of train_grpo.
+    held_out_every (steps; 0: never), held_out_repeats: evaluation on n_held_out (0: all) of those
+    `held_out_tasks` of train_grpo whose prompts fit.
     guard: see arcnb.rl.guard. signal_visits, signal_weight: see arcnb.rl.signal_history.
     resume: "auto" goes on with this folder's newest complete checkpoint, "never" does not, else a path.
     disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
@@ -102,6 +104,7 @@ class GrpoOptions:
     max_sequence_length: int | None = None
     max_prompt_tokens: int | None = None
     held_out_every: int = 0
+    n_held_out: int = 0
     held_out_repeats: int = 8
     guard: GuardOptions = field(default_factory=GuardOptions)
     signal_visits: int = 0
@@ -211,7 +214,9 @@ def train_grpo(
         history,
         CollapseMonitor(options.guard),
     )
-    held_out_tasks, dropped = _fitting(held_out_tasks, prompt_format, tokenizer, settings, options, context)
+    held_out_tasks, dropped = _fitting(
+        held_out_tasks, prompt_format, tokenizer, settings, options, context, seed
+    )
     resumed = checkpoint_to_resume(options.resume, output / "checkpoints")
     if resumed is not None:
         refuse_other_settings(resumed, state.settings, options.accept_other_settings)
@@ -236,18 +241,27 @@ def train_grpo(
     report.too_long = rows.too_long
     report.notes += _notes(tasks, options, adapter, settings)
     if dropped:
-        report.notes.append(f"{dropped} held-out tasks have prompts that are too long, and are left out")
+        report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
     return report
 
 
-def _fitting(tasks, prompt_format, tokenizer, settings, options, context) -> tuple[list[Task], int]:
-    """The held-out tasks whose prompts leave room for a completion, and how many do not."""
+def _fitting(tasks, prompt_format, tokenizer, settings, options, context, seed) -> tuple[list[Task], int]:
+    """The held-out tasks to evaluate on, whose prompts leave room for a completion, and how many were passed
+    over because theirs do not. They come in an order drawn from the seed, until there are enough."""
     limit = context - settings["max_completion_length"]
     limit = min(limit, options.max_prompt_tokens or limit)
-    fitting = [task for task in tasks if longest_prompt(task, prompt_format, tokenizer) <= limit]
+    wanted = options.n_held_out or len(tasks)
+    fitting: list[Task] = []
+    seen = 0
+    for index in rng(seed, "held-out tasks").permutation(len(tasks)):
+        if len(fitting) == wanted or not options.held_out_every:
+            break
+        seen += 1
+        if longest_prompt(tasks[int(index)], prompt_format, tokenizer) <= limit:
+            fitting.append(tasks[int(index)])
     if options.held_out_every and not fitting:
         raise SettingsError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
-    return fitting, len(tasks) - len(fitting)
+    return fitting, seen - len(fitting)
 
 
 def _context(model: ModelPath, options: GrpoOptions) -> int:
@@ -346,7 +360,7 @@ class _Training:
         if main:
             (self.output / "checkpoints").mkdir(parents=True, exist_ok=True)
             if resumed is None or resumed.is_relative_to(self.output):
-                set_aside(self.output, step_of(resumed) if resumed else 0)
+                set_aside(self.output, step_of(resumed) if resumed else -1)
         trainer.accelerator.wait_for_everyone()
         while True:
             self.state.resumed_from = resumed

@@ -8,8 +8,6 @@ from arcnb.arc.views import View
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import read_metrics
-from arcnb.programs.executor import Executor
-from arcnb.rl.grpo import train_grpo
 from arcnb.rl.rows import prompt_rows, trainer_text
 from arcnb.rl.sampling_guard import SamplingError, check_sampling
 from arcnb.rl.settings import DEFAULTS, SettingsError, check_settings
@@ -82,6 +80,13 @@ def test_sampling_the_learner_cannot_match_is_refused_unless_insisted_on(altered
     check_sampling(DEFAULTS | altered | {"vllm_importance_sampling_mode": "token_truncate"})
 
 
+def test_a_sequence_longer_than_the_model_was_built_for_is_refused(train, tmp_path):
+    with pytest.raises(SettingsError, match="max_sequence_length=4096, but model"):
+        train(tmp_path, options={"max_sequence_length": 4096})
+    with pytest.raises(SettingsError, match="leaves no room for a prompt in a context of 8 tokens"):
+        train(tmp_path, options={"max_sequence_length": 8})
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -99,17 +104,9 @@ def test_settings_that_cannot_work_are_named(settings, message):
         check_settings(DEFAULTS | settings, 2048)
 
 
-def test_steps_are_trained_logged_and_every_rollout_kept(tasks, small_model, tmp_path):
-    settings = {
-        "max_steps": 3,
-        "num_generations": 4,
-        "gradient_accumulation_steps": 2,
-        "max_completion_length": 12,
-    }
-    with Executor(1) as executor:
-        report = train_grpo(
-            small_model, tasks, prompt_format(), executor, tmp_path, settings=settings, lora={"r": 2}
-        )
+def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path):
+    settings = {"max_steps": 3, "num_generations": 4, "gradient_accumulation_steps": 2}
+    report = train(tmp_path, settings)
     assert report.steps == 3
     steps = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "reward" in row]
     assert [row["step"] for row in steps] == [1, 2, 3]

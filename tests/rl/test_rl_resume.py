@@ -21,6 +21,7 @@ from arcnb.rl.checkpoints import (
     prune,
     size_of,
 )
+from arcnb.rl.grpo import keep_best_copy
 
 
 def curve(report):
@@ -169,6 +170,9 @@ def test_the_best_is_kept_apart_and_the_rest_pruned_by_a_budget(checkpoint, tmp_
     keep_best(folder / "checkpoint-1", tmp_path / "best")
     keep_best(folder / "checkpoint-2", tmp_path / "best")
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-2"]
+    keep_best_copy(tmp_path / "best" / "checkpoint-2", folder / "checkpoint-2-again")
+    assert size_of(folder / "checkpoint-2-again") == size_of(folder / "checkpoint-2")
+    shutil.rmtree(folder / "checkpoint-2-again")
     budget = 2.5 * size_of(folder / "checkpoint-1") / 2**30
     assert prune(folder, 0) == []
     assert [path.name for path in prune(folder, budget)] == ["checkpoint-1", "checkpoint-2"]

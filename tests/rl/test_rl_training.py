@@ -73,6 +73,8 @@ def test_a_run_that_collapses_goes_back_to_its_best_checkpoint_at_a_lower_rate(c
     assert [path.name for path in (tmp_path / "best").iterdir()] == [f"checkpoint-{best}"]
     assert len(report.pages) == 3
     assert "2 rollbacks were made" in report.pages[-1].read_text()
+    held_out = PredictionSet(tmp_path / "abandoned" / "1" / "held_out")
+    assert min(row.round for row in held_out.iter_predictions()) > best
     steps = [row["step"] for row in report.history if "reward" in row]
     assert steps == list(range(1, report.steps + 1)), "undone steps are not in the curve"
 
