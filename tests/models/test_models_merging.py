@@ -1,0 +1,48 @@
+"""A LoRA folded into its model. Run: pytest tests/models/test_models_merging.py"""
+
+import pytest
+
+from arcnb.models.compatibility import AdapterError
+from arcnb.models.merging import merged_model
+from arcnb.models.registry import SHIPPED_ADAPTERS, resolve_model
+
+
+@pytest.fixture
+def adapter(small_model, tmp_path):
+    """A LoRA that changes something: its B matrices are not zero."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(small_model.path, dtype=torch.float32)
+    model = get_peft_model(
+        model, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    )
+    model.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def test_the_merged_model_computes_what_model_and_adapter_do(small_model, adapter, tmp_path, monkeypatch):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    merged = merged_model(small_model, adapter)
+    ids = torch.arange(5, 50)[None]
+    base = AutoModelForCausalLM.from_pretrained(small_model.path, dtype=torch.float32)
+    plain = base(ids).logits
+    with_adapter = PeftModel.from_pretrained(base, adapter)(ids).logits
+    logits = AutoModelForCausalLM.from_pretrained(merged.path, dtype=torch.float32)(ids).logits
+    assert not torch.allclose(plain, with_adapter, atol=1e-2)
+    assert torch.allclose(logits, with_adapter, atol=2e-2 * float(with_adapter.abs().max()))
+    assert resolve_model(merged.folder).folder == merged.folder
+    made = (merged.folder / "config.json").stat().st_mtime_ns
+    assert merged_model(small_model, adapter).folder == merged.folder
+    assert (merged.folder / "config.json").stat().st_mtime_ns == made
+
+
+def test_an_adapter_of_another_model_is_refused(small_model):
+    with pytest.raises(AdapterError, match="was trained on default, not on model"):
+        merged_model(small_model, SHIPPED_ADAPTERS / "default")
