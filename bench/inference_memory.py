@@ -1,6 +1,6 @@
 """Host memory of the sampling stage over many rounds, and the rate at which it takes completions.
 
-    python bench/inference_memory.py           # 150 rounds of 40 tasks, 8 completions each: 2 to 5 minutes
+    python bench/inference_memory.py           # 60 rounds of 40 tasks, 8 completions each: a minute or more
 
 An engine that answers at once with RE-ARC's programs takes the place of a real one, so the figures are those
 of everything else: prompts, programs, scores, parts. Printed after every tenth of the rounds: resident memory
@@ -59,7 +59,7 @@ class InstantEngine:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--tasks", type=int, default=40)
     parser.add_argument("--workers", type=int, default=0, help="of the executor; 0 is one a core")
     arguments = parser.parse_args()
