@@ -417,6 +417,7 @@ class _Training:
                 use_vllm=self.settings["use_vllm"],
                 gpu_memory_utilization=self.settings.get("vllm_gpu_memory_utilization", 0.3),
                 load_in_4bit=self.options.load_in_4bit,
+                gradient_checkpointing=self.settings["gradient_checkpointing"],
                 seed=self.seed,
             )
             peft_config = None

@@ -42,6 +42,7 @@ def load_unsloth_policy(
     use_vllm: bool,
     gpu_memory_utilization: float,
     load_in_4bit: bool = False,
+    gradient_checkpointing: bool = True,
     seed: int = 0,
 ):
     """A model by unsloth's FastLanguageModel with its LoRA; with use_vllm its engine shares the weights.
@@ -66,7 +67,7 @@ def load_unsloth_policy(
         lora_alpha=shape["lora_alpha"],
         use_rslora=shape["use_rslora"],
         target_modules=list(shape["target_modules"]),
-        use_gradient_checkpointing="unsloth",
+        use_gradient_checkpointing="unsloth" if gradient_checkpointing else False,
         random_state=seed,
     )
     if adapter:

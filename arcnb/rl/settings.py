@@ -25,6 +25,7 @@ DEFAULTS = {
     "max_grad_norm": 0.1,
     "weight_decay": 0.0,
     "optim": "adamw_torch_fused",
+    "gradient_checkpointing": False,
     "temperature": 1.0,
     "top_p": 1.0,
     "top_k": 0,
