@@ -83,6 +83,7 @@ class GrpoOptions:
 
     reward: a scheme of arcnb.rl.rewards; reward_weights: terms of arcnb.rl.reward_terms by weight;
     overlong_buffer: tokens of its ramp; detect_cheating: programs that memorise their pairs earn nothing.
+    n_tasks: tasks to train on, among those whose prompts fit (0: all).
     prompts_per_step: groups that one optimizer step trains. augment: what views change.
     max_sequence_length: prompt plus completion, tokens (None: what the model was built for).
     max_prompt_tokens: longer prompts are left out and reported (None: what the sequence leaves).
@@ -99,6 +100,7 @@ class GrpoOptions:
     reward_weights: dict[str, float] = field(default_factory=dict)
     overlong_buffer: int = 0
     detect_cheating: bool = True
+    n_tasks: int = 0
     prompts_per_step: int = 1
     augment: str = "all"
     max_sequence_length: int | None = None
@@ -239,7 +241,7 @@ def train_grpo(
     with saving_on_signals():
         report = run.train(resumed, callbacks)
     report.too_long = rows.too_long
-    report.notes += _notes(tasks, options, adapter, settings)
+    report.notes += _notes(rows.tasks, options, adapter, settings)
     if dropped:
         report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
     return report
@@ -302,6 +304,7 @@ def _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, his
         seed=seed,
         max_prompt_tokens=min(limit, options.max_prompt_tokens or limit),
         augment=options.augment,
+        n_tasks=options.n_tasks,
         history=history,
     )
 

@@ -79,12 +79,19 @@ def prompt_rows(
     seed: int,
     max_prompt_tokens: int,
     augment: str = "all",
+    n_tasks: int = 0,
     history: SignalHistory | None = None,
 ) -> PromptRows:
-    """The rows over the tasks whose longest view fits; ValueError when no task does."""
+    """The rows over the tasks whose longest view fits; ValueError when no task does.
+
+    n_tasks: only so many of them, in an order drawn from the seed (0: all, in their own order).
+    """
     too_long = {}
     fitting = []
-    for task in tasks:
+    order = rng(seed, "tasks").permutation(len(tasks)) if n_tasks else range(len(tasks))
+    for task in (tasks[int(index)] for index in order):
+        if n_tasks and len(fitting) == n_tasks:
+            break
         longest = longest_prompt(task, prompt_format, tokenizer)
         if longest > max_prompt_tokens:
             too_long[task.task_id] = longest

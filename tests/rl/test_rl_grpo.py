@@ -70,6 +70,15 @@ def test_tasks_with_long_prompts_are_left_out_and_named(small_model):
     assert min(rows.too_long.values()) > 700
 
 
+def test_so_many_tasks_are_taken_among_those_that_fit(small_model):
+    everything = load_tasks("arc-agi-1/training")[:40]
+    arguments = {"seed": 0, "max_prompt_tokens": 700, "n_tasks": 3}
+    rows = prompt_rows(everything, prompt_format(), load_tokenizer(small_model), **arguments)
+    assert len(rows.tasks) == 3
+    assert {rows[index]["task_id"] for index in range(6)} == {task.task_id for task in rows.tasks}
+    assert set(rows.too_long).isdisjoint(task.task_id for task in rows.tasks)
+
+
 @pytest.mark.parametrize(
     "altered", [{"top_p": 0.95}, {"repetition_penalty": 1.02}, {"top_k": 50}, {"min_p": 0.1}]
 )
