@@ -50,6 +50,7 @@ from arcnb.rl.settings import (
     SettingsError,
     batch_layout,
     check_gpu_share,
+    check_server,
     check_settings,
     number_of_steps,
     vllm_environment,
@@ -192,7 +193,8 @@ def train_grpo(
 ) -> TrainingReport:
     """Train and leave everything under output.
 
-    adapter: start from this LoRA (its shape then counts, not `lora`) instead of a fresh one.
+    adapter: start from this LoRA (its shape then counts, not `lora`) instead of a fresh one. callbacks: of
+    transformers; they come before evaluation and guard.
     Raises SettingsError, SamplingError, CheckpointError or ValueError before anything heavy is loaded.
     """
     output = Path(output)
@@ -202,6 +204,7 @@ def train_grpo(
     _check(settings, options, context, n_processes, held_out_tasks)
     plan = _reward_plan(options, settings)
     check_gpu_share(settings, model.folder, context)
+    check_server(settings)
     os.environ |= {name: value for name, value in vllm_environment().items() if name not in os.environ}
     if options.trainer == "unsloth":
         import unsloth  # noqa: F401  it patches transformers and trl, and has to come before them
@@ -469,12 +472,12 @@ class _Training:
             peft_config=peft_config,
             callbacks=[
                 metrics_log(self.output / "metrics.jsonl"),
+                *callbacks,
                 hooks.run_state_callback(self.state),
                 hooks.resuming_callback(self.state, self.seed),
                 *([evaluation] if evaluation else []),
                 hooks.guard_callback(self.state, reward),
                 hooks.keeping_callback(self.state, self.options.disk_budget_gb),
-                *callbacks,
             ],
         )
         if evaluation:

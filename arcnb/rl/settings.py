@@ -120,6 +120,23 @@ def check_gpu_share(settings: dict, model_folder, context: int) -> None:
         raise SettingsError(f"vllm_{problem}" if problem.startswith("gpu_memory") else problem)
 
 
+def check_server(settings: dict) -> None:
+    """SettingsError when vLLM is to be asked on a server that does not answer."""
+    if not settings["use_vllm"] or settings.get("vllm_mode", "colocate") != "server":
+        return
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    host, port = settings.get("vllm_server_host", "localhost"), settings.get("vllm_server_port", 8000)
+    address = settings.get("vllm_server_base_url") or f"http://{host}:{port}"
+    try:
+        urlopen(f"{address}/health", timeout=10).close()
+    except (URLError, OSError, ValueError) as error:
+        raise SettingsError(
+            f"vllm_mode='server', but no vLLM server answers at {address} ({error}); start one first"
+        ) from None
+
+
 def vllm_environment() -> dict[str, str]:
     """What has to be in the environment before vLLM 0.23 or unsloth is imported, where it is not set already.
 

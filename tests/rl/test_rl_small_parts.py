@@ -21,6 +21,7 @@ from arcnb.rl.settings import (
     SettingsError,
     batch_layout,
     check_gpu_share,
+    check_server,
     check_settings,
     number_of_steps,
 )
@@ -185,6 +186,17 @@ def test_a_share_of_gpu_memory_that_is_not_free_is_refused(tmp_path, monkeypatch
         check_gpu_share(settings, small_model.folder, 2048)
     check_gpu_share(settings | {"vllm_gpu_memory_utilization": 0.15}, small_model.folder, 2048)
     check_gpu_share(settings | {"vllm_mode": "server"}, small_model.folder, 2048)
+
+
+def test_a_server_that_does_not_answer_is_refused():
+    settings = DEFAULTS | {
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "vllm_server_base_url": "http://127.0.0.1:9",
+    }
+    with pytest.raises(SettingsError, match=r"no vLLM server answers at http://127.0.0.1:9 .*refused"):
+        check_server(settings)
+    check_server(settings | {"use_vllm": False})
 
 
 @pytest.fixture
