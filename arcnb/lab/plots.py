@@ -88,7 +88,9 @@ def grouped_curves(
         if known:
             drawn[title] = known
     if not drawn:
-        raise ValueError(f"none of {', '.join(groups)} has values in metrics with columns {', '.join(metrics)}")
+        raise ValueError(
+            f"none of {', '.join(groups)} has values in metrics with columns {', '.join(metrics)}"
+        )
     figure, panels = _figure(len(drawn))
     for axes, (title, columns) in zip(panels, drawn.items(), strict=True):
         for (name, column), color in zip(columns.items(), _colors(), strict=False):
@@ -167,7 +169,7 @@ def heat_map(rates: "pd.DataFrame", title: str = "Solve rate of each task") -> "
     if len(ordered) <= 40:
         axes.set_xticks(range(len(ordered)), list(ordered.index), rotation=90, fontsize=6)
     bar = figure.colorbar(
-        image, ax=axes, format=lambda share, _: f"{100 * share:.0f} %", ticks=(0, 0.05, 0.2, 0.5, 1)
+        image, ax=axes, format=lambda share, _: f"{share:.0%}", ticks=(0, 0.05, 0.2, 0.5, 1)
     )
     bar.ax.tick_params(colors=INK, labelsize=8)
     return figure
