@@ -18,14 +18,11 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.progress import progress
-from arcnb.synth.augmented import P_PLAIN, augmented_task
 
 IGNORED = -100  # label of a token that does not count in the loss
 
@@ -62,7 +59,7 @@ class RowBuilder:
     model: ModelPath
     prompt_format: PromptFormat
     seed: int
-    augment: bool
+    augment: Callable[[Task, int], Task] | None
 
     def __call__(self, indices: Sequence[int]) -> list[tuple[str, np.ndarray, int]]:
         """(task id, int32 token ids, number of prompt tokens) of the rows with these indices."""
@@ -71,26 +68,12 @@ class RowBuilder:
         for index in indices:
             task = self.tasks[index % len(self.tasks)]
             if self.augment:
-                task = self._augmented(task, index // len(self.tasks))
+                task = self.augment(task, index // len(self.tasks))
             view = View.sample(task, self.seed, "sft", index, augment="none")
             prompt = self.prompt_format.prompt_ids(tokenizer, view.apply(task))
             answer = self.prompt_format.completion_ids(tokenizer, task.program)
             rows.append((task.task_id, np.array(prompt + answer, dtype=np.int32), len(prompt)))
         return rows
-
-    def _augmented(self, task: Task, number: int) -> Task:
-        """The task's augmentation of that number; of the first eight no two share mirror and rotation.
-
-        The first one is often the task as it is: a quarter of all tasks keep their own frame and colors.
-        """
-        if task.source != "rearc" or "augmentation" in task.meta:
-            return task
-        if number == 0 and rng(self.seed, "sft plain", task.task_id).random() < P_PLAIN:
-            return task
-        turns = rng(self.seed, "sft turns", task.task_id).permutation(8)
-        hflip, n_rot90 = divmod(int(turns[number % 8]), 4)
-        drawn = Augmentation.sample(rng(self.seed, "sft colors", task.task_id, number))
-        return augmented_task(task, Augmentation(bool(hflip), n_rot90, drawn.color_map)) or task
 
 
 def sft_rows(
@@ -101,14 +84,14 @@ def sft_rows(
     n_rows: int,
     seed: int,
     max_tokens: int,
-    augment: bool = False,
+    augment: Callable[[Task, int], Task] | None = None,
     workers: int = 1,
     start_method: str | None = None,
 ) -> SftRows:
     """Tokenised rows 0..n_rows-1 of the tasks that have a program. SftError when none is left.
 
-    augment: each time a RE-ARC task comes round again it is turned and recolored in another way, its program
-    rewritten to match (a few in a hundred cannot be, and stay as they are). Other tasks keep their frame.
+    augment: (task, how often it has come round) -> the task to show; it has to be picklable for workers (see
+    `arcnb.synth.augmented.FreshAugmentations`).
     """
     import pyarrow as pa
     from datasets import Dataset

@@ -40,9 +40,12 @@ def adapter_runs(adapters: str, folder: str | Path) -> list[AdapterRun]:
 
 
 def highest_rank(runs: Sequence[AdapterRun], model: str, backend: str) -> int | None:
-    """The LoRA rank that an engine has to make room for; None without adapters, and for servers."""
+    """The LoRA rank that an engine has to make room for; None for a single run, and for servers.
+
+    An engine for a single adapter sees its rank; on a CPU it merges it into its weights.
+    """
     adapters = [run.adapter for run in runs if run.adapter]
-    if not adapters or backend == "server":
+    if not adapters or len(runs) == 1 or backend == "server":
         return None
     resolved = resolve_model(model)
     return max(adapter_rank(resolve_adapter(adapter, resolved)) for adapter in adapters)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Pair, Task
 
 P_PLAIN = 0.25  # share of a training set's tasks that keep their orientation and colors
@@ -60,6 +61,28 @@ def augmented_task(task: Task, augmentation: Augmentation) -> Task | None:
         if _reproduces(program, (*turned.train, *turned.test)):
             return replace(turned, program=program)
     return None
+
+
+@dataclass(frozen=True)
+class FreshAugmentations:
+    """`(task, number) -> task`: a RE-ARC task turned and recolored in another way for every number.
+
+    Of a task's first eight no two share mirror and rotation; number 0 leaves a quarter of all tasks as they
+    are. Other tasks, those that were augmented before, and the few in a hundred that no rewriting solves
+    come back unchanged.
+    """
+
+    seed: int
+
+    def __call__(self, task: Task, number: int) -> Task:
+        if task.source != "rearc" or "augmentation" in task.meta:
+            return task
+        if number == 0 and rng(self.seed, "plain", task.task_id).random() < P_PLAIN:
+            return task
+        turns = rng(self.seed, "turns", task.task_id).permutation(8)
+        hflip, n_rot90 = divmod(int(turns[number % 8]), 4)
+        drawn = Augmentation.sample(rng(self.seed, "colors", task.task_id, number))
+        return augmented_task(task, Augmentation(bool(hflip), n_rot90, drawn.color_map)) or task
 
 
 def _candidates(program: str, augmentation: Augmentation) -> Iterator[str]:

@@ -209,6 +209,25 @@ def test_adapter_goes_on_and_off(backend, adapter):
         assert ids == greedy(net, requests[key].prompt_ids, 8)
 
 
+@pytest.mark.skipif(vllm_missing, reason="no vllm")
+def test_a_single_adapter_is_merged_on_a_cpu_and_writes_the_same(tiny, adapter, tmp_path, monkeypatch):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
+    requests = [Request(ids, key=i) for i, ids in enumerate(prompts(2))]
+    options = EngineOptions(max_model_len=256, dtype="float32")
+    with open_backend("vllm", tiny.path, adapter, options, announce=lambda line: None) as backend:
+        made = collect(backend, requests, Sampling(temperature=0, max_tokens=8))
+        assert str(adapter) in backend.description
+        with pytest.raises(GenerationError, match="merged into this engine's weights"):
+            backend.use_adapter(None)
+        backend.use_adapter(adapter)
+    net = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny.path), adapter)
+    for (key, _), completion in made.items():
+        assert tuple(completion.token_ids) == greedy(net, requests[key].prompt_ids, 8)
+
+
 def greedy(net, prompt_ids, n):
     """The library's own greedy completion."""
     import torch
