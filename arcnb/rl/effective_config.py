@@ -30,6 +30,8 @@ def _explain(name: str, asked: object, effective: object, asked_all: Mapping) ->
         return "another spelling of the same"
     if name == "report_to" and asked == "none" and effective in ([], None):
         return "another spelling of the same"
+    if name == "top_k" and {asked, effective} <= {0, -1, None}:  # TRL's and unsloth's word for no cut
+        return "another spelling of the same"
     if name == "report_to" and [asked] == effective:
         return "another spelling of the same"
     if name == "bf16" and effective is False and asked_all.get("use_cpu"):

@@ -11,8 +11,10 @@ The operators are PyTorch's own, so nothing is compiled and no package is needed
 |-------|-----------------------|--------------------------------------------------------------------|
 | cpu   | CPU                   | its flash attention, run by run                                    |
 | flash | CUDA, half precision  | flash attention 2 for variable lengths                             |
-| cudnn | CUDA, half precision  | as flash; completions against their prompt by cuDNN, prompt by prompt |
+| cudnn | CUDA, half precision  | own part as flash; completions against prompts by cuDNN            |
 | math  | anywhere, any dtype   | matrix products, in pieces of 1,024 queries                        |
+
+On an H200 with torch 2.11 `flash` refused the prompt's part ("batch size must be positive").
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def kernel_for(name: str, query: torch.Tensor) -> tuple[Kernel, Kernel]:
 
     if name == "auto":
         half = query.dtype in (torch.bfloat16, torch.float16)
-        name = "cpu" if query.device.type == "cpu" else "flash" if query.is_cuda and half else "math"
+        name = "cpu" if query.device.type == "cpu" else "cudnn" if query.is_cuda and half else "math"
     if name not in KERNELS:
         raise SharedPrefixError(
             f"there is no attention kernel {name!r}; there are auto, {', '.join(KERNELS)}"

@@ -106,17 +106,18 @@ def test_a_setting_that_the_trainer_changed_is_refused_and_named():
         "report_to": "none",
         "learning_rate": 1e-5,
         "bf16": False,
+        "top_k": 0,
     }
     same = SimpleNamespace(
-        scale_rewards="group", epsilon_high=0.2, report_to=[], learning_rate=1e-5, bf16=False
+        scale_rewards="group", epsilon_high=0.2, report_to=[], learning_rate=1e-5, bf16=False, top_k=-1
     )
-    assert [difference.name for difference in check_effective(asked, same)] == ["report_to"]
+    assert [difference.name for difference in check_effective(asked, same)] == ["report_to", "top_k"]
     changed = SimpleNamespace(**vars(same) | {"scale_rewards": False, "epsilon_high": 0.28})
     with pytest.raises(
         EffectiveConfigError, match=r"scale_rewards was asked as 'group' and is False; epsilon_high"
     ):
         check_effective(asked, changed)
-    assert len(check_effective(asked, changed, accept=True)) == 3
+    assert len(check_effective(asked, changed, accept=True)) == 4
     table = effective_table(asked, changed).set_index("setting")
     assert table.loc["epsilon_high"].tolist() == ["0.2", "0.28", "UNEXPLAINED"]
     assert table.loc["learning_rate", "reason"] == ""
