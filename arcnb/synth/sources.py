@@ -3,7 +3,8 @@
     arc-agi-1/training, ...     the task sets that `arcnb.arc.tasksets` knows, and any file or folder of tasks
     rearc                       RE-ARC tasks of the 320 trainable ids
     rearc/held_out, all, <id>   of the 80 held-out ids, of all 400, of one
-    dsl                         the DSL's generators and the composer, without the held-out families
+    dsl                         the DSL's generators and the composer, without scenes and held-out families
+    dsl/scenes                  composed programs on inputs of RE-ARC's generators (trainable ids)
     dsl/held_out                the held-out families alone
     dsl/<family>, <generator>   one family or generator
     composed                    the composer alone
@@ -34,7 +35,7 @@ from arcnb.synth.rearc import DEFAULT_MAX_CELLS, RearcError, RearcSizeError, rea
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
-from arcnb.synth.validation import ValidationSettings, origin, validated
+from arcnb.synth.validation import BLOCK, ValidationSettings, origin, validated
 
 # A generator that had this many candidates judged and fewer than this accepted has nothing new to give.
 ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.05
@@ -96,7 +97,8 @@ def build_tasks(
     if executor is not None and (make is _dsl or (make is _barc and require_programs)):
         # The sandbox has hash seed 0; so has this process when randomization is off.
         first_run_here = make is _dsl and sys.flags.hash_randomization == 1
-        tasks = validated(tasks, executor, validation, report, first_run_here)
+        block_size = BLOCK if n_tasks is None else max(16, min(BLOCK, n_tasks))
+        tasks = validated(tasks, executor, validation, report, first_run_here, block_size)
     else:
         tasks = _counted(tasks, report)
     return islice(tasks, n_tasks)
@@ -246,7 +248,9 @@ def _find(source: str) -> tuple[Source, str]:
 def _generators(argument: str) -> list[TaskGenerator]:
     everything = list(GENERATORS.values())
     if argument == "":
-        return [generator for generator in everything if generator.family not in HELD_OUT_FAMILIES]
+        return [
+            generator for generator in everything if generator.family not in (*HELD_OUT_FAMILIES, "scenes")
+        ]
     if argument == "held_out":
         return [generator for generator in everything if generator.family in HELD_OUT_FAMILIES]
     return [generator for generator in everything if argument in (generator.family, generator.name)]

@@ -69,18 +69,20 @@ def validated(
     settings: ValidationSettings = ValidationSettings(),
     report: TaskReport | None = None,
     first_run_here: bool = False,
+    block_size: int = BLOCK,
 ) -> Iterator[Task]:
     """The tasks that pass, reduced, with their outputs recomputed, in the order they came.
 
     first_run_here: recorded outputs were made by running the program in this process, whose hash seed is not
     the sandbox's; the sandbox's run is then the second one of the determinism check, at a third of the cost.
+    block_size: candidates in flight together; for a few tasks a smaller one draws fewer in vain.
     """
     report = TaskReport() if report is None else report
     seen = _Duplicates(settings.max_per_program)
     if first_run_here:
         settings = replace(settings, check_determinism=False)
     source = iter(tasks)
-    while block := list(islice(source, BLOCK)):
+    while block := list(islice(source, block_size)):
         block = [task for task in block if _passes_reading(task, settings, report, seen)]
         if settings.reduce:
             block = _reduced(block, executor, settings, report)
