@@ -97,6 +97,21 @@ def test_grpo_trains_and_logs_reward_and_kl(runs, data, small_model):
     assert (trained / "adapter" / "adapter_model.safetensors").is_file()
 
 
+def test_made_tasks_are_counted_and_fine_tuning_learns_from_them(runs, small_model):
+    made = done(runs, "01", source="rearc*6 + dsl*12", max_cells=800, max_prompt_tokens=3000)
+    facts = outcome(made)
+    assert facts["with_program"] == facts["tasks"] >= 12
+    assert facts["tasks_per_second_per_core"] > 0
+    sizes = {"max_steps": 2, "max_tokens": 2000, "n_samples": 1, "rank": 2, "packing": True}
+    model = {"model": small_model.path, "backend": "transformers", "augment_programs": True}
+    trained = done(
+        runs, "02", tasks=made / "tasks.parquet", eval_tasks="dsl/held_out*4", max_cells=800, **model, **sizes
+    )
+    assert outcome(trained)["steps"] == 2
+    assert (trained / "adapter" / "adapter_model.safetensors").is_file()
+    assert len(PredictionSet(trained / "predictions").read()) == 4
+
+
 def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data, sampled):
     table = done(runs, "06", tasks=data / "tasks.parquet", predictions=sampled / "predictions")
     submission = json.loads((table / "submission.json").read_text())

@@ -34,6 +34,7 @@ DEFAULTS = {
     "logging_steps": 10,
     "save_total_limit": 2,
     "train_sampling_strategy": "group_by_length",
+    "gradient_checkpointing": False,
     "report_to": "none",
 }
 LORA_DEFAULTS = {
@@ -165,7 +166,6 @@ def _train(
         bf16=on_gpu,
         use_cpu=not on_gpu,
         max_length=None,  # rows were measured; nothing may be cut
-        gradient_checkpointing=False,
         disable_tqdm=True,
         **(DEFAULTS | settings),
     )

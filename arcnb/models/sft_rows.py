@@ -96,6 +96,10 @@ def sft_rows(
     import pyarrow as pa
     from datasets import Dataset
 
+    if model.context and max_tokens > model.context:
+        raise SftError(
+            f"max_tokens={max_tokens} exceeds the {model.context} tokens that {model.name!r} was built for"
+        )
     with_program = [task for task in tasks if task.program]
     if not with_program:
         raise SftError(f"none of the {len(tasks)} tasks has a program to learn from")

@@ -15,6 +15,7 @@ from arcnb.models.sft import train_sft
 from arcnb.models.sft_rows import IGNORED, SftError, collator, packed_rows, sft_rows
 from arcnb.models.training_log import read_metrics
 from arcnb.synth.augmented import FreshAugmentations
+from arcnb.synth.sources import SourceSettings
 from arcnb.synth.task_sets import build_task_set
 
 PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
@@ -63,6 +64,11 @@ def test_long_rows_are_left_out_and_named_never_cut(tasks, small_model):
     assert max(rows.dataset["length"]) <= limit < min(rows.too_long.values())
 
 
+def test_rows_longer_than_the_models_context_are_refused(tasks, small_model):
+    with pytest.raises(SftError, match="max_tokens=9999 exceeds the 2048 tokens"):
+        rows_of(tasks, small_model, max_tokens=9999)
+
+
 def test_tasks_without_a_program_are_counted_and_none_at_all_is_an_error(tasks, small_model):
     bare = replace(tasks[0], program=None)
     assert rows_of(TaskSet("mixed", (bare, *tasks.tasks[1:])), small_model).n_without_program == 1
@@ -97,12 +103,12 @@ def test_a_stopped_training_goes_on_from_its_checkpoint_as_if_unbroken(tasks, sm
 
 
 def test_a_rearc_task_never_comes_round_in_the_same_turn(small_model):
-    task = build_task_set("rearc*2").tasks[1]
-    rows = rows_of([task], small_model, n_rows=8, max_tokens=100_000, augment=FreshAugmentations(0))
+    task = build_task_set("rearc*2", settings=SourceSettings(max_cells=800)).tasks[1]
+    rows = rows_of([task], small_model, n_rows=8, max_tokens=2048, augment=FreshAugmentations(0))
     answers = [[label for label in labels if label != IGNORED] for labels in rows.dataset["labels"]]
     assert len({tuple(ids) for ids in rows.dataset["input_ids"]}) == 8
     assert len({tuple(answer) for answer in answers}) > 1
-    again = rows_of([task], small_model, n_rows=8, max_tokens=100_000, augment=FreshAugmentations(0))
+    again = rows_of([task], small_model, n_rows=8, max_tokens=2048, augment=FreshAugmentations(0))
     assert rows.dataset["input_ids"][:] == again.dataset["input_ids"][:]
 
 
