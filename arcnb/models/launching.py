@@ -74,6 +74,8 @@ def _cause(log: Path) -> str:
 
 def _end(process: subprocess.Popen) -> None:
     """End the launcher's whole session, if it is still there."""
+    if process.poll() is not None:
+        return
     for sign, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 10)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, sign)

@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.seeds import rng
@@ -35,8 +34,9 @@ from arcnb.rl.checkpoints import (
     step_of,
 )
 from arcnb.rl.effective_config import check_effective, effective_table
-from arcnb.rl.guard import CollapseMonitor, GuardOptions
+from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.held_out import HeldOut
+from arcnb.rl.options import FREE, GrpoOptions
 from arcnb.rl.policies import TRAINERS, load_policy, load_unsloth_policy
 from arcnb.rl.preemption import can_listen, listen, saving_on_signals
 from arcnb.rl.reward_function import ProgramReward
@@ -56,124 +56,7 @@ from arcnb.rl.settings import (
     vllm_environment,
 )
 from arcnb.rl.signal_history import SignalHistory
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-FIRST_LOOK = (
-    "reward",
-    "reward_std",
-    "kl",
-    "sampling/logp_gap",
-    "sampling/ess",
-    "entropy",
-    "grad_norm",
-    "completions/mean_length",
-    "truncated_completions_ratio",
-    "solved_tasks_ratio",
-    "unique_outputs",
-    "groups_without_spread",
-    "executor_seconds",
-    "step_time",
-)
-
-
-@dataclass(frozen=True)
-class GrpoOptions:
-    """What is asked of a run beyond TRL's settings.
-
-    reward: a scheme of arcnb.rl.rewards; reward_weights: terms of arcnb.rl.reward_terms by weight;
-    overlong_buffer: tokens of its ramp; detect_cheating: programs that memorise their pairs earn nothing.
-    n_tasks: tasks to train on, among those whose prompts fit (0: all).
-    prompts_per_step: groups that one optimizer step trains. augment: what views change.
-    max_sequence_length: prompt plus completion, tokens (None: what the model was built for).
-    max_prompt_tokens: longer prompts are left out and reported (None: what the sequence leaves).
-    held_out_every (steps; 0: never), held_out_repeats: evaluation on n_held_out (0: all) of those
-    `held_out_tasks` of train_grpo whose prompts fit.
-    guard: see arcnb.rl.guard. signal_visits, signal_weight: see arcnb.rl.signal_history.
-    resume: "auto" goes on with this folder's newest complete checkpoint, "never" does not, else a path.
-    disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
-    trainer: "trl" or "unsloth". load_in_4bit: quantize the base.
-    insist_on_sampling, accept_other_settings, accept_other_config: go on where a check would refuse.
-    """
-
-    reward: str = "arc-v2-no-pixel-score"
-    reward_weights: dict[str, float] = field(default_factory=dict)
-    overlong_buffer: int = 0
-    detect_cheating: bool = True
-    n_tasks: int = 0
-    prompts_per_step: int = 1
-    augment: str = "all"
-    max_sequence_length: int | None = None
-    max_prompt_tokens: int | None = None
-    held_out_every: int = 0
-    n_held_out: int = 0
-    held_out_repeats: int = 8
-    guard: GuardOptions = field(default_factory=GuardOptions)
-    signal_visits: int = 0
-    signal_weight: float = 0.0
-    resume: str = "auto"
-    disk_budget_gb: float = 0.0
-    trainer: str = "trl"
-    load_in_4bit: bool = False
-    insist_on_sampling: bool = False
-    accept_other_settings: bool = False
-    accept_other_config: bool = False
-
-
-# Options that may differ between a run and its resumption: they do not change what is learnt.
-_FREE = ("resume", "disk_budget_gb", "accept_other_settings", "accept_other_config", "insist_on_sampling")
-
-
-@dataclass
-class TrainingReport:
-    """What training did; `history` has one mapping a logged step, as written to metrics.jsonl.
-
-    status: "done", "preempted" (a signal came; resume to go on) or "collapsed" (the guard stopped it).
-    notes: sentences for whoever reads the results. config: asked against effective settings.
-    """
-
-    adapter: Path
-    steps: int
-    seconds: float
-    history: list[dict]
-    too_long: dict[str, int] = field(default_factory=dict)
-    status: str = "done"
-    rollbacks: int = 0
-    best: dict | None = None
-    pages: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    config: pd.DataFrame | None = None
-
-    def table(self) -> pd.DataFrame:
-        """The columns to look at first, a row a step."""
-        import pandas as pd
-
-        steps = pd.DataFrame([row for row in self.history if "reward" in row]).set_index("step")
-        return steps[[name for name in FIRST_LOOK if name in steps]]
-
-    def held_out_table(self) -> pd.DataFrame:
-        """The held-out evaluations, a row each."""
-        import pandas as pd
-
-        rows = [row for row in self.history if "held_out/pass@1" in row]
-        names = [name for name in (rows[0] if rows else {}) if name.startswith("held_out/")]
-        return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
-
-    def outcome(self) -> dict:
-        """Plain values for the run's manifest: last step's numbers."""
-        table = self.table()
-        last = table.iloc[-1].to_dict() if len(table) else {}
-        return {
-            "training": self.status,
-            "steps": self.steps,
-            "seconds": self.seconds,
-            "left_out_as_too_long": self.too_long,
-            "rollbacks": self.rollbacks,
-            "best_held_out": self.best or {},
-            "notes": self.notes,
-            "alarm_pages": [page.name for page in self.pages],
-        } | last
+from arcnb.rl.training_report import TrainingReport
 
 
 def train_grpo(
@@ -316,7 +199,7 @@ def _identity(settings, options, lora, adapter, model, tasks, seed, n_processes)
     """What a checkpoint has to agree with: settings, options, start and tasks."""
     from hashlib import sha256
 
-    own = {name: value for name, value in asdict(options).items() if name not in _FREE and name != "guard"}
+    own = {name: value for name, value in asdict(options).items() if name not in FREE and name != "guard"}
     digest = sha256("".join(task.fingerprint for task in tasks).encode()).hexdigest()[:16]
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
     shape = {} if adapter else {"lora": LORA_DEFAULTS | (lora or {})}

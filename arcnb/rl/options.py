@@ -1,0 +1,54 @@
+"""What is asked of a GRPO run beyond TRL's own settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arcnb.rl.guard import GuardOptions
+
+
+@dataclass(frozen=True)
+class GrpoOptions:
+    """What is asked of a run beyond TRL's settings.
+
+    reward: a scheme of arcnb.rl.rewards; reward_weights: terms of arcnb.rl.reward_terms by weight;
+    overlong_buffer: tokens of its ramp; detect_cheating: programs that memorise their pairs earn nothing.
+    n_tasks: tasks to train on, among those whose prompts fit (0: all).
+    prompts_per_step: groups that one optimizer step trains. augment: what views change.
+    max_sequence_length: prompt plus completion, tokens (None: what the model was built for).
+    max_prompt_tokens: longer prompts are left out and reported (None: what the sequence leaves).
+    held_out_every (steps; 0: never), held_out_repeats: evaluation on n_held_out (0: all) of those
+    `held_out_tasks` of train_grpo whose prompts fit.
+    guard: see arcnb.rl.guard. signal_visits, signal_weight: see arcnb.rl.signal_history.
+    resume: "auto" goes on with this folder's newest complete checkpoint, "never" does not, else a path.
+    disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
+    trainer: "trl" or "unsloth". load_in_4bit: quantize the base.
+    insist_on_sampling, accept_other_settings, accept_other_config: go on where a check would refuse.
+    """
+
+    reward: str = "arc-v2-no-pixel-score"
+    reward_weights: dict[str, float] = field(default_factory=dict)
+    overlong_buffer: int = 0
+    detect_cheating: bool = True
+    n_tasks: int = 0
+    prompts_per_step: int = 1
+    augment: str = "all"
+    max_sequence_length: int | None = None
+    max_prompt_tokens: int | None = None
+    held_out_every: int = 0
+    n_held_out: int = 0
+    held_out_repeats: int = 8
+    guard: GuardOptions = field(default_factory=GuardOptions)
+    signal_visits: int = 0
+    signal_weight: float = 0.0
+    resume: str = "auto"
+    disk_budget_gb: float = 0.0
+    trainer: str = "trl"
+    load_in_4bit: bool = False
+    insist_on_sampling: bool = False
+    accept_other_settings: bool = False
+    accept_other_config: bool = False
+
+
+# Options that may differ between a run and its resumption: they do not change what is learnt.
+FREE = ("resume", "disk_budget_gb", "accept_other_settings", "accept_other_config", "insist_on_sampling")

@@ -1,0 +1,78 @@
+"""What a GRPO run did: curves, held-out evaluations, outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIRST_LOOK = (
+    "reward",
+    "reward_std",
+    "kl",
+    "sampling/logp_gap",
+    "sampling/ess",
+    "entropy",
+    "grad_norm",
+    "completions/mean_length",
+    "truncated_completions_ratio",
+    "solved_tasks_ratio",
+    "unique_outputs",
+    "groups_without_spread",
+    "executor_seconds",
+    "step_time",
+)
+
+
+@dataclass
+class TrainingReport:
+    """What training did; `history` has one mapping a logged step, as written to metrics.jsonl.
+
+    status: "done", "preempted" (a signal came; resume to go on) or "collapsed" (the guard stopped it).
+    notes: sentences for whoever reads the results. config: asked against effective settings.
+    """
+
+    adapter: Path
+    steps: int
+    seconds: float
+    history: list[dict]
+    too_long: dict[str, int] = field(default_factory=dict)
+    status: str = "done"
+    rollbacks: int = 0
+    best: dict | None = None
+    pages: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    config: pd.DataFrame | None = None
+
+    def table(self) -> pd.DataFrame:
+        """The columns to look at first, a row a step."""
+        import pandas as pd
+
+        steps = pd.DataFrame([row for row in self.history if "reward" in row]).set_index("step")
+        return steps[[name for name in FIRST_LOOK if name in steps]]
+
+    def held_out_table(self) -> pd.DataFrame:
+        """The held-out evaluations, a row each."""
+        import pandas as pd
+
+        rows = [row for row in self.history if "held_out/pass@1" in row]
+        names = [name for name in (rows[0] if rows else {}) if name.startswith("held_out/")]
+        return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
+
+    def outcome(self) -> dict:
+        """Plain values for the run's manifest: last step's numbers."""
+        table = self.table()
+        last = table.iloc[-1].to_dict() if len(table) else {}
+        return {
+            "training": self.status,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "left_out_as_too_long": self.too_long,
+            "rollbacks": self.rollbacks,
+            "best_held_out": self.best or {},
+            "notes": self.notes,
+            "alarm_pages": [page.name for page in self.pages],
+        } | last
