@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
-from conftest import process_exists, statuses, wait_for
+from lab_watching import process_exists, statuses, wait_for
 from nbformat.sign import NotebookNotary
 from papermill.exceptions import PapermillExecutionError
 
