@@ -1,8 +1,8 @@
 """Pictures of grids, tasks and predictions as SVG and HTML text; nothing to install, nothing to load.
 
 They look right in JupyterLab, in an exported page and on paper, light or dark: text takes the colour of the
-page around it, grids bring their own colours and a grey line between cells. Every cell says its row, column
-and value when the mouse rests on it.
+page around it, grids bring their own colours (arcnb.arc.palettes) and a grey line between cells. Every cell
+says its row, column and value when the mouse rests on it.
 """
 
 from __future__ import annotations
@@ -15,36 +15,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.arc.grids import Grid
+from arcnb.arc.palettes import PALETTES, palette_name
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks import Pair, Task
     from arcnb.arc.tasksets import TaskSet
 
-# "arc" is the palette of the ARC website. In "colorblind" any two colours stay 30 apart (CIE76) for normal
-# sight and under simulated deuteranopia, protanopia and tritanopia; in "arc" some come as close as 8.
-PALETTES: dict[str, tuple[str, ...]] = {
-    "arc": (
-        "#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00",
-        "#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25",
-    ),
-    "colorblind": (
-        "#000000", "#2C3BB0", "#C72700", "#37D57C", "#FFFF79",
-        "#9B9B9B", "#955199", "#F58E00", "#7B8FFF", "#952D37",
-    ),
-}  # fmt: skip
-
 _LINE = "#666"  # between cells: seen beside black as well as beside white
-_PICTURE = 210  # pixels: a grid is drawn about this large, in cells of at least 5 and at most 24 pixels
+_PICTURE = 210  # pixels: a grid is drawn about this large, in cells of at least 6 and at most 24 pixels
+_ROW_PICTURE = 190  # the same where input, expected, produced and difference stand in a row
 _THUMBNAILS = 12  # tasks drawn for a task set
 
 _STYLE = (
     "<style>"
     ".arcnb{color:inherit;font:13px/1.4 system-ui,sans-serif}"
-    ".arcnb svg{display:block;flex:none}"
+    ".arcnb svg{display:block;flex:none;print-color-adjust:exact}"
     ".arcnb-head{margin:.3em 0;font-weight:600}"
     ".arcnb-row{display:flex;flex-wrap:wrap;gap:10px 26px;margin:.4em 0}"
     ".arcnb-pair{break-inside:avoid;print-color-adjust:exact}"
-    ".arcnb-flow{display:flex;align-items:center;gap:8px}"
+    ".arcnb-flow{display:flex;flex-wrap:wrap;align-items:center;gap:8px}"
+    ".arcnb-step{align-self:flex-start}.arcnb-cap{opacity:.6;font-size:11px}"
     ".arcnb-note{opacity:.75;margin:2px 0}"
     ".arcnb-unknown{border:1px dashed currentColor;opacity:.6;padding:.8em 1.1em}"
     "</style>"
@@ -55,7 +45,7 @@ def grid_svg(
     grid: Grid,
     compare: Grid | None = None,
     cell: int | None = None,
-    palette: str = "arc",
+    palette: str | None = None,
     hover: bool = True,
 ) -> str:
     """One grid as an SVG element.
@@ -63,35 +53,74 @@ def grid_svg(
     compare: the expected grid; cells that differ get a dot and say what was expected. A grid of another
     shape than `compare` gets no marks, for no cell has a counterpart. cell: pixels a cell, by default what
     suits the size. hover: False leaves out cell titles and lines, for small pictures in large numbers.
+    palette: a name of arcnb.arc.palettes, by default the one in use.
     """
-    height, width = grid.shape
     cell = cell or _cell_size(grid)
-    line = (1 if cell >= 10 else 0.6) / cell if hover else 0
-    body = "".join(
-        f'<g fill="{PALETTES[palette][color]}">{shapes}</g>'
-        for color, shapes in sorted(_shapes(grid, compare, hover).items())
+    body = _colored(_shapes(grid, compare, hover), palette) + _marks(grid, compare, cell)
+    return _svg(grid, cell, body, "grid", lines=hover)
+
+
+def difference_svg(
+    expected: Grid, produced: Grid, cell: int | None = None, palette: str | None = None
+) -> str:
+    """Only what is wrong: a cell that differs is cut in two, expected above the diagonal, produced below; a
+    cell that is right stays empty. Both grids must have the same shape."""
+    if expected.shape != produced.shape:
+        raise ValueError(f"no difference of grids of shapes {expected.shape} and {produced.shape}")
+    cell = cell or _cell_size(expected)
+    shapes: dict[int, list[str]] = {}
+    titles = []
+    for r, c in np.ndindex(expected.shape):
+        want, got = int(expected[r, c]), int(produced[r, c])
+        says = f"row {r}, column {c}: {got}" + (f", expected {want}" if want != got else ", right")
+        titles.append(f'<path d="M{c} {r}h1v1h-1z"><title>{says}</title></path>')
+        if want != got:
+            shapes.setdefault(want, []).append(f"M{c} {r}h1l-1 1z")
+            shapes.setdefault(got, []).append(f"M{c + 1} {r}v1h-1z")
+    body = _colored({color: f'<path d="{"".join(parts)}"/>' for color, parts in shapes.items()}, palette)
+    # The transparent cells on top carry the titles and draw the lines.
+    return _svg(
+        expected,
+        cell,
+        f'{body}<g fill="#fff" fill-opacity="0">{"".join(titles)}</g>',
+        "difference",
+        ground=False,
     )
+
+
+def _svg(grid: Grid, cell: int, body: str, name: str, lines: bool = True, ground: bool = True) -> str:
+    height, width = grid.shape
+    line = (1 if cell >= 10 else 0.6) / cell if lines else 0
+    fill = "" if ground else ' fill="none"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="grid {height}x{width}" '
-        f'width="{width * cell + 2}" height="{height * cell + 2}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="arcnb-grid" role="img" '
+        f'aria-label="{name} {height}x{width}" width="{width * cell + 2}" height="{height * cell + 2}" '
         f'viewBox="{-1 / cell:.3g} {-1 / cell:.3g} {width + 2 / cell:.5g} {height + 2 / cell:.5g}">'
-        f'<rect width="{width}" height="{height}" stroke="{_LINE}" stroke-width="{2 / cell:.2g}"/>'
-        f'<g stroke="{_LINE}" stroke-width="{line:.2g}">{body}</g>{_marks(grid, compare, cell)}</svg>'
+        f'<rect width="{width}" height="{height}"{fill} stroke="{_LINE}" stroke-width="{2 / cell:.2g}"/>'
+        f'<g stroke="{_LINE}" stroke-width="{line:.2g}">{body}</g></svg>'
     )
 
 
-def task_html(task: Task, palette: str = "arc") -> str:
+def _colored(shapes: dict[int, str], palette: str | None) -> str:
+    """The shapes in their colours; the class lets a page recolour them."""
+    colors = PALETTES[palette_name(palette)]
+    return "".join(
+        f'<g class="c{color}" fill="{colors[color]}">{drawn}</g>' for color, drawn in sorted(shapes.items())
+    )
+
+
+def task_html(task: Task, palette: str | None = None) -> str:
     """All pairs of a task, input beside output; an unknown test output is a dashed box."""
     pairs = [
         (f"{part} {i}", pair) for part in ("train", "test") for i, pair in enumerate(getattr(task, part))
     ]
     body = "".join(_pair_html(name, pair, palette) for name, pair in pairs)
     source = f" &middot; {escape(task.source)}" if task.source else ""
-    return _framed(f"{escape(task.task_id)}{source}", body)
+    return framed(f"{escape(task.task_id)}{source}", body)
 
 
-def prediction_html(task: Task, outputs: Sequence[Grid | None] | None, palette: str = "arc") -> str:
-    """What a program made of a task: input, expected and produced grid of every pair, marks and verdict.
+def prediction_html(task: Task, outputs: Sequence[Grid | None] | None, palette: str | None = None) -> str:
+    """What a program made of a task: input, expected, produced and difference of every pair, and a verdict.
 
     outputs: in the original frame, train then test; None, whole or for one pair, where nothing valid came.
     """
@@ -103,7 +132,7 @@ def prediction_html(task: Task, outputs: Sequence[Grid | None] | None, palette: 
         _prediction_row(name, pair, output, palette)
         for (name, pair), output in zip(pairs, produced, strict=True)
     )
-    return _framed(f"{escape(task.task_id)}: input, expected, produced", rows)
+    return framed(f"{escape(task.task_id)}: what the program made of it", rows)
 
 
 def taskset_html(tasks: TaskSet) -> str:
@@ -117,7 +146,7 @@ def taskset_html(tasks: TaskSet) -> str:
     version = f" ({escape(tasks.version)})" if tasks.version else ""
     rest = len(tasks) - _THUMBNAILS
     more = f'<div class="arcnb-note">and {rest} more</div>' if rest > 0 else ""
-    return _framed(f"{escape(tasks.name)}{version}: {len(tasks)} tasks", cards + more)
+    return framed(f"{escape(tasks.name)}{version}: {len(tasks)} tasks", cards + more)
 
 
 def _shapes(grid: Grid, compare: Grid | None, hover: bool) -> dict[int, str]:
@@ -154,7 +183,7 @@ def _marks(grid: Grid, compare: Grid | None, cell: int) -> str:
     )
 
 
-def _pair_html(name: str, pair: Pair, palette: str) -> str:
+def _pair_html(name: str, pair: Pair, palette: str | None) -> str:
     cell = _cell_size(pair.input, pair.output)
     output = _unknown() if pair.output is None else grid_svg(pair.output, cell=cell, palette=palette)
     shapes = f"{_shape(pair.input)} &rarr; {'?' if pair.output is None else _shape(pair.output)}"
@@ -164,18 +193,31 @@ def _pair_html(name: str, pair: Pair, palette: str) -> str:
     )
 
 
-def _prediction_row(name: str, pair: Pair, output: Grid | None, palette: str) -> str:
-    cell = _cell_size(pair.input, pair.output, output)
+def _prediction_row(name: str, pair: Pair, output: Grid | None, palette: str | None) -> str:
+    cell = _cell_size(pair.input, pair.output, output, picture=_ROW_PICTURE)
     expected = _unknown() if pair.output is None else grid_svg(pair.output, cell=cell, palette=palette)
     if output is None:
         produced = '<div class="arcnb-unknown">no output</div>'
     else:
         produced = grid_svg(output, compare=pair.output, cell=cell, palette=palette)
+    steps = {
+        "input": grid_svg(pair.input, cell=cell, palette=palette), "expected": expected, "produced": produced
+    }  # fmt: skip
+    if _differ(pair.output, output):
+        steps["difference"] = difference_svg(pair.output, output, cell, palette)
+    row = _arrow().join(
+        f'<div class="arcnb-step"><div class="arcnb-cap">{cap}</div>{picture}</div>'
+        for cap, picture in steps.items()
+    )
     return (
         f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {_verdict(pair.output, output)}</div>'
-        f'<div class="arcnb-flow">{grid_svg(pair.input, cell=cell, palette=palette)}{_arrow()}{expected}'
-        f"{_arrow()}{produced}</div></div>"
+        f'<div class="arcnb-flow">{row}</div></div>'
     )
+
+
+def _differ(expected: Grid | None, output: Grid | None) -> bool:
+    known = expected is not None and output is not None
+    return known and expected.shape == output.shape and bool((expected != output).any())
 
 
 def _verdict(expected: Grid | None, output: Grid | None) -> str:
@@ -193,9 +235,9 @@ def _thumbnail(grid: Grid) -> str:
     return grid_svg(grid, cell=max(2, 60 // max(grid.shape)), hover=False)
 
 
-def _cell_size(*grids: Grid | None) -> int:
+def _cell_size(*grids: Grid | None, picture: int = _PICTURE) -> int:
     longest = max(max(grid.shape) for grid in grids if grid is not None)
-    return min(24, max(5, _PICTURE // longest))
+    return min(24, max(6, picture // longest))
 
 
 def _shape(grid: Grid) -> str:
@@ -210,6 +252,7 @@ def _unknown() -> str:
     return '<div class="arcnb-unknown" title="unknown">?</div>'
 
 
-def _framed(head: str, body: str) -> str:
+def framed(head: str, body: str) -> str:
+    """A heading over pieces in a row, with the style that pictures need."""
     inner = f'<div class="arcnb-head">{head}</div><div class="arcnb-row">{body}</div>'
     return f'{_STYLE}<div class="arcnb">{inner}</div>'

@@ -63,6 +63,11 @@ class PredictionSet:
     def __repr__(self) -> str:
         return f"<PredictionSet {self.folder}: {len(self.parts())} parts>"
 
+    def _repr_html_(self) -> str:
+        from arcnb.arc.cards import prediction_set_card
+
+        return prediction_set_card(self)
+
     def __len__(self) -> int:
         return self._key_table().num_rows
 

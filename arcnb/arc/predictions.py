@@ -86,6 +86,11 @@ class Prediction:
         """The augmentation of the task that the prompt showed."""
         return Augmentation(self.hflip, self.n_rot90, self.color_map and tuple(self.color_map))
 
+    def _repr_html_(self) -> str:
+        from arcnb.arc.cards import prediction_card
+
+        return prediction_card(self)
+
 
 PredictionKey = tuple[str, int, int, int]
 FIELD_NAMES = tuple(f.name for f in fields(Prediction))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+from arcnb.arc import known_tasks
 from arcnb.arc.arc_json import (
     arc_files,
     is_arc_json,
@@ -42,6 +43,7 @@ class TaskSet:
 
     def __post_init__(self):
         object.__setattr__(self, "tasks", tuple(unique_ids(self.tasks, self.name)))
+        known_tasks.remember(self.tasks)
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ _RANKING = [
     "train_correct_grids",
     "train_pixel_score",
 ]
-_MOST = 4000  # characters of a completion that are shown
 
 
 @dataclass(frozen=True)
@@ -33,17 +31,13 @@ class Specimens:
         return "\n".join(f"{name}: {prediction.id}, {prediction.status}" for name, prediction in self.chosen)
 
     def _card(self, name: str, prediction: Prediction) -> str:
-        from arcnb.arc.drawing import prediction_html
+        from arcnb.arc.cards import error_line, prediction_card
 
-        text = prediction.completion_prefix + prediction.completion
-        cut = "" if len(text) <= _MOST else f"\n... {len(text) - _MOST} more characters"
-        reason = f", {prediction.error_type}: {prediction.error_message}" if prediction.error_message else ""
-        head = f"{name}: {prediction.id} · step {prediction.round + 1} · {prediction.n_tokens} tokens · "
-        return (
-            f"<h4>{html.escape(head + (prediction.status or '') + reason)}</h4>"
-            f"{prediction_html(self.tasks[prediction.task_id], prediction.outputs)}"
-            f"<details><summary>completion</summary><pre>{html.escape(text[:_MOST] + cut)}</pre></details>"
+        said = error_line(prediction) or prediction.status or ""
+        head = (
+            f"{name}: {prediction.id} · step {prediction.round + 1} · {prediction.n_tokens} tokens · {said}"
         )
+        return prediction_card(prediction, self.tasks[prediction.task_id], head)
 
 
 def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task], n_best: int = 2) -> Specimens:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arcnb.arc.cards import prediction_card, verdict
 from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import TaskSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
@@ -106,7 +105,7 @@ class Showcase:
     def _repr_html_(self) -> str:
         if not self.predictions:
             return "<p>No program gave valid outputs.</p>"
-        return "".join(_card(self.tasks[p.task_id], p) for p in self.predictions)
+        return "".join(prediction_card(p, self.tasks[p.task_id]) for p in self.predictions)
 
     def write(self, path: Path) -> Path:
         """The pictures as a fragment of HTML, for the index of runs."""
@@ -120,25 +119,3 @@ class Showcase:
 def show_predictions(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
     """The predictions as the last line of a cell."""
     return Showcase(tasks, list(predictions))
-
-
-def verdict(prediction: Prediction) -> str:
-    """One line: how right the prediction is."""
-    train = f"{prediction.train_correct_grids:.0%} of train grids right"
-    if prediction.test_correct_grids is None:
-        test = "test outputs unknown"
-    else:
-        test = f"{prediction.test_correct_grids:.0%} of test grids right"
-    solved = "solved: " if prediction.train_is_correct and prediction.test_is_correct else ""
-    return f"{prediction.id} · {solved}{train}, {test}"
-
-
-def _card(task: Task, prediction: Prediction) -> str:
-    from arcnb.arc.drawing import prediction_html
-
-    program = html.escape(prediction.program or "")
-    return (
-        f"<h4>{html.escape(verdict(prediction))}</h4>"
-        f"{prediction_html(task, prediction.outputs)}"
-        f"<details><summary>program</summary><pre>{program}</pre></details>"
-    )

@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from arcnb.arc.drawing import PALETTES, grid_svg, prediction_html, task_html
+from arcnb.arc.drawing import difference_svg, grid_svg, prediction_html, task_html
 from arcnb.arc.grids import as_grid
+from arcnb.arc.palettes import PALETTES, palette_css, use_palette
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Pair, Task
 
@@ -83,6 +84,37 @@ def test_cells_that_differ_are_marked_and_say_what_was_expected():
     assert grid_svg(as_grid([[1]]), compare=expected) == grid_svg(as_grid([[1]]))
 
 
+def test_the_difference_shows_both_colours_of_a_wrong_cell_and_nothing_else():
+    expected = as_grid([[1, 2], [3, 4]])
+    svg = difference_svg(expected, as_grid([[1, 2], [3, 5]]))
+    root = ET.fromstring(svg)
+    drawn = {g.get("class"): g[0].get("d") for g in root.iter(f"{SVG}g") if g.get("class")}
+    assert drawn == {"c4": "M1 1h1l-1 1z", "c5": "M2 1v1h-1z"}
+    titles = [title.text for title in root.iter(f"{SVG}title")]
+    assert titles[0] == "row 0, column 0: 1, right"
+    assert titles[3] == "row 1, column 1: 5, expected 4"
+    with pytest.raises(ValueError, match="no difference"):
+        difference_svg(expected, as_grid([[1]]))
+
+
+def test_the_palette_is_a_setting_of_the_process_and_of_the_page(monkeypatch):
+    g = as_grid([[1]])
+    assert PALETTES["arc"][1] in grid_svg(g)
+    monkeypatch.setenv("ARCNB_PALETTE", "colorblind")
+    assert PALETTES["colorblind"][1] in grid_svg(g)
+    monkeypatch.setattr("arcnb.arc.palettes._chosen", {})
+    use_palette("arc")
+    assert PALETTES["arc"][1] in grid_svg(g)
+    with pytest.raises(
+        ValueError, match=r"no palette 'colourblind', there are .*; did you mean 'colorblind'"
+    ):
+        use_palette("colourblind")
+    rule = f':root[data-palette="colorblind"] .arcnb-grid .c1{{fill:{PALETTES["colorblind"][1]}}}'
+    assert rule in palette_css()
+    assert 'class="arcnb-grid"' in grid_svg(g)
+    assert 'class="c1"' in grid_svg(g)
+
+
 def task(known: bool = True) -> Task:
     test = Pair(as_grid([[5]]), as_grid([[6, 7]]) if known else None)
     return Task(
@@ -99,11 +131,13 @@ def test_a_task_shows_every_pair_and_escapes_its_names():
     assert ">?</div>" in task_html(task(known=False))
 
 
-def test_a_prediction_shows_input_expected_produced_and_a_verdict():
+def test_a_prediction_shows_input_expected_produced_difference_and_a_verdict():
     outputs = [as_grid([[2, 2]]), as_grid([[4]]), as_grid([[6]])]
     html = prediction_html(task(), outputs)
     well_formed(html)
-    assert html.count("<svg") == 9
+    assert html.count("<svg") == 10
+    captions = re.findall(r'class="arcnb-cap">([^<]*)<', html)
+    assert captions == ["input", "expected", "produced", "difference", *["input", "expected", "produced"] * 2]
     verdicts = re.findall(r'class="arcnb-note">([^<]*)<', html)
     assert verdicts == [
         "train 0: &#10007; 1 of 2 cells differ",

@@ -1,0 +1,53 @@
+"""The ten colours of ARC, also for readers who see colours otherwise.
+
+A picture is drawn in the palette in use: `ARCNB_PALETTE` of the environment, or what `use_palette` was told.
+Whoever reads the page may still choose: every coloured shape carries the class of its value, and
+`palette_css()` recolours them all where the root element says `data-palette`, as the button of an exported page
+does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+# "arc" is the palette of the ARC website. In "colorblind" any two colours stay 30 apart (CIE76) for normal
+# sight and under simulated deuteranopia, protanopia and tritanopia; in "arc" some come as close as 8.
+PALETTES: dict[str, tuple[str, ...]] = {
+    "arc": (
+        "#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00",
+        "#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25",
+    ),
+    "colorblind": (
+        "#000000", "#2C3BB0", "#C72700", "#37D57C", "#FFFF79",
+        "#9B9B9B", "#955199", "#F58E00", "#7B8FFF", "#952D37",
+    ),
+}  # fmt: skip
+
+_chosen: dict[str, str] = {}
+
+
+def use_palette(name: str) -> None:
+    """Draw with this palette from now on, in this process. Raises ValueError for a name that is none."""
+    _chosen["name"] = _checked(name)
+
+
+def palette_name(name: str | None = None) -> str:
+    """The name as given, or the palette in use; ValueError, with the nearest name, for one that is none."""
+    return _checked(name or _chosen.get("name") or os.environ.get("ARCNB_PALETTE") or "arc")
+
+
+def palette_css() -> str:
+    """Rules that recolour every grid of a page whose root element has data-palette="NAME"."""
+    return "\n".join(
+        " ".join(f':root[data-palette="{name}"] .arcnb-grid .c{i}{{fill:{c}}}' for i, c in enumerate(colors))
+        for name, colors in PALETTES.items()
+    )
+
+
+def _checked(name: str) -> str:
+    if name in PALETTES:
+        return name
+    near = difflib.get_close_matches(name, PALETTES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"there is no palette {name!r}, there are {', '.join(PALETTES)}{hint}")
