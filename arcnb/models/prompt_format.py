@@ -16,8 +16,8 @@ from arcnb.models.prompts import (
     DEFAULT_TEMPLATE,
     Prompt,
     build_prompt,
-    template_path,
 )
+from arcnb.models.template_checks import refuse_test_outputs
 
 FENCE = "```"
 
@@ -48,6 +48,6 @@ def prompt_format(
 ) -> PromptFormat:
     """The checked format; an empty encoding is the default one. PromptError or EncodingError otherwise."""
     for name in (template, refine_template):
-        template_path(name)
+        refuse_test_outputs(name)
     grid_encoding(encoding or DEFAULT_ENCODING)
     return PromptFormat(template, encoding or DEFAULT_ENCODING, refine_template)

@@ -1,7 +1,9 @@
 """Second and later turns: tell the model what its program did and ask for a better one.
 
 The feedback is about train pairs only; nothing is said about test pairs. Programs that failed are refined
-too: the class of the error, its message and its line take the place of the grids.
+too: the class of the error or the limit that was hit, the message and the failing line take the place of the
+grids. Two templates come with the package: "refine" is short (few wrong cells are listed, many are shown as
+the grid), "refine_full" says everything about every pair.
 
     prompt = build_refinement(task, first_prompt, completion, outputs=outputs)
 
@@ -9,7 +11,7 @@ too: the class of the error, its message and its line take the place of the grid
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +23,21 @@ from arcnb.arc.tasks import Task
 from arcnb.models.prompts import DEFAULT_ENCODING, Prompt, PromptError, grid_size, render_blocks
 
 _LONGEST_MESSAGE = 300  # characters of an error message that are shown
+_LONGEST_SOURCE = 120  # characters of the failing line
 
 
 @dataclass(frozen=True)
 class ProgramError:
-    """How a program failed; line is that of the program, from 1, if known."""
+    """How a program failed: class and message of the error, line of the program (from 1) and its text.
+
+    status: the executor's verdict ("error", "timeout", "memory", ...), by which templates tell limits apart.
+    """
 
     type: str
     message: str = ""
     line: int | None = None
+    source: str = ""
+    status: str = "error"
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,8 @@ def build_refinement(
     pairs = () if outputs is None else feedback(task, outputs, encoding)
     if error is not None:
         lines = error.message.strip().splitlines() or ["no message"]
-        error = ProgramError(error.type, lines[-1][:_LONGEST_MESSAGE], error.line)
+        source = error.source.strip()[:_LONGEST_SOURCE]
+        error = replace(error, message=lines[-1][:_LONGEST_MESSAGE], source=source)
     blocks = render_blocks(template, {"pairs": pairs, "error": error})
     if not blocks.get("user"):
         raise PromptError(f"template {template}: it has no block user")

@@ -1,93 +1,127 @@
 """Second-turn conversations: task, the program the model wrote, what it did, the request for a better one.
 
-The first turn is rebuilt exactly from the recorded view. Feedback is computed in the frame the model saw
-and speaks of train pairs only. Works for any depth: a prediction of turn t gives a conversation for t + 1,
-whose history is rebuilt through its parents.
+Works for any depth and any number of prediction sets: a prediction of turn t gives a conversation for t + 1,
+whose history is rebuilt through its parents, in its own set or in another one that was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.part_files import new_file
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions import SCORE_COLUMNS, Prediction, PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
-from arcnb.arc.views import View
 from arcnb.models.chat import prompt_ids
+from arcnb.models.conversations import Conversations, recorded_view
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import Prompt
-from arcnb.models.refinement import ProgramError, build_refinement
+from arcnb.programs.executor import Executor
 from arcnb.search.selection import choose
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["RefinementDataset", "RefinementError", "recorded_view", "refinement_rows", "write_refinement"]
+
 
 class RefinementError(ValueError):
-    """Nothing to refine, or predictions of another version of a task; the message says which."""
+    """Nothing to refine, or predictions that do not fit the tasks; the message says which."""
 
 
 @dataclass
 class RefinementDataset:
-    """rows: one conversation each, see `refinement_rows`; parents: the predictions that they refine."""
+    """rows: one conversation each, see `refinement_rows`; parents: the predictions that they refine.
+
+    too_long: prediction id -> tokens, of those left out. n_right_on_train: programs that failed on a test
+    input only, about which nothing may be said.
+    """
 
     rows: list[dict]
     parents: list[Prediction]
     n_tasks: int
     n_solved: int
-    too_long: dict[str, int] = field(default_factory=dict)  # prediction id -> tokens
+    too_long: dict[str, int] = field(default_factory=dict)
+    n_right_on_train: int = 0
 
     def outcome(self) -> dict:
         """Plain numbers for the run's manifest."""
-        lengths = [row["n_prompt_tokens"] for row in self.rows]
         return {
             "conversations": len(self.rows),
             "tasks": len({row["task_id"] for row in self.rows}),
             "tasks_seen": self.n_tasks,
             "tasks_already_solved": self.n_solved,
+            "parents_that_failed": sum(parent.status != "ok" for parent in self.parents),
+            "parents_without_a_right_pair": sum(not parent.train_correct_grids for parent in self.parents),
             "left_out_as_too_long": self.too_long,
-            "longest_prompt": max(lengths),
+            "left_out_as_right_on_train": self.n_right_on_train,
+            "longest_prompt": max(row["n_prompt_tokens"] for row in self.rows),
         }
 
     def summary(self) -> pd.DataFrame:
         """The outcome as a one-column table."""
         import pandas as pd
 
-        return pd.DataFrame({"refinement dataset": self.outcome()})
+        shown = self.outcome() | {"left_out_as_too_long": len(self.too_long)}
+        return pd.DataFrame({"refinement dataset": shown})
+
+    def lengths(self) -> pd.DataFrame:
+        """Prompt tokens by turn: conversations, mean, quantiles, longest."""
+        import pandas as pd
+
+        frame = pd.DataFrame({name: [row[name] for row in self.rows] for name in ("turn", "n_prompt_tokens")})
+        percentiles = [0.5, 0.9, 0.99]
+        return frame.groupby("turn")["n_prompt_tokens"].describe(percentiles=percentiles).round(0)
 
 
-def recorded_view(prediction: Prediction) -> View:
-    """The view that the prediction's prompt showed."""
-    return View(prediction.augmentation, tuple(prediction.pair_order), prediction.test_index)
+@dataclass(frozen=True)
+class Gathered:
+    """The predictions of one task from all sets. ancestors: set number -> {id: prediction}."""
+
+    rows: list[tuple[int, Prediction]]
+
+    def ancestors(self, number: int) -> dict[str, Prediction]:
+        """id -> prediction as the rows of that set mean it: their own set's, then the others' in order."""
+        others = sorted(self.rows, key=lambda row: (row[0] != number, row[0]), reverse=True)
+        return {prediction.id: prediction for _, prediction in others}
 
 
-def conversation(
-    task: Task, prediction: Prediction, ancestors: Mapping[str, Prediction], prompt_format: PromptFormat
-) -> Prompt:
-    """The prompt that asks to improve `prediction`; ancestors: id -> prediction, for turns above 0."""
-    view = recorded_view(prediction)
-    shown = view.apply(task)
-    if prediction.parent:
-        first = conversation(task, ancestors[prediction.parent], ancestors, prompt_format)
-    else:
-        first = prompt_format.prompt(shown)
-    if prediction.status == "ok":
-        outcome = {"outputs": [view.augmentation.apply(prediction.outputs[i]) for i in view.pair_order]}
-    else:
-        kind = prediction.error_type or prediction.status
-        outcome = {"error": ProgramError(kind, prediction.error_message or "", prediction.error_line)}
-    return build_refinement(
-        shown,
-        first,
-        prediction.completion,
-        template=prompt_format.refine_template,
-        encoding=prompt_format.encoding,
-        **outcome,
-    )
+def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> dict[str, Gathered]:
+    """task id -> its predictions. RefinementError for empty sets and predictions of other tasks."""
+    by_id = {task.task_id: task for task in tasks}
+    if not sets:
+        raise RefinementError("no prediction set was named")
+    gathered: dict[str, Gathered] = {}
+    for number, one in enumerate(sets):
+        n_rows = n_completions = 0
+        for prediction in one.iter_predictions():
+            n_rows, n_completions = n_rows + 1, n_completions + bool(prediction.completion)
+            _check(one, prediction, by_id.get(prediction.task_id))
+            gathered.setdefault(prediction.task_id, Gathered([])).rows.append((number, prediction))
+        if not n_rows:
+            raise RefinementError(f"prediction set {one.folder} holds no predictions")
+        if not n_completions:
+            raise RefinementError(f"prediction set {one.folder} holds no completions: nothing can be rebuilt")
+    return gathered
+
+
+def _check(one: PredictionSet, prediction: Prediction, task: Task | None) -> None:
+    if task is None:
+        raise RefinementError(
+            f"{one.folder}: prediction {prediction.id} answers a task that is not in this task set"
+        )
+    if task.fingerprint != prediction.task_fingerprint:
+        raise RefinementError(
+            f"{one.folder}: prediction {prediction.id} answers another version of task {task.task_id}: "
+            "the fingerprints differ"
+        )
+    if prediction.status is None:
+        raise RefinementError(f"{one.folder}: prediction {prediction.id} was never judged")
+    if prediction.pair_order is None:
+        raise RefinementError(f"{one.folder}: prediction {prediction.id} does not say what its prompt showed")
 
 
 def refinement_rows(
@@ -95,55 +129,73 @@ def refinement_rows(
     tasks: Sequence[Task],
     tokenizer,
     prompt_format: PromptFormat,
+    executor: Executor,
     *,
     chooser: str = "distinct",
     per_task: int = 4,
+    turns: Iterable[int] = (),
     keep_solved: bool = False,
     max_prompt_tokens: int = 7000,
     seed: int = 0,
 ) -> RefinementDataset:
     """Conversations to refine at most `per_task` predictions of each task, as rows
 
-    `{task_id, parent, turn, messages, prefix, prompt_ids, n_prompt_tokens, hflip, n_rot90, color_map,
-    pair_order, test_index}`. RefinementError when no candidate is left, or for another version of a task.
+    `{task_id, task_fingerprint, parent, parent_set, turn, messages, prefix, prompt_ids, n_prompt_tokens,
+    hflip, n_rot90, color_map, pair_order, test_index, parent_status, parent_<score> ...}`; the scores are for
+    rewards that ask for improvement, no message mentions those of test pairs.
+
+    turns: only refine predictions of these turns (empty: of all). executor: see arcnb.models.conversations.
+    RefinementError when no candidate is left, or for predictions that do not fit the tasks.
     """
-    by_id = {task.task_id: task for task in tasks}
-    grouped: dict[str, list[Prediction]] = {}
-    for prediction in (row for one in sets for row in one.iter_predictions()):
-        task = by_id.get(prediction.task_id)
-        if task is None or task.fingerprint != prediction.task_fingerprint:
-            raise RefinementError(
-                f"prediction {prediction.id} answers a task that is not in this task set as it was"
-            )
-        grouped.setdefault(prediction.task_id, []).append(prediction)
-    dataset = RefinementDataset([], [], len(grouped), 0)
-    for task_id, predictions in grouped.items():
-        solved = any(p.train_is_correct for p in predictions)
+    wanted = set(turns)
+    gathered = gather(sets, tasks)
+    book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
+    dataset = RefinementDataset([], [], len(gathered), 0)
+    for task_id, found in gathered.items():
+        solved = any(p.train_is_correct for _, p in found.rows)
         dataset.n_solved += solved
         if solved and not keep_solved:
             continue
-        ancestors = {p.id: p for p in predictions}
-        for parent in choose(chooser, predictions, per_task, rng(seed, "refine", task_id)):
-            prompt = conversation(by_id[task_id], parent, ancestors, prompt_format)
-            ids = prompt_ids(tokenizer, prompt)
-            if len(ids) > max_prompt_tokens:
-                dataset.too_long[parent.id] = len(ids)
-                continue
-            dataset.rows.append(_row(parent, prompt, ids))
-            dataset.parents.append(parent)
+        of_set = {id(p): number for number, p in found.rows if not wanted or p.turn in wanted}
+        candidates = [p for _, p in found.rows if id(p) in of_set]
+        for parent in choose(chooser, candidates, per_task, rng(seed, "refine", task_id)):
+            number = of_set[id(parent)]
+            ancestors = found.ancestors(number)
+            _add(dataset, book, parent, sets[number], ancestors, tokenizer, max_prompt_tokens)
     if not dataset.rows:
-        raise RefinementError(
-            f"nothing to refine: of {len(grouped)} tasks {dataset.n_solved} are solved, "
-            f"{len(dataset.too_long)} conversations exceed {max_prompt_tokens} tokens, "
-            f"and chooser {chooser!r} found no other candidate"
-        )
+        raise RefinementError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_tokens))
     return dataset
 
 
-def _row(parent: Prediction, prompt: Prompt, ids: list[int]) -> dict:
+def _add(dataset, book: Conversations, parent, one: PredictionSet, ancestors, tokenizer, limit: int) -> None:
+    if parent.status != "ok" and book.right_on_train(parent):
+        dataset.n_right_on_train += 1
+        return
+    prompt = book.refining(parent, ancestors)
+    ids = prompt_ids(tokenizer, prompt)
+    if len(ids) > limit:
+        dataset.too_long[parent.id] = len(ids)
+        return
+    dataset.rows.append(_row(parent, one, prompt, ids))
+    dataset.parents.append(parent)
+
+
+def _why_empty(dataset: RefinementDataset, chooser, per_task, wanted, keep_solved, limit) -> str:
+    of_turns = f" of turns {', '.join(map(str, sorted(wanted)))}" if wanted else ""
+    kept = "" if keep_solved else " and are left out"
+    return (
+        f"nothing to refine: of {dataset.n_tasks} tasks {dataset.n_solved} are solved{kept}, "
+        f"{len(dataset.too_long)} conversations exceed {limit} tokens, {dataset.n_right_on_train} programs "
+        f"failed on test inputs only, and chooser {chooser!r} found no other candidate{of_turns}"
+    )
+
+
+def _row(parent: Prediction, one: PredictionSet, prompt: Prompt, ids: list[int]) -> dict:
     return {
         "task_id": parent.task_id,
+        "task_fingerprint": parent.task_fingerprint,
         "parent": parent.id,
+        "parent_set": str(one.folder),
         "turn": parent.turn + 1,
         "messages": list(prompt.messages),
         "prefix": prompt.prefix,
@@ -154,19 +206,21 @@ def _row(parent: Prediction, prompt: Prompt, ids: list[int]) -> dict:
         "color_map": parent.color_map,
         "pair_order": parent.pair_order,
         "test_index": parent.test_index,
+        "parent_status": parent.status,
+        **{f"parent_{name}": getattr(parent, name) for name in SCORE_COLUMNS},
     }
 
 
 def write_refinement(dataset: RefinementDataset, path: Path) -> Path:
     """Write the rows as Parquet, whole or not at all."""
+    return write_conversations(dataset.rows, path)
+
+
+def write_conversations(rows: Sequence[Mapping], path: Path) -> Path:
+    """Conversations as Parquet, whole or not at all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with new_file(path, same_is_fine=True) as file:
-        pq.write_table(pa.Table.from_pylist(dataset.rows), file, compression="zstd")
+        pq.write_table(pa.Table.from_pylist(list(rows)), file, compression="zstd")
     return path
-
-
-def show_conversation(row: Mapping) -> str:
-    """The conversation as text, one message after the other under its role."""
-    return "\n".join(f"--- {message['role']}\n{message['content']}" for message in row["messages"])

@@ -2,10 +2,13 @@
 
 Rivals sit in `CHOOSERS`, each a function (predictions of one task, k, generator) -> at most k of them,
 most promising first; an evaluation runs them side by side. Ties keep the order of the input.
+
+None of them looks at test pairs: whatever is chosen may be shown to the model.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -46,8 +49,44 @@ def failed(predictions: Sequence[Prediction], k: int, random: np.random.Generato
 
 
 def diverse(predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:
-    """Distinct outputs first, then failed programs: every way of being wrong gets a chance."""
-    return (distinct(predictions, k, random) + failed(predictions, k, random))[:k]
+    """The closest, then always the one farthest from all chosen, by outputs and by program.
+
+    Candidates are the distinct outputs and one program of each failure. Of equally far ones the one closer
+    to the goal; failed programs come last (greedy k-center).
+    """
+    pool = distinct(predictions, len(predictions), random) + failed(predictions, len(predictions), random)
+    chosen = pool[:1]
+    nearest = [_distance(pool[0], other) for other in pool] if pool else []
+    while len(chosen) < min(k, len(pool)):
+        left = [i for i, candidate in enumerate(pool) if not any(candidate is one for one in chosen)]
+        pick = max(left, key=lambda i: (nearest[i], -i))
+        chosen.append(pool[pick])
+        nearest = [min(near, _distance(pool[pick], other)) for near, other in zip(nearest, pool, strict=True)]
+    return chosen[:k]
+
+
+def _distance(a: Prediction, b: Prediction) -> float:
+    """0 (alike) to 1: mean of how much the outputs and how much the texts of the programs differ."""
+    return (_output_distance(a, b) + _program_distance(a.program or "", b.program or "")) / 2
+
+
+def _output_distance(a: Prediction, b: Prediction) -> float:
+    """Mean share of cells that differ, 1 for grids of other sizes; no outputs are as far as can be."""
+    if not a.outputs or not b.outputs:
+        return float(a.fingerprint != b.fingerprint or a.fingerprint is None)
+    pairs = zip(a.outputs, b.outputs, strict=True)
+    return float(np.mean([np.mean(x != y) if x.shape == y.shape else 1.0 for x, y in pairs]))
+
+
+def _program_distance(a: str, b: str) -> float:
+    """1 - Jaccard similarity of the programs' words and signs, taken three at a time."""
+    x, y = (_trigrams(text) for text in (a, b))
+    return 1 - len(x & y) / len(x | y) if x | y else 0.0
+
+
+def _trigrams(program: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+|[^\w\s]", program)
+    return set(zip(words, words[1:], words[2:], strict=False)) or {tuple(words)}
 
 
 def weighted(predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:
