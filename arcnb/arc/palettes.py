@@ -2,8 +2,8 @@
 
 A picture is drawn in the palette in use: `ARCNB_PALETTE` of the environment, or what `use_palette` was told.
 Whoever reads the page may still choose: every coloured shape carries the class of its value, and
-`palette_css()` recolours them all where the root element says `data-palette`, as the button of an exported page
-does.
+`palette_css()` recolours them all where the root element says `data-palette`, as exported pages do by a
+button.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from arcnb.arc.palettes import palette_css
 from arcnb.lab import pages
 from arcnb.lab.manifest import write_whole
 from arcnb.lab.notebooks import ERROR_TAG, NotebookError, read_notebook
@@ -75,7 +76,7 @@ def page_html(template: str, **values: Any) -> str:
 
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    css = (TEMPLATES / "report.css").read_text(encoding="utf-8") + palette_css()
     js = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     return environment.get_template(template).render(css=css, js=js, **values)
 

@@ -1,4 +1,4 @@
-// Theme button, code button, and the contents entry of the section in view. The page is whole without them.
+// Buttons for theme, grid colors and code, and the contents entry of the section in view. The page is whole without them.
 (function () {
   const root = document.documentElement;
   const systemIsDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
@@ -7,6 +7,9 @@
     root.dataset.theme = dark ? "dark" : "light";
     document.body.dataset.jpThemeLight = String(!dark);  // what pictures made for JupyterLab look at
   };
+  const palette = document.getElementById("palette");
+  palette.hidden = !document.querySelector(".arcnb-grid, .arcnb-explorer");
+  palette.onclick = () => { root.dataset.palette = root.dataset.palette === "colorblind" ? "arc" : "colorblind"; };
   const code = document.getElementById("code");
   if (code) code.onclick = () => {
     const cells = [...document.querySelectorAll("details.code")];
