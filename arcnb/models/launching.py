@@ -1,19 +1,22 @@
-"""Training in several processes, one a GPU, through `accelerate launch` (torch's own launcher on CPUs).
+"""Training in processes of its own: one a GPU through `accelerate launch` (torch's own launcher on CPUs).
 
 launch("arcnb.models.sft", [str(run.path)], num_processes=4, log=run.path / "processes.log")
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+PARALLEL = ("ddp", "zero3")
 GRACE = 60  # seconds that processes get to save when the caller is stopped
 
 
@@ -21,52 +24,142 @@ class LaunchError(RuntimeError):
     """A process of the training failed; the message quotes its exception."""
 
 
-def launch(module: str, arguments: Sequence[str], num_processes: int, log: Path) -> None:
-    """Run `python -m module arguments` in num_processes processes that train together, and wait for them.
-
-    What they print goes to `log` and, line by line, to our own standard error. When the caller is interrupted
-    they get SIGTERM, time to save, then SIGKILL. LaunchError when one fails.
-    """
+def parallel_problem(num_processes: int, parallel: str) -> str | None:
+    """Why so many processes cannot be started in this way, as a sentence; None where they can."""
     import torch
 
-    if torch.cuda.is_available():
-        launcher = ["accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_machines", "1"]
-        launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-        launcher += ["--num_processes", str(num_processes)]
+    if num_processes < 1:
+        return f"num_processes must be at least 1, not {num_processes}"
+    if parallel not in PARALLEL:
+        return f"parallel={parallel!r} does not exist; there are {', '.join(PARALLEL)}"
+    if num_processes == 1:
+        return None
+    if parallel == "zero3" and importlib.util.find_spec("deepspeed") is None:
+        return "parallel='zero3' needs the package deepspeed, which is not installed"
+    if torch.cuda.is_available() and num_processes > torch.cuda.device_count():
+        return f"num_processes={num_processes} needs as many GPUs, and there are {torch.cuda.device_count()}"
+    return None
+
+
+def command_line(
+    module: str,
+    arguments: Sequence[str],
+    num_processes: int,
+    parallel: str = "ddp",
+    gradient_accumulation_steps: int = 1,
+    mixed_precision: str = "no",
+) -> list[str]:
+    """The command that runs `python -m module arguments` in num_processes processes that train together.
+
+    "zero3": accelerate makes deepspeed's configuration of these flags, and transformers fills in the rest
+    from the training arguments.
+    """
+    if num_processes == 1:
+        return [sys.executable, "-m", module, *arguments]
+    launcher = ["accelerate.commands.accelerate_cli", "launch", "--num_machines", "1"]
+    launcher += ["--mixed_precision", mixed_precision, "--dynamo_backend", "no", "--main_process_port", "0"]
+    launcher += ["--num_processes", str(num_processes)]
+    if parallel == "zero3":
+        launcher += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
+        launcher += ["--gradient_accumulation_steps", str(gradient_accumulation_steps)]
+    elif _on_gpu():
+        launcher += ["--multi_gpu"]
     else:  # on CPUs `accelerate launch` would start a single process, whatever it is asked for
         launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes)]
-    command = [sys.executable, "-m", *launcher, "-m", module, *arguments]
+    return [sys.executable, "-m", *launcher, "-m", module, *arguments]
+
+
+def launch(
+    module: str,
+    arguments: Sequence[str],
+    num_processes: int,
+    log: Path,
+    *,
+    parallel: str = "ddp",
+    gradient_accumulation_steps: int = 1,
+    mixed_precision: str = "no",
+    environment: Mapping[str, str] | None = None,
+    pids: Path | None = None,
+) -> None:
+    """Run `python -m module arguments` in num_processes processes that train together, and wait for them.
+
+    What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
+    get SIGTERM, time to save, then SIGKILL. environment: variables that are set where they are not yet.
+    pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
+    then they alone are told, and an interrupt that all of them survived counts as their normal end.
+    LaunchError when one fails.
+    """
+    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes))}
+    if not _on_gpu():
+        defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
+    options = (parallel, gradient_accumulation_steps, mixed_precision)
     log.parent.mkdir(parents=True, exist_ok=True)
+    for old in pids.glob("*.pid") if pids else ():
+        old.unlink()
     process = subprocess.Popen(
-        command,
+        command_line(module, arguments, num_processes, *options),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes))},
+        start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
+        env=defaults | dict(environment or {}) | os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     try:
         with open(log, "a") as file:
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                sys.stderr.write(line)
+            began = file.tell()
+            try:
+                _copy(process, file)
+            except KeyboardInterrupt:
+                if not (pids and _saved(process, pids, file)):
+                    raise
         code = process.wait()
     finally:
         _end(process)
     if code:
-        raise LaunchError(
-            f"{module} failed in one of {num_processes} processes (exit {code}): {_cause(log)}; see {log}"
-        )
+        processes = f"one of {num_processes} processes" if num_processes > 1 else "its process"
+        raise LaunchError(f"{module} failed in {processes} (exit {code}): {_cause(log, began)}; see {log}")
 
 
-def _cause(log: Path) -> str:
-    """The first exception that a process printed, without what the launcher makes of it."""
+def _on_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def announce(pids: Path, rank: int) -> None:
+    """Say in the folder `pids` which process this is."""
+    (pids / f"{rank}.pid").write_text(str(os.getpid()))
+
+
+def _copy(process: subprocess.Popen, file) -> None:
+    for line in process.stdout:
+        file.write(line)
+        file.flush()
+        print(line, end="", flush=True)
+
+
+def _saved(process: subprocess.Popen, pids: Path, file) -> bool:
+    """Ask the announced processes to save; whether all ended well and in time."""
+    for path in pids.glob("*.pid"):
+        with suppress(ProcessLookupError):
+            os.kill(int(path.read_text()), signal.SIGTERM)
+    too_late = threading.Timer(GRACE, os.killpg, (process.pid, signal.SIGKILL))
+    too_late.start()
+    try:
+        _copy(process, file)
+        return process.wait() == 0
+    finally:
+        too_late.cancel()
+
+
+def _cause(log: Path, began: int) -> str:
+    """The first exception that a process printed, without what the launcher makes of it; began: where in the
+    log, which may be that of a run resumed, these processes' output begins."""
     found = re.search(
         r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(\w*(?:Error|Exception|Interrupt): .*)$",
-        log.read_text(errors="replace"),
+        log.read_bytes()[began:].decode(errors="replace"),
         re.MULTILINE,
     )
     return found[1] if found else "no exception was printed"

@@ -106,7 +106,7 @@ def resuming_callback(state: RunState, seed: int):
         def on_train_begin(
             self, args, state_, control, model=None, optimizer=None, lr_scheduler=None, **kwargs
         ):
-            if state.resumed_from is not None:
+            if state.resumed_from is not None and args.deepspeed_plugin is None:  # it restores its own parts
                 restore_adapter(model, state.resumed_from)
             set_learning_rate(optimizer, lr_scheduler, args.learning_rate * state.learning_rate_factor)
 

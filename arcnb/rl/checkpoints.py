@@ -84,6 +84,13 @@ def keep_best(checkpoint: Path, best: Path) -> Path:
     return kept
 
 
+def keep_best_copy(best: Path, target: Path) -> None:
+    """Put a kept checkpoint back among the others."""
+    kept = keep_best(best, target.parent / "restored")
+    kept.rename(target)
+    kept.parent.rmdir()
+
+
 def size_of(folder: Path) -> int:
     """Bytes of all files below folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -9,12 +9,8 @@ several) carries it out; its output is printed here, and an interrupt here asks 
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +18,7 @@ from pathlib import Path
 
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import load_tasks, write_tasks
+from arcnb.models.launching import LaunchError, announce, launch, parallel_problem
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
@@ -30,9 +27,6 @@ from arcnb.programs.limits import Limits
 from arcnb.rl.grpo import GrpoOptions, TrainingReport, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.settings import SettingsError, vllm_environment
-
-PARALLEL = ("ddp", "zero3")
-SAVING_SECONDS = 50.0  # what processes may take to save after an interrupt before they are ended
 
 
 @dataclass(frozen=True)
@@ -94,12 +88,9 @@ class GrpoPlan:
 
 def run_grpo(plan: GrpoPlan) -> TrainingReport:
     """Carry the plan out, where it has to be. SettingsError and the like as train_grpo raises them."""
-    if plan.num_processes < 1:
-        raise SettingsError(f"num_processes must be at least 1, not {plan.num_processes}")
-    if plan.parallel not in PARALLEL:
-        raise SettingsError(f"parallel={plan.parallel!r} does not exist; there are {', '.join(PARALLEL)}")
-    if plan.num_processes > 1 and plan.parallel == "zero3" and not importlib.util.find_spec("deepspeed"):
-        raise SettingsError("parallel='zero3' needs the package deepspeed, which is not installed")
+    problem = parallel_problem(plan.num_processes, plan.parallel)
+    if problem:
+        raise SettingsError(problem)
     if plan.options.trainer == "trl" and plan.num_processes == 1:
         return train_here(plan)
     return _train_in_processes(plan)
@@ -127,80 +118,32 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
         )
 
 
-def command(plan: GrpoPlan, path: Path) -> list[str]:
-    """The command line of the processes that carry out a written plan."""
-    module = ["-m", "arcnb.rl.launch", str(path)]
-    if plan.num_processes == 1:
-        return [sys.executable, *module]
-    words = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1"]
-    words += [
-        "--num_processes",
-        str(plan.num_processes),
-        "--dynamo_backend",
-        "no",
-        "--mixed_precision",
-        "bf16",
-    ]
-    if plan.parallel == "zero3":
-        words += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
-        accumulation = plan.settings.get("gradient_accumulation_steps", 1)
-        words += ["--gradient_accumulation_steps", str(accumulation)]
-    else:
-        words += ["--multi_gpu", "--main_process_port", "0"]
-    return [*words, *module]
-
-
 def _train_in_processes(plan: GrpoPlan) -> TrainingReport:
-    """Start the processes, print what they say, pass an interrupt on; the report that the first one left."""
+    """Start the processes; the report that the first one left."""
     path = plan.write()
     report = path.with_name("report.json")
     report.unlink(missing_ok=True)
-    for old in path.parent.glob("*.pid"):
-        old.unlink()
-    child = subprocess.Popen(
-        command(plan, path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | vllm_environment() | {"PYTHONUNBUFFERED": "1"},
-        start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
-    )
-    said: list[str] = []
     try:
-        _print(child, said)
-    except KeyboardInterrupt:
-        for pid_file in path.parent.glob("*.pid"):
-            _signal(int(pid_file.read_text()), signal.SIGTERM)
-        try:
-            child.wait(SAVING_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            raise KeyboardInterrupt from None
-        _print(child, said)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        launch(
+            "arcnb.rl.launch",
+            [str(path)],
+            plan.num_processes,
+            Path(plan.output) / "processes.log",
+            parallel=plan.parallel,
+            gradient_accumulation_steps=plan.settings.get("gradient_accumulation_steps", 1),
+            mixed_precision="bf16",  # read by deepspeed alone; otherwise the training arguments say it
+            environment=vllm_environment(),
+            pids=path.parent,
+        )
+    except LaunchError:
+        if not report.is_file():
+            raise
     if not report.is_file():
-        last = next((line for line in reversed(said) if line.strip()), "it said nothing")
-        raise RuntimeError(f"the training process ended with {child.returncode} before it was done: {last}")
+        raise LaunchError("the training processes ended without a report")
     values = json.loads(report.read_text())
     if "error" in values:
         raise SettingsError(values["error"])
     return _report(plan, values)
-
-
-def _print(child: subprocess.Popen, said: list[str]) -> None:
-    for line in child.stdout:
-        print(line, end="", flush=True)
-        said.append(line.strip())
-        del said[:-20]
-    child.wait()
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def _report(plan: GrpoPlan, values: dict) -> TrainingReport:
@@ -218,14 +161,13 @@ def main(path: str) -> None:
     plan = GrpoPlan.read(Path(path))
     rank = int(os.environ.get("RANK", "0"))
     folder = Path(path).parent
-    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    announce(folder, rank)
     if plan.options.trainer == "unsloth":
         import unsloth  # noqa: F401  before transformers, which it patches
     try:
         report = train_here(plan)
     except ValueError as error:
-        if rank == 0:
-            (folder / "report.json").write_text(json.dumps({"error": str(error)}))
+        _leave(folder, rank, {"error": str(error)})  # the first to fail; the launcher then ends the others
         raise
     if rank == 0:
         values = {
@@ -239,9 +181,13 @@ def main(path: str) -> None:
             "pages": [page.name for page in report.pages],
             "config": report.config.to_dict("list"),
         }
-        partial = folder / "report.partial"
-        partial.write_text(json.dumps(values))
-        partial.replace(folder / "report.json")
+        _leave(folder, rank, values)
+
+
+def _leave(folder: Path, rank: int, values: dict) -> None:
+    partial = folder / f"report.{rank}.partial"
+    partial.write_text(json.dumps(values))
+    partial.replace(folder / "report.json")
 
 
 if __name__ == "__main__":

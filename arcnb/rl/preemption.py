@@ -3,6 +3,9 @@
 transformers' `enable_jit_checkpoint` handles SIGTERM. Under `arcnb run` the kernel is told by SIGINT, which
 is passed on to the same handler; a second SIGINT interrupts at once. After a stop `train()` returns normally:
 whoever called it compares the step with what was asked.
+
+Of several processes each would save at the step in which it happened to hear the signal, and wait for the
+others for ever. There the request is agreed on at the end of a step (`agreed_stop`).
 """
 
 from __future__ import annotations
@@ -55,3 +58,26 @@ def listen(trainer) -> None:
             manager.kill_wait = NOTICE_SECONDS
             if getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is not manager:
                 manager.setup_signal_handler()
+
+
+def agreed_stop():
+    """A callback for several processes: when one has got SIGTERM, all save and stop after the step."""
+    import torch
+    from transformers import TrainerCallback
+
+    class AgreedStop(TrainerCallback):
+        asked = False
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            signal.signal(signal.SIGTERM, self._ask)
+
+        def _ask(self, number, frame):
+            self.asked = True
+
+        def on_step_end(self, args, state, control, **kwargs):
+            asked = torch.tensor(float(self.asked), device=args.device)
+            torch.distributed.all_reduce(asked)
+            if asked:
+                control.should_save = control.should_training_stop = True
+
+    return AgreedStop()

@@ -1,46 +1,62 @@
-"""A run in a process of its own, as for unsloth and several GPUs. Run: pytest tests/rl/test_rl_launch.py"""
+"""Runs in processes of their own, as for unsloth and several GPUs. Run: pytest tests/rl/test_rl_launch.py"""
 
 import json
 import os
 import signal
-import subprocess
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from arcnb.models.training_log import read_metrics
 from arcnb.rl.checkpoints import newest_complete
-from arcnb.rl.launch import GrpoPlan, command
+from arcnb.rl.launch import GrpoPlan, main, run_grpo
+from arcnb.rl.options import GrpoOptions
 
 
 @pytest.fixture
-def plan(letter_model, tasks, tmp_path):
-    settings = {"max_steps": 400, "num_generations": 2, "max_completion_length": 4, "save_steps": 10**6}
+def plan(letter_model, tasks, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    settings = {"num_generations": 4, "max_completion_length": 4, "learning_rate": 1e-2, "warmup_steps": 0}
     return GrpoPlan(
-        tasks, tmp_path, model=str(letter_model.folder), settings=settings, lora={"r": 2}, workers=1
+        tasks, tmp_path, model=str(letter_model.folder), settings=settings, lora={"r": 2}, workers=2
     )
 
 
-def test_a_process_of_its_own_saves_and_ends_when_it_is_told_to(plan, tmp_path):
-    path = plan.write()
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with open(tmp_path / "said.txt", "w") as said:
-        child = subprocess.Popen(
-            command(plan, path), stdout=said, stderr=said, env=environment, start_new_session=True
-        )
-    try:
+def interrupt_when(ready):
+    """Sends this process one SIGINT once ready() holds."""
+
+    def wait():
         deadline = time.monotonic() + 120
-        while not (tmp_path / "metrics.jsonl").is_file() and time.monotonic() < deadline:
-            assert child.poll() is None, (tmp_path / "said.txt").read_text()[-2000:]
-            time.sleep(0.2)
-        os.kill(int((path.parent / "0.pid").read_text()), signal.SIGTERM)
-        assert child.wait(60) == 0, (tmp_path / "said.txt").read_text()[-2000:]
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-    report = json.loads((path.parent / "report.json").read_text())
-    assert report["status"] == "preempted"
-    assert 0 < report["steps"] < 400
-    assert newest_complete(tmp_path / "checkpoints") is not None
-    assert any("reward" in row for row in read_metrics(tmp_path / "metrics.jsonl"))
+        while not ready() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_two_processes_share_every_group_and_save_when_they_are_interrupted(plan, tmp_path):
+    settings = plan.settings | {"max_steps": 400, "save_steps": 10**6}
+    log = tmp_path / "metrics.jsonl"
+    interrupt_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2)
+    report = run_grpo(replace(plan, settings=settings, num_processes=2))
+    assert report.status == "preempted"
+    assert 2 < report.steps < 400
+    assert newest_complete(tmp_path / "checkpoints").name == f"checkpoint-{report.steps}"
+    steps = [row for row in read_metrics(log) if "reward" in row]
+    assert [row["step"] for row in steps] == list(range(1, report.steps + 1))
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    counts = report.config.set_index("setting")["asked"]
+    assert counts["per_device_train_batch_size"] == "2", "half of the group of 4 in each process"
+
+    further = replace(plan, settings=settings | {"max_steps": report.steps + 2}, num_processes=2)
+    resumed = run_grpo(replace(further, options=GrpoOptions(accept_other_settings=True)))
+    assert (resumed.status, resumed.steps) == ("done", report.steps + 2)
+
+
+def test_what_a_process_refuses_it_leaves_for_its_launcher(plan, tmp_path):
+    path = replace(plan, options=GrpoOptions(reward="nonsense"), num_processes=2).write()
+    with pytest.raises(ValueError, match="reward scheme 'nonsense' does not exist"):
+        main(str(path))
+    assert "'nonsense' does not exist" in json.loads(path.with_name("report.json").read_text())["error"]

@@ -17,11 +17,11 @@ from arcnb.rl.checkpoints import (
     checkpoint_problem,
     checkpoint_to_resume,
     keep_best,
+    keep_best_copy,
     newest_complete,
     prune,
     size_of,
 )
-from arcnb.rl.grpo import keep_best_copy
 
 
 def curve(report):

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.models.launching import command_line
 from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
 from arcnb.rl.grpo import GrpoOptions
 from arcnb.rl.guard import GuardOptions, Thresholds
-from arcnb.rl.launch import GrpoPlan, command, run_grpo
+from arcnb.rl.launch import GrpoPlan, run_grpo
 from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
 from arcnb.rl.settings import (
     DEFAULTS,
@@ -219,13 +220,18 @@ def test_a_plan_comes_back_from_disk_as_it_was(plan, tasks):
     assert GrpoPlan.read(replace(plan, held_out_tasks=()).write()).held_out_tasks == ()
 
 
-def test_several_gpus_are_started_by_accelerate(plan, tmp_path):
-    assert command(plan, tmp_path / "x")[1:] == ["-m", "arcnb.rl.launch", str(tmp_path / "x")]
-    several = command(replace(plan, num_processes=4), tmp_path / "x")
+def test_several_gpus_are_started_by_accelerate(monkeypatch):
+    import torch
+
+    assert command_line("m", ["x"], 1)[1:] == ["-m", "m", "x"]
+    assert "torch.distributed.run" in command_line("m", ["x"], 4)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    several = command_line("m", ["x"], 4)
     assert several[several.index("--num_processes") + 1] == "4"
     assert "--multi_gpu" in several
-    zero = command(replace(plan, num_processes=4, parallel="zero3"), tmp_path / "x")
+    zero = command_line("m", ["x"], 4, "zero3", 8)
     assert zero[zero.index("--zero_stage") + 1] == "3"
+    assert zero[zero.index("--gradient_accumulation_steps") + 1] == "8"
 
 
 @pytest.mark.parametrize(

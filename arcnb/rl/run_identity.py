@@ -1,0 +1,37 @@
+"""What a GRPO run is, for its checkpoints, and what its reader has to be told about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+from arcnb.rl.options import FREE
+from arcnb.rl.settings import LORA_DEFAULTS
+
+
+def run_identity(settings, options, lora, adapter, model, tasks, seed, n_processes) -> dict:
+    """What a checkpoint has to agree with: settings, options, start and tasks."""
+    own = {name: value for name, value in asdict(options).items() if name not in FREE and name != "guard"}
+    digest = sha256("".join(task.fingerprint for task in tasks).encode()).hexdigest()[:16]
+    start = {"adapter": adapter and Path(adapter).name, "model": model.name}
+    shape = {} if adapter else {"lora": LORA_DEFAULTS | (lora or {})}
+    free = ("save_steps", "report_to", "logging_steps")
+    kept = {name: value for name, value in settings.items() if name not in free}
+    return kept | own | start | shape | {"tasks": digest, "seed": seed, "num_processes": n_processes}
+
+
+def run_notes(tasks, options, adapter, settings) -> list[str]:
+    """Sentences about what a run rests on that its numbers do not show."""
+    notes = []
+    unknown = [task.task_id for task in tasks if not task.has_test_outputs]
+    if unknown:
+        notes.append(
+            f"{len(unknown)} of {len(tasks)} tasks have no known test outputs: their reward and `solved` "
+            "rest on train pairs, which the prompt shows"
+        )
+    if options.trainer == "unsloth" and adapter and settings["beta"]:
+        notes.append(
+            "unsloth measures KL to the base model without the starting adapter; TRL, to the adapter"
+        )
+    return notes

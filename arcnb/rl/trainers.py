@@ -1,0 +1,116 @@
+"""The trainer of a GRPO run: policy, configuration, reward, callbacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.models.training_log import metrics_log, stop_printing
+from arcnb.rl import callbacks as hooks
+from arcnb.rl.effective_config import check_effective, effective_table
+from arcnb.rl.held_out import HeldOut
+from arcnb.rl.policies import load_policy, load_unsloth_policy
+from arcnb.rl.preemption import agreed_stop, can_listen
+from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.sampler_gap import measuring
+from arcnb.rl.settings import LORA_DEFAULTS, batch_layout
+
+if TYPE_CHECKING:
+    from arcnb.rl.training import Training
+
+
+def make_trainer(run: Training, callbacks: Sequence):
+    """(trainer with everything that hangs on it, table of its effective settings)."""
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    lora = LORA_DEFAULTS | (run.lora or {})
+    if run.options.trainer == "unsloth":
+        policy = load_unsloth_policy(
+            run.model,
+            run.adapter,
+            lora,
+            context=run.context,
+            use_vllm=run.settings["use_vllm"],
+            gpu_memory_utilization=run.settings.get("vllm_gpu_memory_utilization", 0.3),
+            load_in_4bit=run.options.load_in_4bit,
+            gradient_checkpointing=run.settings["gradient_checkpointing"],
+            seed=run.seed,
+        )
+        peft_config = None
+    else:
+        policy, peft_config = load_policy(
+            run.model, run.adapter, lora, load_in_4bit=run.options.load_in_4bit, on_gpu=on_gpu
+        )
+    from trl import GRPOConfig, GRPOTrainer
+
+    n_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    asked = run.settings | {
+        "per_device_train_batch_size": batch_layout(run.settings, n_processes, run.options.prompts_per_step),
+        "shuffle_dataset": False,
+        "seed": run.seed,
+        "bf16": on_gpu,
+        "use_cpu": not on_gpu,
+        "disable_tqdm": True,
+        "enable_jit_checkpoint": can_listen() and n_processes == 1,
+        "log_completions": True,
+        "num_completions_to_print": 0,
+    }
+    if run.settings["use_vllm"]:
+        asked.setdefault("vllm_max_model_length", run.context)
+    config = GRPOConfig(output_dir=str(run.output / "checkpoints"), **asked)
+    reward = ProgramReward(
+        run.plan,
+        run.rows.tasks,
+        run.executor,
+        PredictionSet(run.output / "rollouts"),
+        run.state.history,
+        model=run.model.name,
+        adapter=str(run.adapter) if run.adapter else None,
+        detect_cheating=run.options.detect_cheating,
+        process=int(os.environ.get("RANK", "0")),
+        n_processes=n_processes,
+    )
+    evaluation = _held_out(run)
+    trainer = measuring(GRPOTrainer)(
+        model=policy,
+        reward_funcs=reward,
+        args=config,
+        train_dataset=run.rows.dataset(run.settings["max_steps"] * run.options.prompts_per_step),
+        processing_class=run.rows.tokenizer,
+        peft_config=peft_config,
+        callbacks=[
+            metrics_log(run.output / "metrics.jsonl"),
+            *callbacks,
+            hooks.run_state_callback(run.state),
+            hooks.resuming_callback(run.state, run.seed),
+            *([evaluation] if evaluation else []),
+            hooks.guard_callback(run.state, reward),
+            *([agreed_stop()] if can_listen() and n_processes > 1 else []),
+            hooks.keeping_callback(run.state, run.options.disk_budget_gb),
+        ],
+    )
+    if evaluation:
+        evaluation.trainer = trainer
+    stop_printing(trainer)
+    check_effective(asked, trainer.args, run.options.accept_other_config)
+    return trainer, effective_table(asked, trainer.args)
+
+
+def _held_out(run: Training):
+    if not run.options.held_out_every:
+        return None
+    evaluation = HeldOut(
+        run.held_out_tasks,
+        run.options.held_out_repeats,
+        run.options.held_out_every,
+        run.rows.prompt_format,
+        run.rows.tokenizer,
+        run.executor,
+        PredictionSet(run.output / "held_out"),
+        run.seed,
+        run.settings["max_completion_length"],
+    )
+    return hooks.held_out_callback(run.state, evaluation)

@@ -1,0 +1,98 @@
+"""One GRPO run from its parts: trained, rolled back where the guard wants it, reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.arc.tasks import Task
+from arcnb.models.registry import ModelPath
+from arcnb.models.training_log import read_metrics
+from arcnb.programs.executor import Executor
+from arcnb.rl.callbacks import RunState
+from arcnb.rl.checkpoints import keep_best_copy, set_aside, step_of
+from arcnb.rl.options import GrpoOptions
+from arcnb.rl.preemption import listen
+from arcnb.rl.reward_terms import RewardPlan
+from arcnb.rl.rows import PromptRows
+from arcnb.rl.trainers import make_trainer
+from arcnb.rl.training_report import TrainingReport
+
+
+@dataclass
+class Training:
+    """One run: the parts of train_grpo that need a trainer."""
+
+    model: ModelPath
+    rows: PromptRows
+    executor: Executor
+    output: Path
+    adapter: Path | None
+    settings: dict
+    lora: dict | None
+    options: GrpoOptions
+    held_out_tasks: Sequence[Task]
+    seed: int
+    plan: RewardPlan
+    state: RunState
+    context: int
+
+    def train(self, resumed: Path | None, callbacks: Sequence) -> TrainingReport:
+        trainer, config = make_trainer(self, callbacks)
+        listen(trainer)
+        started = time.monotonic()
+        main = trainer.accelerator.is_main_process
+        if main:
+            (self.output / "checkpoints").mkdir(parents=True, exist_ok=True)
+            if resumed is None or resumed.is_relative_to(self.output):
+                set_aside(self.output, step_of(resumed) if resumed else -1)
+        trainer.accelerator.wait_for_everyone()
+        while True:
+            self.state.resumed_from = resumed
+            trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+            if not self.state.rollback_wanted:
+                break
+            resumed = self._roll_back(main)
+            trainer.accelerator.wait_for_everyone()
+            listen(trainer)
+        status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
+        if self.state.collapsed:
+            status = "collapsed"
+        _save_adapter(trainer, self.output / "adapter")
+        return TrainingReport(
+            adapter=self.output / "adapter",
+            steps=trainer.state.global_step,
+            seconds=time.monotonic() - started,
+            history=read_metrics(self.output / "metrics.jsonl"),
+            status=status,
+            rollbacks=self.state.rollbacks,
+            best=self.state.best,
+            pages=self.state.pages,
+            config=config,
+        )
+
+    def _roll_back(self, main: bool) -> Path:
+        """Make the best checkpoint the newest one; it is resumed from by whoever goes on."""
+        best = self.state.best_checkpoint
+        target = self.output / "checkpoints" / best.name
+        if main:
+            set_aside(self.output, step_of(best))
+            if not target.exists():
+                keep_best_copy(best, target)
+            self.state.count_rollback()
+        self.state.monitor.forget()
+        self.state.rollback_wanted = False
+        return target
+
+
+def _save_adapter(trainer, folder: Path) -> None:
+    """The trained adapter alone, without the frozen copy of its start; to be called by every process."""
+    weights = {}
+    if trainer.is_deepspeed_enabled:  # ZeRO-3: no process has them whole
+        weights = {"state_dict": trainer.accelerator.get_state_dict(trainer.deepspeed)}
+    if trainer.accelerator.is_main_process:
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        policy.save_pretrained(folder, selected_adapters=["default"], **weights)
+        trainer.processing_class.save_pretrained(folder)
