@@ -152,6 +152,8 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
     check_sampling(settings, options.insist_on_sampling)
     if options.trainer not in TRAINERS:
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
+    if options.shared_prompt:
+        _check_shared_prompt(settings, options, n_processes)
     if options.guard.action == "rollback" and not options.held_out_every:
         raise SettingsError(
             "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
@@ -159,6 +161,19 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
         )
     if options.held_out_every and not held_out_tasks:
         raise SettingsError(f"held_out_every={options.held_out_every}, but there are no held-out tasks")
+
+
+def _check_shared_prompt(settings: dict, options: GrpoOptions, n_processes: int) -> None:
+    """What shared prompts cannot go together with; the model itself is looked at at the first step."""
+    reason = None
+    if options.trainer != "trl":
+        reason = f"trainer={options.trainer!r}, which computes log-probabilities in its own way"
+    elif settings.get("use_liger_kernel"):
+        reason = "use_liger_kernel=True, which computes the loss from whole prompts"
+    elif n_processes > 1 and os.environ.get("ACCELERATE_USE_DEEPSPEED"):
+        reason = "parallel='zero3', with which it was never tried; use ddp"
+    if reason:
+        raise SettingsError(f"shared_prompt=True does not go together with {reason}")
 
 
 def _reward_plan(options: GrpoOptions, settings: dict) -> RewardPlan:

@@ -23,6 +23,7 @@ class GrpoOptions:
     resume: "auto" goes on with this folder's newest complete checkpoint, "never" does not, else a path.
     disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
     trainer: "trl" or "unsloth". load_in_4bit: quantize the base.
+    shared_prompt: pay for a prompt once a group, see arcnb.rl.shared_prefix.
     insist_on_sampling, accept_other_settings, accept_other_config: go on where a check would refuse.
     """
 
@@ -45,10 +46,18 @@ class GrpoOptions:
     disk_budget_gb: float = 0.0
     trainer: str = "trl"
     load_in_4bit: bool = False
+    shared_prompt: bool = False
     insist_on_sampling: bool = False
     accept_other_settings: bool = False
     accept_other_config: bool = False
 
 
 # Options that may differ between a run and its resumption: they do not change what is learnt.
-FREE = ("resume", "disk_budget_gb", "accept_other_settings", "accept_other_config", "insist_on_sampling")
+FREE = (
+    "resume",
+    "disk_budget_gb",
+    "accept_other_settings",
+    "accept_other_config",
+    "insist_on_sampling",
+    "shared_prompt",
+)

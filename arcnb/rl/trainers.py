@@ -16,6 +16,7 @@ from arcnb.rl.preemption import agreed_stop, can_listen
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout
+from arcnb.rl.shared_prefix import shared_prefix_trainer
 
 if TYPE_CHECKING:
     from arcnb.rl.training import Training
@@ -46,6 +47,7 @@ def make_trainer(run: Training, callbacks: Sequence):
         )
     from trl import GRPOConfig, GRPOTrainer
 
+    base = shared_prefix_trainer(GRPOTrainer) if run.options.shared_prompt else GRPOTrainer
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     asked = run.settings | {
         "per_device_train_batch_size": batch_layout(run.settings, n_processes, run.options.prompts_per_step),
@@ -74,7 +76,7 @@ def make_trainer(run: Training, callbacks: Sequence):
         n_processes=n_processes,
     )
     evaluation = _held_out(run)
-    trainer = measuring(GRPOTrainer)(
+    trainer = measuring(base)(
         model=policy,
         reward_funcs=reward,
         args=config,

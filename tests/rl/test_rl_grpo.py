@@ -97,6 +97,18 @@ def test_a_sequence_longer_than_the_model_was_built_for_is_refused(train, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("settings", "options", "reason"),
+    [
+        ({}, {"trainer": "unsloth"}, "trainer='unsloth'"),
+        ({"use_liger_kernel": True}, {}, "use_liger_kernel=True"),
+    ],
+)
+def test_what_shared_prompts_cannot_go_with_is_refused(train, tmp_path, settings, options, reason):
+    with pytest.raises(SettingsError, match=f"shared_prompt=True does not go together with {reason}"):
+        train(tmp_path, settings, options | {"shared_prompt": True})
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"num_generations": 1}, "num_generations must be at least 2"),

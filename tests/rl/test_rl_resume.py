@@ -61,6 +61,17 @@ def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train,
     assert [(row.id, row.completion) for row in rollouts] == [(row.id, row.completion) for row in before]
 
 
+def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_path):
+    shared = {"shared_prompt": True}
+    ordinary = curve(train(tmp_path / "ordinary"))
+    unbroken = curve(train(tmp_path / "unbroken", options=shared))
+    for found, expected in zip(unbroken, ordinary, strict=True):
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert unbroken != ordinary, "equal to the last bit: it was computed in the ordinary way"
+    assert train(tmp_path / "broken", options=shared, callbacks=[_StopAt(2)]).status == "preempted"
+    assert curve(train(tmp_path / "broken", options=shared)) == unbroken
+
+
 def test_an_interrupt_saves_and_stops_too(train, tmp_path):
     report = train(tmp_path, callbacks=[_StopAt(1, signal.SIGINT)])
     assert report.status == "preempted"
