@@ -3,16 +3,24 @@
 Keys (schema 1; times are ISO 8601 in UTC):
 
     schema, name, notebook {path, sha256} | null, parameters {}, parents [run folders], command
-    git, packages, hardware              see arcnb.lab.provenance
-    status                               running | done | failed | preempted | killed, as last written;
-                                         `Run.status` is the truthful one: it notices a vanished process
-    start, end, seconds                  of the last attempt
-    process                              see arcnb.lab.processes; the one that will write `end` owner
-    "engine" (arcnb run, papermill --engine arcnb) or "notebook" (anything else) cell {index, of, title} |
-    null       where the run was when it ended; index from 1 stop {signal, time} | null           the request
-    to stop, if one came error {type, message, sentence}      null unless failed, preempted or killed
-    peak_memory_gb                       of the kernel and its children, sampled attempts []
-    status, start, end, error of the attempts before a resume outcome {}, artifacts [{path, bytes}]
+    git, packages, hardware     see arcnb.lab.provenance; of the last attempt
+    status                      queued | running | done | failed | preempted | killed, as last written;
+                                `Run.status` is the truthful one: it notices a vanished process
+    start, end, seconds         of the last attempt; of a queued run, when it was queued
+    process                     see arcnb.lab.processes; the one that will write `end`
+    job                         the scheduler's job that the process belongs to ("slurm 12_3"), or null
+    owner                       "engine" (arcnb run, papermill --engine arcnb) or "notebook" (anything else)
+    cell                        {index, of, title} | null: where the run was when it ended; index from 1
+    stop                        {signal, time} | null: the request to stop, if one came
+    error                       {type, message, sentence}; null unless failed, preempted or killed
+    peak_memory_gb              of the kernel and its children, sampled
+    attempts                    [status, start, end, error] of the attempts before a resume
+    outcome {}, artifacts [{path, bytes}]
+
+Only in runs that were queued first (arcnb.lab.queueing):
+
+    references                  {stage: run folder} that `${stage...}` in the parameters speaks of
+    inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.fingerprints)
 """
 
 import contextlib
@@ -28,7 +36,7 @@ from typing import Any
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-STATUSES = ("running", "done", "failed", "preempted", "killed")
+STATUSES = ("queued", "running", "done", "failed", "preempted", "killed")
 
 
 class RunError(ValueError):

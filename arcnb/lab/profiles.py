@@ -73,19 +73,24 @@ def profile_values(
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file whose top is a mapping (an empty file is an empty one); ParameterError names file and
     line."""
+    values = load_yaml(path)
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ParameterError(f"{path} must hold `name: value` lines, got a {type(values).__name__}")
+    return values
+
+
+def load_yaml(path: Path, text: str | None = None) -> Any:
+    """Whatever a YAML file holds (or `text`, which `path` is then only the name of)."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        return yaml.load(path.read_text(encoding="utf-8") if text is None else text, Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ParameterError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ParameterError(f"{path} must hold `name: value` lines, got a {type(values).__name__}")
-    return values
 
 
 def parse_value(text: str, parameter: Parameter) -> Any:

@@ -47,6 +47,11 @@ def repository() -> Path | None:
     return root if (root / "pyproject.toml").is_file() and (root / "notebooks").is_dir() else None
 
 
+def surroundings() -> dict[str, object]:
+    """The manifest keys `git`, `packages` and `hardware`, of this process."""
+    return {"git": git_state(), "packages": package_versions(), "hardware": hardware()}
+
+
 def git_state(folder: Path | None = None) -> dict[str, object] | None:
     """{"commit": hex, "dirty": bool, "changed": [paths, at most 20]} of the work tree, or None outside
     git."""

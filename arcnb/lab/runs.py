@@ -38,6 +38,7 @@ from arcnb.lab.processes import is_alive, process_identity
 __all__ = ["Run", "RunError", "find_run", "latest_run", "list_runs", "new_run", "open_run", "runs_root"]
 
 RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
+JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcondor 7.0"
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 
 
@@ -64,7 +65,8 @@ class Run:
 
     @property
     def status(self) -> str:
-        """running, done, failed, preempted or killed: what is true now, not only what was last written."""
+        """queued, running, done, failed, preempted or killed: what is true now, not only what was last
+        written."""
         return self.verdict()[0]
 
     def verdict(self) -> tuple[str, str | None]:
@@ -155,14 +157,16 @@ def new_run(
     notebook: dict[str, str] | None = None,
     owner: str = "notebook",
     command: list[str] | None = None,
+    fields: dict[str, Any] | None = None,
 ) -> Run:
     """Make a run folder that no other run has, with its manifest (status running, this process).
 
-    Two runs of one name in one second get different folders: the second is called `<name>-2`.
+    Two runs of one name in one second get different folders: the second is called `<name>-2`. `fields` are
+    manifest keys that are to differ from the start (see arcnb.lab.queueing).
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise RunError(f"run name {name!r} may hold letters, digits, dots, hyphens and underscores only")
+    check_name(name)
     root = runs_root() if root is None else Path(root).expanduser().resolve()
+    fields = fields or {}
     manifest = {
         "schema": SCHEMA,
         "name": name,
@@ -170,13 +174,12 @@ def new_run(
         "parameters": parameters or {},
         "parents": [],
         "command": command,
-        "git": provenance.git_state(),
-        "packages": provenance.package_versions(),
-        "hardware": provenance.hardware(),
+        **({} if "hardware" in fields else provenance.surroundings()),
         **fresh_attempt(owner),
         "attempts": [],
         "outcome": {},
         "artifacts": [],
+        **fields,
     }
     run = Run(_new_folder(root, name))
     try:
@@ -187,6 +190,12 @@ def new_run(
     return run
 
 
+def check_name(name: str) -> None:
+    """RunError unless a folder can be called so."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise RunError(f"run name {name!r} may hold letters, digits, dots, hyphens and underscores only")
+
+
 def fresh_attempt(owner: str) -> dict[str, Any]:
     """The manifest keys of an attempt that starts now, in this process."""
     return {
@@ -195,6 +204,7 @@ def fresh_attempt(owner: str) -> dict[str, Any]:
         "end": None,
         "seconds": None,
         "process": process_identity(),
+        "job": os.environ.get(JOB),
         "kernel": None,
         "owner": owner,
         "cell": None,

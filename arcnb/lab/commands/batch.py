@@ -1,0 +1,120 @@
+"""`arcnb sweep` and `arcnb pipeline`: many runs on this machine."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab import notebooks, parameter_sets, stages, workers
+from arcnb.lab.commands import options as shared
+from arcnb.lab.commands.options import note, say
+from arcnb.lab.commands.runs import write_report
+from arcnb.lab.parameters import Parameter, ParameterError
+from arcnb.lab.pipelines import read_pipeline
+from arcnb.lab.runs import Run
+from arcnb.lab.sweeps import Sweep, plan_sweep
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """`arcnb sweep`: run the sets that are not done, and print the table."""
+    places = workers.slots(options.jobs, options.gpus)
+    planned = planned_sweep(options)
+    note(f"sweep folder: {planned.folder}")
+    todo = []
+    for member in planned.members:
+        status, _ = member.run.verdict()
+        waiting = status == "queued" and member.run.manifest.get("waits_for")
+        if status in ("done", "running") or waiting:
+            note(f"{member.name}: {f'waits as {waiting}' if waiting else status}, {member.run.path.name}")
+        else:
+            todo.append(member.run)
+    names = {member.run.path: member.name for member in planned.members}
+
+    def tell(run: Run, code: int | None) -> None:
+        if code is None:
+            note(f"{names[run.path]}: started, {run.path.name}")
+        else:
+            status, why = run.verdict()
+            reason = why or (f"exit code {code}, see {run.path / workers.LOG}" if code else "")
+            note(f"{names[run.path]}: {status}" + (f": {reason}" if reason else ""))
+
+    outcome = workers.run_queued(todo, places, tell)
+    print(planned.table_text())
+    if outcome.code == 0 and len(planned.of("done")) < len(planned.members):
+        return say("not all runs of the sweep are done yet", 1)
+    return outcome.code
+
+
+def planned_sweep(options: argparse.Namespace) -> Sweep:
+    """The sweep that the options describe, its runs queued."""
+    path = notebooks.find_notebook(options.notebook)
+    base, declared = shared.complete_values(options, path)
+    sets = [parameter_sets.grid_sets(options.grid, declared, path.name)] if options.grid else []
+    sets += [parameter_sets.listed_sets(Path(file), declared) for file in options.list]
+    fixed: dict[str, Any] = {}
+    if options.shards is not None:
+        sets.append(shard_sets(options.shards, declared, path))
+        fixed = {"n_shards": options.shards} | ({} if base["output"] else {"output": "{sweep}/predictions"})
+        if len(sets) > 1 and not base["output"]:
+            raise ParameterError(
+                "the shards of several parameter sets would share one output; sweep them apart"
+            )
+    if not sets:
+        raise ParameterError(
+            "a sweep needs parameter sets: --grid name=value,value, --list FILE or --shards N"
+        )
+    name = options.name or path.stem
+    return plan_sweep(name, path, base, parameter_sets.multiplied(sets), fixed)
+
+
+def shard_sets(n_shards: int, declared: Mapping[str, Parameter], path: Path) -> list[dict[str, Any]]:
+    missing = [name for name in ("shard", "n_shards", "output") if name not in declared]
+    if missing:
+        raise ParameterError(f"{path.name} cannot be run in shards: it has no parameter {missing[0]!r}")
+    if n_shards < 1:
+        raise ParameterError(f"--shards must be at least 1, got {n_shards}")
+    return [{"shard": shard} for shard in range(n_shards)]
+
+
+def pipeline(options: argparse.Namespace) -> int:
+    """`arcnb pipeline`: run the stages that are not done with these inputs; print their run folders."""
+    described = read_pipeline(Path(options.file))
+    report = stages.run_stages(described, options.again, note)
+    for run in report.runs.values():
+        print(run.path)
+    for stage, problem in report.problems.items():
+        say(f"stage {stage!r}: {problem}", 1)
+    if report.problems:
+        return 128 + report.stopped_by if report.stopped_by is not None else 1
+    if options.report:
+        return write_report(list(report.runs.values()), options.report, options.title or described.name)
+    return 0
+
+
+def add_set_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--grid", action="append", default=[], metavar="NAME=V,V", help="values to combine; may be repeated")
+    add("--list", action="append", default=[], metavar="FILE", help="YAML list of parameter sets")
+    add("--shards", type=int, metavar="N", help="shards of one inference into one prediction set")
+
+
+def add_commands(commands: Any) -> None:
+    root = shared.root_option()
+    command = commands.add_parser("sweep", parents=[root], help="run a notebook with many parameter sets")
+    command.set_defaults(command=sweep)
+    add = command.add_argument
+    add("notebook", metavar="NOTEBOOK", help="03, 03_inference or a path")
+    shared.add_parameter_options(command)
+    add_set_options(command)
+    add("--name", help="name of the sweep (default: the notebook's)")
+    add("--jobs", type=int, metavar="N", help="runs at the same time (default: as the GPUs allow, else 1)")
+    add("--gpus", type=int, default=1, metavar="N", help="GPUs of each run where there are any (1); 0 shares")
+
+    command = commands.add_parser("pipeline", parents=[root], help="run notebooks that build on each other")
+    command.set_defaults(command=pipeline)
+    command.add_argument("file", metavar="FILE", help="YAML file of stages")
+    command.add_argument(
+        "--again", action="append", default=[], metavar="STAGE", help="run it though it is done"
+    )
+    command.add_argument("--report", type=Path, metavar="FILE", help="write an index of the runs at the end")
+    command.add_argument("--title", help="of the index")

@@ -1,0 +1,210 @@
+"""`arcnb run`, `ls`, `show`, `report`, `rm`: one run, and looking at what is there."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab import disk, notebooks, queueing, resuming
+from arcnb.lab.commands import options as shared
+from arcnb.lab.commands.options import note, say
+from arcnb.lab.heartbeat import place_text, read_heartbeat
+from arcnb.lab.homes import substitute_home
+from arcnb.lab.manifest import RunError, read_manifest
+from arcnb.lab.notebooks import NotebookError
+from arcnb.lab.pages import duration_text, size_text
+from arcnb.lab.parameters import ParameterError, default_values
+from arcnb.lab.runs import Run, find_run, list_runs, new_run, runs_root
+from arcnb.lab.sweeps import find_sweep
+
+
+def run(options: argparse.Namespace) -> int:
+    """`arcnb run`: check everything, make or reopen the run folder, execute, export the page."""
+    earlier = find_run(options.resume) if options.resume else None
+    if earlier is None and options.notebook is None:
+        raise ParameterError("arcnb run needs a notebook, or --resume and a run")
+    path = notebooks.find_notebook(options.notebook or _source_of(earlier))
+    declared = notebooks.declared_beside(path)
+    given = shared.given_values(options, path, declared)
+    if earlier is not None:
+        if earlier.status == "done":
+            note(f"{earlier.path} is done, there is nothing to resume")
+            print(earlier.path)
+            return 0
+        given = resuming.kept_values(earlier, given, declared[path.stem])
+        if resuming.reopen(earlier, path, given):
+            note(f"arcnb: {path.name} has changed since {earlier.path.name} was started")
+        current = earlier
+    else:
+        if options.name and not options.again:
+            queueing.refuse_taken(options.name)
+        values = default_values(declared[path.stem]) | given
+        record = notebooks.notebook_record(path)
+        current = new_run(None, options.name or path.stem, values, record, "engine", sys.argv)
+    note(f"run folder: {current.path}")
+    with substitute_home() as problem:
+        if problem:
+            note(f"arcnb: the home folder takes no files ({problem}); caches of this run are temporary")
+        return _execute(current, path, given, options)
+
+
+def ls(options: argparse.Namespace) -> int:
+    """`arcnb ls`: one line a run, oldest first."""
+    runs = list_runs()
+    if not runs:
+        note(f"no runs in {runs_root()}")
+    for item in runs:
+        try:
+            status, why = item.verdict()
+            manifest = item.manifest
+            beat = read_heartbeat(item.path) if status == "running" else None
+        except RunError as error:
+            print(f"{'unreadable':10} {item.path.name}  {error}")
+            continue
+        took = f"{manifest['seconds']:.0f} s" if manifest["seconds"] is not None else ""
+        numbers = {name: value for name, value in manifest["outcome"].items() if type(value) in (int, float)}
+        facts = ", ".join([f"{name} {value:.4g}" for name, value in numbers.items()][:5])
+        waits = f"waits as {manifest['waits_for']}" if manifest.get("waits_for") else "not started"
+        news = f"{place_text(beat)} {beat.get('progress') or ''}" if beat else why or facts
+        print(f"{status:10} {item.path.name}  {took:>8}  {waits if status == 'queued' else news}")
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """`arcnb show RUN`: the manifest, readably; of a sweep, its table."""
+    from arcnb.lab.pages import run_text
+
+    sweep = find_sweep(options.run)
+    if sweep is not None:
+        print(sweep.table_text())
+        print(sweep.folder / "table.csv")
+        return 0
+    print(run_text(find_run(options.run)))
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """`arcnb report RUN ...`: the page of each run, and an index that links them."""
+    return write_report(shared.runs_named(options.run), options.output, options.title)
+
+
+def write_report(runs: list[Run], output: Path, title: str) -> int:
+    from arcnb.lab.export import ExportError, export_run
+    from arcnb.lab.index import write_index
+
+    try:
+        for item in runs:
+            if item.copy_path.is_file():
+                export_run(item)
+        print(write_index(runs, output, title))
+    except ExportError as error:
+        return say(error, 1)
+    return 0
+
+
+def rm(options: argparse.Namespace) -> int:
+    """`arcnb rm`: without a run what each takes on disk, largest last; else remove, unless another run points
+    to it."""
+    if not options.run:
+        sizes = sorted((disk.disk_bytes(item.path), item.path.name) for item in list_runs())
+        for size, name in sizes:
+            print(f"{size_text(size):>8}  {name}")
+        print(f"{size_text(sum(size for size, _ in sizes)):>8}  {len(sizes)} runs in {runs_root()}")
+        return 0
+    runs = shared.runs_named(options.run)
+    if not options.force:
+        disk.refuse_needed(runs)
+    for item in runs:
+        size = size_text(disk.disk_bytes(item.path))
+        if not options.dry_run:
+            disk.remove(item)
+        print(f"{'would remove' if options.dry_run else 'removed'} {size:>8}  {item.path}")
+    return 0
+
+
+def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.Namespace) -> int:
+    import logging
+
+    import papermill
+    from papermill.exceptions import PapermillException
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # what matters is said below, once
+    try:
+        papermill.execute_notebook(
+            path,
+            current.copy_path,
+            parameters=given,
+            engine_name="arcnb",
+            kernel_name="python3",
+            language="python",
+            run_folder=str(current.path),
+            progress_bar=not options.quiet,
+            grace_seconds=options.grace,
+        )
+    except PapermillException:
+        pass  # the manifest tells it better
+    except RunError as error:
+        say(error, 1)
+    notebooks.sign(current.copy_path)
+    _export(current)
+    print(current.path)
+    manifest = read_manifest(current.path)
+    if manifest["status"] == "done":
+        note(f"{path.name} done in {duration_text(manifest['seconds'])}")
+        return 0
+    say(f"{path.name} {manifest['status']} at {manifest['error']['sentence']}; see {current.copy_path}", 1)
+    if manifest["status"] == "preempted":
+        note(f"arcnb: to go on: arcnb run --resume {current.path}")
+        return 128 + signal.Signals[manifest["stop"]["signal"]]
+    return 128 + signal.SIGKILL if manifest["status"] == "killed" else 1
+
+
+def _export(current: Run) -> None:
+    """A page that cannot be written does not make a good run a bad one; it is said and left."""
+    from arcnb.lab.export import ExportError, export_run
+
+    try:
+        export_run(current)
+    except (ExportError, RunError) as error:
+        note(f"arcnb: no page was exported: {error}")
+
+
+def _source_of(earlier: Run | None) -> str:
+    source = (earlier.manifest["notebook"] or {}).get("path") if earlier else None
+    if source is None:
+        raise NotebookError(f"{earlier} does not say which notebook it ran; name it")
+    return str(source)
+
+
+def add_commands(commands: Any) -> None:
+    root = shared.root_option()
+    command = commands.add_parser("run", parents=[root], help="execute a notebook in a run folder of its own")
+    command.set_defaults(command=run)
+    add = command.add_argument
+    add("notebook", nargs="?", metavar="NOTEBOOK", help="03, 03_inference or a path")
+    shared.add_parameter_options(command)
+    add("--name", help="name of the run (default: the notebook's)")
+    add("--again", action="store_true", help="let there be a second run of that name")
+    add("--resume", metavar="RUN", help="go on in the folder of a run that was stopped or failed")
+    add("--grace", type=float, default=60.0, metavar="SECONDS", help="time for a stopped cell to save (60)")
+    add("--quiet", action="store_true", help="no progress")
+
+    command = commands.add_parser("ls", parents=[root], help="list the runs")
+    command.set_defaults(command=ls)
+
+    command = commands.add_parser("show", parents=[root], help="what a run was given and how it ended")
+    command.set_defaults(command=show)
+    command.add_argument("run", metavar="RUN", help="path, folder name or its beginning, run name, or sweep")
+
+    command = commands.add_parser("report", parents=[root], help="export runs and write an index of them")
+    command.set_defaults(command=report)
+    command.add_argument("run", nargs="+", metavar="RUN", help="runs, and sweeps for all of theirs")
+    command.add_argument("-o", dest="output", type=Path, default=Path("index.html"), metavar="FILE")
+    command.add_argument("--title", default="Runs of arcnb")
+
+    command = commands.add_parser("rm", parents=[root], help="disk use of the runs, or remove some")
+    command.set_defaults(command=rm)
+    command.add_argument("run", nargs="*", metavar="RUN", help="runs, and sweeps for all of theirs")
+    command.add_argument("--force", action="store_true", help="even if another run points to it")
+    command.add_argument("--dry-run", action="store_true", help="say what would go, and keep it")

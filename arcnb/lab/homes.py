@@ -1,0 +1,59 @@
+"""A home folder that takes no more files (full, over quota, read-only) stops neither a run nor its plots.
+
+Jupyter keeps its connection files in the home, IPython its history, matplotlib, Triton and vLLM their caches:
+on a cluster that is the first place to be full, and the first thing to fail is the start of the kernel.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PROBE_BYTES = 2**20  # a quota that has room for less will not last for a run
+
+# Variables of programs that write to the home of their own accord, and where below the substitute.
+HABITS = {
+    "JUPYTER_RUNTIME_DIR": "jupyter/runtime",
+    "JUPYTER_DATA_DIR": "jupyter/data",
+    "IPYTHONDIR": "ipython",
+    "MPLCONFIGDIR": "matplotlib",
+    "XDG_CACHE_HOME": "cache",
+    "TRITON_CACHE_DIR": "cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
+    "VLLM_CACHE_ROOT": "cache/vllm",
+    "VLLM_CONFIG_ROOT": "config/vllm",
+}
+
+
+def home_problem() -> str | None:
+    """Why the home cannot take a file of a megabyte, or None if it can."""
+    home = Path.home()
+    try:
+        with tempfile.NamedTemporaryFile(dir=home, prefix=".arcnb-probe-") as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return f"{home}: {error.strerror or error}"
+    return None
+
+
+@contextlib.contextmanager
+def substitute_home() -> Iterator[str | None]:
+    """While active, what usually writes to an unusable home writes to a temporary folder, which then goes
+    away. Yields the problem, if there is one. Variables that are set already are left alone."""
+    problem = home_problem()
+    if problem is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="arcnb-home-", ignore_cleanup_errors=True) as folder:
+        ours = {name: str(Path(folder, place)) for name, place in HABITS.items() if name not in os.environ}
+        for place in ours.values():
+            Path(place).mkdir(parents=True, exist_ok=True)
+        os.environ.update(ours)
+        try:
+            yield problem
+        finally:
+            for name in ours:
+                os.environ.pop(name, None)
