@@ -1,0 +1,189 @@
+"""Asking an engine, running what it wrote, and writing the rows: one stage, whatever is asked.
+
+The work list is the slots of the questions minus what the prediction set already holds, so a stage that
+was killed is finished by starting it again; a part is written only with whole prompts, and an unfinished
+prompt is generated anew. The caller's thread drives the engine; a second one runs the programs, scores and writes, so
+the engine never waits for a program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.tasks import Task
+from arcnb.models.chat import prompt_ids
+from arcnb.models.generation import Completion, Request, Sampling
+from arcnb.programs.executor import Executor
+from arcnb.progress import progress
+from arcnb.search.early_stop import EarlyStop
+from arcnb.search.inference_report import InferenceReport
+from arcnb.search.questions import Question, Questions, n_asked
+from arcnb.search.scoring_thread import Answers, ScoringThread
+
+PromptKey = tuple[str, int]  # task id and slot
+
+
+def sample(
+    tasks: Sequence[Task],
+    questions: Questions,
+    backend,
+    predictions: PredictionSet,
+    executor: Executor,
+    sampling: Sampling,
+    names: dict[str, str],
+    early_stop: EarlyStop | None = None,
+    *,
+    part_rows: int = 2048,
+    part_seconds: float = 60.0,
+    title: str = "sampling",
+) -> InferenceReport:
+    """Ask what is not yet in `predictions`, judge the answers, write them, and say what was done.
+
+    names: values of the fields model and adapter of every row.
+    """
+    started = time.monotonic()
+    stage = _Stage(tasks, questions, backend, sampling, names, early_stop)
+    stage.look_up(predictions)
+    report = stage.report
+    report.workers = executor.workers
+    shard = questions.plan.shard
+    scoring = ScoringThread(predictions, stage.tasks, executor, shard, part_rows, part_seconds, early_stop)
+    bar = progress(None, title, report.asked, "prediction", done=stage.n_done)
+    with scoring, bar:
+        requests = stage.requests(scoring)
+        for completion in backend.generate(stage.timed(requests), sampling):
+            since = time.monotonic()
+            if rows := stage.rows_when_whole(completion):
+                scoring.put(Answers(*completion.key, rows))
+                bar.update(len(rows))
+            stage.cancel_stopped()
+            report.away_seconds += time.monotonic() - since
+    if early_stop:
+        report.stopped, report.dropped = len(early_stop.stopped), early_stop.dropped
+    report.program_seconds = scoring.program_seconds
+    report.seconds = time.monotonic() - started
+    return report
+
+
+class _Stage:
+    """The state of one call of `sample`: what is done, what is under way, and the report."""
+
+    def __init__(self, tasks, questions: Questions, backend, sampling, names: dict[str, str], early_stop):
+        self.tasks: dict[str, Task] = {task.task_id: task for task in tasks}
+        self.fingerprints = {task.task_id: task.fingerprint for task in tasks}
+        self.questions, self.backend = questions, backend
+        self.sampling, self.names, self.early_stop = sampling, names, early_stop
+        self.report = InferenceReport(asked=n_asked(questions, tasks))
+        self.shown: dict[PromptKey, Question] = {}  # the prompts under way
+        self.partial: dict[PromptKey, list[Completion]] = {}
+        self.n_stopped = 0
+
+    def look_up(self, predictions: PredictionSet) -> None:
+        """What is on disk already: complete prompts, and how many of their predictions solve train."""
+        names = ["task_id", "turn", "round", "parent", "index", "train_is_correct"]
+        frame = predictions.read(columns=names, task_ids=self.tasks)
+        frame["parent"] = frame["parent"].astype(object).where(frame["parent"].notna(), None)
+        n_done, n_solving = Counter(), Counter()
+        for task_id, turn, round_, parent, index, solving in zip(
+            *(frame[name] for name in names), strict=True
+        ):
+            slot = self.questions.slot_of(task_id, turn, round_, parent)
+            if slot is not None and index < self.questions.completions_in(slot):
+                n_done[task_id, slot] += 1
+                n_solving[task_id, slot] += solving == 1
+        self.n_done = n_done.total()
+        self.done = {key for key, n in n_done.items() if n == self.questions.completions_in(key[1])}
+        if self.early_stop:
+            for key in sorted(self.done):
+                self.early_stop.found(*key, n_solving[key])
+
+    def requests(self, scoring: ScoringThread) -> Iterator[Request]:
+        """The prompts to do, slot by slot; made only when the engine has room for them."""
+        slots = {task_id: self.questions.slots(task_id) for task_id in self.tasks}
+        for slot in range(max(slots.values(), default=0)):
+            for task in self.tasks.values():
+                key = (task.task_id, slot)
+                if slot >= slots[task.task_id]:
+                    continue
+                if key in self.done:
+                    self.report.found += self.questions.completions_in(slot)
+                elif self.early_stop is None or task.task_id not in self.early_stop.stopped:
+                    question = self.questions.question(task, slot)
+                    ids = prompt_ids(self.backend.tokenizer, question.prompt)
+                    if len(ids) + self.sampling.max_tokens > self.backend.context:
+                        self._skip(key, len(ids))
+                        scoring.put(Answers(*key, []))
+                        continue
+                    self.shown[key] = question
+                    yield Request(ids, self.questions.completions_in(slot), question.seed, key)
+
+    def timed(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """The requests; the time that it takes to make them goes into the report."""
+        since = time.monotonic()
+        for request in requests:
+            self.report.away_seconds += time.monotonic() - since
+            yield request
+            since = time.monotonic()
+
+    def rows_when_whole(self, completion: Completion) -> list[Prediction]:
+        """The rows of the completion's prompt if it was the last one missing, else none."""
+        together = self.partial.setdefault(completion.key, [])
+        together.append(completion)
+        if len(together) < self.questions.completions_in(completion.key[1]):
+            return []
+        del self.partial[completion.key]
+        together.sort(key=lambda made: made.index)
+        self.report.made += len(together)
+        self.report.prompt_tokens += together[0].n_prompt_tokens
+        self.report.completion_tokens += sum(len(made.token_ids) for made in together)
+        self.report.truncated += sum(made.finish_reason == "length" for made in together)
+        question = self.shown.pop(completion.key)
+        return [self._row(made, question) for made in together]
+
+    def cancel_stopped(self) -> None:
+        """Takes back what the engine was asked for tasks that have ended early."""
+        if self.early_stop is None or self.n_stopped == len(self.early_stop.stopped):
+            return
+        stopped = set(self.early_stop.stopped)
+        self.n_stopped = len(stopped)
+        for key in [key for key in self.shown if key[0] in stopped]:
+            self.backend.cancel(key)
+            del self.shown[key]
+            self.partial.pop(key, None)
+
+    def _skip(self, key: PromptKey, n_tokens: int) -> None:
+        self.report.too_long[key[0]] = max(self.report.too_long.get(key[0], 0), n_tokens)
+        self.report.prompts_skipped += 1
+
+    def _row(self, completion: Completion, question: Question) -> Prediction:
+        task_id, view = completion.key[0], question.view
+        augmentation = view.augmentation
+        return Prediction(
+            task_id=task_id,
+            task_fingerprint=self.fingerprints[task_id],
+            round=question.round,
+            index=completion.index,
+            turn=question.turn,
+            parent=question.parent,
+            seed=self.questions.plan.seed,
+            hflip=augmentation.hflip,
+            n_rot90=augmentation.n_rot90,
+            color_map=list(augmentation.color_map) if augmentation.color_map else None,
+            pair_order=list(view.pair_order),
+            test_index=view.test_index,
+            completion=_valid_text(completion.text),
+            completion_prefix=question.prompt.prefix,
+            n_prompt_tokens=completion.n_prompt_tokens,
+            n_tokens=len(completion.token_ids),
+            finish_reason=completion.finish_reason,
+            logprob=completion.logprob,
+            **self.names,
+        )
+
+
+def _valid_text(text: str) -> str:
+    """Text that every file takes: half a character (a lone surrogate, say of a server) becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
