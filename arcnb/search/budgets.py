@@ -1,0 +1,87 @@
+"""What a task may cost, what it has cost, and the clock that ends everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+from arcnb.models.generation import Completion, Request, Sampling
+from arcnb.search.rounds import PlanError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Of one task; 0 is no limit, and at least one has to be set.
+
+    completions: sampled. tokens: of completions. seconds: wall time, where what several tasks share is
+    divided among them. A task goes on as long as it is within all of them, in whole rounds.
+    """
+
+    completions: int = 128
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if value < 0:
+                raise PlanError(f"the budget in {name} must not be negative, it is {value}")
+        if not any(vars(self).values()):
+            raise PlanError("the budget of a task needs a limit in completions, tokens or seconds")
+
+
+@dataclass
+class Spent:
+    """What one task has cost so far."""
+
+    completions: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def within(self, budget: Budget) -> bool:
+        """Whether another round may begin."""
+        return all(not limit or getattr(self, name) < limit for name, limit in vars(budget).items())
+
+
+class Clock:
+    """Seconds left of a time budget; without one there is always time."""
+
+    def __init__(self, seconds: float = 0.0):
+        self._end = time.monotonic() + seconds if seconds else float("inf")
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    @property
+    def is_up(self) -> bool:
+        return self.left <= 0
+
+
+class TimedEngine:
+    """A generation backend that stops at the end of a clock: what is under way then is cancelled."""
+
+    def __init__(self, engine, clock: Clock):
+        self._engine, self._clock = engine, clock
+
+    def __getattr__(self, name: str):
+        return getattr(self._engine, name)
+
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
+        """As the engine's; ends early when the clock does."""
+        under_way: dict[Hashable, int] = {}
+
+        def in_time() -> Iterator[Request]:
+            for request in requests:
+                if self._clock.is_up:
+                    return
+                under_way[request.key] = under_way.get(request.key, 0) + request.n
+                yield request
+
+        for completion in self._engine.generate(in_time(), sampling):
+            under_way[completion.key] -= 1
+            yield completion
+            if self._clock.is_up:
+                for key in [key for key, n in under_way.items() if n]:
+                    self._engine.cancel(key)
+                under_way = dict.fromkeys(under_way, 0)

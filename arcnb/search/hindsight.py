@@ -1,0 +1,259 @@
+"""Hindsight: every program that ran is the right answer to the task it did solve.
+
+A prediction's program, run on the inputs that its prompt showed, made outputs. With these in the place of the
+expected ones it is a task with a known program, made by the model itself and close to the real task: what a
+model learns from at test time (hindsight relabelling; Andrychowicz et al. 2017, Butt et al. 2024, CodeIt).
+
+    found = relabel(rounds, task, executor, tokenizer, HindsightSettings(), seed=0)
+    found.tasks        # worst first, closest to the real task last
+    found.dropped      # reason -> predictions
+
+Expected test outputs are never looked at: closeness is that of the train outputs alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.grids import Grid
+from arcnb.arc.predictions import Prediction
+from arcnb.arc.seeds import rng
+from arcnb.arc.similarity import pixel_similarity
+from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.views import AUGMENTATIONS
+from arcnb.models.chat import answer_ids
+from arcnb.programs.executor import Execution, Executor, Job
+from arcnb.search.rounds import PlanError
+
+__all__ = ["Hindsight", "HindsightSettings", "HindsightTask", "dealt", "relabel", "relabelled"]
+
+
+@dataclass(frozen=True)
+class HindsightSettings:
+    """What is learned from.
+
+    per_task: at most so many programs of a real task a round, those whose train outputs come closest; 0 takes
+    all. replay: weight of earlier rounds, a program last seen n rounds ago is taken with chance replay ** n;
+    0 learns from the latest round alone, 1 from all. fresh_views: so many further tasks from each program,
+    its own outputs for the inputs under an augmentation it has not seen. augment: what these may change, see
+    `arcnb.arc.views.AUGMENTATIONS`. max_answer_tokens: longer completions are left out.
+    """
+
+    per_task: int = 32
+    replay: float = 0.5
+    fresh_views: int = 1
+    augment: str = "all"
+    max_answer_tokens: int = 512
+
+    def __post_init__(self):
+        if not 0 <= self.replay <= 1:
+            raise PlanError(f"replay is {self.replay}, it must be between 0 and 1")
+        for name in ("per_task", "fresh_views"):
+            if getattr(self, name) < 0:
+                raise PlanError(f"{name} must not be negative, it is {getattr(self, name)}")
+        if self.max_answer_tokens < 1:
+            raise PlanError(f"max_answer_tokens must be positive, not {self.max_answer_tokens}")
+        if self.augment not in AUGMENTATIONS:
+            raise PlanError(f"augment must be one of {', '.join(AUGMENTATIONS)}, not {self.augment!r}")
+
+
+@dataclass(frozen=True)
+class HindsightTask:
+    """task: with outputs as its program made them. answer: the completion that held the program. real: id of
+    the task that the program was meant for. closeness: share of its train grids that are right, then their
+    mean similarity. age: rounds since the program was last sampled.
+    """
+
+    task: Task
+    answer: str
+    real: str
+    closeness: tuple[float, float]
+    age: int
+
+
+@dataclass
+class Hindsight:
+    """tasks: ordered by closeness, best last. dropped: reason -> predictions, or views, left out."""
+
+    tasks: list[HindsightTask] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def relabel(
+    rounds: Sequence[Sequence[Prediction]],
+    task: Task,
+    executor: Executor,
+    tokenizer,
+    settings: HindsightSettings,
+    seed: int,
+) -> Hindsight:
+    """Hindsight tasks from the predictions of one task, which come round by round, the latest last.
+
+    Left out, by reason: "failed" programs, "identity" (nothing changes), "constant" (all outputs equal),
+    "duplicate" (an earlier one, or a shorter one of the same round, has the same outputs), "too long",
+    "not replayed", "not among the closest", "nondeterministic" (a second run in another process gave other
+    outputs), and "view failed" for augmentations under which the program gives nothing new.
+    """
+    found = Hindsight()
+    kept = list(_distinct(rounds, task, tokenizer, settings, seed, found.dropped))
+    kept.sort(key=lambda pair: _closeness(pair[1]))
+    if settings.per_task and len(kept) > settings.per_task:
+        found.dropped["not among the closest"] += len(kept) - settings.per_task
+        kept = kept[-settings.per_task :]
+    for (age, prediction), executions in zip(
+        kept, _executions(kept, task, executor, settings, seed), strict=True
+    ):
+        found.tasks += _tasks_of(prediction, age, task, executions, settings, seed, found.dropped)
+    found.tasks.sort(key=lambda one: one.closeness)
+    return found
+
+
+def relabelled(inputs: Sequence[Grid], outputs: Sequence[Grid], n_train: int, task_id: str, **more) -> Task:
+    """The task of these inputs and outputs, train pairs first; `more` fills the other fields of a Task."""
+    pairs = tuple(Pair(given, made) for given, made in zip(inputs, outputs, strict=True))
+    return Task(task_id, pairs[:n_train], pairs[n_train:], source="hindsight", **more)
+
+
+def dealt(lists: Sequence[Sequence]) -> list:
+    """One list of several that are each ordered best last: dealt in turn, the best of all come last."""
+    longest = max(map(len, lists), default=0)
+    best_first = [items[-1 - i] for i in range(longest) for items in lists if i < len(items)]
+    return best_first[::-1]
+
+
+def _distinct(
+    rounds: Sequence[Sequence[Prediction]],
+    task: Task,
+    tokenizer,
+    settings: HindsightSettings,
+    seed: int,
+    dropped: Counter[str],
+) -> Iterator[tuple[int, Prediction]]:
+    """(age, prediction) of what is worth running again; the newest and shortest of each behaviour."""
+    seen: set[str] = set()
+    for age, predictions in enumerate(reversed(rounds)):
+        for prediction in sorted(predictions, key=lambda p: (len(p.program or ""), p.key)):
+            if prediction.status != "ok" or not prediction.outputs:
+                dropped["failed"] += 1
+            elif prediction.fingerprint in seen:
+                dropped["duplicate"] += 1
+            else:
+                seen.add(prediction.fingerprint)
+                reason = _objection(prediction, task, age, len(rounds), tokenizer, settings, seed)
+                if reason:
+                    dropped[reason] += 1
+                else:
+                    yield age, prediction
+
+
+def _objection(
+    prediction: Prediction,
+    task: Task,
+    age: int,
+    n_rounds: int,
+    tokenizer,
+    settings: HindsightSettings,
+    seed: int,
+) -> str | None:
+    """Why a program that ran is not learned from, as far as that can be said without running it again."""
+    if prediction.finish_reason == "length" or (
+        len(answer_ids(tokenizer, prediction.completion)) > settings.max_answer_tokens
+    ):
+        return "too long"
+    if _same(prediction.outputs, task.inputs):
+        return "identity"
+    if _all_equal(prediction.outputs):
+        return "constant"
+    if age and rng(seed, "replay", prediction.id, n_rounds).random() >= settings.replay**age:
+        return "not replayed"
+    return None
+
+
+def _closeness(prediction: Prediction) -> tuple[float, float]:
+    return (float(prediction.train_correct_grids), float(prediction.train_pixel_score))
+
+
+def _executions(
+    kept: Sequence[tuple[int, Prediction]],
+    task: Task,
+    executor: Executor,
+    settings: HindsightSettings,
+    seed: int,
+) -> Iterator[list[Execution]]:
+    """Of each program: the verdict on the prompt's own frame, run twice, then on each fresh view."""
+    once = executor.limits
+    twice = replace(once, check_determinism=True)
+
+    def jobs() -> Iterator[Job]:
+        for _, prediction in kept:
+            yield Job(prediction.program, _inputs(task, prediction.augmentation), twice)
+            for view in _fresh_views(prediction, settings, seed):
+                yield Job(prediction.program, _inputs(task, view), once)
+
+    answers = executor.run(jobs())
+    for _ in kept:
+        yield [next(answers) for _ in range(1 + settings.fresh_views)]
+
+
+def _tasks_of(
+    prediction: Prediction,
+    age: int,
+    task: Task,
+    executions: Sequence[Execution],
+    settings: HindsightSettings,
+    seed: int,
+    dropped: Counter[str],
+) -> Iterator[HindsightTask]:
+    own, *fresh = executions
+    frames = [prediction.augmentation, *_fresh_views(prediction, settings, seed)]
+    expected = [frames[0].apply(grid) for grid in prediction.outputs]
+    if own.outputs is None or not _same(own.outputs, expected):
+        dropped["nondeterministic"] += 1
+        return
+    for number, (frame, execution) in enumerate(zip(frames, (own, *fresh), strict=True)):
+        inputs, outputs = _inputs(task, frame), execution.outputs
+        if outputs is None or _all_equal(outputs) or _same(inputs, outputs):
+            dropped["view failed"] += 1
+            continue
+        meta = {"real": task.task_id, "prediction": prediction.id, "view": number, "age": age}
+        name = f"{prediction.id}/{number}"
+        yield HindsightTask(
+            relabelled(inputs, outputs, len(task.train), name, program=prediction.program, meta=meta),
+            prediction.completion,
+            task.task_id,
+            _train_closeness(task, frame, outputs),
+            age,
+        )
+
+
+def _fresh_views(prediction: Prediction, settings: HindsightSettings, seed: int) -> list[Augmentation]:
+    kept_part = AUGMENTATIONS[settings.augment]
+    return [
+        kept_part(Augmentation.sample(rng(seed, "fresh view", prediction.id, number)))
+        for number in range(settings.fresh_views)
+    ]
+
+
+def _inputs(task: Task, frame: Augmentation) -> tuple[Grid, ...]:
+    return tuple(map(frame.apply, task.inputs))
+
+
+def _train_closeness(task: Task, frame: Augmentation, outputs: Sequence[Grid]) -> tuple[float, float]:
+    similar = [
+        pixel_similarity(output, frame.apply(pair.output))
+        for output, pair in zip(outputs, task.train, strict=False)
+    ]
+    return sum(s == 1 for s in similar) / len(similar), sum(similar) / len(similar)
+
+
+def _same(a: Sequence[Grid], b: Sequence[Grid]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _all_equal(grids: Sequence[Grid]) -> bool:
+    return all(np.array_equal(grid, grids[0]) for grid in grids[1:])

@@ -1,0 +1,265 @@
+"""A LoRA that is trained over and over in one process: the model is loaded once, an adapter is a folder.
+
+    learner = LoraLearner(model, LoraSettings(rank=16))
+    report = learner.learn(rows, start=None, folder=Path("adapters/round000"), seed=0)
+
+Each call of `learn` begins with the adapter `start` (None: a fresh one), so it is a function of its arguments
+and can be done again after a kill. It is a small loop of its own: TRL's trainer takes seconds to build, and
+search and learn would build it for each round of each task.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.sft_rows import IGNORED, collator
+from arcnb.search.rounds import PlanError
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+class LearningError(RuntimeError):
+    """A training that gave no usable adapter; the message says why."""
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """The adapter, and how it is trained.
+
+    rank, alpha: the update is scaled by alpha / rank, with rslora by alpha / sqrt(rank). modules: names of
+    the linear layers that get one. schedule: of the learning rate after `warmup` (share of the steps),
+    "constant", "linear" or "cosine". batch_size: rows an optimizer step. batch_tokens: padded tokens in one
+    forward pass, which bounds memory and not what is learned, as does gradient_checkpointing.
+    """
+
+    rank: int = 16
+    alpha: float = 32.0
+    rslora: bool = True
+    modules: tuple[str, ...] = ATTENTION
+    learning_rate: float = 2e-4
+    schedule: str = "constant"
+    warmup: float = 0.1
+    batch_size: int = 8
+    batch_tokens: int = 16384
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    gradient_checkpointing: bool = False
+
+    def __post_init__(self):
+        for name in ("rank", "batch_size", "batch_tokens", "learning_rate", "alpha"):
+            if not getattr(self, name) > 0:
+                raise PlanError(f"{name} of the adapter must be positive, not {getattr(self, name)}")
+        if self.schedule not in SCHEDULES:
+            raise PlanError(f"schedule is {self.schedule!r}, it must be one of {', '.join(SCHEDULES)}")
+        if not self.modules:
+            raise PlanError("modules names no layer for the adapter")
+
+    def decisive(self) -> dict:
+        """What decides the adapter, as JSON holds it; not how memory is saved."""
+        spared = ("batch_tokens", "gradient_checkpointing")
+        kept = {name: value for name, value in vars(self).items() if name not in spared}
+        return kept | {"modules": list(self.modules)}
+
+
+@dataclass(frozen=True)
+class LearningReport:
+    """One call of `learn`. loss_first, loss_last: mean loss a token, in nats, of the first and last tenth of
+    the steps. tokens: of all rows, prompts included. seconds: of training; save_seconds: of the rest.
+    """
+
+    adapter: Path
+    rows: int
+    steps: int
+    tokens: int
+    loss_first: float
+    loss_last: float
+    seconds: float
+    save_seconds: float
+    losses: list[float] = field(default_factory=list, repr=False)
+
+
+class LoraLearner:
+    """The model with one LoRA; a context manager that frees its memory. seconds: what loading it took."""
+
+    def __init__(self, model: ModelPath, settings: LoraSettings):
+        import torch
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        started = time.monotonic()
+        self.settings = settings
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+        base = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype).to(self.device)
+        base.config.use_cache = False
+        config = LoraConfig(
+            task_type="CAUSAL_LM",
+            r=settings.rank,
+            lora_alpha=settings.alpha,
+            use_rslora=settings.rslora,
+            target_modules=list(settings.modules),
+            lora_dropout=0.0,
+        )
+        try:
+            self._net = get_peft_model(base, config)
+        except ValueError as error:  # no layer of the model has such a name
+            raise PlanError(f"modules {', '.join(settings.modules)}: {error}") from error
+        if settings.gradient_checkpointing:
+            self._net.gradient_checkpointing_enable({"use_reentrant": False})
+            self._net.enable_input_require_grads()
+        self._collate = collator(load_tokenizer(model).pad_token_id)
+        self.seconds = time.monotonic() - started
+
+    def learn(self, rows: Sequence[dict], start: Path | None, folder: Path, seed: int) -> LearningReport:
+        """Train on the rows in their order and leave the adapter in `folder`, whole or not at all.
+
+        rows: {"input_ids", "labels"}, see `arcnb.search.hindsight_rows`. start: the adapter to go on from.
+        Raises LearningError without rows, when a loss or a weight is not finite, or when memory runs out.
+        """
+        import torch
+
+        if not rows:
+            raise LearningError("there is nothing to learn from")
+        started = time.monotonic()
+        self._set_weights(start, seed)
+        prepared = time.monotonic()
+        try:
+            losses = self._train(list(rows))
+        except torch.cuda.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise LearningError(
+                f"the GPU ran out of memory; lower batch_tokens from {self.settings.batch_tokens}"
+            ) from error
+        trained = time.monotonic()
+        self._save(folder)
+        tenth = max(1, len(losses) // 10)
+        return LearningReport(
+            adapter=folder,
+            rows=len(rows),
+            steps=len(losses),
+            tokens=sum(len(row["input_ids"]) for row in rows),
+            loss_first=sum(losses[:tenth]) / tenth,
+            loss_last=sum(losses[-tenth:]) / tenth,
+            seconds=trained - prepared,
+            save_seconds=(prepared - started) + (time.monotonic() - trained),
+            losses=losses,
+        )
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        import gc
+
+        import torch
+
+        self._net = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def __enter__(self) -> LoraLearner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _set_weights(self, start: Path | None, seed: int) -> None:
+        import torch
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        if start is not None:
+            state = load_file(start / "adapter_model.safetensors", device=self.device)
+            set_peft_model_state_dict(self._net, state)
+            return
+        devices = [torch.cuda.current_device()] if self.device == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed % 2**63)
+            for module in self._net.modules():
+                if hasattr(module, "reset_lora_parameters"):
+                    module.reset_lora_parameters("default", init_lora_weights=True)
+
+    def _train(self, rows: list[dict]) -> list[float]:
+        """The mean loss of every step, in nats a token."""
+        import torch
+
+        settings = self.settings
+        weights = [p for p in self._net.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        steps = [rows[i : i + settings.batch_size] for i in range(0, len(rows), settings.batch_size)]
+        self._net.train()
+        losses, norms = [], []
+        for number, step in enumerate(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * learning_rate_share(settings, number, len(steps))
+            losses.append(self._step_loss(step))
+            norms.append(torch.nn.utils.clip_grad_norm_(weights, settings.max_grad_norm))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        values = torch.stack([*losses, *norms]).float().cpu()  # read once: a GPU need not wait for us before
+        for number, value in enumerate(values.tolist()):
+            if not math.isfinite(value):
+                what = "loss" if number < len(losses) else "gradient"
+                raise LearningError(f"the {what} of step {number % len(losses) + 1} is {value}")
+        if not all(bool(weight.isfinite().all()) for weight in weights):
+            raise LearningError("the adapter's weights are not finite")
+        return values[: len(losses)].tolist()
+
+    def _step_loss(self, rows: list[dict]):
+        """Adds the gradients of one optimizer step; its loss, as a tensor."""
+        import torch
+
+        n_answer = sum(sum(label != IGNORED for label in row["labels"]) for row in rows)
+        total = torch.zeros((), device=self.device)
+        for part in _parts(rows, self.settings.batch_tokens):
+            batch = {name: tensor.to(self.device) for name, tensor in self._collate(part).items()}
+            labels = batch.pop("labels")[:, 1:]
+            # Logits are made from the first answer token on: over a vocabulary they outweigh the rest.
+            first = int((labels != IGNORED).any(0).nonzero()[0])
+            kept = torch.arange(first, labels.shape[1], device=self.device)
+            with torch.autocast("cuda", torch.bfloat16, enabled=self.device == "cuda"):
+                logits = self._net(**batch, logits_to_keep=kept).logits
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1).float(),
+                labels[:, first:].flatten(),
+                ignore_index=IGNORED,
+                reduction="sum",
+            )
+            loss = loss / n_answer
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _save(self, folder: Path) -> None:
+        """Under a temporary name first. A folder of that name is what a killed process had just finished."""
+        work = folder.with_name(f".{folder.name}.tmp")
+        shutil.rmtree(work, ignore_errors=True)
+        self._net.save_pretrained(work)
+        shutil.rmtree(folder, ignore_errors=True)
+        work.rename(folder)
+
+
+def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:
+    """The share of the learning rate that step 0..n_steps-1 takes; never zero: no row is shown in vain."""
+    n_warmup = math.ceil(settings.warmup * n_steps) if n_steps > 1 else 0
+    if step < n_warmup:
+        return (step + 1) / (n_warmup + 1)
+    left = (n_steps - step) / (n_steps - n_warmup)
+    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[settings.schedule]
+
+
+def _parts(rows: list[dict], batch_tokens: int) -> list[list[dict]]:
+    """The rows cut into forward passes of at most so many padded tokens, or of a single longer row."""
+    by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
+    parts: list[list[dict]] = [[]]
+    for row in by_length:
+        if parts[-1] and (len(parts[-1]) + 1) * len(row["input_ids"]) > batch_tokens:
+            parts.append([])
+        parts[-1].append(row)
+    return parts

@@ -1,0 +1,105 @@
+"""What a search did, where its time went, and what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from arcnb.search.inference_report import InferenceReport
+from arcnb.search.learner import LearningReport
+from arcnb.search.search_state import TaskState
+
+
+@dataclass
+class SearchReport:
+    """Counts and wall seconds of this process; of a resumed search those of its last attempt.
+
+    opening_seconds: loading the engine (added by whoever opened it) and the trainer; switching_seconds:
+    saving adapters, loading them into the trainer and into the engine. dropped: reason -> predictions that
+    were not learned from. failures: one sentence for every training that failed.
+    """
+
+    tasks: int = 0
+    rounds: int = 0
+    solved_train: int = 0
+    out_of_time: bool = False
+    completions: int = 0
+    completion_tokens: int = 0
+    trainings: int = 0
+    training_rows: int = 0
+    training_tokens: int = 0
+    hindsight_tasks: int = 0
+    adapters_deleted: int = 0
+    opening_seconds: float = 0.0
+    switching_seconds: float = 0.0
+    sampling_seconds: float = 0.0
+    relabelling_seconds: float = 0.0
+    learning_seconds: float = 0.0
+    seconds: float = 0.0
+    too_long: dict[str, int] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def start_share(self) -> float:
+        """Share of all time, 0 to 1, that went into loading things rather than using them."""
+        total = self.seconds + self.engine_seconds
+        return (self.opening_seconds + self.switching_seconds) / total if total else 0.0
+
+    engine_seconds: float = 0.0
+
+    def add_engine(self, seconds: float) -> None:
+        """Count what opening the engine took, which happens before the search begins."""
+        self.engine_seconds += seconds
+        self.opening_seconds += seconds
+
+    def add_sampling(self, inference: InferenceReport, seconds: float, switching: float) -> None:
+        self.completions += inference.made
+        self.completion_tokens += inference.completion_tokens
+        self.too_long |= inference.too_long
+        self.sampling_seconds += seconds
+        self.switching_seconds += switching
+
+    def add_learning(self, report: LearningReport, relabelling: float, switching: float) -> None:
+        self.trainings += 1
+        self.training_rows += report.rows
+        self.training_tokens += report.tokens
+        self.relabelling_seconds += relabelling
+        self.learning_seconds += report.seconds
+        self.switching_seconds += switching
+
+    def add_failure(self, sentence: str, relabelling: float, seconds: float) -> None:
+        self.failures.append(sentence)
+        self.relabelling_seconds += relabelling
+        self.learning_seconds += seconds
+
+    def finish(self, states: Mapping[str, TaskState], rounds: int, out_of_time: bool, seconds: float) -> None:
+        self.rounds, self.out_of_time, self.seconds = rounds, out_of_time, seconds
+        self.solved_train = sum(bool(state.solving) for state in states.values())
+
+    def outcome(self) -> dict:
+        """Plain values for the run's manifest."""
+        return vars(self) | {"dropped": dict(self.dropped), "start_share": self.start_share}
+
+    def __str__(self) -> str:
+        used = {
+            "sampling": self.sampling_seconds,
+            "relabelling": self.relabelling_seconds,
+            "learning": self.learning_seconds,
+            "loading and switching": self.opening_seconds + self.switching_seconds,
+        }
+        times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in used.items())
+        lines = [
+            f"{self.solved_train} of {self.tasks} tasks have a program that solves their train pairs, after "
+            f"{self.rounds} rounds and {self.completions:,} completions"
+            + (" (the time was up)" if self.out_of_time else ""),
+            f"{self.hindsight_tasks:,} hindsight tasks; {self.trainings} trainings on {self.training_rows:,} "
+            f"rows, {self.training_tokens:,} tokens",
+            f"{times}: {self.start_share:.1%} of the time was start-up",
+        ]
+        if self.dropped:
+            lines.append("not learned from: " + ", ".join(f"{n} {r}" for r, n in self.dropped.most_common()))
+        if self.too_long:
+            lines.append(f"{len(self.too_long)} tasks skipped, their prompts are too long for the context")
+        return "\n".join([*lines, *self.failures])

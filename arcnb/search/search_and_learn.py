@@ -1,0 +1,285 @@
+"""Search and learn: sample programs, learn from what they did, sample again, until solved or out of budget.
+
+    search = SearchAndLearn(tasks, engine, executor, folder, plan, prompt_format(), sampling, base=model)
+    report = search.run()
+
+A round predicts for all groups of tasks, each with its own adapter, then learns for each group from what its
+programs did in hindsight (`arcnb.search.hindsight`). Below `folder`:
+
+    predictions/            every prediction of every round, a prediction set as inference leaves it
+    hindsight/              the tasks made of them, one task set a round and group
+    adapters/               one a round and group, within a budget of disk
+    steps-shard00-of-01.jsonl   a line for each finished step
+
+A process that is killed is started again with the same arguments: it reads what is complete and goes on with
+the first step that is not, and ends with the rows that it would have had.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.seeds import derive_seed, rng
+from arcnb.arc.tasks import Task
+from arcnb.arc.tasksets import write_tasks
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.registry import ModelPath
+from arcnb.programs.executor import Executor
+from arcnb.search.budgets import Clock, TimedEngine
+from arcnb.search.conditions import conditions, hold_to_conditions
+from arcnb.search.hindsight import HindsightSettings, dealt, relabel
+from arcnb.search.inference import predict, shard_of
+from arcnb.search.learner import LoraLearner, LoraSettings
+from arcnb.search.learning_plan import SearchPlan
+from arcnb.search.learning_report import SearchReport
+from arcnb.search.learning_rows import learning_rows
+from arcnb.search.rounds import PlanError
+from arcnb.search.search_state import RoundRows, TaskState
+from arcnb.search.step_journal import AdapterFolder, StepJournal
+from arcnb.search.submission_file import SubmissionFile
+
+MANY_PARTS = 64  # parts of this shard are packed when there are more: every round reads them
+
+
+class SearchAndLearn:
+    """See the module. engine: a generation backend, with room for adapters of the rank of `lora`.
+
+    base: the model that the engine runs, to be trained; None for search alone. open_learner: called with it
+    and `lora` when there is something to learn. model, adapter: what the rows are said to be sampled from
+    before anything was learned. shared: a set whose rows of the first round are taken over (search alone,
+    say: both arms then begin with the same programs). submission: kept up to date.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        engine,
+        executor: Executor,
+        folder: Path,
+        plan: SearchPlan,
+        prompt_format: PromptFormat,
+        sampling: Sampling,
+        hindsight: HindsightSettings = HindsightSettings(),
+        *,
+        base: ModelPath | None = None,
+        lora: LoraSettings = LoraSettings(),
+        open_learner: Callable[[ModelPath, LoraSettings], LoraLearner] = LoraLearner,
+        model: str = "",
+        adapter: str = "",
+        clock: Clock | None = None,
+        submission: SubmissionFile | None = None,
+        shared: PredictionSet | None = None,
+        announce: Callable[[str], None] = print,
+    ):
+        if plan.learn and base is None:
+            raise PlanError("search and learn needs the model that is to be trained")
+        self.clock = clock or Clock()
+        self.engine, self.executor = TimedEngine(engine, self.clock), executor
+        self.plan, self.hindsight, self.prompt_format, self.sampling = (
+            plan,
+            hindsight,
+            prompt_format,
+            sampling,
+        )
+        self.names = {"model": model, "adapter": adapter}
+        self.folder, self.submission, self.announce = Path(folder), submission, announce
+        self.base, self.lora, self._open_learner, self.learner = base, lora, open_learner, None
+        self.predictions = RoundRows(self.folder / "predictions", plan.shard)
+        self._hold(tasks)
+        mine = shard_of(tasks, plan.prompts(0, plan.shard), prompt_format, sampling, engine)
+        self.tasks = {task.task_id: task for task in mine}
+        self.groups = plan.groups(mine)
+        end = f"shard{plan.shard[0]:02d}-of-{plan.shard[1]:02d}"
+        self.journal = StepJournal(self.folder / f"steps-{end}.jsonl")
+        self.adapters = AdapterFolder(self.folder / "adapters", plan.shard, plan.adapter_gb)
+        self.current: dict[int, Path | None] = dict.fromkeys(range(len(self.groups)))
+        self.states = {task_id: TaskState() for task_id in self.tasks}
+        self.report = SearchReport(tasks=len(self.tasks))
+        self._unsubmitted: set[str] = set(self.tasks)
+        self._take_rows(shared)
+
+    def run(self) -> SearchReport:
+        """Do all that is left to do. What was made is on disk when this returns or raises."""
+        started = time.monotonic()
+        round_ = 0
+        try:
+            while not self.clock.is_up and any(map(self._active, range(len(self.groups)))):
+                going = [group for group in range(len(self.groups)) if self._active(group)]
+                if not self._predict_round(round_, going):
+                    break
+                if self.plan.learn:
+                    self._learn_round(round_, [group for group in going if self._active(group)])
+                round_ += 1
+        finally:
+            self._refresh_submission()
+            if self.learner is not None:
+                self.learner.close()
+            self.report.finish(self.states, round_, self.clock.is_up, time.monotonic() - started)
+        return self.report
+
+    # ----------------------------------------------------------------- predict
+
+    def _active(self, group: int) -> bool:
+        return bool(self._active_tasks(group))
+
+    def _active_tasks(self, group: int) -> list[Task]:
+        """The tasks of a group that go on: not solved, within budget, with prompts that fit."""
+        plan = self.plan
+        states = ((task, self.states[task.task_id]) for task in self.groups[group])
+        return [task for task, state in states if state.goes_on(plan.budget, plan.stop_after)]
+
+    def _predict_round(self, round_: int, going: Sequence[int]) -> bool:
+        """Sample the round for all groups; False when the time was up before its end."""
+        todo = [group for group in going if not self.journal.find("predict", round_, group)]
+        # Groups with one adapter, as all have in the first round, share one call: full batches.
+        for adapter, groups in groupby(todo, key=self.current.get):
+            if not self._predict(round_, list(groups), adapter):
+                return False
+        for group in going:
+            line = self.journal.find("predict", round_, group)
+            for task in self._active_tasks(group):
+                self.states[task.task_id].end_round(round_, line["seconds_per_task"])
+        return True
+
+    def _predict(self, round_: int, groups: list[int], adapter: Path | None) -> bool:
+        since = time.monotonic()
+        if adapter is not None and not adapter.is_dir():
+            raise PlanError(f"adapter {adapter} of group {groups[0]} is gone, so the search cannot go on")
+        self.engine.use_adapter(adapter)
+        tasks = [task for group in groups for task in self._active_tasks(group)]
+        switched = time.monotonic()
+        inference = predict(
+            tasks,
+            self.engine,
+            self.predictions,
+            self.executor,
+            self.plan.prompts(round_),
+            self.prompt_format,
+            self.sampling,
+            **self.names,
+            row_adapter=self.names["adapter"] if adapter is None else adapter.name,
+        )
+        seconds = time.monotonic() - switched
+        self.report.add_sampling(inference, seconds, switched - since)
+        self._file(self.predictions.take_fresh())
+        if self.clock.is_up:
+            return False
+        for group in groups:
+            self.journal.add("predict", round_, group, seconds_per_task=seconds / len(tasks))
+        self._unsubmitted.update(task.task_id for task in tasks)
+        self._refresh_submission()
+        if len(self.predictions.parts()) > MANY_PARTS * self.plan.shard[1]:
+            self.predictions.pack(*self.plan.shard)
+        return True
+
+    def _refresh_submission(self) -> None:
+        if self.submission is not None and self._unsubmitted:
+            self.submission.refresh(sorted(self._unsubmitted))
+            self._unsubmitted.clear()
+
+    # ------------------------------------------------------------------- learn
+
+    def _learn_round(self, round_: int, going: Sequence[int]) -> None:
+        for group in going:
+            if self.clock.is_up:
+                return
+            line = self.journal.find("learn", round_, group) or self._learn(round_, group)
+            if line["adapter"]:
+                self.current[group] = self.adapters.folder / line["adapter"]
+            for task in self._active_tasks(group):
+                self.states[task.task_id].spent.seconds += line["seconds"] / len(self.groups[group])
+        needed = [self.current[group] for group in range(len(self.groups)) if self._active(group)]
+        self.report.adapters_deleted += len(self.adapters.tidy(path for path in needed if path))
+
+    def _learn(self, round_: int, group: int) -> dict:
+        """The journal's line of the step. On an error the group keeps the adapter that it has."""
+        since = time.monotonic()
+        facts: dict = {"adapter": None, "error": None}
+        rows = self._rows(round_, group)
+        relabelled = time.monotonic()
+        try:
+            if self.learner is None:
+                self.learner = self._open_learner(self.base, self.lora)
+                self.report.opening_seconds += self.learner.seconds
+            loaded = time.monotonic()
+            start = self.current[group] if self.plan.keep_adapter else None
+            seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
+            report = self.learner.learn(rows, start, self.adapters.path(round_, group), seed)
+            switching = time.monotonic()
+            self.engine.use_adapter(report.adapter)  # whether the engine takes it, while there is a way back
+            facts |= {"adapter": report.adapter.name, "loss_first": report.loss_first}
+            facts |= {"loss_last": report.loss_last, "rows": report.rows, "steps": report.steps}
+            facts["tokens"] = report.tokens
+            switched = report.save_seconds + time.monotonic() - switching
+            self.report.add_learning(report, relabelled - since, switched)
+        except Exception as error:
+            loaded = relabelled
+            kept = self.current[group]
+            with_what = f"with adapter {kept.name}" if kept else "without a learned adapter"
+            facts["error"] = f"{type(error).__name__}: {error}"
+            sentence = f"round {round_}, group {group}: learning failed ({error}); it goes on {with_what}"
+            self.announce(sentence)
+            self.report.add_failure(sentence, relabelled - since, time.monotonic() - relabelled)
+        seconds = (relabelled - since) + (time.monotonic() - loaded)
+        return self.journal.add("learn", round_, group, **facts, seconds=seconds)
+
+    def _rows(self, round_: int, group: int) -> list[dict]:
+        """What the group learns from, best last; the new hindsight tasks are saved on the way."""
+        lists, new = [], []
+        for task in self.groups[group]:
+            rounds = [self.states[task.task_id].rows(n) for n in range(round_ + 1)]
+            found = relabel(
+                rounds, task, self.executor, self.engine.tokenizer, self.hindsight, self.plan.seed
+            )
+            self.report.dropped += found.dropped
+            lists.append(found.tasks)
+            new += [one.task for one in found.tasks if one.age == 0]
+        if new:
+            name = self.adapters.path(round_, group).name
+            write_tasks(new, self.folder / "hindsight" / f"{name}.parquet")
+            self.report.hindsight_tasks += len(new)
+        order = rng(self.plan.seed, "deal", round_, self.groups[group][0].task_id).permutation(len(lists))
+        rows, n_too_long = learning_rows(
+            dealt([lists[i] for i in order]),
+            self.engine.tokenizer,
+            self.prompt_format,
+            seed=self.plan.seed,
+            round_=round_,
+            epochs=self.plan.epochs,
+            max_tokens=self.plan.max_row_tokens,
+        )
+        self.report.dropped["row too long"] += n_too_long
+        return rows
+
+    # -------------------------------------------------------------------- state
+
+    def _hold(self, tasks: Sequence[Task]) -> None:
+        """Begin the set with these settings, or refuse others."""
+        plan = self.plan
+        wanted = conditions(tasks, plan.prompts(0), self.prompt_format, self.sampling, **self.names)
+        wanted["settings"] |= plan.settings()
+        if plan.learn:
+            wanted["settings"] |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
+            wanted["settings"] |= {f"lora_{name}": value for name, value in self.lora.decisive().items()}
+        hold_to_conditions(self.predictions, wanted)
+
+    def _take_rows(self, shared: PredictionSet | None) -> None:
+        """What is on disk from before; for a set just begun the first round of `shared`."""
+        found = list(self.predictions.iter_predictions(list(self.tasks)))
+        self._file(found)
+        if shared is None or found:
+            return
+        first = [
+            row for row in shared.iter_predictions(list(self.tasks)) if self.plan.round_of(row.round) == 0
+        ]
+        self.predictions.write_part(first, 0)
+        self._file(self.predictions.take_fresh())
+
+    def _file(self, rows: Sequence[Prediction]) -> None:
+        for row in rows:
+            self.states[row.task_id].add(self.plan.round_of(row.round), row)

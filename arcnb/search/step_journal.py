@@ -1,0 +1,89 @@
+"""What a search has done so far: a line a finished step, and the adapters on disk.
+
+A step counts as done when its line is in the journal, which is the last thing that it does. A process that is
+killed before leaves rows, task files or an adapter that the step, done again, finds or makes anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from arcnb.search.rounds import PlanError
+
+GIB = 1 << 30
+
+
+class StepJournal:
+    """The steps of one shard, in a file of JSON lines: {"step", "round", "group", ...}."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.lines = self._read()
+        self._done = {self._key(line): line for line in self.lines}
+
+    def find(self, step: str, round_: int, group: int) -> dict | None:
+        """The line of a finished step; None for one still to do."""
+        return self._done.get((step, round_, group))
+
+    def add(self, step: str, round_: int, group: int, **facts) -> dict:
+        """Write that a step is done; on disk when this returns."""
+        line = {"step": step, "round": round_, "group": group, **facts}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.lines.append(line)
+        self._done[self._key(line)] = line
+        return line
+
+    def _read(self) -> list[dict]:
+        """The lines; one that a kill cut off is taken out of the file, so that the next has its own line."""
+        if not self.path.exists():
+            return []
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            with open(self.path, "r+b") as file:
+                file.truncate(len(whole))
+        try:
+            return [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise PlanError(f"{self.path} is damaged ({error}); it says which steps are done") from None
+
+    @staticmethod
+    def _key(line: dict) -> tuple[str, int, int]:
+        return line["step"], line["round"], line["group"]
+
+
+class AdapterFolder:
+    """Adapters of rounds and groups below one folder, the older ones deleted beyond a budget in bytes."""
+
+    def __init__(self, folder: Path, shard: tuple[int, int], max_gb: float):
+        self.folder, self.max_bytes = folder, max_gb * GIB
+        self._end = f"shard{shard[0]:02d}-of-{shard[1]:02d}"
+
+    def path(self, round_: int, group: int) -> Path:
+        return self.folder / f"round{round_:05d}-group{group:05d}-{self._end}"
+
+    def all(self) -> list[Path]:
+        """Of this shard, the earliest round first."""
+        return sorted(path for path in self.folder.glob(f"round*-{self._end}") if path.is_dir())
+
+    def tidy(self, needed: Iterable[Path]) -> list[Path]:
+        """Delete the earliest adapters until all fit the budget, never one that is `needed`; which went."""
+        kept, gone = self.all(), []
+        sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in kept}
+        total, needed = sum(sizes.values()), set(needed)
+        for path in kept:
+            if total <= self.max_bytes:
+                break
+            if path not in needed:
+                shutil.rmtree(path)
+                total -= sizes[path]
+                gone.append(path)
+        return gone

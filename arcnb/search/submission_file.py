@@ -1,0 +1,73 @@
+"""A submission that is valid from the first second on, and better with every round.
+
+    file = SubmissionFile(Path("submission.json"), tasks, predictions)   # every attempt [[0]] so far
+    file.refresh(ids)                                                    # attempts of these tasks made anew
+
+The file is written whole under another name and then renamed, so whoever reads it, at whatever moment, finds
+every task and both attempts. Several processes with a shard each keep one file between them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.submission import Submission, SubmissionError, create_submission, validate_submission
+from arcnb.arc.tasksets import TaskSet
+
+COLUMNS = ["task_id", "program", "status", "outputs", "train_correct_grids"]
+
+
+class SubmissionFile:
+    """The submission of all `tasks`, whichever of them this process works on."""
+
+    def __init__(self, path: Path, tasks: TaskSet, predictions: PredictionSet, rule: str = "train-score"):
+        self.path, self.tasks, self.predictions, self.rule = path, tasks, predictions, rule
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not self._is_valid():
+                self._write(create_submission(predictions.read(columns=COLUMNS, task_ids=[]), tasks, rule))
+
+    def refresh(self, task_ids: Iterable[str]) -> None:
+        """Choose the attempts of these tasks again, from all that the prediction set holds by now."""
+        some = self.tasks.subset(list(task_ids))
+        frame = self.predictions.read(columns=COLUMNS, task_ids=some.ids)
+        part = create_submission(frame, some, self.rule)
+        with self._locked():
+            self._write(json.loads(self.path.read_bytes()) | part)
+
+    def padded(self) -> int:
+        """How many tasks have only [[0]] to show."""
+        entries = json.loads(self.path.read_bytes())
+        return sum(
+            all(grid == [[0]] for entry in of_task for grid in entry.values()) for of_task in entries.values()
+        )
+
+    def _is_valid(self) -> bool:
+        try:
+            validate_submission(json.loads(self.path.read_bytes()), self.tasks)
+        except (OSError, ValueError, SubmissionError):
+            return False
+        return True
+
+    def _write(self, submission: Submission | dict) -> None:
+        ordered = {task_id: submission[task_id] for task_id in self.tasks.ids}
+        validate_submission(ordered, self.tasks)
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        with open(temporary, "wb") as file:
+            file.write(json.dumps(ordered, separators=(",", ":")).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Only one process at a time reads and replaces the file."""
+        with open(self.path.with_name(f".{self.path.name}.lock"), "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
