@@ -26,7 +26,7 @@ _PICTURE = 210  # pixels: a grid is drawn about this large, in cells of at least
 _ROW_PICTURE = 190  # the same where input, expected, produced and difference stand in a row
 _THUMBNAILS = 12  # tasks drawn for a task set
 
-_STYLE = (
+STYLE = (
     "<style>"
     ".arcnb{color:inherit;font:13px/1.4 system-ui,sans-serif}"
     ".arcnb svg{display:block;flex:none;print-color-adjust:exact}"
@@ -255,4 +255,4 @@ def _unknown() -> str:
 def framed(head: str, body: str) -> str:
     """A heading over pieces in a row, with the style that pictures need."""
     inner = f'<div class="arcnb-head">{head}</div><div class="arcnb-row">{body}</div>'
-    return f'{_STYLE}<div class="arcnb">{inner}</div>'
+    return f'{STYLE}<div class="arcnb">{inner}</div>'

@@ -1,0 +1,119 @@
+"""What an explorer shows: tasks with what they can be filtered by, and their best predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.tasks import Task
+
+MAX_SIDE = 30
+_RANKING = (
+    "train_is_correct",
+    "test_is_correct",
+    "train_correct_grids",
+    "test_correct_grids",
+    "train_pixel_score",
+)
+_SLICE = 50  # tasks whose predictions are in memory at the same time
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A task; side: its longest, cells; colors: the values that occur; rate: share of its predictions that
+    solve it, None without predictions; predictions: (name of the set, prediction), best first."""
+
+    task: Task
+    side: int
+    colors: frozenset[int]
+    rate: float | None = None
+    predictions: tuple[tuple[str, Prediction], ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskFilter:
+    """Which entries are wanted; the default is all of them.
+
+    text: part of the task id. sides: shortest and longest `side`. colors: all of them must occur. rates:
+    lowest and highest solve rate; a task without predictions passes the full range only.
+    """
+
+    text: str = ""
+    sides: tuple[int, int] = (1, MAX_SIDE)
+    colors: frozenset[int] = field(default_factory=frozenset)
+    rates: tuple[float, float] = (0.0, 1.0)
+
+    def __call__(self, entry: Entry) -> bool:
+        known = entry.rate is not None
+        return (
+            self.text.strip().lower() in entry.task.task_id.lower()
+            and self.sides[0] <= entry.side <= self.sides[1]
+            and self.colors <= entry.colors
+            and (self.rates[0] <= entry.rate <= self.rates[1] if known else self.rates == (0.0, 1.0))
+        )
+
+
+def entries(
+    tasks: Iterable[Task], sets: Mapping[str, PredictionSet] | None = None, per_task: int = 8
+) -> list[Entry]:
+    """An entry a task, in order, with its `per_task` best predictions of all sets together; of predictions
+    with the same outputs the first."""
+    tasks = list(tasks)
+    rates, best = _best(sets or {}, [task.task_id for task in tasks], per_task)
+    return [
+        Entry(task, *_facts(task), rates.get(task.task_id), tuple(best.get(task.task_id, ())))
+        for task in tasks
+    ]
+
+
+def _facts(task: Task) -> tuple[int, frozenset[int]]:
+    grids = [
+        grid for pair in (*task.train, *task.test) for grid in (pair.input, pair.output) if grid is not None
+    ]
+    return max(max(grid.shape) for grid in grids), frozenset(
+        value for grid in grids for value in set(grid.flat)
+    )
+
+
+def _best(
+    sets: Mapping[str, PredictionSet], ids: Sequence[str], per_task: int
+) -> tuple[dict[str, float], dict[str, list[tuple[str, Prediction]]]]:
+    import pandas as pd
+
+    columns = ["task_id", "round", "index", "turn", "status", "fingerprint", *_RANKING]
+    frames = [one.read(columns=columns, task_ids=ids).assign(set=name) for name, one in sets.items()]
+    frames = [frame for frame in frames if len(frame)]
+    if not frames:
+        return {}, {}
+    frame = pd.concat(frames, ignore_index=True)
+    frame = frame.assign(**{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})
+    solving = (frame["train_is_correct"] == 1) & (frame["test_is_correct"] == 1)
+    rates = solving.groupby(frame["task_id"].astype(object)).mean().to_dict()
+    ranked = frame.assign(ran=frame["status"] == "ok")
+    ranked = ranked.sort_values(["ran", *_RANKING], ascending=False, kind="stable")
+    repeated = ranked.duplicated(["task_id", "fingerprint"]) & ranked["fingerprint"].notna()
+    chosen = ranked[~repeated].groupby("task_id", sort=False).head(per_task)
+    order = {
+        (row.set, row.task_id, row.round, row.index, row.turn): place
+        for place, row in enumerate(
+            chosen[["set", "task_id", "round", "index", "turn"]].itertuples(index=False)
+        )
+    }
+    return rates, _fetched(sets, ids, order)
+
+
+def _fetched(
+    sets: Mapping[str, PredictionSet], ids: Sequence[str], order: Mapping[tuple, int]
+) -> dict[str, list[tuple[str, Prediction]]]:
+    """The chosen predictions by task, in their order."""
+    found: dict[str, list[tuple[int, str, Prediction]]] = {}
+    for name, one in sets.items():
+        for start in range(0, len(ids), _SLICE):
+            for row in one.iter_predictions(task_ids=ids[start : start + _SLICE]):
+                if (name, *row.key) in order:
+                    found.setdefault(row.task_id, []).append((order[name, *row.key], name, row))
+    return {
+        task_id: [(name, row) for _, name, row in sorted(rows, key=lambda item: item[0])]
+        for task_id, rows in found.items()
+    }
