@@ -62,7 +62,7 @@ def train_grpo(
     """Train and leave everything under output.
 
     adapter: start from this LoRA (its shape then counts, not `lora`) instead of a fresh one. callbacks: of
-    transformers; they come before evaluation and guard.
+    transformers; they come before evaluation and guard, and one with an attribute `trainer` is given it.
     Raises SettingsError, SamplingError, CheckpointError or ValueError before anything heavy is loaded.
     """
     output = Path(output)

@@ -94,8 +94,9 @@ def make_trainer(run: Training, callbacks: Sequence):
             hooks.keeping_callback(run.state, run.options.disk_budget_gb),
         ],
     )
-    if evaluation:
-        evaluation.trainer = trainer
+    for callback in (*callbacks, evaluation):
+        if hasattr(callback, "trainer"):
+            callback.trainer = trainer
     stop_printing(trainer)
     check_effective(asked, trainer.args, run.options.accept_other_config)
     return trainer, effective_table(asked, trainer.args)
