@@ -9,7 +9,7 @@ function of the completions alone, also after a stage was killed and started aga
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arcnb.arc.predictions import Prediction
 
@@ -17,14 +17,15 @@ from arcnb.arc.predictions import Prediction
 class EarlyStop:
     """Keeps the count. stopped: tasks that have ended; another thread may look at it, it only grows.
 
-    dropped: predictions that were made and do not count.
+    dropped: predictions that were made and do not count. solving: task id -> predictions of earlier stages
+    that solve the train pairs; with k or more a task has ended before it begins.
     """
 
-    def __init__(self, k: int):
+    def __init__(self, k: int, solving: Mapping[str, int] | None = None):
         self.k = k
-        self.stopped: set[str] = set()
+        self._solving: Counter[str] = Counter(solving or {})
+        self.stopped: set[str] = {task_id for task_id, n in self._solving.items() if n >= k}
         self.dropped = 0
-        self._solving: Counter[str] = Counter()
         self._next: Counter[str] = Counter()  # the first round of each task that is not known yet
         self._found: dict[str, dict[int, int]] = defaultdict(dict)
         self._early: dict[str, dict[int, Sequence[Prediction]]] = defaultdict(dict)

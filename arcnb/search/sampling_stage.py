@@ -2,8 +2,8 @@
 
 The work list is the slots of the questions minus what the prediction set already holds, so a stage that
 was killed is finished by starting it again; a part is written only with whole prompts, and an unfinished
-prompt is generated anew. The caller's thread drives the engine; a second one runs the programs, scores and writes, so
-the engine never waits for a program.
+prompt is generated anew. The caller's thread drives the engine; a second one runs the programs,
+scores and writes, so the engine never waits for a program.
 """
 
 from __future__ import annotations

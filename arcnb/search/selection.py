@@ -48,6 +48,11 @@ def failed(predictions: Sequence[Prediction], k: int, random: np.random.Generato
     return list(first_of.values())[:k]
 
 
+def promising(predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:
+    """The distinct outputs closest to the goal, then failed programs where there are too few."""
+    return (distinct(predictions, k, random) + failed(predictions, k, random))[:k]
+
+
 def diverse(predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:
     """The closest, then always the one farthest from all chosen, by outputs and by program.
 
@@ -104,6 +109,7 @@ def weighted(predictions: Sequence[Prediction], k: int, random: np.random.Genera
 CHOOSERS: dict[str, Callable[[Sequence[Prediction], int, np.random.Generator], list[Prediction]]] = {
     "best": best,
     "distinct": distinct,
+    "promising": promising,
     "failed": failed,
     "diverse": diverse,
     "weighted": weighted,

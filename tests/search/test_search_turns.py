@@ -1,0 +1,243 @@
+"""Inference with turns: the budget divided, parents named, the same rows after a kill and in any shards.
+
+Run: pytest tests/search/test_search_turns.py
+"""
+
+from dataclasses import replace
+
+import pytest
+from tests.search.canned_engine import CannedEngine
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasks import Task
+from arcnb.arc.tasksets import TaskSet
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.programs.executor import Executor
+from arcnb.search.refinement_tree import best_trees
+from arcnb.search.rounds import PlanError, RoundPlan
+from arcnb.search.turn_budget import TurnPlan
+from arcnb.search.turn_report import TURN_READ, turn_table
+from arcnb.search.turns import predict_turns
+
+SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
+COPIES = "def transform(grid):\n    return grid\n```"
+ZEROES = "def transform(grid):\n    return grid * 0\n```"
+FAILS = "def transform(grid):\n    return grid[99]\n```"
+SAMPLING = Sampling(max_tokens=64)
+ROUNDS = RoundPlan(n_predictions=12, per_prompt=2, seed=3, augment="none")
+PLAN = TurnPlan(ROUNDS, turns=3, first_share=0.5)
+
+
+class ReadingEngine(CannedEngine):
+    """Answers by what it reads: `policy(text of the prompt, index)`."""
+
+    def __init__(self, tokenizer, policy, **settings):
+        super().__init__(tokenizer, None, **settings)
+        self.policy, self.read = policy, []
+
+    def completion(self, request, index):
+        text = self.tokenizer.decode(request.prompt_ids)
+        self.read.append(text)
+        self.answer = lambda key, number: self.policy(text, number)
+        return super().completion(request, index)
+
+
+def learns(text, index):
+    """Zeroes or a copy; task 0 is solved in a third turn only, task 1 never, task 2 at once; task 3 fails."""
+    depth = text.count("<|im_start|>assistant") - 1
+    if "222" in text:
+        return SOLVES
+    if "333" in text:
+        return FAILS
+    if "111" in text:
+        return COPIES
+    if depth == 2 and index == 1:
+        return SOLVES
+    return COPIES if depth or index else ZEROES
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    made = []
+    for number in range(4):
+        train = [
+            {"input": [[number] * 3, [4, 5, 6]], "output": [[number] * 3, [6, 5, 4]]},
+            {"input": [[1, 2]], "output": [[2, 1]]},
+        ]
+        made.append(
+            Task.from_dict(f"t{number}", {"train": train, "test": [{"input": [[7, 8]], "output": [[8, 7]]}]})
+        )
+    return TaskSet("mirrors", tuple(made), "1")
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(resolve_model("default"))
+
+
+@pytest.fixture
+def run(tasks, tokenizer, executor, tmp_path):
+    """run("name", plan, ...) -> (predictions, report, engine)"""
+
+    def go(name, plan=PLAN, policy=learns, some=None, order=0, **options):
+        engine = ReadingEngine(tokenizer, policy, order=order, context=options.pop("context", 8192))
+        predictions = PredictionSet(tmp_path / name)
+        stage = (some or tasks, engine, predictions, executor, plan, prompt_format(), SAMPLING)
+        return predictions, predict_turns(*stage, **options), engine
+
+    return go
+
+
+def keys(predictions):
+    return {row.key: (row.parent, row.completion, row.seed) for row in predictions.iter_predictions()}
+
+
+def test_a_budget_is_divided_whole():
+    assert TurnPlan(RoundPlan(128), turns=2).quotas == [64, 64]
+    assert TurnPlan(RoundPlan(128), turns=3).quotas == [64, 32, 32]
+    assert TurnPlan(RoundPlan(100, per_prompt=8), turns=4, first_share=0.25).quotas == [24, 26, 25, 25]
+    for budget in range(3, 40):
+        assert sum(TurnPlan(RoundPlan(budget, per_prompt=2), turns=3).quotas) == budget
+    with pytest.raises(PlanError, match="2 predictions cannot be divided among 3 turns"):
+        TurnPlan(RoundPlan(2), turns=3)
+    with pytest.raises(PlanError, match="chooser 'bets' does not exist"):
+        TurnPlan(RoundPlan(8), turns=2, chooser="bets")
+
+
+def test_rows_name_parents_and_tasks_end_when_solved_or_spent(run, tasks):
+    predictions, report, _ = run("p")
+    rows = {row.id: row for row in predictions.iter_predictions()}
+    per_task = {task.task_id: [row for row in rows.values() if row.task_id == task.task_id] for task in tasks}
+    for row in rows.values():
+        assert (row.parent is None) == (row.turn == 0)
+        if row.parent:
+            parent = rows[row.parent]
+            assert parent.turn == row.turn - 1
+            assert parent.pair_order == row.pair_order
+            assert not parent.train_is_correct
+    assert max(row.turn for row in per_task["t0"]) == 2  # solved in its third turn, then no more
+    assert sum(row.train_is_correct for row in per_task["t0"]) == 1
+    assert len(per_task["t0"]) < 12
+    assert len(per_task["t1"]) == 12  # spent
+    assert [row.turn for row in per_task["t2"]] == [0] * 6  # solved by first turns: none refined
+    assert len(per_task["t3"]) == 12
+    assert [t.n_finished for t in report.turns] == [0, 1, 1]
+    assert report.total.made - report.total.dropped == len(rows)
+    assert report.outcome()["turns"][2]["tasks"] == 3
+    assert "turn 1: 3 tasks asked, 1 solved on train before" in str(report)
+
+
+def test_a_later_prompt_shows_the_whole_conversation(run):
+    _, _, engine = run("p")
+    deep = [text for text in engine.read if text.count("<|im_start|>assistant") == 3]
+    assert deep
+    for text in deep:
+        first, second, last = text.split("<|im_start|>assistant\n")[1:]
+        assert first.startswith("```python\ndef transform")
+        assert "not right yet" in second or "failed with" in second
+        assert last == "```python\n"
+        assert "87" not in text.split("Test input")[-1].split("<|im_end|>", 1)[1]  # the test output
+
+
+def test_a_killed_run_ends_with_the_rows_of_an_unbroken_one(run, tasks, tokenizer, executor, tmp_path):
+    whole, _, _ = run("whole")
+
+    class Killed(Exception):
+        pass
+
+    def dies_after(n):
+        left = [n]
+
+        def policy(text, index):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return learns(text, index)
+
+        return policy
+
+    for attempt, n in enumerate((5, 20, 9)):
+        with pytest.raises(Killed):
+            run("killed", policy=dies_after(n), order=attempt, part_rows=1)
+    killed, report, _ = run("killed", order=7)
+    assert keys(killed) == keys(whole)
+    assert report.total.found > 0
+    _, again, _ = run("killed")
+    assert again.total.made == 0
+
+
+def test_shards_make_the_rows_of_one_process(run):
+    whole, _, _ = run("whole")
+    for shard in (1, 0):
+        rounds = replace(ROUNDS, shard=(shard, 2))
+        shards, _, _ = run("shards", replace(PLAN, rounds=rounds))
+    assert keys(shards) == keys(whole)
+
+
+def test_two_arms_refine_the_first_turns_of_a_third(run):
+    first, _, _ = run("first", TurnPlan(replace(ROUNDS, n_predictions=6)))
+    both, _, _ = run("both")
+    arm, report, _ = run("arm", first_from=first)
+    assert {key: value for key, value in keys(both).items() if key[3] > 0} == keys(arm)
+    assert report.turns[0].turn == 1
+    table = turn_table(arm.read(columns=TURN_READ), first.read(columns=TURN_READ))
+    assert list(table.index) == [1, 2]
+    assert table.loc[2, "newly_solved_train"] == 1
+    assert table.loc[1, "copied"] > 0
+    assert table.loc[1, ["better", "same", "worse"]].sum() == pytest.approx(1)
+    more, _, _ = run("more", TurnPlan(ROUNDS))
+    with pytest.raises(PlanError, match="holds no first turns"):
+        run("other", first_from=arm)
+    again, report, _ = run("arm", first_from=more)  # a longer set with the same first turns is the same
+    assert report.total.made == 0
+
+
+def test_where_nothing_can_be_refined_first_turns_take_the_budget(run, tasks):
+    def never(text, index):
+        return "```"  # the fence that the prompt opened is closed at once: no program
+
+    predictions, report, _ = run("p", policy=never, some=tasks.subset(["t0"]))
+    rows = list(predictions.iter_predictions())
+    assert len(rows) == 12
+    assert {row.turn for row in rows} == {0}
+    assert [t.n_fresh for t in report.turns] == [0, 2, 2]
+    assert len({(row.round, row.index) for row in rows}) == 12
+    assert "had nothing to refine" in str(report)
+
+
+def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, tasks):
+    predictions, report, engine = run("p", some=tasks.subset(["t1"]), context=330)
+    assert report.turns[1].too_long
+    assert all(row.n_prompt_tokens + 64 <= 330 for row in predictions.iter_predictions())
+    assert len(predictions) == 12
+
+
+def test_another_budget_or_chooser_is_refused(run):
+    run("p")
+    with pytest.raises(PlanError, match="begun with chooser 'promising', not 'weighted'"):
+        run("p", replace(PLAN, chooser="weighted"))
+    with pytest.raises(PlanError, match="begun with n_predictions 12, not 16"):
+        run("p", replace(PLAN, rounds=replace(ROUNDS, n_predictions=16)))
+    with pytest.raises(PlanError, match="begun with turns None, not 3"):
+        run("one", TurnPlan(ROUNDS))
+        run("one")
+    with pytest.raises(PlanError, match="first_from needs turns of at least 2"):
+        run("p", TurnPlan(ROUNDS), first_from=PredictionSet("x"))
+
+
+def test_trees_show_the_best_attempts_with_grids(run, tasks):
+    predictions, _, _ = run("p")
+    trees = best_trees([predictions], tasks, 2)
+    assert [tree.task.task_id for tree in trees.trees][0] == "t0"  # solved by refinement
+    page = trees._repr_html_()
+    assert page.count("<svg") > 4
+    assert "t0/" in page
+    assert "t0" in repr(trees)
