@@ -28,7 +28,9 @@ from arcnb.search.later_turns import LaterTurns, choose_parents, conversations
 from arcnb.search.rounds import PlanError
 from arcnb.search.sampling_stage import sample
 from arcnb.search.turn_budget import TurnPlan
-from arcnb.search.turn_report import TurnReport, TurnsReport
+from arcnb.search.turn_report import TURN_READ, TurnReport, TurnsReport, turn_table
+
+__all__ = ["TURN_READ", "TurnPlan", "TurnsReport", "predict_turns", "turn_table"]
 
 
 def predict_turns(

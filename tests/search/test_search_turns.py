@@ -6,7 +6,6 @@ Run: pytest tests/search/test_search_turns.py
 from dataclasses import replace
 
 import pytest
-from tests.search.canned_engine import CannedEngine
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasks import Task
@@ -20,6 +19,7 @@ from arcnb.search.rounds import PlanError, RoundPlan
 from arcnb.search.turn_budget import TurnPlan
 from arcnb.search.turn_report import TURN_READ, turn_table
 from arcnb.search.turns import predict_turns
+from tests.search.canned_engine import CannedEngine
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
 COPIES = "def transform(grid):\n    return grid\n```"
@@ -196,7 +196,7 @@ def test_two_arms_refine_the_first_turns_of_a_third(run):
     more, _, _ = run("more", TurnPlan(ROUNDS))
     with pytest.raises(PlanError, match="holds no first turns"):
         run("other", first_from=arm)
-    again, report, _ = run("arm", first_from=more)  # a longer set with the same first turns is the same
+    _, report, _ = run("arm", first_from=more)  # a longer set with the same first turns is the same
     assert report.total.made == 0
 
 
@@ -214,7 +214,7 @@ def test_where_nothing_can_be_refined_first_turns_take_the_budget(run, tasks):
 
 
 def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, tasks):
-    predictions, report, engine = run("p", some=tasks.subset(["t1"]), context=330)
+    predictions, report, _ = run("p", some=tasks.subset(["t1"]), context=330)
     assert report.turns[1].too_long
     assert all(row.n_prompt_tokens + 64 <= 330 for row in predictions.iter_predictions())
     assert len(predictions) == 12
@@ -226,8 +226,8 @@ def test_another_budget_or_chooser_is_refused(run):
         run("p", replace(PLAN, chooser="weighted"))
     with pytest.raises(PlanError, match="begun with n_predictions 12, not 16"):
         run("p", replace(PLAN, rounds=replace(ROUNDS, n_predictions=16)))
+    run("one", TurnPlan(ROUNDS))
     with pytest.raises(PlanError, match="begun with turns None, not 3"):
-        run("one", TurnPlan(ROUNDS))
         run("one")
     with pytest.raises(PlanError, match="first_from needs turns of at least 2"):
         run("p", TurnPlan(ROUNDS), first_from=PredictionSet("x"))
@@ -236,7 +236,7 @@ def test_another_budget_or_chooser_is_refused(run):
 def test_trees_show_the_best_attempts_with_grids(run, tasks):
     predictions, _, _ = run("p")
     trees = best_trees([predictions], tasks, 2)
-    assert [tree.task.task_id for tree in trees.trees][0] == "t0"  # solved by refinement
+    assert trees.trees[0].task.task_id == "t0"  # solved by refinement
     page = trees._repr_html_()
     assert page.count("<svg") > 4
     assert "t0/" in page
