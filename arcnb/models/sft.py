@@ -1,7 +1,7 @@
 """Supervised fine-tuning: the model learns to answer a task's prompt with the task's program.
 
-    rows = sft_rows(tasks, model, prompt_format, n_rows=2000, seed=0, max_tokens=4096)
-    report = train_sft(model, rows.dataset, run.path, settings={"max_steps": 500})
+    with row_stream(tasks, builder, run.path / "rows", plan) as rows:
+        report = train_sft(model, rows, run.path, settings={"max_steps": 500})
 
 With num_processes the same training runs in so many processes, one a GPU, started by `accelerate launch`
 (`python -m arcnb.models.sft FOLDER` is what each of them runs).
@@ -18,6 +18,7 @@ from pathlib import Path
 from arcnb.models.checkpoints import newest_complete
 from arcnb.models.launching import launch
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
+from arcnb.models.row_stream import RowStream
 from arcnb.models.sft_rows import SftError, collator
 from arcnb.models.training_log import metrics_log, read_metrics, stop_printing
 
@@ -74,6 +75,15 @@ class SftReport:
         return {"steps": self.steps, "seconds": self.seconds, **losses}
 
 
+def number_of_steps(max_steps: int, epochs: float, n_rows: int, rows_a_step: int, packing: bool) -> int:
+    """Optimizer steps of a training: max_steps, or, where that is -1, so many rounds of n_rows rows."""
+    if max_steps > 0:
+        return max_steps
+    if packing:
+        raise SftError("how many packed rows a round gives is not known beforehand: packing needs max_steps")
+    return max(1, round(epochs * n_rows / rows_a_step))
+
+
 def train_sft(
     model: ModelPath,
     dataset,
@@ -92,7 +102,8 @@ def train_sft(
 ) -> SftReport:
     """Train and leave `adapter/`, `checkpoints/` and `metrics.jsonl` under output.
 
-    dataset, eval_dataset: rows of `sft_rows`, or packed ones. adapter: go on training this LoRA. full: train
+    dataset: a RowStream, or the dataset of `sft_rows`, packed or not; of a stream, max_steps says how long.
+    eval_dataset: of `sft_rows`. adapter: go on training this LoRA. full: train
     all weights instead. settings: SFTConfig's names; batch sizes are a process's. resume: go on from the
     newest complete checkpoint under output, if there is one, with the same order of rows. max_seconds,
     stop_after: stop early, after so much wall time or so many steps of the schedule.
@@ -100,6 +111,8 @@ def train_sft(
     lora = LORA_DEFAULTS | (lora or {})
     if not full and lora["r"] < 1:
         raise SftError(f"lora rank must be at least 1, not {lora['r']}")
+    if isinstance(dataset, RowStream) and (settings or {}).get("max_steps", -1) < 1:
+        raise SftError("a stream of rows has no end: max_steps says how long to train")
     options = {
         "adapter": adapter and str(adapter),
         "lora": lora,
@@ -120,10 +133,14 @@ def train_sft(
 def _save_job(folder: Path, model: ModelPath, dataset, eval_dataset, options: dict) -> None:
     """Everything a process needs to train, on disk."""
     folder.mkdir(parents=True, exist_ok=True)
-    dataset.save_to_disk(folder / "rows")
+    stream = str(dataset.folder) if isinstance(dataset, RowStream) else None
+    if stream is None:
+        dataset.save_to_disk(folder / "rows")
     if eval_dataset is not None:
         eval_dataset.save_to_disk(folder / "eval_rows")
-    (folder / "options.json").write_text(json.dumps({"model": str(model.folder), **options}))
+    (folder / "options.json").write_text(
+        json.dumps({"model": str(model.folder), "stream": stream, **options})
+    )
 
 
 def _run_job(output: Path) -> None:
@@ -133,8 +150,9 @@ def _run_job(output: Path) -> None:
     folder = output / JOB
     options = json.loads((folder / "options.json").read_text())
     evaluated = load_from_disk(folder / "eval_rows") if (folder / "eval_rows").exists() else None
-    model = resolve_model(options.pop("model"))
-    _train(model, load_from_disk(folder / "rows"), output, evaluated, **options)
+    model, stream = resolve_model(options.pop("model")), options.pop("stream")
+    dataset = RowStream(Path(stream)) if stream else load_from_disk(folder / "rows")
+    _train(model, dataset, output, evaluated, **options)
 
 
 def _train(
@@ -160,6 +178,14 @@ def _train(
 
     tokenizer = load_tokenizer(model)
     on_gpu = torch.cuda.is_available()
+    settings = DEFAULTS | settings
+    if isinstance(dataset, RowStream):
+        dataset = dataset.dataset()
+        # Every process reads all rows and takes its own; they come shuffled, and grouped by length.
+        settings |= {
+            "accelerator_config": {"dispatch_batches": False},
+            "train_sampling_strategy": "sequential",
+        }
     config = SFTConfig(
         output_dir=str(output / "checkpoints"),
         seed=seed,
@@ -167,7 +193,7 @@ def _train(
         use_cpu=not on_gpu,
         max_length=None,  # rows were measured; nothing may be cut
         disable_tqdm=True,
-        **(DEFAULTS | settings),
+        **settings,
     )
     policy = AutoModelForCausalLM.from_pretrained(
         model.path, dtype=torch.bfloat16 if on_gpu and not full else torch.float32

@@ -9,12 +9,13 @@ The loss counts completion tokens only. Rows that exceed max_tokens are left out
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from multiprocessing import get_context
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,9 +23,11 @@ from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.pools import in_order
 from arcnb.progress import progress
 
 IGNORED = -100  # label of a token that does not count in the loss
+CHUNK = 256  # rows that a process makes at a time
 
 
 class SftError(ValueError):
@@ -51,29 +54,80 @@ class SftRows:
         )
 
 
+Drawn: TypeAlias = "tuple[int, Task, int]"  # row, task, how often the task was seen before
+
+
 @dataclass(frozen=True)
 class RowBuilder:
-    """Makes row i. A plain picklable object, so that worker processes can be forked or spawned."""
+    """Makes rows. A plain picklable object, so that worker processes can be forked or spawned."""
 
-    tasks: Sequence[Task]
     model: ModelPath
     prompt_format: PromptFormat
     seed: int
-    augment: Callable[[Task, int], Task] | None
+    augment: Callable[[Task, int], Task] | None = None
 
-    def __call__(self, indices: Sequence[int]) -> list[tuple[str, np.ndarray, int]]:
-        """(task id, int32 token ids, number of prompt tokens) of the rows with these indices."""
+    def __call__(self, drawn: Sequence[Drawn]) -> list[tuple[str, np.ndarray, int]]:
+        """(task id, int32 token ids, number of prompt tokens) of each row."""
         tokenizer = _tokenizer(self.model)
         rows = []
-        for index in indices:
-            task = self.tasks[index % len(self.tasks)]
+        for index, task, number in drawn:
             if self.augment:
-                task = self.augment(task, index // len(self.tasks))
+                task = self.augment(task, number)
             view = View.sample(task, self.seed, "sft", index, augment="none")
             prompt = self.prompt_format.prompt_ids(tokenizer, view.apply(task))
             answer = self.prompt_format.completion_ids(tokenizer, task.program)
             rows.append((task.task_id, np.array(prompt + answer, dtype=np.int32), len(prompt)))
         return rows
+
+    def rows(
+        self,
+        drawn: Iterable[Drawn],
+        workers: int = 1,
+        start_method: str | None = None,
+        chunk: int = CHUNK,
+    ) -> Iterator[list[tuple[str, np.ndarray, int]]]:
+        """Chunks of so many rows, in order, made by so many processes."""
+        chunks = _chunks(drawn, chunk)
+        if workers <= 1:
+            yield from map(self, chunks)
+            return
+        with ProcessPoolExecutor(workers, mp_context=get_context(start_method)) as pool:
+            yield from in_order(pool, self, chunks, 3 * workers)
+
+
+def _chunks(items: Iterable, size: int) -> Iterator[list]:
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk
+
+
+@dataclass
+class RowTable:
+    """Rows as columns of a dataset; those over max_tokens are left out and noted in too_long."""
+
+    max_tokens: int
+    too_long: dict[str, int]
+    columns: dict[str, list] = field(default_factory=lambda: {"input_ids": [], "labels": [], "length": []})
+
+    def add(self, task_id: str, ids: np.ndarray, n_prompt: int) -> None:
+        """Take a row in, or note its task and length."""
+        if len(ids) > self.max_tokens:
+            self.too_long[task_id] = max(self.too_long.get(task_id, 0), len(ids))
+            return
+        labels = ids.copy()
+        labels[:n_prompt] = IGNORED
+        for name, value in (("input_ids", ids), ("labels", labels), ("length", len(ids))):
+            self.columns[name].append(value)
+
+    def __len__(self) -> int:
+        return len(self.columns["length"])
+
+    def dataset(self):
+        """The rows so far."""
+        import pyarrow as pa
+        from datasets import Dataset
+
+        return Dataset(pa.table(self.columns))
 
 
 def sft_rows(
@@ -93,58 +147,31 @@ def sft_rows(
     augment: (task, how often it has come round) -> the task to show; it has to be picklable for workers (see
     `arcnb.synth.augmented.FreshAugmentations`).
     """
-    import pyarrow as pa
-    from datasets import Dataset
+    check_max_tokens(model, max_tokens)
+    with_program = [task for task in tasks if task.program]
+    if not with_program:
+        raise SftError(f"none of the {len(tasks)} tasks has a program to learn from")
+    builder = RowBuilder(model, prompt_format, seed, augment)
+    table = RowTable(max_tokens, {})
+    drawn = ((i, with_program[i % len(with_program)], i // len(with_program)) for i in range(n_rows))
+    with progress(None, "tokenising", n_rows, "row") as bar:
+        for rows in builder.rows(drawn, workers, start_method):
+            for row in rows:
+                table.add(*row)
+            bar.update(len(rows))
+    if not len(table):
+        raise SftError(
+            f"every row exceeds max_tokens={max_tokens}; the shortest has {min(table.too_long.values())}"
+        )
+    return SftRows(table.dataset(), table.too_long, len(tasks) - len(with_program))
 
+
+def check_max_tokens(model: ModelPath, max_tokens: int) -> None:
+    """SftError where rows would exceed what the model was built for."""
     if model.context and max_tokens > model.context:
         raise SftError(
             f"max_tokens={max_tokens} exceeds the {model.context} tokens that {model.name!r} was built for"
         )
-    with_program = [task for task in tasks if task.program]
-    if not with_program:
-        raise SftError(f"none of the {len(tasks)} tasks has a program to learn from")
-    builder = RowBuilder(with_program, model, prompt_format, seed, augment)
-    chunks = [range(start, min(start + 256, n_rows)) for start in range(0, n_rows, 256)]
-    columns: dict[str, list] = {"input_ids": [], "labels": [], "length": []}
-    too_long: Counter = Counter()
-    for rows in progress(_mapped(builder, chunks, workers, start_method), "tokenising", len(chunks), "chunk"):
-        for task_id, ids, n_prompt in rows:
-            if len(ids) > max_tokens:
-                too_long[task_id] = max(too_long[task_id], len(ids))
-                continue
-            labels = ids.copy()
-            labels[:n_prompt] = IGNORED
-            columns["input_ids"].append(ids)
-            columns["labels"].append(labels)
-            columns["length"].append(len(ids))
-    if not columns["length"]:
-        raise SftError(
-            f"every row exceeds max_tokens={max_tokens}; the shortest has {min(too_long.values())}"
-        )
-    return SftRows(Dataset(pa.table(columns)), dict(too_long), len(tasks) - len(with_program))
-
-
-def _mapped(builder: RowBuilder, chunks, workers: int, start_method: str | None):
-    if workers <= 1:
-        yield from map(builder, chunks)
-        return
-    # The builder holds all tasks: it goes to each process once, not along with every chunk.
-    with ProcessPoolExecutor(
-        workers, mp_context=get_context(start_method), initializer=_set_builder, initargs=(builder,)
-    ) as pool:
-        yield from pool.map(_build, chunks)
-
-
-_builder: RowBuilder | None = None
-
-
-def _set_builder(builder: RowBuilder) -> None:
-    global _builder
-    _builder = builder
-
-
-def _build(indices: Sequence[int]) -> list[tuple[str, np.ndarray, int]]:
-    return _builder(indices)
 
 
 def packed_rows(dataset, max_tokens: int):

@@ -57,7 +57,8 @@ class SourceSettings:
 
     n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`. workers:
     processes that make tasks of the DSL; their number changes nothing but the time. They are spawned, so a
-    script that asks for more than one needs the `if __name__ == "__main__":` guard.
+    script that asks for more than one needs the `if __name__ == "__main__":` guard. block_size: candidates
+    validated together; it changes nothing but how long the first task takes.
     """
 
     seed: int = 0
@@ -66,6 +67,7 @@ class SourceSettings:
     diff_ub: float = 1.0
     max_cells: int = DEFAULT_MAX_CELLS
     workers: int = 1
+    block_size: int = BLOCK
 
 
 def build_tasks(
@@ -88,7 +90,7 @@ def build_tasks(
     SourceError for an unknown source names the nearest one.
     """
     make, argument = _find(source)
-    if n_tasks is None and make in (_rearc, _dsl):
+    if n_tasks is None and never_ends(source):
         raise SourceError(f"source {source} never ends: n_tasks is needed")
     report = TaskReport() if report is None else report
     tasks = make(argument, n_tasks, settings, report)
@@ -97,11 +99,16 @@ def build_tasks(
     if executor is not None and (make is _dsl or (make is _barc and require_programs)):
         # The sandbox has hash seed 0; so has this process when randomization is off.
         first_run_here = make is _dsl and sys.flags.hash_randomization == 1
-        block_size = BLOCK if n_tasks is None else max(16, min(BLOCK, n_tasks))
+        block_size = settings.block_size if n_tasks is None else max(16, min(settings.block_size, n_tasks))
         tasks = validated(tasks, executor, validation, report, first_run_here, block_size)
     else:
         tasks = _counted(tasks, report)
     return islice(tasks, n_tasks)
+
+
+def never_ends(source: str) -> bool:
+    """Whether the source makes new tasks for as long as one asks. SourceError if it does not exist."""
+    return _find(source)[0] in (_rearc, _dsl)
 
 
 def source_names() -> list[str]:

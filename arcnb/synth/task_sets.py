@@ -9,16 +9,18 @@ A recipe is sources of `arcnb.synth.sources` joined by " + ", each with how many
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import count
+from functools import partial
+from itertools import count, islice
+from multiprocessing import get_context
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import SOURCES, TaskSet, load_tasks
+from arcnb.pools import in_order
 from arcnb.programs.executor import Executor
 from arcnb.progress import progress
 from arcnb.synth.augmented import P_PLAIN, augmented_task
@@ -27,7 +29,7 @@ from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import SourceError, SourceSettings, build_tasks
 from arcnb.synth.splits import training_split
 
-CHUNK = 64  # RE-ARC tasks a process makes at a time
+CHUNK = 16  # RE-ARC tasks a process makes at a time
 LEAST_DIFFICULTY = 0.2  # a RE-ARC task's bound is drawn between this share of diff_ub and diff_ub
 
 
@@ -51,10 +53,11 @@ def build_task_set(
     started = time.monotonic()
     tasks: list[Task] = []
     versions = []
-    for source, n in _parsed(recipe, n_tasks):
+    for source, n in _at_most(parsed_recipe(recipe), n_tasks):
         if source in SOURCES:
             versions.append(load_tasks(source).version)
-        tasks += _tasks(source, n, settings, augment, workers, report)
+        made = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)
+        tasks += progress(made, f"tasks of {source}", n, "task")
     report.core_seconds += workers * (time.monotonic() - started)
     if split:
         parts = training_split()._asdict()
@@ -66,53 +69,60 @@ def build_task_set(
     return TaskSet(recipe, tuple(tasks), ", ".join(versions) or f"seed {settings.seed}")
 
 
-def _parsed(recipe: str, n_tasks: int) -> Iterator[tuple[str, int | None]]:
-    left = n_tasks or None
+def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:
+    """(source, number of tasks or None) of each part of a recipe. SourceError for one that cannot be read."""
     for part in recipe.split(" + "):
         source, star, count = part.strip().partition("*")
         if star and not count.strip().isdigit():
             raise SourceError(f"{part.strip()!r} in {recipe!r}: what follows * is a number of tasks")
-        n = int(count) if star else left
+        yield source.strip(), int(count) if star else None
+
+
+def _at_most(parts: Iterator[tuple[str, int | None]], n_tasks: int) -> Iterator[tuple[str, int | None]]:
+    left = n_tasks or None
+    for source, n in parts:
         if left is not None:
             n = min(n, left) if n else left
             left -= n
-        yield source.strip(), n
+        yield source, n
 
 
-def _tasks(
-    source: str, n: int | None, settings: SourceSettings, augment: bool, workers: int, report: TaskReport
-) -> list[Task]:
+def source_tasks(
+    source: str,
+    n: int | None,
+    settings: SourceSettings,
+    *,
+    augment: bool = False,
+    workers: int = 1,
+    report: TaskReport | None = None,
+) -> Iterator[Task]:
+    """The first n tasks of one source, validated and counted, made by so many processes and in order."""
+    report = TaskReport() if report is None else report
     if source == "rearc":
         if n is None:
             raise SourceError("source rearc never ends: say how many tasks, for instance rearc*1000")
-        return _rearc_tasks(n, settings, augment, workers, report)
+        yield from islice(_rearc_tasks(settings, augment, workers, report), n)
+        return
     with Executor(workers) as executor:
         validating = executor if source not in SOURCES else None
-        made = build_tasks(source, n, replace(settings, workers=workers), validating, report=report)
-        return list(progress(made, f"tasks of {source}", n, "task"))
+        yield from build_tasks(source, n, replace(settings, workers=workers), validating, report=report)
 
 
-def _rearc_tasks(
-    n: int, settings: SourceSettings, augment: bool, workers: int, report: TaskReport
-) -> list[Task]:
-    """The first n that can be made of the endless list; chunks are made ahead and taken in their order."""
-    tasks: list[Task] = []
-    with ProcessPoolExecutor(workers) as pool, progress(None, "tasks of rearc", n, "task") as bar:
-        starts = count(0, CHUNK)
-        ahead = deque(pool.submit(_rearc_chunk, next(starts), settings, augment) for _ in range(2 * workers))
-        while len(tasks) < n:
-            ahead.append(pool.submit(_rearc_chunk, next(starts), settings, augment))
-            for made in ahead.popleft().result():
-                if len(tasks) == n:
-                    break
-                if isinstance(made, Task):
-                    tasks.append(made)
+def _rearc_tasks(settings: SourceSettings, augment: bool, workers: int, report: TaskReport) -> Iterator[Task]:
+    """What can be made of the endless list; chunks are made ahead and taken in their order."""
+    chunk = partial(_rearc_chunk, settings=settings, augment=augment)
+    # Spawned: a fork could copy a lock that another thread of ours holds.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        for made in in_order(pool, chunk, count(0, CHUNK), 3 * workers):
+            for task in made:
+                if isinstance(task, Task):
                     report.accept("rearc")
-                    bar.update(1)
+                    yield task
                 else:
-                    report.reject(made, "rearc")
+                    report.reject(task, "rearc")
+    finally:
         pool.shutdown(cancel_futures=True)
-    return tasks
 
 
 def _rearc_chunk(start: int, settings: SourceSettings, augment: bool) -> list[Task | str]:

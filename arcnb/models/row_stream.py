@@ -1,0 +1,270 @@
+"""Rows for fine-tuning made while the training runs: blocks of them in a folder, read in order.
+
+    with row_stream(tasks, builder, run.path / "rows", plan) as stream:
+        train_sft(model, stream, run.path, settings={"max_steps": 500})
+
+One process makes the rows, ahead of the training; any number of processes read them, each all of them, and
+take their share. A block is a Parquet file, complete once it has its name, so a training that resumes reads
+what is there at once, while the maker works its way back to where it was: everything in a block derives from
+the seed. Memory does not grow with the number of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import Task
+from arcnb.models.sft_rows import CHUNK, RowBuilder, RowTable, SftError, check_max_tokens, packed_rows
+from arcnb.progress import progress
+
+END = "end"  # file that says: no block follows
+FAILED = "failed.txt"
+MAKER = "maker.pid"
+COUNTS = "counts.json"
+ENOUGH = 2000  # tasks or rows in a row without use before the maker gives up
+GRACE = 20  # seconds the maker gets to end its processes
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """What becomes of the rows.
+
+    n_rows: rows to make in all, packed ones where packing. block_rows: rows that are shuffled (and packed)
+    together, before packing. batch: rows of similar length are put side by side, so many at a time. workers:
+    processes that tokenise.
+    """
+
+    n_rows: int
+    max_tokens: int
+    packing: bool = False
+    block_rows: int = 2048
+    batch: int = 1
+    workers: int = 1
+
+
+class RowStream:
+    """A folder of row blocks, some still to come. `dataset` is what a trainer reads."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def dataset(self):
+        """A datasets.IterableDataset of input_ids, labels (and seq_lengths); every iteration starts anew."""
+        from datasets import IterableDataset
+
+        return IterableDataset.from_generator(read_rows, gen_kwargs={"folder": str(self.folder)})
+
+    def counts(self) -> dict:
+        """rows, tokens, too_long (task id -> tokens), n_without_program: so far."""
+        with suppress(FileNotFoundError):
+            return json.loads((self.folder / COUNTS).read_text())
+        return {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
+
+    def lengths(self) -> list[int]:
+        """Tokens of the rows of all blocks so far."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        columns = (pq.read_table(path, columns=["input_ids"])["input_ids"] for path in _blocks(self.folder))
+        return [n for column in columns for n in pc.list_value_length(column).to_pylist()]
+
+
+@contextmanager
+def row_stream(
+    tasks: Iterable[tuple[Task, int]], builder: RowBuilder, folder: Path, plan: RowPlan
+) -> Iterator[RowStream]:
+    """The stream, with its maker at work in a process of its own until the end of the context.
+
+    tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
+    are counted and passed over. SftError when no row is to be had; what else goes wrong later reaches whoever
+    reads.
+    """
+    check_max_tokens(builder.model, plan.max_tokens)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (FAILED, MAKER):
+        (folder / name).unlink(missing_ok=True)
+    maker = get_context("spawn").Process(target=_make, args=(tasks, builder, folder, plan, os.getpid()))
+    maker.start()
+    (folder / MAKER).write_text(str(maker.pid))
+    stream = RowStream(folder)
+    try:
+        with progress(None, "making the first rows", unit="row"):
+            next(read_rows(str(folder)))
+        yield stream
+    finally:
+        _end(maker)
+
+
+def read_rows(folder: str) -> Iterator[dict]:
+    """The rows of all blocks, in order, waiting for those to come. SftError when their maker failed."""
+    import pyarrow.parquet as pq
+
+    root = Path(folder)
+    number = 0
+    while True:
+        path = _block(root, number)
+        ended = (root / END).exists()
+        if path.exists():
+            table = pq.read_table(path)
+            columns = {name: _arrays(table[name]) for name in table.column_names}
+            for values in zip(*columns.values(), strict=True):
+                yield dict(zip(columns, values, strict=True))
+            number += 1
+        elif ended:
+            return
+        else:
+            _check_maker(root)
+            time.sleep(0.1)
+
+
+def _block(root: Path, number: int) -> Path:
+    return root / f"{number:05}.parquet"
+
+
+def _blocks(root: Path) -> list[Path]:
+    return sorted(root.glob("[0-9]*.parquet"))
+
+
+def _arrays(column) -> list:
+    """A list column as numpy arrays."""
+    merged = column.combine_chunks()
+    values, ends = merged.values.to_numpy(), merged.offsets.to_numpy()
+    return [values[start:end] for start, end in pairwise(ends)]
+
+
+def _check_maker(root: Path) -> None:
+    if (root / FAILED).exists():
+        raise SftError((root / FAILED).read_text())
+    with suppress(FileNotFoundError, ValueError):
+        pid = int((root / MAKER).read_text())
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            if not (root / FAILED).exists() and not (root / END).exists():
+                raise SftError(f"the process that makes the rows in {root} has died") from None
+
+
+# --------------------------------------------------------------------------- the maker
+
+
+def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) -> None:
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+    os.setsid()  # so that it can be ended with everything it started
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _write_blocks(tasks, builder, root, plan, parent)
+    except _Orphaned:
+        os.killpg(0, signal.SIGKILL)
+    except Exception as error:
+        temporary = root / (FAILED + ".tmp")
+        temporary.write_text(f"making rows: {type(error).__name__}: {error}")
+        temporary.rename(root / FAILED)
+        raise
+
+
+class _Orphaned(Exception):
+    """Whoever wanted the rows is gone."""
+
+
+def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) -> None:
+    import pyarrow.parquet as pq
+
+    counts = {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
+    for number, table in enumerate(_tables(tasks, builder, plan, counts)):
+        dataset = table.dataset()
+        if plan.packing:
+            dataset = packed_rows(dataset, plan.max_tokens)
+        dataset = dataset.select(_order(dataset, plan, builder.seed, number))
+        dataset = dataset.remove_columns([name for name in ("length",) if name in dataset.column_names])
+        counts["rows"] += len(dataset)
+        counts["tokens"] += sum(table.columns["length"])
+        if not _block(root, number).exists():  # one that does was made by an earlier try
+            temporary = root / f"{number:05}.tmp"
+            pq.write_table(dataset.with_format("arrow")[:], temporary, compression="zstd")
+            temporary.rename(_block(root, number))
+        _write_json(root / COUNTS, counts)
+        if counts["rows"] >= plan.n_rows:
+            (root / END).touch()  # before the tasks' processes are ended, which takes its time
+            return
+        if os.getppid() != parent:
+            raise _Orphaned
+    if counts["rows"] < plan.n_rows:
+        raise SftError(f"the tasks ended after {counts['rows']:,} of {plan.n_rows:,} rows")
+
+
+def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator[RowTable]:
+    """Tables of block_rows rows; the last may have fewer."""
+    table = RowTable(plan.max_tokens, counts["too_long"])
+    fruitless = 0
+    drawn = _with_program(tasks, counts)
+    for rows in builder.rows(drawn, plan.workers, "spawn", min(CHUNK, plan.block_rows)):
+        before = len(table)
+        for row in rows:
+            table.add(*row)
+            if len(table) == plan.block_rows:
+                yield table
+                before, table = 0, RowTable(plan.max_tokens, counts["too_long"])
+        fruitless = 0 if len(table) > before else fruitless + len(rows)
+        if fruitless > ENOUGH:
+            raise SftError(
+                f"{fruitless:,} rows in a row exceed max_tokens={plan.max_tokens}; "
+                f"the shortest has {min(counts['too_long'].values())}"
+            )
+    if len(table):
+        yield table
+
+
+def _with_program(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
+    index = fruitless = 0
+    for task, number in tasks:
+        if task.program:
+            yield index, task, number
+            index, fruitless = index + 1, 0
+            continue
+        fruitless += 1
+        counts["n_without_program"] += number == 0
+        if fruitless > ENOUGH:
+            raise SftError(f"none of {fruitless:,} tasks in a row has a program to learn from")
+
+
+def _order(dataset, plan: RowPlan, seed: int, number: int) -> list[int]:
+    """A block's rows in runs of similar length, the runs in an order drawn from (seed, block)."""
+    random = rng(seed, "rows", number)
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    shuffled = [int(i) for i in random.permutation(len(lengths))]
+    if plan.packing or plan.batch == 1:
+        return shuffled
+    ranked = sorted(shuffled, key=lambda i: lengths[i])
+    runs = [ranked[start : start + plan.batch] for start in range(0, len(ranked), plan.batch)]
+    return [i for run in random.permutation(len(runs)) for i in runs[int(run)]]
+
+
+def _write_json(path: Path, value: dict) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value))
+    temporary.rename(path)
+
+
+def _end(maker) -> None:
+    """End the maker and all it started."""
+    if maker.is_alive():
+        with suppress(ProcessLookupError):
+            maker.terminate()
+        maker.join(GRACE)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(maker.pid, signal.SIGKILL)
+    maker.join()

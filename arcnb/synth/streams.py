@@ -1,0 +1,146 @@
+"""Tasks without end, for training: a recipe's sources mixed in its proportions.
+
+    for task, number in TaskStream("rearc*62000 + dsl*45000", SourceSettings(seed=1), workers=16):
+        ...
+
+What a source can make goes on for as long as one asks and never repeats; what ends (a task set, a file) comes
+round again in another order, `number` saying how often it has been seen before. The order depends on recipe
+and seed alone. Each source is read by a thread of its own, so that all of them are made at the same time.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import count, islice
+from multiprocessing import get_context
+
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import Task
+from arcnb.synth.sources import SourceError, SourceSettings, never_ends
+from arcnb.synth.task_sets import parsed_recipe, source_tasks
+
+CHUNK = 16  # tasks that go from process to process at a time
+AHEAD = 32  # chunks that a source may be ahead
+FOREVER = 10**12
+
+
+@dataclass(frozen=True)
+class TaskStream:
+    """Iterates over (task, how often it was seen before). Picklable; its processes start with the iteration.
+
+    recipe: as of `build_task_set`; of a source without end, the number is its share. fresh: False makes so
+    many tasks once and goes round them.
+    """
+
+    recipe: str
+    settings: SourceSettings = field(default_factory=SourceSettings)
+    workers: int = 1
+    fresh: bool = True
+
+    def parts(self) -> list[tuple[str, int, bool]]:
+        """(source, tasks in one round, whether it makes new ones for ever). SourceError names a wrong one."""
+        parts = []
+        for source, n in parsed_recipe(self.recipe):
+            endless = never_ends(source)
+            if n is None and endless:
+                raise SourceError(f"source {source} never ends: say its share, for instance {source}*1000")
+            parts.append((source, n or len(list(self._made(source, None))), endless and self.fresh))
+        return parts
+
+    def __len__(self) -> int:
+        """Tasks in one round of the recipe."""
+        return sum(n for _, n, _ in self.parts())
+
+    def __iter__(self) -> Iterator[tuple[Task, int]]:
+        parts = self.parts()
+        with ExitStack() as stack:
+            readers = [stack.enter_context(_Reader(self, part)) for part in parts]
+            shares = [n for _, n, _ in parts]
+            given = [0] * len(parts)
+            while readers:
+                # The source that is furthest behind its share is next.
+                i = min(range(len(readers)), key=lambda i: (given[i] + 1) / shares[i])
+                item = readers[i].next()
+                if item is None:  # a generator with nothing new to give; the others go on
+                    del readers[i], shares[i], given[i]
+                else:
+                    given[i] += 1
+                    yield item
+
+    def part(self, source: str, n: int, fresh: bool) -> Iterator[tuple[Task, int]]:
+        """What one source gives."""
+        if fresh:
+            yield from ((task, 0) for task in self._made(source, FOREVER))
+            return
+        tasks = list(self._made(source, n))
+        for round_ in count() if tasks else ():
+            for index in rng(self.settings.seed, "round", source, round_).permutation(len(tasks)):
+                yield tasks[int(index)], round_
+
+    def _made(self, source: str, n: int | None) -> Iterator[Task]:
+        return source_tasks(source, n, self.settings, workers=self.workers)
+
+
+class _Reader:
+    """Reads a part of the stream ahead, in a process of its own; what is raised there is raised by `next`."""
+
+    def __init__(self, stream: TaskStream, part: tuple[str, int, bool]):
+        context = get_context("spawn")
+        self._queue = context.Queue(AHEAD)
+        self._stopped = context.Event()
+        self._process = context.Process(target=_read, args=(stream, part, self._queue, self._stopped))
+        self._items: Iterator = iter(())
+
+    def __enter__(self) -> _Reader:
+        self._process.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._stopped.set()
+        while self._process.is_alive():  # it ends once its last chunk is taken
+            with suppress(queue.Empty):
+                self._queue.get(timeout=0.1)
+        self._process.join()
+
+    def next(self):
+        """The next item, or None at the end."""
+        item = next(self._items, None)
+        while item is None:
+            chunk = self._chunk()
+            if chunk is None:
+                return None
+            self._items = iter(chunk)
+            item = next(self._items, None)
+        return item
+
+    def _chunk(self) -> list | None:
+        while True:
+            try:
+                chunk = self._queue.get(timeout=1)
+            except queue.Empty:
+                if self._process.is_alive():
+                    continue
+                raise SourceError(
+                    f"a process that makes tasks died (exit {self._process.exitcode})"
+                ) from None
+            if isinstance(chunk, Exception):
+                raise chunk
+            return chunk
+
+
+def _read(stream: TaskStream, part: tuple[str, int, bool], chunks, stopped) -> None:
+    """The reader's process: puts chunks of items, then None, or the exception that ended it."""
+    items = stream.part(*part)
+    try:
+        while not stopped.is_set():
+            chunk = list(islice(items, CHUNK))
+            chunks.put(chunk or None)
+            if not chunk:
+                break
+    except Exception as error:
+        chunks.put(error)
+    finally:
+        items.close()  # ends the processes that make the tasks
