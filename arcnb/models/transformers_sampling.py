@@ -28,6 +28,8 @@ from arcnb.models.gpu_choice import GpuChoice
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
 from arcnb.models.token_choice import choose_tokens, uniform_numbers
 
+_ADAPTERS_KEPT = 4  # in memory, the latest
+
 
 @dataclass
 class _Row:
@@ -65,6 +67,7 @@ class TransformersBackend:
         self._rows_at_once = options.max_num_seqs or (64 if self.device == "cuda" else 16)
         self._net = _load(model, options, self.device)
         self._adapter_names: dict[Path, str] = {}
+        self._n_adapters = 0
         self._cancelled: set[Hashable] = set()
         self._end_ids = _end_ids(self._net, self.tokenizer)
         self.use_adapter(adapter)
@@ -91,12 +94,15 @@ class TransformersBackend:
         if key not in self._adapter_names:
             from peft import PeftModel
 
-            name = f"adapter{len(self._adapter_names)}"
+            self._n_adapters += 1
+            name = f"adapter{self._n_adapters}"
             if self._adapter_names:
                 self._net.load_adapter(str(folder), name)
             else:
                 self._net = PeftModel.from_pretrained(self._net, str(folder), adapter_name=name)
             self._adapter_names[key] = name
+            if len(self._adapter_names) > _ADAPTERS_KEPT:  # a search brings a new one every round
+                self._net.delete_adapter(self._adapter_names.pop(next(iter(self._adapter_names))))
         self._net.base_model.enable_adapter_layers()
         self._net.set_adapter(self._adapter_names[key])
         self._net.eval()

@@ -19,9 +19,9 @@ class SearchPlan:
     prompt; the budget cuts the last round. group_size: tasks that learn together, in consecutive groups; -1
     takes all, 1 gives each task an adapter of its own. stop_after: a task ends with the round after which so
     many distinct programs solve all its train pairs; 0 never. learn: False is search alone, on the same
-    prompts. keep_adapter: a round's training goes on from the last round's adapter; False starts from a fresh one.
-    epochs: passes over the hindsight tasks of a round, each in other views. max_row_tokens: longer rows are
-    not learned from. adapter_gb: disk for adapters; older ones go first.
+    prompts. keep_adapter: a round's training goes on from the last round's adapter; False starts from a fresh
+    one. epochs: passes over the hindsight tasks of a round, each in other views. max_row_tokens: longer rows
+    are not learned from. adapter_gb: disk for adapters; older ones go first, the newest of each group stays.
     shard: (i, n), this process does the tasks of shard i of n.
     """
 
@@ -52,7 +52,7 @@ class SearchPlan:
             raise PlanError(f"group_size is {self.group_size}, it must be positive, or -1 for all tasks")
         if self.stop_after < 0:
             raise PlanError(f"stop_after must not be negative, it is {self.stop_after}")
-        self.prompts(0)  # checks the rest
+        self.prompts(0, self.shard)  # checks the rest
 
     def prompts(self, round_: int, shard: tuple[int, int] = (0, 1)) -> RoundPlan:
         """All prompts up to the end of a round, of every task."""

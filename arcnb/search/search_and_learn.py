@@ -193,8 +193,8 @@ class SearchAndLearn:
                 self.current[group] = self.adapters.folder / line["adapter"]
             for task in self._active_tasks(group):
                 self.states[task.task_id].spent.seconds += line["seconds"] / len(self.groups[group])
-        needed = [self.current[group] for group in range(len(self.groups)) if self._active(group)]
-        self.report.adapters_deleted += len(self.adapters.tidy(path for path in needed if path))
+        newest = [path for path in self.current.values() if path]
+        self.report.adapters_deleted += len(self.adapters.tidy(newest))
 
     def _learn(self, round_: int, group: int) -> dict:
         """The journal's line of the step. On an error the group keeps the adapter that it has."""

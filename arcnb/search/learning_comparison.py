@@ -1,0 +1,142 @@
+"""Search alone beside search and learn: what each had solved after how many completions, and task by task.
+
+The completions of a search that learns are no exchangeable draws, so pass@k does not apply: what counts is
+what the first n completions of a task, in the order in which they were made, had found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from arcnb.arc.metrics import aggregate, paired_difference
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.programs.usage import usage_counts
+from arcnb.search.learning_plan import SearchPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EVOLUTION_READ = [
+    "task_id", "round", "index", "status", "fingerprint", "n_tokens", "train_pixel_score",
+    "train_correct_grids", "train_is_correct", "test_is_correct",
+]  # fmt: skip
+
+
+def first_completions(frame: pd.DataFrame, n: int) -> pd.DataFrame:
+    """The rows of the first n completions of each task, in the order of rounds."""
+    ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
+    return ordered[ordered.groupby("task_id", observed=True).cumcount() < n]
+
+
+def budgets_to_compare(plan: SearchPlan, frames: Mapping[str, pd.DataFrame]) -> list[int]:
+    """Completions a task at the end of each round that was reached."""
+    most = max(int(frame.groupby("task_id", observed=True).size().max()) for frame in frames.values())
+    ends = [plan.first_round]
+    while ends[-1] < most:
+        ends.append(ends[-1] + plan.per_round)
+    return [min(end, most) for end in ends]
+
+
+def solved_curve(
+    frame: pd.DataFrame, task_ids: Sequence[str], budgets: Sequence[int], column: str = "is_correct"
+) -> pd.DataFrame:
+    """Columns completions, solved (share of tasks, 0..1), n_solved; a task that ended early keeps what it has.
+
+    column: "is_correct" (one program solves train and test) or "train_is_correct".
+    """
+    import pandas as pd
+
+    rows = []
+    for budget in budgets:
+        solved = aggregate(first_completions(frame, budget), task_ids)[column].dropna()
+        rows.append((budget, float(solved.mean()), int(solved.sum())))
+    return pd.DataFrame(rows, columns=["completions", "solved", "n_solved"])
+
+
+def paired_curve(
+    alone: pd.DataFrame,
+    learned: pd.DataFrame,
+    task_ids: Sequence[str],
+    budgets: Sequence[int],
+    column: str = "is_correct",
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The two at equal budgets, a row each: completions, alone, learned, difference with its 95% interval by
+    bootstrap over tasks (low, high), the tasks that only one of them solves, and McNemar's exact p.
+    """
+    import pandas as pd
+
+    rows = []
+    for budget in budgets:
+        cut = [first_completions(frame, budget) for frame in (alone, learned)]
+        pair = paired_difference(*cut, column, seed, task_ids)
+        rows.append(
+            {
+                "completions": budget,
+                "alone": pair.mean_a,
+                "learned": pair.mean_b,
+                "difference": pair.difference,
+                "low": pair.low,
+                "high": pair.high,
+                "only_alone": pair.only_a,
+                "only_learned": pair.only_b,
+                "p_value": pair.p_value,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def evolution(frame: pd.DataFrame, plan: SearchPlan) -> pd.DataFrame:
+    """The rows with "learned" (how often their adapter had learned) and "completion" (1, 2, ... of a task)."""
+    ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
+    number = ordered.groupby("task_id", observed=True).cumcount() + 1
+    return ordered.assign(learned=ordered["round"].map(plan.round_of), completion=number)
+
+
+def rounds_table(frame: pd.DataFrame, plan: SearchPlan) -> pd.DataFrame:
+    """A row a round, over all tasks: completions, and shares and means of what came of them."""
+    rows = evolution(frame, plan)
+    rows = rows.assign(valid=rows["status"] == "ok")
+    by_round = rows.groupby("learned")
+    table = by_round.agg(
+        completions=("completion", "size"),
+        valid=("valid", "mean"),
+        train_pixel_score=("train_pixel_score", "mean"),
+        train_correct_grids=("train_correct_grids", "mean"),
+        train_solved=("train_is_correct", "mean"),
+    )
+    distinct = rows[rows["valid"]].groupby(["learned", "task_id"], observed=True)["fingerprint"].nunique()
+    total = rows.groupby(["learned", "task_id"], observed=True).size()
+    table["distinct_outputs"] = (distinct / total).fillna(0).groupby("learned").mean()
+    return table.rename_axis("round")
+
+
+def best_of_rounds(predictions: PredictionSet, task_id: str, plan: SearchPlan) -> list[Prediction]:
+    """The best valid prediction of each round of one task, by its train pairs alone; earliest round first."""
+    best: dict[int, Prediction] = {}
+    for row in predictions.iter_predictions([task_id]):
+        if row.status == "ok":
+            round_ = plan.round_of(row.round)
+            if round_ not in best or _rank(row) > _rank(best[round_]):
+                best[round_] = row
+    return [best[round_] for round_ in sorted(best)]
+
+
+def _rank(row: Prediction) -> tuple[float, float, int]:
+    return row.train_correct_grids, row.train_pixel_score, -len(row.program)
+
+
+def usage_by_round(
+    predictions: PredictionSet, task_ids: Sequence[str], plan: SearchPlan, library: str, most: int = 15
+) -> pd.DataFrame:
+    """Share of a round's programs (0..1) that use a name, for the `most` used names of a library."""
+    import pandas as pd
+
+    frame = predictions.read(columns=["task_id", "round", "program"], task_ids=task_ids)
+    frame = frame[frame["program"].notna()].reset_index(drop=True)
+    used = usage_counts(frame["program"].to_dict(), library) > 0
+    by_round = used.groupby(frame["round"].map(plan.round_of).reindex(used.index)).mean()
+    ordered = used.mean().sort_values(ascending=False, kind="stable")
+    table = pd.DataFrame(by_round.T.loc[ordered[ordered > 0].index[:most]])
+    return table.rename_axis("name").rename_axis("round", axis=1)

@@ -1,0 +1,367 @@
+"""Rounds of search and learn: budgets, stops, adapters, what is kept, what happens when something breaks.
+
+Run: pytest tests/search/test_search_and_learn.py
+"""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.submission import validate_submission
+from arcnb.arc.tasksets import load_tasks
+from arcnb.models.generation import EngineOptions, Sampling, open_backend
+from arcnb.models.prompt_format import prompt_format
+from arcnb.programs.executor import Executor
+from arcnb.search.budgets import Budget, Clock
+from arcnb.search.hindsight import HindsightSettings
+from arcnb.search.learner import LearningError, LoraLearner, LoraSettings
+from arcnb.search.learning_plan import SearchPlan
+from arcnb.search.rounds import PlanError
+from arcnb.search.search_and_learn import SearchAndLearn
+from arcnb.search.submission_file import SubmissionFile
+from tests.search.learning_engine import Programming, program, small_tasks
+
+SAMPLING = Sampling(max_tokens=6)
+PLAN = SearchPlan(Budget(12), first_round=4, per_round=4, per_prompt=2, stop_after=0, seed=3)
+LORA = LoraSettings(rank=2, alpha=8, learning_rate=0.05, batch_size=4)
+HINDSIGHT = HindsightSettings(fresh_views=1, replay=0.5)
+SOLVING = program("out = grid.copy(); out[:, 0] = 4; return out")
+ALSO_SOLVING = program("out = grid + 0; out[:, 0] = 4; return out")
+NOT_SOLVING = program("return grid[::-1]")
+
+# A process of its own, to be killed: search and learn on three tasks into sys.argv[2] with model sys.argv[1].
+SCRIPT = """
+import sys
+from tests.search.test_search_and_learn import *
+from arcnb.models.registry import resolve_model
+with open_backend("transformers", sys.argv[1], None, EngineOptions(max_model_len=2048)) as engine:
+    with Executor(1) as executor:
+        base = resolve_model(sys.argv[1])
+        SearchAndLearn(small_tasks(), Programming(engine), executor, sys.argv[2], PLAN, prompt_format(),
+                       SAMPLING, HINDSIGHT, base=base, lora=LORA).run()
+"""
+
+
+@pytest.fixture(scope="module")
+def engine(small_model):
+    with open_backend("transformers", small_model, None, EngineOptions(max_model_len=2048)) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def search(tmp_path, engine, executor, small_model):
+    """search(plan, pick=..., ...) is a SearchAndLearn below tmp_path."""
+
+    def make(plan=PLAN, pick=None, tasks=None, folder="s", **more):
+        programming = Programming(engine, pick) if pick else Programming(engine)
+        settings = {"base": small_model, "lora": LORA, "announce": lambda line: None} | more
+        return SearchAndLearn(
+            tasks or small_tasks(), programming, executor, tmp_path / folder, plan, prompt_format(), SAMPLING,
+            HINDSIGHT, **settings,
+        )  # fmt: skip
+
+    return make
+
+
+def rows(folder):
+    """What decides a row: key, adapter, tokens seen, program, scores."""
+    names = ["task_id", "round", "index", "adapter", "completion", "n_tokens", "status", "fingerprint"]
+    frame = PredictionSet(folder / "predictions").read(columns=[*names, "train_pixel_score"])
+    return frame.fillna("").to_dict("records")
+
+
+def test_rounds_predict_relabel_learn_and_keep_everything(tmp_path, search):
+    report = search().run()
+    assert (report.rounds, report.completions, report.trainings) == (3, 36, 6)
+    frame = PredictionSet(tmp_path / "s" / "predictions").read()
+    assert set(frame.groupby("task_id").size()) == {12}
+    by_round = frame.assign(learned=frame["round"].map(PLAN.round_of)).groupby(["task_id", "learned"])
+    adapters = by_round["adapter"].agg(set)
+    for group, task_id in enumerate(small_tasks().ids):
+        assert adapters[task_id, 0] == {""}
+        assert adapters[task_id, 1] == {f"round00000-group{group:05d}-shard00-of-01"}
+        assert adapters[task_id, 2] == {f"round00001-group{group:05d}-shard00-of-01"}
+    made = load_tasks(tmp_path / "s" / "hindsight")
+    assert len(made) == report.hindsight_tasks > 6
+    assert all(task.program and task.source == "hindsight" for task in made)
+    assert len(list((tmp_path / "s" / "adapters").iterdir())) == 6
+    assert 0 < report.start_share < 1
+    assert "start-up" in str(report)
+    json.dumps(report.outcome())
+
+
+def test_what_was_learned_changes_what_is_sampled(tmp_path, search):
+    search().run()
+    search(replace(PLAN, learn=False), folder="alone").run()
+    learned, alone = rows(tmp_path / "s"), rows(tmp_path / "alone")
+    first = [row["completion"] for row in learned if PLAN.round_of(row["round"]) == 0]
+    assert first == [row["completion"] for row in alone if PLAN.round_of(row["round"]) == 0]
+    assert [row["completion"] for row in learned] != [row["completion"] for row in alone]
+
+
+def test_training_makes_the_answers_likelier(search):
+    one = search(replace(PLAN, budget=Budget(8), epochs=12, group_size=-1))
+    one.run()
+    (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
+    assert line["loss_last"] < line["loss_first"] - 0.05  # of a model that cannot tell one token from another
+
+
+def test_a_second_start_finds_everything_done(tmp_path, search):
+    search().run()
+    before = rows(tmp_path / "s")
+    again = search().run()
+    assert (again.completions, again.trainings, again.rounds) == (0, 0, 3)
+    assert rows(tmp_path / "s") == before
+
+
+def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_search(tmp_path, search, small_model):
+    search(folder="unbroken").run()
+    wanted = rows(tmp_path / "unbroken")
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", SCRIPT, small_model.path, str(tmp_path / "killed")]
+    steps = tmp_path / "killed" / "steps-shard00-of-01.jsonl"
+    moments, killed_at = random.Random(5), []
+    for attempt in range(12):
+        process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = len(steps.read_bytes().splitlines()) if steps.exists() else 0
+        if attempt < 3:  # let it finish a step, then kill it in one of the next
+            while process.poll() is None and not (
+                steps.exists() and len(steps.read_bytes().splitlines()) > before + attempt
+            ):
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.15))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed_at.append(len(steps.read_bytes().splitlines()))
+        if process.wait(timeout=120) == 0:
+            break
+    assert rows(tmp_path / "killed") == wanted
+    assert min(killed_at) < 15, "no kill came while there was work to do"
+
+
+def test_a_journal_line_that_a_kill_cut_off_is_done_again(tmp_path, search):
+    search().run()
+    wanted = rows(tmp_path / "s")
+    steps = tmp_path / "s" / "steps-shard00-of-01.jsonl"
+    steps.write_bytes(steps.read_bytes()[:-7])
+    again = search().run()
+    assert again.completions == 0
+    assert rows(tmp_path / "s") == wanted
+    assert steps.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(("stop_after", "rounds"), [(1, 1), (2, 2), (0, 3)])
+def test_a_task_ends_after_so_many_distinct_programs_that_solve_its_train_pairs(
+    tmp_path, search, stop_after, rounds
+):
+    def pick(key, index, ids):  # the first round repeats one solution, the second brings another
+        return SOLVING if PLAN.round_of(key[1]) == 0 else ALSO_SOLVING
+
+    search(replace(PLAN, stop_after=stop_after, augment="none"), pick, small_tasks(1)).run()
+    frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id"])
+    assert len(frame) == 4 * rounds
+
+
+@pytest.mark.parametrize(
+    ("budget", "rounds"),
+    [(Budget(6), 1.5), (Budget(0, tokens=30), 2), (Budget(0, seconds=1e-6), 1), (Budget(100, tokens=1), 1)],
+)
+def test_budgets_of_a_task(tmp_path, search, budget, rounds):
+    plan = replace(PLAN, budget=budget)
+    report = search(plan, lambda key, index, ids: NOT_SOLVING, small_tasks(2)).run()
+    frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id", "n_tokens"])
+    assert set(frame.groupby("task_id").size()) == {int(4 * rounds)}
+    assert report.rounds == -(-rounds // 1)
+
+
+class Broken(LoraLearner):
+    """Fails in the second round of the first group, by what `error` is."""
+
+    error: Exception = LearningError("the loss of step 1 is nan")
+    calls = 0
+
+    def learn(self, rows, start, folder, seed):
+        type(self).calls += 1
+        if type(self).calls == 3:
+            raise self.error
+        return super().learn(rows, start, folder, seed)
+
+
+@pytest.mark.parametrize("error", [LearningError("the loss of step 1 is nan"), RuntimeError("out of luck")])
+def test_an_error_in_learning_falls_back_to_the_adapter_before_and_says_so(tmp_path, search, error):
+    learner = type("Broken", (Broken,), {"calls": 0, "error": error})
+    said = []
+    plan = replace(PLAN, budget=Budget(12))
+    report = search(plan, tasks=small_tasks(2), open_learner=learner, announce=said.append).run()
+    assert report.failures == said
+    assert str(error) in said[0]
+    assert "it goes on with adapter round00000-group00000" in said[0]
+    last = {row["task_id"]: row["adapter"][:21] for row in rows(tmp_path / "s") if row["round"] >= 4}
+    assert last == {"fill4": "round00000-group00000", "odd1": "round00001-group00001"}
+
+
+def test_a_loss_that_is_not_finite_leaves_no_adapter(tmp_path, small_model):
+    bad = replace(LORA, learning_rate=1e30, max_grad_norm=1e30, batch_size=1)
+    row = {"input_ids": list(range(5, 25)), "labels": [-100] * 10 + list(range(15, 25))}
+    with LoraLearner(small_model, bad) as learner:
+        with pytest.raises(LearningError, match=r"not finite|is nan|is inf"):
+            learner.learn([row] * 4, None, tmp_path / "a", 0)
+        assert not (tmp_path / "a").exists()
+        with pytest.raises(LearningError, match="nothing to learn from"):
+            learner.learn([], None, tmp_path / "a", 0)
+
+
+def test_training_is_a_function_of_its_arguments(tmp_path, small_model):
+    labels = [[-100] * 10 + list(range(n + 10, n + 20)) for n in range(9)]
+    rows = [{"input_ids": list(range(n, n + 20)), "labels": labels[n]} for n in range(9)]
+    with LoraLearner(small_model, LORA) as learner:
+        learner.learn(rows, None, tmp_path / "a", 7)
+        learner.learn(rows, tmp_path / "a", tmp_path / "b", 7)
+        learner.learn(rows, None, tmp_path / "c", 7)
+        learner.learn(rows, tmp_path / "a", tmp_path / "d", 7)
+    with LoraLearner(small_model, replace(LORA, batch_tokens=25)) as learner:
+        small = learner.learn(rows, None, tmp_path / "e", 7)
+    read = {name: (tmp_path / name / "adapter_model.safetensors").read_bytes() for name in "abcd"}
+    assert read["a"] == read["c"] != read["b"] == read["d"]
+    assert small.steps == 3
+
+
+def test_adapters_keep_to_their_disk_budget(tmp_path, search):
+    report = search(replace(PLAN, adapter_gb=1e-9)).run()
+    left = sorted(path.name for path in (tmp_path / "s" / "adapters").iterdir())
+    assert report.adapters_deleted == 6 - len(left)
+    assert [name[:10] for name in left] == ["round00001"] * 3
+    assert search(replace(PLAN, adapter_gb=1e-9)).run().completions == 0
+
+
+def test_groups_share_an_adapter(tmp_path, search):
+    report = search(replace(PLAN, group_size=2)).run()
+    assert report.trainings == 4
+    last = {row["task_id"]: row["adapter"][11:21] for row in rows(tmp_path / "s") if row["round"] == 5}
+    assert last == {"fill4": "group00000", "odd1": "group00000", "odd2": "group00001"}
+
+
+def test_shards_fill_one_set_and_leave_it_whole(tmp_path, search):
+    for shard in range(2):
+        search(replace(PLAN, shard=(shard, 2))).run()
+    frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id"])
+    assert dict(frame.groupby("task_id").size()) == dict.fromkeys(small_tasks().ids, 12)
+
+
+def test_search_alone_can_hand_on_its_first_round(tmp_path, search):
+    search(replace(PLAN, learn=False), folder="alone").run()
+    alone = PredictionSet(tmp_path / "alone" / "predictions")
+    report = search(shared=alone).run()
+    assert report.completions == 24
+    shared = [row for row in rows(tmp_path / "s") if PLAN.round_of(row["round"]) == 0]
+    assert shared == [row for row in rows(tmp_path / "alone") if PLAN.round_of(row["round"]) == 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [({"keep_adapter": False}, "keep_adapter"), ({"per_round": 8}, "per_round"), ({"seed": 4}, "seed")],
+)
+def test_other_settings_are_refused_when_resuming(search, changes, name):
+    search(replace(PLAN, budget=Budget(4))).run()
+    with pytest.raises(PlanError, match=name):
+        search(replace(PLAN, **changes))
+    with pytest.raises(PlanError, match="lora_rank"):
+        search(PLAN, lora=replace(LORA, rank=4))
+    assert search(PLAN).run().completions == 24  # a larger budget is welcome
+
+
+def test_time_ends_it_with_a_submission_and_the_rest_is_done_later(tmp_path, search):
+    tasks, path = small_tasks(), tmp_path / "submission.json"
+    predictions = PredictionSet(tmp_path / "s" / "predictions")
+    clock = Clock(1e-9)
+    report = search(clock=clock, submission=SubmissionFile(path, tasks, predictions)).run()
+    assert report.out_of_time
+    validate_submission(json.loads(path.read_bytes()), tasks)
+    file = SubmissionFile(path, tasks, predictions)
+    assert file.padded() == 3
+    assert search(submission=file).run().completions == 36
+    validate_submission(json.loads(path.read_bytes()), tasks)
+    assert file.padded() == 0
+
+
+class Cut(Exception):
+    pass
+
+
+def test_the_submission_is_valid_at_every_moment_and_takes_what_was_found(tmp_path, search):
+    tasks, path = small_tasks(), tmp_path / "submission.json"
+    file = SubmissionFile(path, tasks, PredictionSet(tmp_path / "s" / "predictions"))
+    seen = []
+
+    def pick(key, index, ids):
+        seen.append(json.loads(path.read_bytes()))
+        if PLAN.round_of(key[1]) == 2:
+            raise Cut
+        return SOLVING
+
+    with pytest.raises(Cut):
+        search(replace(PLAN, augment="none"), pick, submission=file).run()
+    seen.append(json.loads(path.read_bytes()))
+    for submission in seen:
+        validate_submission(submission, tasks)
+    assert seen[0]["fill4"][0]["attempt_1"] == [[0]]
+    assert seen[-1]["fill4"][0]["attempt_1"] == [[4, 1], [4, 0], [4, 0]]
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_a_prompt_that_does_not_fit_ends_its_task_and_no_other(tmp_path, search, engine):
+    longest = max(load_tasks("arc-agi-1/training"), key=lambda t: sum(p.input.size for p in t.train))
+    tasks = [longest, *small_tasks(1)]
+    report = search(tasks=tasks).run()
+    assert list(report.too_long) == [longest.task_id]
+    assert report.completions == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"first_round": 3}, "first_round"),
+        ({"per_round": 0}, "per_round"),
+        ({"group_size": 0}, "group_size"),
+        ({"stop_after": -1}, "stop_after"),
+        ({"epochs": 0}, "epochs"),
+        ({"shard": (2, 2)}, "shard"),
+    ],
+)
+def test_a_bad_plan_is_refused(changes, name):
+    with pytest.raises(PlanError, match=name):
+        replace(PLAN, **changes)
+
+
+def test_bad_budgets_and_adapters_are_refused(small_model):
+    with pytest.raises(PlanError, match="needs a limit"):
+        Budget(0)
+    with pytest.raises(PlanError, match="tokens"):
+        Budget(1, tokens=-1)
+    with pytest.raises(PlanError, match="rank"):
+        LoraSettings(rank=0)
+    with pytest.raises(PlanError, match="schedule"):
+        LoraSettings(schedule="wavy")
+    with pytest.raises(PlanError, match="nowhere_proj"):
+        LoraLearner(small_model, LoraSettings(modules=("nowhere_proj",)))
+
+
+def test_the_report_says_where_the_time_went(search):
+    report = search().run()
+    parts = report.sampling_seconds + report.relabelling_seconds + report.learning_seconds
+    parts += report.opening_seconds + report.switching_seconds
+    assert 0.5 * report.seconds < parts <= report.seconds + 0.1
