@@ -1,11 +1,12 @@
-# demo: the whole road on this machine; test: all tests; lab: JupyterLab; lint; bench.
+# demo: the whole road on this machine; test: all tests; lab: JupyterLab; lint; bench;
+# docs, strip, git: for who changes notebooks.
 PYTHON ?= python3
 REQUIREMENTS := $(if $(shell nvidia-smi -L 2>/dev/null),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(REQUIREMENTS)
 
-.PHONY: demo test lab lint bench install
+.PHONY: demo test lab docs strip git lint bench install
 
 install: $(STAMP)
 
@@ -31,8 +32,24 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+# The launcher page lists the notebooks, models, task sets and runs; the workspace is the whole repository.
 lab: $(STAMP)
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start.ipynb \
+	    --LabApp.news_url=None $(LAB_FLAGS)
+
+# docs/notebooks.md and the launcher's list, from the notebooks themselves.
+docs: $(STAMP)
+	$(BIN)/python -m arcnb.lab.notebook_docs
+
+# Notebooks without outputs and without an editor's traces, as git keeps them.
+strip: $(STAMP)
+	$(BIN)/python -m arcnb.lab.stripping notebooks/*.ipynb
+
+# This clone compares and merges notebooks cell by cell (git diff, git merge).
+git: $(STAMP)
+	git config diff.jupyternotebook.command "$(CURDIR)/$(BIN)/git-nbdiffdriver diff"
+	git config merge.jupyternotebook.name "nbdime"
+	git config merge.jupyternotebook.driver "$(CURDIR)/$(BIN)/git-nbmergedriver merge %O %A %B %L %P"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

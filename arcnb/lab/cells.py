@@ -4,6 +4,7 @@ anything."""
 import base64
 import html
 import mimetypes
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,16 @@ class Markdown(mistune.HTMLRenderer):
         )
         self.contents.append({"level": level, "id": identity, "text": plain})
         return f'<h{level} id="{identity}">{text}</h{level}>\n'
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        """A link to a file beside the notebook leads there from the page, too."""
+        target, _, place = url.partition("#")
+        beside = next(
+            (folder / target for folder in self.folders if target and (folder / target).is_file()), None
+        )
+        if beside is not None and not target.startswith("/"):
+            url = os.path.relpath(beside, self.folders[0]) + (f"#{place}" if place else "")
+        return super().link(text, url, title)
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         source = self._embedded(url)

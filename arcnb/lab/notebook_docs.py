@@ -1,0 +1,139 @@
+"""Pages made from the notebooks: docs/notebooks.md (every parameter) and the list in the launcher.
+
+python -m arcnb.lab.notebook_docs            # write both
+python -m arcnb.lab.notebook_docs --check    # say which is stale, end with 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.lab.manifest import write_whole
+from arcnb.lab.notebooks import notebooks_folder, read_notebook
+from arcnb.lab.parameters import Parameter, notebook_parameters
+
+LAUNCHER = "00_start"
+LIST_CELL = "notebooks"  # id of the launcher's cell that holds the list
+_HEAD = """# The notebooks and their parameters
+
+Made by `make docs` from the notebooks themselves; a test says when it is stale. A parameter is given on the
+command line (`arcnb run 03 -p n_predictions 8`), in a profile (`-f FILE`), or by papermill.
+"""
+
+
+@dataclass(frozen=True)
+class NotebookFacts:
+    """What a notebook says of itself: title, the paragraph under it, its parameters."""
+
+    path: Path
+    title: str
+    purpose: str
+    parameters: dict[str, Parameter]
+
+    @property
+    def sentence(self) -> str:
+        """The first sentence of the purpose."""
+        return re.split(r"(?<=\.)\s+(?=[A-Z`])", self.purpose, maxsplit=1)[0]
+
+    @property
+    def picture(self) -> Path | None:
+        """Its picture, if it has one."""
+        path = self.path.parent / "pictures" / f"{self.path.stem}.svg"
+        return path if path.is_file() else None
+
+
+def notebook_facts(folder: Path | None = None) -> list[NotebookFacts]:
+    """The notebooks of a folder (default: the project's), by name. Raises NotebookError, ParameterError."""
+    return [_facts(path) for path in sorted((folder or notebooks_folder()).glob("*.ipynb"))]
+
+
+def parameter_page(facts: list[NotebookFacts]) -> str:
+    """docs/notebooks.md."""
+    parts = [_HEAD]
+    for one in facts:
+        parts.append(f"## {one.title}\n\n`notebooks/{one.path.name}` — {one.purpose}\n")
+        rows = [
+            f"| `{name}` | {_code(known.default)} | {_code_text(known.kind)} | {_cell(known.comment)} |"
+            for name, known in one.parameters.items()
+        ]
+        parts.append(
+            "\n".join(["| parameter | default | type | meaning |", "|---|---|---|---|", *rows]) + "\n"
+        )
+    return "\n".join(parts)
+
+
+def launcher_list(facts: list[NotebookFacts]) -> str:
+    """The launcher's list: picture, link and sentence of every other notebook."""
+    rows = [
+        f"| {f'![](pictures/{one.picture.name})' if one.picture else ''} "
+        f"| [{_cell(one.title)}]({one.path.name}) | {_cell(one.sentence)} |"
+        for one in facts
+        if one.path.stem != LAUNCHER
+    ]
+    return "\n".join(["## 1 · The notebooks", "", "| | notebook | |", "|---|---|---|", *rows])
+
+
+def stale(folder: Path | None = None, write: bool = False) -> list[Path]:
+    """The made files that differ from what they would be now; with `write` they are written."""
+    folder = folder or notebooks_folder()
+    facts = notebook_facts(folder)
+    launcher = folder / f"{LAUNCHER}.ipynb"
+    wanted = {folder.parent / "docs" / "notebooks.md": parameter_page(facts)}
+    if launcher.is_file():
+        wanted[launcher] = _with_list(launcher, launcher_list(facts))
+    found = [
+        path for path, text in wanted.items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]  # fmt: skip
+    for path in found if write else ():
+        write_whole(path, wanted[path])
+    return found
+
+
+def _facts(path: Path) -> NotebookFacts:
+    notebook = read_notebook(path)
+    title, _, rest = notebook["cells"][0]["source"].partition("\n")
+    purpose = " ".join(rest.strip().split("\n\n")[0].split())
+    return NotebookFacts(path, title.lstrip("# ").strip(), purpose, notebook_parameters(notebook, path.name))
+
+
+def _with_list(launcher: Path, text: str) -> str:
+    notebook = json.loads(launcher.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell.get("id") == LIST_CELL:
+            cell["source"] = text.splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _code(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else str(value)
+    return _code_text(text)
+
+
+def _code_text(text: str) -> str:
+    return f"`{_cell(text)}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="pages made from the notebooks")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, end with 1 if something is stale"
+    )
+    options = parser.parse_args(arguments)
+    found = stale(write=not options.check)
+    for path in found:
+        print(f"{path} is stale: run `make docs`" if options.check else f"wrote {path}")
+    return 1 if found and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
