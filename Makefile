@@ -35,7 +35,7 @@ test: $(STAMP)
 # The launcher page lists the notebooks, models, task sets and runs; the workspace is the whole repository.
 lab: $(STAMP)
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start.ipynb \
-	    --LabApp.news_url=None $(LAB_FLAGS)
+	    $(LAB_FLAGS)
 
 # docs/notebooks.md and the launcher's list, from the notebooks themselves.
 docs: $(STAMP)
