@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,10 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 class LearningError(RuntimeError):
     """A training that gave no usable adapter; the message says why."""
+
+
+class LearningStopped(Exception):
+    """The caller's `stop` ended a training before its end; no adapter was written."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,19 @@ class LoraLearner:
         self._collate = collator(load_tokenizer(model).pad_token_id)
         self.seconds = time.monotonic() - started
 
-    def learn(self, rows: Sequence[dict], start: Path | None, folder: Path, seed: int) -> LearningReport:
+    def learn(
+        self,
+        rows: Sequence[dict],
+        start: Path | None,
+        folder: Path,
+        seed: int,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> LearningReport:
         """Train on the rows in their order and leave the adapter in `folder`, whole or not at all.
 
         rows: {"input_ids", "labels"}, see `arcnb.search.hindsight_rows`. start: the adapter to go on from.
-        Raises LearningError without rows, when a loss or a weight is not finite, or when memory runs out.
+        stop: asked before every step; LearningStopped as soon as it says so, which leaves nothing. Raises
+        LearningError without rows, when a loss or a weight is not finite, or when memory runs out.
         """
         import torch
 
@@ -131,7 +143,7 @@ class LoraLearner:
         self._set_weights(start, seed)
         prepared = time.monotonic()
         try:
-            losses = self._train(list(rows))
+            losses = self._train(list(rows), stop)
         except torch.cuda.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise LearningError(
@@ -185,7 +197,7 @@ class LoraLearner:
                 if hasattr(module, "reset_lora_parameters"):
                     module.reset_lora_parameters("default", init_lora_weights=True)
 
-    def _train(self, rows: list[dict]) -> list[float]:
+    def _train(self, rows: list[dict], stop: Callable[[], bool]) -> list[float]:
         """The mean loss of every step, in nats a token."""
         import torch
 
@@ -196,6 +208,8 @@ class LoraLearner:
         self._net.train()
         losses, norms = [], []
         for number, step in enumerate(steps):
+            if stop():
+                raise LearningStopped(f"stopped before step {number + 1} of {len(steps)}")
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * learning_rate_share(settings, number, len(steps))
             losses.append(self._step_loss(step))

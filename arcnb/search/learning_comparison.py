@@ -1,7 +1,8 @@
 """Search alone beside search and learn: what each had solved after how many completions, and task by task.
 
 The completions of a search that learns are no exchangeable draws, so pass@k does not apply: what counts is
-what the first n completions of a task, in the order in which they were made, had found.
+what the first n completions of a task, in the order in which they were made, had found. Frames are those of
+`arcnb.search.evaluation.read_sets`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,6 @@ from arcnb.search.learning_plan import SearchPlan
 
 if TYPE_CHECKING:
     import pandas as pd
-
-EVOLUTION_READ = [
-    "task_id", "round", "index", "status", "fingerprint", "n_tokens", "train_pixel_score",
-    "train_correct_grids", "train_is_correct", "test_is_correct",
-]  # fmt: skip
 
 
 def first_completions(frame: pd.DataFrame, n: int) -> pd.DataFrame:
@@ -41,7 +37,7 @@ def budgets_to_compare(plan: SearchPlan, frames: Mapping[str, pd.DataFrame]) -> 
 def solved_curve(
     frame: pd.DataFrame, task_ids: Sequence[str], budgets: Sequence[int], column: str = "is_correct"
 ) -> pd.DataFrame:
-    """Columns completions, solved (share of tasks, 0..1), n_solved; a task that ended early keeps what it has.
+    """Columns completions, solved (share of tasks), n_solved; a task that ended early keeps what it has.
 
     column: "is_correct" (one program solves train and test) or "train_is_correct".
     """
@@ -88,7 +84,7 @@ def paired_curve(
 
 
 def evolution(frame: pd.DataFrame, plan: SearchPlan) -> pd.DataFrame:
-    """The rows with "learned" (how often their adapter had learned) and "completion" (1, 2, ... of a task)."""
+    """The rows with "learned" (how often their adapter had learned) and "completion" (1, 2, ... a task)."""
     ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
     number = ordered.groupby("task_id", observed=True).cumcount() + 1
     return ordered.assign(learned=ordered["round"].map(plan.round_of), completion=number)

@@ -34,7 +34,7 @@ from arcnb.search.budgets import Clock, TimedEngine
 from arcnb.search.conditions import conditions, hold_to_conditions
 from arcnb.search.hindsight import HindsightSettings, dealt, relabel
 from arcnb.search.inference import predict, shard_of
-from arcnb.search.learner import LoraLearner, LoraSettings
+from arcnb.search.learner import LearningStopped, LoraLearner, LoraSettings
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.learning_report import SearchReport
 from arcnb.search.learning_rows import learning_rows
@@ -189,6 +189,8 @@ class SearchAndLearn:
             if self.clock.is_up:
                 return
             line = self.journal.find("learn", round_, group) or self._learn(round_, group)
+            if line is None:
+                return
             if line["adapter"]:
                 self.current[group] = self.adapters.folder / line["adapter"]
             for task in self._active_tasks(group):
@@ -196,8 +198,8 @@ class SearchAndLearn:
         newest = [path for path in self.current.values() if path]
         self.report.adapters_deleted += len(self.adapters.tidy(newest))
 
-    def _learn(self, round_: int, group: int) -> dict:
-        """The journal's line of the step. On an error the group keeps the adapter that it has."""
+    def _learn(self, round_: int, group: int) -> dict | None:
+        """The journal's line of the step; None when the time was up. An error keeps the adapter before."""
         since = time.monotonic()
         facts: dict = {"adapter": None, "error": None}
         rows = self._rows(round_, group)
@@ -209,7 +211,8 @@ class SearchAndLearn:
             loaded = time.monotonic()
             start = self.current[group] if self.plan.keep_adapter else None
             seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
-            report = self.learner.learn(rows, start, self.adapters.path(round_, group), seed)
+            folder = self.adapters.path(round_, group)
+            report = self.learner.learn(rows, start, folder, seed, lambda: self.clock.is_up)
             switching = time.monotonic()
             self.engine.use_adapter(report.adapter)  # whether the engine takes it, while there is a way back
             facts |= {"adapter": report.adapter.name, "loss_first": report.loss_first}
@@ -217,6 +220,8 @@ class SearchAndLearn:
             facts["tokens"] = report.tokens
             switched = report.save_seconds + time.monotonic() - switching
             self.report.add_learning(report, relabelled - since, switched)
+        except LearningStopped:
+            return None
         except Exception as error:
             loaded = relabelled
             kept = self.current[group]

@@ -8,6 +8,7 @@
     dsl/held_out                the held-out families alone
     dsl/<family>, <generator>   one family or generator
     composed                    the composer alone
+    ladder/lines, ladder/squares  toy tasks, one a rung, from the lowest on
     barc:<path>, <path>.jsonl   BARC-style rows of JSONL or Parquet
 
 Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task` and an entry in
@@ -31,6 +32,7 @@ from arcnb.arc.tasks import Task
 from arcnb.programs.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc import barc_tasks
+from arcnb.synth.ladder import LADDERS, ladder_tasks
 from arcnb.synth.rearc import DEFAULT_MAX_CELLS, RearcError, RearcSizeError, rearc_ids, rearc_task
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
@@ -115,7 +117,7 @@ def source_names() -> list[str]:
     """Every name that `build_tasks` knows, paths aside."""
     rearc = ["rearc", *(f"rearc/{part}" for part in REARC_PARTS)]
     dsl = ["dsl", "dsl/held_out", *(f"dsl/{family}" for family in _families()), "composed"]
-    return [*tasksets.SOURCES, *rearc, *dsl]
+    return [*tasksets.SOURCES, *rearc, *dsl, *(f"ladder/{name}" for name in LADDERS)]
 
 
 def synth_task(generator: str, seed: int, index: int, n_train: int | None = None, n_test: int = 1) -> Task:
@@ -226,7 +228,13 @@ def _barc(argument: str, n_tasks: int | None, settings: SourceSettings, report: 
     return barc_tasks(argument, settings.seed, report)
 
 
-SOURCES: dict[str, Source] = {"rearc": _rearc, "dsl": _dsl, "barc": _barc}
+def _ladder(
+    argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
+) -> Iterator[Task]:
+    yield from ladder_tasks(argument, seed=settings.seed)
+
+
+SOURCES: dict[str, Source] = {"rearc": _rearc, "dsl": _dsl, "barc": _barc, "ladder": _ladder}
 
 
 def _find(source: str) -> tuple[Source, str]:
@@ -238,6 +246,8 @@ def _find(source: str) -> tuple[Source, str]:
         return _rearc, argument
     if source == "composed":
         return _dsl, source
+    if kind == "ladder" and argument in LADDERS:
+        return _ladder, argument
     if kind == "dsl" and (argument in ("", "held_out", *GENERATORS) or argument in _families()):
         return _dsl, argument
     if ".jsonl" in Path(source).suffixes and Path(source).exists():
