@@ -4,6 +4,8 @@
     arcnb run --resume 20260101-120000-03      # the same folder and parameters, only the rest of the work
     arcnb sweep 05 --grid learning_rate=1e-5,2e-5 --name rates --jobs 2
     arcnb pipeline notebooks/pipelines/demo.yaml
+    arcnb submit --on slurm 03 --shards 8 --gpus 1 --name eval
+    arcnb status
     arcnb ls
     arcnb show 03_inference
     arcnb report RUN RUN -o index.html
@@ -19,7 +21,7 @@ import os
 import signal
 import sys
 
-from arcnb.lab.commands import batch, runs
+from arcnb.lab.commands import batch, cluster, runs
 from arcnb.lab.commands.options import say
 from arcnb.lab.manifest import RunError
 from arcnb.lab.notebooks import NotebookError
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="arcnb", description="Run notebooks and look at their runs.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (runs, batch):
+    for group in (runs, batch, cluster):
         group.add_commands(commands)
     return parser
 

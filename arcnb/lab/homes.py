@@ -28,7 +28,10 @@ HABITS = {
 
 def home_problem() -> str | None:
     """Why the home cannot take a file of a megabyte, or None if it can."""
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError as error:  # a container that does not know this user
+        return str(error)
     try:
         with tempfile.NamedTemporaryFile(dir=home, prefix=".arcnb-probe-") as file:
             file.write(bytes(PROBE_BYTES))

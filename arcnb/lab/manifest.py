@@ -20,6 +20,7 @@ Keys (schema 1; times are ISO 8601 in UTC):
 Only in runs that were queued first (arcnb.lab.queueing):
 
     references                  {stage: run folder} that `${stage...}` in the parameters speaks of
+    waits_for                   the scheduler's job that is to run it ("slurm 12_3"), until it starts
     inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.fingerprints)
 """
 

@@ -68,7 +68,8 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
                 copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(manifest['attempts'])}.ipynb"))
         before = (manifest["notebook"] or {}).get("sha256")
         fresh = fresh_attempt("engine") | provenance.surroundings()
-        write_manifest(run.path, manifest | fresh | {"notebook": record, "parameters": dict(values)})
+        fresh |= {"notebook": record, "parameters": dict(values), "waits_for": None}
+        write_manifest(run.path, manifest | fresh)
     return before not in (record["sha256"], None)
 
 
@@ -80,7 +81,7 @@ def _refuse_busy(run: Run) -> None:
     if status in ("running", "done"):
         raise RunError(f"{run.path} is {status}" + (f" ({why})" if why else "") + ", so it cannot be resumed")
     waiting = manifest.get("waits_for")
-    if status == "queued" and waiting and waiting.split()[0] != os.environ.get(JOB, " ").split(" ")[0]:
+    if waiting and waiting.split()[0] != os.environ.get(JOB, " ").split(" ")[0]:
         raise RunError(f"{run.path} waits as {waiting}; arcnb cancel it before you run it elsewhere")
 
 

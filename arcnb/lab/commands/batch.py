@@ -23,7 +23,7 @@ def sweep(options: argparse.Namespace) -> int:
     todo = []
     for member in planned.members:
         status, _ = member.run.verdict()
-        waiting = status == "queued" and member.run.manifest.get("waits_for")
+        waiting = member.run.manifest.get("waits_for")
         if status in ("done", "running") or waiting:
             note(f"{member.name}: {f'waits as {waiting}' if waiting else status}, {member.run.path.name}")
         else:

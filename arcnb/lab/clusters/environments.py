@@ -1,0 +1,73 @@
+"""A venv built once per requirements hash and packed, to be unpacked on each node's own disk: thousands of
+small files are slow to read from a shared one.
+
+The archive lies in `environments/` of the runs, or in $ARCNB_ENVIRONMENTS. The nodes need the same Python in
+the same place; the package itself is taken from the work tree, through PYTHONPATH.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from arcnb.lab.manifest import RunError
+from arcnb.lab.runs import runs_root
+
+
+def environment_name(requirements: Path) -> str:
+    """A name that changes with the requirements file and the Python."""
+    python = f"{sys.version} {os.path.realpath(sys.executable)}".encode()
+    return f"environment-{hashlib.sha256(requirements.read_bytes() + python).hexdigest()[:12]}"
+
+
+def archive_path(requirements: Path) -> Path:
+    folder = os.environ.get("ARCNB_ENVIRONMENTS")
+    root = Path(folder).expanduser().resolve() if folder else runs_root() / "environments"
+    return root / f"{environment_name(requirements)}.tar.gz"
+
+
+def build_archive(requirements: Path) -> bool:
+    """Build the archive unless it is there; True if it was built now. Of two at once one builds, and the
+    other waits. RunError with pip's last words if it cannot be built."""
+    archive = archive_path(requirements)
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with open(archive.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if archive.is_file():
+                return False
+            with tempfile.TemporaryDirectory(prefix="arcnb-environment-") as folder:
+                _build(Path(folder), requirements)
+                part = archive.with_suffix(".part")
+                try:
+                    with tarfile.open(part, "w:gz", compresslevel=1) as tar:
+                        tar.add(folder, arcname=".")
+                    part.replace(archive)
+                finally:
+                    part.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot build {archive}: {error.strerror or error}") from None
+    return True
+
+
+def _build(folder: Path, requirements: Path) -> None:
+    """Both requirement files of the project are complete, hence --no-deps."""
+    _call([sys.executable, "-m", "venv", "--copies", "--without-pip", str(folder)], requirements)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip += ["--python", str(folder / "bin" / "python")]
+    _call([*pip, "install", "--no-deps", "-r", str(requirements.absolute())], requirements)
+    for cache in folder.rglob("__pycache__"):
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _call(command: list[str], requirements: Path) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if result.returncode != 0:
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["it gave no reason"]
+        error = next((line for line in lines if line.startswith("ERROR")), lines[-1])
+        raise RunError(f"no environment could be built from {requirements}: {error}")

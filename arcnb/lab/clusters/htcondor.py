@@ -1,0 +1,127 @@
+"""HTCondor by its own command line: condor_submit, condor_submit_dag, condor_q, condor_history, condor_rm.
+
+A task carries its run folder as the attribute ArcnbRun, so that it is found again whoever submitted it: a job
+of a DAG gets its number long after the DAG was handed in.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.clusters.jobs import Job
+from arcnb.lab.clusters.scripts import render, write_script
+from arcnb.lab.clusters.states import ENDED, HELD, RUNNING, WAITING, TaskState
+from arcnb.lab.clusters.tools import SchedulerError, call
+from arcnb.lab.manifest import write_whole
+
+NAME = "htcondor"
+
+_STATUS = {
+    1: (WAITING, "Idle"),
+    2: (RUNNING, "Running"),
+    3: (ENDED, "Removed"),
+    4: (ENDED, "Completed"),
+    5: (HELD, "Held"),
+    6: (RUNNING, "Transferring output"),
+    7: (WAITING, "Suspended"),
+}
+_ATTRIBUTES = (
+    "ClusterId,ProcId,JobStatus,HoldReason,RemoveReason,RemoteHost,LastRemoteHost,NumJobStarts,"
+    "ExitCode,ExitBySignal,ExitSignal,ArcnbRun"
+)
+HISTORY_JOBS = 2000  # how far back finished tasks are looked for
+
+
+def write_files(job: Job, after: Sequence[str] = ()) -> list[Path]:
+    """job.sub, task.sh and runs.txt. Waiting for other jobs is what DAGs are for (`submit_dag`)."""
+    if after:
+        raise SchedulerError("HTCondor jobs wait for others in a DAG only: submit a pipeline")
+    if job.resources.partition:
+        raise SchedulerError("HTCondor has no partitions; say what the nodes must have by constraint")
+    path = job.folder / "job.sub"
+    write_whole(path, render("htcondor.sub.jinja", job=job))
+    return [path, *write_script(job, NAME)]
+
+
+def submit(job: Job) -> list[str]:
+    """Submit what `write_files` wrote; the names of the tasks."""
+    path = str(job.folder / "job.sub")
+    answer = call(NAME, "condor_submit", "-terse", path, refused="HTCondor refused the job")
+    match = re.search(r"^(\d+)\.0 - ", answer, re.M)
+    if match is None:
+        raise SchedulerError(f"HTCondor's answer has no job number: {' '.join(answer.split())[:300]!r}")
+    return [f"{match[1]}.{index}" for index in range(len(job.runs))]
+
+
+def submit_dag(jobs: Mapping[str, Job], needs: Mapping[str, Sequence[str]], path: Path) -> str:
+    """Submit jobs (their files written) that wait for each other, as a DAG file at `path`; its job number."""
+    lines = [f"JOB {name} {job.folder}/job.sub" for name, job in jobs.items()]
+    lines += [f"PARENT {' '.join(before)} CHILD {name}" for name, before in needs.items() if before]
+    write_whole(path, "# Written by arcnb; by hand: condor_submit_dag FILE\n" + "\n".join(lines) + "\n")
+    answer = call(NAME, "condor_submit_dag", "-f", str(path), refused="HTCondor refused the DAG")
+    match = re.search(r"submitted to cluster (\d+)", answer)
+    if match is None:
+        raise SchedulerError(f"HTCondor's answer has no job number: {' '.join(answer.split())[:300]!r}")
+    return match[1]
+
+
+def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
+    """run folder -> state, of `tasks`: run folder -> task, or "7 (DAG)" for a task of that DAG."""
+    query = ("-json", "-attributes", _ATTRIBUTES, "-constraint", "ArcnbRun =!= undefined")
+    found = _read(call(NAME, "condor_q", *query), tasks)
+    missing = {folder: task for folder, task in tasks.items() if folder not in found}
+    if missing:
+        ended = _read(call(NAME, "condor_history", *query, "-limit", str(HISTORY_JOBS)), missing)
+        dags = {task.split()[0] for folder, task in missing.items() if folder not in ended and " " in task}
+        alive = _dags_in_queue(dags)
+        for folder, task in missing.items():
+            if folder in ended:
+                found[folder] = ended[folder]
+            elif task.split()[0] in alive:
+                found[folder] = TaskState(WAITING, "waits in its DAG")
+    return found
+
+
+def cancel(tasks: Sequence[str]) -> None:
+    """Tasks, or whole DAGs for tasks that have no number yet."""
+    names = list(dict.fromkeys(task.split()[0] for task in tasks))
+    for start in range(0, len(names), 500):
+        call(NAME, "condor_rm", *names[start : start + 500], refused="HTCondor did not remove")
+
+
+def _read(answer: str, tasks: Mapping[str, str]) -> dict[str, TaskState]:
+    """The newest task of each run folder among these."""
+    found: dict[str, tuple[int, TaskState]] = {}
+    for job in json.loads(answer) if answer.strip() else []:
+        folder, task = job["ArcnbRun"], f"{job['ClusterId']}.{job['ProcId']}"
+        wanted = tasks.get(folder)
+        if wanted is None or (" " not in wanted and wanted != task):
+            continue
+        if folder not in found or job["ClusterId"] > found[folder][0]:
+            found[folder] = (job["ClusterId"], _state(job, task))
+    return {folder: state for folder, (_, state) in found.items()}
+
+
+def _state(job: Mapping[str, Any], task: str) -> TaskState:
+    phase, text = _STATUS.get(job["JobStatus"], (WAITING, f"status {job['JobStatus']}"))
+    if phase == HELD and job.get("HoldReason"):
+        text = f"{text} ({job['HoldReason']})"
+    if phase == ENDED and job.get("RemoveReason"):
+        text = f"{text} ({job['RemoveReason']})"
+    elif phase == ENDED and job.get("ExitBySignal"):
+        text = f"{text} (signal {job.get('ExitSignal')})"
+    elif phase == ENDED and job.get("ExitCode"):
+        text = f"{text} (exit code {job['ExitCode']})"
+    elif phase == WAITING and job.get("NumJobStarts"):
+        text = f"{text} again, after {job['NumJobStarts']} start{'s' if job['NumJobStarts'] > 1 else ''}"
+    node = str(job.get("RemoteHost") or job.get("LastRemoteHost") or "").rpartition("@")[2]
+    return TaskState(phase, text, node, task)
+
+
+def _dags_in_queue(numbers: set[str]) -> set[str]:
+    if not numbers:
+        return set()
+    answer = call(NAME, "condor_q", "-json", "-attributes", "ClusterId", *sorted(numbers))
+    return {str(job["ClusterId"]) for job in (json.loads(answer) if answer.strip() else [])}

@@ -1,0 +1,171 @@
+"""A job as every scheduler understands it: which runs, on what, in which environment.
+
+Options come from the command line, from a YAML file (`arcnb submit --job site.yaml`) and from the `job:` of a
+pipeline's stage; later ones win. The names are the same everywhere:
+
+    gpus: 1             of each run
+    cpus: 4
+    memory: 16G
+    time: 4h            also 90m, 1d12h, 2:30:00; then the run is told to save and stop
+    partition: a100     Slurm only
+    constraint: h200    Slurm: features; HTCondor: an expression for `requirements`
+    at_once: 8          runs of an array at the same time; 0 leaves it to the scheduler
+    requeue: true       a preempted run waits again and goes on in its folder
+    grace: 60           seconds that a stopped run may take to save
+    extra: [--qos=high] lines for the submit file, as they are (Slurm: what follows #SBATCH)
+    venv: /path         environment: a venv that the nodes see; default: the one arcnb runs in
+    container: /x.sif   ... or a container image (Slurm: by apptainer; HTCondor: container universe)
+    packed: file.txt    ... or a venv built once from this requirements file and unpacked on the node's disk
+    env: {NAME: value}  environment variables
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.parameters import Parameter, ParameterError, check_parameters
+from arcnb.lab.runs import Run
+
+OPTIONS = {
+    name: Parameter(name, default, kind, "")
+    for name, default, kind in (
+        ("gpus", 1, "int"),
+        ("cpus", 4, "int"),
+        ("memory", "16G", "str"),
+        ("time", "4h", "str"),
+        ("partition", "", "str"),
+        ("constraint", "", "str"),
+        ("at_once", 0, "int"),
+        ("requeue", True, "bool"),
+        ("grace", 60, "int"),
+        ("extra", [], "list[str]"),
+        ("venv", "", "str"),
+        ("container", "", "str"),
+        ("packed", "", "str"),
+        ("env", {}, "dict[str, str]"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    gpus: int
+    cpus: int
+    memory_mb: int
+    minutes: int
+    partition: str
+    constraint: str
+    at_once: int
+    requeue: bool
+    grace: int
+    extra: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the notebook runs in: at most one of `container` and `packed`, else `python`."""
+
+    python: str
+    container: str = ""
+    packed: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs that are alike but for their parameters: one task, or an array of one task each."""
+
+    name: str
+    folder: Path
+    runs: tuple[Run, ...]
+    resources: Resources
+    environment: Environment
+
+    @property
+    def is_array(self) -> bool:
+        return len(self.runs) > 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {len(self.runs)} run{'s' if self.is_array else ''} of arcnb"
+
+
+def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Names and types of job options; `where` opens the sentence. YAML's numbers are taken for texts."""
+    texts = {
+        name: str(value)
+        for name, value in values.items()
+        if name in ("memory", "time") and type(value) is int
+    }
+    checked = check_parameters({**values, **texts}, OPTIONS, where)
+    for name, value in checked.items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and re.search(r"[\n\r]", text):
+                raise ParameterError(f"{where}: {name} must be one line, got {text!r}")
+    return checked
+
+
+def resources_of(options: Mapping[str, Any], where: str) -> Resources:
+    options = {name: option.default for name, option in OPTIONS.items()} | dict(options)
+    for name, least in (("gpus", 0), ("cpus", 1), ("at_once", 0), ("grace", 0)):
+        if options[name] < least:
+            raise ParameterError(f"{where}: {name} must be at least {least}, got {options[name]}")
+    return Resources(
+        gpus=options["gpus"],
+        cpus=options["cpus"],
+        memory_mb=megabytes(options["memory"], where),
+        minutes=minutes(options["time"], where),
+        partition=options["partition"],
+        constraint=options["constraint"],
+        at_once=options["at_once"],
+        requeue=options["requeue"],
+        grace=options["grace"],
+        extra=tuple(options["extra"]),
+    )
+
+
+def environment_of(options: Mapping[str, Any], where: str) -> Environment:
+    """The environment that the options name; a venv must be there, a packed one is built by the caller."""
+    kinds = [name for name in ("venv", "container", "packed") if options.get(name)]
+    if len(kinds) > 1:
+        raise ParameterError(f"{where}: give one of venv, container and packed, not {' and '.join(kinds)}")
+    variables = dict(options.get("env", {}))
+    for name in variables:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ParameterError(f"{where}: {name!r} is no name of an environment variable")
+    python = sys.executable
+    if options.get("venv"):
+        python = str(Path(options["venv"]).expanduser().absolute() / "bin" / "python")
+        if not Path(python).exists():
+            raise ParameterError(f"{where}: {options['venv']} is no venv: it has no bin/python")
+    packed = Path(options["packed"]).expanduser() if options.get("packed") else None
+    if packed is not None and not packed.is_file():
+        raise ParameterError(f"{where}: there is no requirements file {packed}")
+    return Environment(python, options.get("container", ""), packed, variables)
+
+
+def megabytes(text: str, where: str) -> int:
+    """`16G`, `16GB`, `512M`, `1.5T`; a bare number is gigabytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT]?)i?B?", text.strip(), re.I)
+    size = float(match[1]) * {"M": 1, "": 1024, "G": 1024, "T": 1024**2}[match[2].upper()] if match else 0
+    if size < 1:
+        raise ParameterError(f"{where}: memory must be written like 16G or 512M, got {text!r}")
+    return round(size)
+
+
+def minutes(text: str, where: str) -> int:
+    """`4h`, `90m`, `1d12h`, `2:30:00`, `1-00:00:00`; a bare number is minutes, as with Slurm."""
+    text = text.strip()
+    total = 0.0
+    if match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", text):
+        days, hours, mins, seconds = (int(part or 0) for part in match.groups())
+        total = days * 1440 + hours * 60 + mins + seconds / 60
+    elif text and (match := re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m?)?", text, re.I)):
+        days, hours, mins = (int(part or 0) for part in match.groups())
+        total = days * 1440 + hours * 60 + mins
+    if total < 1:
+        raise ParameterError(f"{where}: time must be written like 4h, 90m or 2:30:00, got {text!r}")
+    return round(total)

@@ -1,0 +1,58 @@
+"""Submit files from the templates in arcnb/lab/templates: what is sent to a scheduler can be read and sent by
+hand."""
+
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab import provenance
+from arcnb.lab.clusters.environments import archive_path, environment_name
+from arcnb.lab.clusters.jobs import Job
+from arcnb.lab.manifest import RunError, write_whole
+from arcnb.lab.runs import runs_root
+
+
+@cache
+def _templates() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("arcnb.lab"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["shell"] = lambda value: shlex.quote(str(value))
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    return str(_templates().get_template(template).render(**values))
+
+
+def write_script(job: Job, scheduler: str) -> list[Path]:
+    """runs.txt, one run folder a line, and task.sh, which starts one of them."""
+    if strange := next((run for run in job.runs if set(str(run.path)) & set("\n\"'%$\\")), None):
+        raise RunError(
+            f"{strange.path}: quotes, %, $, backslashes and line breaks in a path are too much to ask"
+        )
+    repository = provenance.repository()
+    packed = job.environment.packed
+    places = [runs_root(), repository, *{Path(run.manifest["notebook"]["path"]).parent for run in job.runs}]
+    text = render(
+        "task.sh.jinja",
+        job=job,
+        scheduler=scheduler,
+        runs_root=runs_root(),
+        repository=repository,
+        places=list(dict.fromkeys(str(place) for place in places if place)),
+        packed_name=environment_name(packed) if packed else "",
+        packed_archive=archive_path(packed) if packed else "",
+    )
+    script, listing = job.folder / "task.sh", job.folder / "runs.txt"
+    write_whole(listing, "".join(f"{run.path}\n" for run in job.runs))
+    write_whole(script, text)
+    script.chmod(0o755)
+    return [listing, script]

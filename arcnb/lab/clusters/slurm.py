@@ -1,0 +1,82 @@
+"""Slurm by its own command line: sbatch, squeue, scancel; sacct where there is an accounting database."""
+
+import getpass
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from arcnb.lab.clusters.jobs import Job
+from arcnb.lab.clusters.scripts import render, write_script
+from arcnb.lab.clusters.states import ENDED, HELD, RUNNING, WAITING, TaskState
+from arcnb.lab.clusters.tools import SchedulerError, call
+from arcnb.lab.manifest import write_whole
+
+NAME = "slurm"
+
+_PHASES = {
+    WAITING: ("PENDING", "REQUEUED", "REQUEUE_FED", "SUSPENDED", "RESV_DEL_HOLD"),
+    HELD: ("REQUEUE_HOLD", "SPECIAL_EXIT"),
+    RUNNING: ("RUNNING", "CONFIGURING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"),
+}
+_HELD_REASONS = ("JobHeldUser", "JobHeldAdmin")
+
+
+def write_files(job: Job, after: Sequence[str] = ()) -> list[Path]:
+    """job.sbatch, task.sh and runs.txt; `after`: jobs that must have ended well before."""
+    output = str(job.folder / ("slurm-%A_%a.out" if job.is_array else "slurm-%j.out"))
+    dependency = f"afterok:{':'.join(after)}" if after else ""
+    text = render("slurm.sbatch.jinja", job=job, output=output, after=dependency)
+    path = job.folder / "job.sbatch"
+    write_whole(path, text)
+    return [path, *write_script(job, NAME)]
+
+
+def submit(job: Job) -> list[str]:
+    """Submit what `write_files` wrote; the names of the tasks."""
+    answer = call(
+        NAME, "sbatch", "--parsable", str(job.folder / "job.sbatch"), refused="Slurm refused the job"
+    )
+    number = answer.strip().splitlines()[-1].partition(";")[0]
+    return [f"{number}_{index}" for index in range(len(job.runs))] if job.is_array else [number]
+
+
+def dependency(tasks: Sequence[str]) -> str:
+    """What a job that is to wait for these tasks names: their whole job."""
+    return tasks[0].partition("_")[0]
+
+
+def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
+    """run folder -> state, of `tasks`: run folder -> task; without those that Slurm no longer knows."""
+    user = os.environ.get("SLURM_JOB_USER") or getpass.getuser()
+    answer = call(NAME, "squeue", "-h", "-r", "-t", "all", "-u", user, "-o", "%i|%T|%r|%N")
+    found = {}
+    for line in answer.splitlines():
+        task, state, reason, node = line.split("|", 3)
+        found[task] = _state(state, reason, node)
+    missing = [task for task in tasks.values() if task not in found]
+    found |= _accounted(missing) if missing else {}
+    return {folder: found[task] for folder, task in tasks.items() if task in found}
+
+
+def cancel(tasks: Sequence[str]) -> None:
+    for start in range(0, len(tasks), 500):
+        call(NAME, "scancel", *tasks[start : start + 500], refused="Slurm did not cancel")
+
+
+def _accounted(tasks: Sequence[str]) -> dict[str, TaskState]:
+    """What the accounting database remembers; nothing where there is none."""
+    jobs = sorted({task.partition("_")[0] for task in tasks})
+    try:
+        answer = call(NAME, "sacct", "-n", "-P", "-X", "-j", ",".join(jobs), "-o", "JobID,State,NodeList")
+    except SchedulerError:
+        return {}
+    rows = [line.split("|") for line in answer.splitlines() if line.count("|") == 2]
+    return {task: _state(state.split()[0], "", node) for task, state, node in rows if task in tasks}
+
+
+def _state(state: str, reason: str, node: str) -> TaskState:
+    phase = next((phase for phase, words in _PHASES.items() if state in words), ENDED)
+    if phase == WAITING and reason in _HELD_REASONS:
+        phase = HELD
+    tell = reason if phase in (WAITING, HELD) and reason != "None" else ""
+    return TaskState(phase, f"{state} ({tell})" if tell else state, node)

@@ -1,0 +1,129 @@
+"""A pipeline on a cluster: a job for each stage, and the scheduler lets it wait for those it needs.
+
+Stages that are done with the same inputs are skipped, as by `arcnb pipeline`. What a stage's references speak
+of is looked up when it starts.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from arcnb.lab import provenance
+from arcnb.lab.clusters import htcondor, slurm
+from arcnb.lab.clusters.jobs import Job, checked_options, environment_of, resources_of
+from arcnb.lab.clusters.submission import JOB_FOLDER, note_task, prepare_job, stamp, submit_job, withdraw
+from arcnb.lab.manifest import RunError
+from arcnb.lab.parameters import ParameterError
+from arcnb.lab.pipelines import Pipeline
+from arcnb.lab.queueing import queue_run
+from arcnb.lab.runs import Run, runs_root
+from arcnb.lab.stages import earlier_run, stage_inputs
+
+
+def submit_pipeline(
+    scheduler: str,
+    pipeline: Pipeline,
+    given: Mapping[str, Any],
+    dry_run: bool,
+    tell: Callable[[str], None],
+) -> int:
+    """Submit the stages that are not done; prints their run folders. `given`: job options for all stages,
+    which a stage's own `job:` overrides."""
+    options = {}
+    for name, stage in pipeline.stages.items():
+        where = f"{pipeline.path}, stage {name!r}"
+        options[name] = {**given, **checked_options(stage.job, where)}
+        resources_of(options[name], where)
+        environment_of(options[name], where)
+    runs, fresh, todo = _stage_runs(pipeline, tell)
+    tasks: dict[str, list[str]] = {}
+    jobs: dict[str, Job] = {}
+    files = {}
+    sent = False
+    try:
+        for name in todo:
+            needed = [other for other in pipeline.stages[name].needs if other in todo]
+            after = (
+                []
+                if dry_run or scheduler != "slurm"
+                else [slurm.dependency(tasks[other]) for other in needed]
+            )
+            where = f"{pipeline.path}, stage {name!r}"
+            jobs[name], files[name] = prepare_job(
+                scheduler,
+                pipeline.run_name(name),
+                runs[name].path / JOB_FOLDER,
+                [runs[name]],
+                resources_of(options[name], where),
+                environment_of(options[name], where),
+                after,
+            )
+            if scheduler == "slurm" and not dry_run:
+                tasks[name] = submit_job(scheduler, jobs[name], files[name])
+                sent = True
+                tell(f"{name}: {scheduler} {tasks[name][0]}, {runs[name].path}")
+        if dry_run:
+            for name in todo:
+                for file in files[name]:
+                    print(f"==> {file}\n{file.read_text()}")
+            withdraw(fresh)
+            return 0
+        if scheduler == "htcondor" and todo:
+            number = _submit_dag(pipeline, jobs, todo)
+            for name in todo:
+                note_task(runs[name], scheduler, f"{number} (DAG)", jobs[name].folder, files[name])
+                tell(f"{name}: {scheduler} {number} (DAG), {runs[name].path}")
+    except (RunError, ParameterError):
+        # Stages that are with the scheduler already have dependents that are not: nothing of it is to run.
+        if sent:
+            slurm.cancel([task for names in tasks.values() for task in names])
+        withdraw(fresh)
+        raise
+    for name in pipeline.stages:
+        print(runs[name].path)
+    return 0
+
+
+def _stage_runs(
+    pipeline: Pipeline, tell: Callable[[str], None]
+) -> tuple[dict[str, Run], list[Run], list[str]]:
+    """(run of each stage, those of them made now, stages to submit)"""
+    runs: dict[str, Run] = {}
+    fresh: list[Run] = []
+    todo: list[str] = []
+    surroundings = provenance.surroundings()
+    try:
+        for name, stage in pipeline.stages.items():
+            inputs = None
+            if not any(other in todo for other in stage.needs):
+                inputs = stage_inputs(pipeline, stage, runs)
+                earlier, _ = earlier_run(pipeline, stage, inputs)
+                if earlier is not None:
+                    runs[name] = earlier
+                    if earlier.status == "done":
+                        tell(f"{name}: done with the same inputs, {earlier.path}")
+                        continue
+                    if earlier.status == "running" or earlier.manifest.get("waits_for"):
+                        raise RunError(
+                            f"stage {name!r} is under way already: {earlier.path} ({earlier.status}); "
+                            "wait for it, or arcnb cancel it"
+                        )
+            todo.append(name)
+            if name not in runs:
+                needed = {other: runs[other] for other in stage.needs}
+                run_name = pipeline.run_name(name)
+                runs[name] = queue_run(run_name, stage.notebook, stage.written, surroundings, needed, inputs)
+                fresh.append(runs[name])
+    except (RunError, ParameterError):
+        withdraw(fresh)
+        raise
+    return runs, fresh, todo
+
+
+def _submit_dag(pipeline: Pipeline, jobs: Mapping[str, Job], todo: list[str]) -> str:
+    folder = runs_root() / "pipelines" / pipeline.name / stamp()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make {folder}: {error.strerror or error}") from None
+    needs = {name: [other for other in pipeline.stages[name].needs if other in todo] for name in todo}
+    return htcondor.submit_dag(jobs, needs, folder / "pipeline.dag")

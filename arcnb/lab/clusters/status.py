@@ -1,0 +1,165 @@
+"""What is true of a submitted run: what its scheduler says, and what its folder says (manifest, heartbeat).
+
+Where the two contradict each other the scheduler is believed about processes, and the folder about results: a
+run that its manifest calls running, though the scheduler has ended its task, has died, and that is written
+down for good.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.lab.clusters.states import ENDED, RUNNING, TaskState
+from arcnb.lab.clusters.submission import SCHEDULERS, read_record
+from arcnb.lab.clusters.tools import SchedulerError
+from arcnb.lab.heartbeat import place_text, read_heartbeat
+from arcnb.lab.manifest import locked, now, write_manifest
+from arcnb.lab.processes import is_alive
+from arcnb.lab.runs import Run
+from arcnb.lab.workers import LOG
+
+SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended
+FINAL = ("done", "failed", "killed")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One line of `arcnb status`."""
+
+    run: Run
+    task: str  # "slurm 12_3"
+    scheduler: str  # its words, or why it could not be asked
+    status: str
+    news: str
+
+
+def is_open(run: Run) -> bool:
+    """Was it submitted, and may it still come to something?"""
+    if read_record(run) is None:
+        return False
+    manifest = run.manifest
+    return bool(manifest.get("waits_for")) or manifest["status"] in ("queued", "running", "preempted")
+
+
+def standings(runs: Sequence[Run]) -> list[Standing]:
+    """Of submitted runs, in their order. A scheduler that does not answer leaves what the folders say."""
+    records = {run.path: record for run in runs if (record := read_record(run)) is not None}
+    states: dict[Path, TaskState | None] = {}
+    troubles: dict[str, str] = {}
+    for name, scheduler in SCHEDULERS.items():
+        tasks = {
+            str(folder): record["task"] for folder, record in records.items() if record["scheduler"] == name
+        }
+        if not tasks:
+            continue
+        try:
+            found = scheduler.states(tasks)
+            states |= {Path(folder): found.get(folder) for folder in tasks}
+        except SchedulerError as error:
+            troubles[name] = str(error)
+    return [
+        _standing(run, records[run.path], states.get(run.path), troubles.get(records[run.path]["scheduler"]))
+        for run in runs
+        if run.path in records
+    ]
+
+
+def _standing(run: Run, record: dict[str, str], state: TaskState | None, trouble: str | None) -> Standing:
+    task = f"{record['scheduler']} {state.task if state and state.task else record['task']}"
+    if trouble is None:
+        settle(run, task, state)
+    status, why = run.verdict()
+    words = trouble or (_words(state) if state else "no longer known")
+    waits = bool(run.manifest.get("waits_for"))
+    if status == "running":
+        news = _progress(run)
+    elif status == "killed" and state is not None and state.phase == RUNNING and run.manifest["end"] is None:
+        status, news = "silent", f"{why}, though {record['scheduler']} says it is running on {state.node}"
+    elif state is not None and state.phase != ENDED and status not in ("done", "queued"):
+        news = f"waits to go on; {why}" if why else "waits to go on"
+    else:
+        news = why or ""
+    if status == "queued" and state is not None and state.phase == RUNNING:
+        news = f"starting on {state.node}; see {run.path / LOG}"
+    elif status == "queued" and not waits and not news:
+        news = "not submitted any more"
+    return Standing(run, task, words, status, news)
+
+
+def settle(run: Run, task: str, state: TaskState | None) -> None:
+    """Write the end of a run that its scheduler has ended (or no longer knows) and that could not write it
+    itself: its node died, it was cancelled while it waited, its environment could not be made."""
+    if state is not None and state.phase != ENDED:
+        if run.manifest["status"] == "running":
+            _settle_requeued(run, task, state)
+        return
+    with locked(run.path):
+        manifest = run.manifest
+        words = state.text if state else "no longer known to the scheduler"
+        on = f" on {state.node}" if state and state.node else ""
+        if manifest["status"] == "running" and manifest["job"] == task:
+            beat = read_heartbeat(run.path)
+            if is_alive(manifest["process"]) or (beat and beat["age"] < SETTLING_SECONDS):
+                return  # it is just writing its end
+            seen = f"last heartbeat {beat['time']}" if beat else "no heartbeat left"
+            where = manifest["process"]["host"]
+            sentence = f"it died with its node or job: {task} is {words}{on or f' on {where}'} ({seen})"
+        elif manifest.get("waits_for") == task or _of_this_dag(manifest, task):
+            sentence = f"it never started: {task} is {words}{on}; see {run.path / LOG}"
+            if manifest["status"] != "queued":  # a resubmission that came to nothing leaves the earlier end
+                write_manifest(run.path, manifest | {"waits_for": None})
+                return
+        else:
+            return
+        _write_end(run, manifest, sentence)
+
+
+def _settle_requeued(run: Run, task: str, state: TaskState) -> None:
+    """The task waits again, so whoever wrote `running` is dead."""
+    if state.phase == RUNNING:
+        return
+    with locked(run.path):
+        manifest = run.manifest
+        beat = read_heartbeat(run.path)
+        if manifest["status"] != "running" or manifest["job"] != task or is_alive(manifest["process"]):
+            return
+        if beat is None or beat["age"] > SETTLING_SECONDS:
+            seen = f"last heartbeat {beat['time']}" if beat else "no heartbeat left"
+            where = manifest["process"]["host"]
+            _write_end(run, manifest, f"it died with its node {where} ({seen}); {task} is {state.text}")
+
+
+def write_cancelled(run: Run) -> None:
+    """The end of a queued run that will not start."""
+    with locked(run.path):
+        manifest = run.manifest
+        if manifest["status"] == "queued":
+            _write_end(run, manifest, "before it started: cancelled")
+        elif manifest.get("waits_for"):
+            write_manifest(run.path, manifest | {"waits_for": None})
+
+
+def _write_end(run: Run, manifest: dict[str, object], sentence: str) -> None:
+    error = {"type": None, "message": None, "sentence": sentence}
+    ended = {"status": "killed", "end": now(), "error": error, "waits_for": None}
+    write_manifest(run.path, manifest | ended)
+
+
+def _of_this_dag(manifest: dict[str, object], task: str) -> bool:
+    """A job of a DAG has got its own number in the meantime."""
+    waits = str(manifest.get("waits_for") or "")
+    return "(DAG)" in waits and waits.split()[0] == task.split()[0]
+
+
+def _progress(run: Run) -> str:
+    beat = read_heartbeat(run.path)
+    if beat is None:
+        return "no heartbeat yet"
+    pieces = [place_text(beat), str(beat.get("progress") or ""), f"{beat['age']:.0f} s ago"]
+    if beat.get("stop"):
+        pieces.append("stopping")
+    return ", ".join(piece for piece in pieces if piece)
+
+
+def _words(state: TaskState) -> str:
+    return f"{state.text} on {state.node}" if state.phase == RUNNING and state.node else state.text

@@ -1,0 +1,36 @@
+"""Calling a scheduler's own command line."""
+
+import shutil
+import subprocess
+
+from arcnb.lab.manifest import RunError
+
+SECONDS = 60.0  # a scheduler that takes longer to answer is taken for unreachable
+
+WHERE = {"slurm": "a login node of the Slurm cluster", "htcondor": "a submit node of the HTCondor pool"}
+
+
+class SchedulerError(RunError):
+    """A scheduler that is not installed, cannot be reached or refuses; one sentence with its own words."""
+
+
+def call(scheduler: str, *command: str, refused: str | None = None) -> str:
+    """Standard output of one of the scheduler's tools. `refused` opens the sentence when it says no."""
+    if shutil.which(command[0]) is None:
+        raise SchedulerError(
+            f"{scheduler} is not installed here: there is no {command[0]} in the PATH; "
+            f"submit on {WHERE[scheduler]}"
+        )
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        raise SchedulerError(f"{scheduler} does not answer: {command[0]} took over {SECONDS:.0f} s") from None
+    except OSError as error:
+        raise SchedulerError(f"cannot start {command[0]}: {error.strerror or error}") from None
+    if result.returncode != 0:
+        words = " ".join((result.stderr.strip() or result.stdout.strip()).split()) or "it gave no reason"
+        opening = refused or f"{scheduler} does not answer"
+        raise SchedulerError(f"{opening}: {words[:600]} ({command[0]}, exit code {result.returncode})")
+    return result.stdout

@@ -1,0 +1,208 @@
+"""`arcnb submit`, `status`, `cancel`: runs on other machines, through their schedulers."""
+
+import argparse
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab import notebooks, profiles, provenance, queueing
+from arcnb.lab.clusters import stage_jobs, status, submission
+from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
+from arcnb.lab.commands import options as shared
+from arcnb.lab.commands.batch import add_set_options, planned_sweep
+from arcnb.lab.commands.options import note, say
+from arcnb.lab.manifest import RunError
+from arcnb.lab.parameters import ParameterError
+from arcnb.lab.pipelines import read_pipeline
+from arcnb.lab.processes import is_alive
+from arcnb.lab.runs import Run, check_name, list_runs
+
+
+def submit(options: argparse.Namespace) -> int:
+    """`arcnb submit`: queue the runs, write the submit files, hand them to the scheduler."""
+    submission.scheduler_named(options.on)
+    given = job_options(options)
+    if options.resume:
+        return _submit_runs(options, given, shared.runs_named([options.resume]), fresh=[])
+    if options.notebook is None:
+        raise ParameterError("arcnb submit needs a notebook, a pipeline's YAML file, or --resume and a run")
+    if options.notebook.endswith((".yaml", ".yml")):
+        _refuse_for_pipeline(options)
+        return stage_jobs.submit_pipeline(
+            options.on, read_pipeline(Path(options.notebook)), given, options.dry_run, note
+        )
+    if options.grid or options.list or options.shards is not None:
+        before = {run.path for run in list_runs()}
+        planned = planned_sweep(options)
+        fresh = [member.run for member in planned.members if member.run.path not in before]
+        runs = [member.run for member in planned.members]
+        folder = planned.folder / "jobs" / submission.stamp()
+        return _submit_runs(options, given, runs, fresh, planned.folder.name, folder)
+    path = notebooks.find_notebook(options.notebook)
+    name = options.name or path.stem
+    check_name(name)
+    if options.name and not options.again:
+        queueing.refuse_taken(name)
+    values, _ = shared.complete_values(options, path)
+    resources_of(given, "arcnb submit")
+    run = queueing.queue_run(name, path, values, provenance.surroundings())
+    return _submit_runs(options, given, [run], [run])
+
+
+def _submit_runs(
+    options: argparse.Namespace,
+    given: dict[str, Any],
+    runs: list[Run],
+    fresh: list[Run],
+    name: str | None = None,
+    folder: Path | None = None,
+) -> int:
+    """Those of the runs that are not done, as one job. A refusal takes the fresh folders back."""
+    todo = []
+    for run in runs:
+        state, _ = run.verdict()
+        waiting = run.manifest.get("waits_for")
+        if state in ("done", "running") or waiting:
+            note(f"{run.path.name}: {f'waits as {waiting}' if waiting else state}")
+        else:
+            todo.append(run)
+    if not todo:
+        note("nothing is left to submit")
+        return 0
+    try:
+        resources, environment = resources_of(given, "arcnb submit"), environment_of(given, "arcnb submit")
+        folder = folder or todo[0].path / submission.JOB_FOLDER
+        job, files = submission.prepare_job(
+            options.on, name or todo[0].name, folder, todo, resources, environment, options.after
+        )
+        if options.dry_run:
+            for file in files:
+                print(f"==> {file}\n{file.read_text()}")
+            submission.withdraw(fresh)
+            return 0
+        tasks = submission.submit_job(options.on, job, files)
+    except (RunError, ParameterError):
+        submission.withdraw(fresh)
+        raise
+    for run, task in zip(todo, tasks, strict=True):
+        note(f"{options.on} {task}: {run.path}")
+        print(run.path)
+    return 0
+
+
+def show_status(options: argparse.Namespace) -> int:
+    """`arcnb status`: one line a submitted run; without names those that are not over."""
+    if options.run:
+        runs = shared.runs_named(options.run)
+    else:
+        runs = []
+        for run in list_runs():
+            with contextlib.suppress(RunError):  # of another version: `arcnb ls` says so
+                if options.all or status.is_open(run):
+                    runs.append(run)
+    found = status.standings(runs)
+    if not found:
+        note("none of these runs was submitted" if options.run else "no submitted run is waiting or running")
+    for line in found:
+        print(f"{line.status:10} {line.run.path.name}  {line.task}: {line.scheduler}  {line.news}".rstrip())
+    return 0
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """`arcnb cancel`: take waiting runs out of the queue, tell running ones to save and stop."""
+    code = 0
+    submitted: dict[str, list[tuple[Run, str]]] = {}
+    for run in shared.runs_named(options.run):
+        record = submission.read_record(run)
+        state, _ = run.verdict()
+        waiting = run.manifest.get("waits_for")
+        if record is not None and (waiting or state in ("running", "queued", "preempted")):
+            submitted.setdefault(record["scheduler"], []).append((run, record["task"]))
+        elif state == "running" and is_alive(run.manifest["process"]):
+            os.kill(run.manifest["process"]["pid"], signal.SIGTERM)
+            note(f"{run.path.name}: told to stop")
+        elif state == "queued":
+            status.write_cancelled(run)
+            note(f"{run.path.name}: cancelled before it started")
+        elif state == "running":
+            code = say(
+                f"{run.path.name} runs on {run.manifest['process']['host']}, out of reach from here", 1
+            )
+        else:
+            note(f"{run.path.name}: {state} already")
+    for name, tasks in submitted.items():
+        submission.scheduler_named(name).cancel([task for _, task in tasks])
+        for run, task in tasks:
+            status.write_cancelled(run)
+            note(f"{run.path.name}: {name} {task} cancelled")
+    return code
+
+
+def job_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Files in their order, then the command line; only what was given."""
+    values: dict[str, Any] = {}
+    for file in options.job:
+        values |= checked_options(profiles.read_yaml(Path(file)), file)
+    line: dict[str, Any] = {}
+    for name, option in OPTIONS.items():
+        text = getattr(options, f"job_{name}")
+        if name == "env" and text:
+            line[name] = dict(_assignment(item) for item in text)
+        elif text not in (None, []):
+            line[name] = text if not isinstance(text, str) else profiles.parse_value(text, option)
+    return values | checked_options(line, "arcnb submit")
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ParameterError(f"--env {text!r} should be written NAME=VALUE")
+    return name, value
+
+
+def _refuse_for_pipeline(options: argparse.Namespace) -> None:
+    for name in ("grid", "list", "parameter", "profile", "name", "after"):
+        if getattr(options, name):
+            raise ParameterError(f"a pipeline's file says its parameters itself; leave out --{name}")
+    if options.shards is not None:
+        raise ParameterError("a pipeline's file says its parameters itself; leave out --shards")
+
+
+def add_commands(commands: Any) -> None:
+    root = shared.root_option()
+    command = commands.add_parser("submit", parents=[root], help="send runs to a cluster")
+    command.set_defaults(command=submit)
+    add = command.add_argument
+    add("notebook", nargs="?", metavar="NOTEBOOK", help="a notebook, or the YAML file of a pipeline")
+    add("--on", required=True, metavar="SCHEDULER", help=" or ".join(submission.SCHEDULERS))
+    shared.add_parameter_options(command)
+    add_set_options(command)
+    add("--name", help="name of the run or the sweep (default: the notebook's)")
+    add("--again", action="store_true", help="let there be a second run of that name")
+    add("--resume", metavar="RUN", help="a run or sweep that was stopped: the rest of its work")
+    add("--after", action="append", default=[], metavar="JOB", help="Slurm: a job that must end well before")
+    add("--dry-run", action="store_true", help="print the submit files, and send nothing")
+    add("--job", action="append", default=[], metavar="FILE", help="YAML file of the options below")
+    for name, option in OPTIONS.items():
+        flag = f"--{name.replace('_', '-')}"
+        if option.kind == "bool":
+            command.add_argument(
+                flag, dest=f"job_{name}", action=argparse.BooleanOptionalAction, default=None
+            )
+        elif option.kind == "int":
+            add(flag, dest=f"job_{name}", type=int, metavar="N")
+        elif option.kind == "str":
+            add(flag, dest=f"job_{name}", metavar=name.upper())
+        else:
+            add(flag, dest=f"job_{name}", action="append", default=[], metavar=name.upper())
+
+    command = commands.add_parser("status", parents=[root], help="what became of submitted runs")
+    command.set_defaults(command=show_status)
+    command.add_argument("run", nargs="*", metavar="RUN", help="runs and sweeps (default: those not over)")
+    command.add_argument("--all", action="store_true", help="also those that are over")
+
+    command = commands.add_parser("cancel", parents=[root], help="stop runs, here or on a cluster")
+    command.set_defaults(command=cancel)
+    command.add_argument("run", nargs="+", metavar="RUN", help="runs and sweeps")

@@ -1,0 +1,130 @@
+"""A whole Slurm on this machine, in a folder of its own: one node with four cores and two pretended GPUs, and
+a partition whose jobs push those of the other one aside. Needs the packages slurmctld, slurmd and
+slurm-client."""
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+CONFIGURATION = """
+ClusterName=arcnb
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SlurmdParameters=config_overrides
+SlurmUser={user}
+SlurmdUser={user}
+ReturnToService=2
+MinJobAge=3600
+KillWait=5
+EnforcePartLimits=ALL
+MessageTimeout=5
+SlurmdTimeout=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+GresTypes=gpu
+NodeName=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=16000 Gres=gpu:2 Feature=h200
+PartitionName=main Nodes=localhost Default=YES MaxTime=60 PriorityTier=1 State=UP
+PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=10 PreemptMode=OFF State=UP
+"""
+
+
+def missing() -> str:
+    """Why no Slurm can be started here, or nothing."""
+    absent = [name for name in ("slurmctld", "slurmd", "sbatch", "squeue") if shutil.which(name) is None]
+    return f"no {', '.join(absent)}: install slurmctld, slurmd and slurm-client" if absent else ""
+
+
+class SlurmDaemons:
+    """Started by `start`, ended by `stop` whatever happened."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
+        for name in ("state", "spool"):
+            (folder / name).mkdir()
+        ports = {"controller_port": free_port(), "node_port": free_port()}
+        text = CONFIGURATION.format(folder=folder, user=getpass.getuser(), **ports)
+        (folder / "slurm.conf").write_text(text)
+        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
+
+    def start(self) -> None:
+        self.start_controller()
+        self.call("slurmd", "-N", "localhost")
+        end = time.monotonic() + 20
+        while set(self.call("sinfo", "-h", "-o", "%T").split()) != {"idle"}:
+            if time.monotonic() > end:
+                raise RuntimeError((self.folder / "slurmctld.log").read_text()[-2000:])
+            time.sleep(0.1)
+
+    def start_controller(self) -> None:
+        self.call("slurmctld", "-i")
+
+    def call(self, *command: str) -> str:
+        """Standard output of one of Slurm's tools."""
+        result = subprocess.run(
+            command, env=self.environment, check=False, capture_output=True, text=True, timeout=60
+        )
+        return result.stdout.strip()
+
+    def kill(self, daemon: str) -> None:
+        """End `slurmctld` or `slurmd` on the spot."""
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int((self.folder / f"{daemon}.pid").read_text()), signal.SIGKILL)
+
+    def kill_node(self) -> None:
+        """slurmd, the daemons of its jobs, and the jobs: as if the power were cut."""
+        self.kill("slurmd")
+        for process in own_processes(self.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def stop(self) -> None:
+        self.call("scancel", "-u", getpass.getuser())
+        end = time.monotonic() + 8
+        while self.call("squeue", "-h") and time.monotonic() < end:
+            time.sleep(0.1)
+        self.kill("slurmctld")
+        self.kill_node()
+
+
+def own_processes(folder: Path) -> list[int]:
+    """Processes that were started with this Slurm's configuration: its step daemons and what they run."""
+    mark = f"SLURM_CONF={folder}/slurm.conf".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                name = (entry / "comm").read_text().strip()
+                job = name == "slurmstepd" or any(item.startswith(b"SLURM_JOB") for item in environment)
+                if mark in environment and job:
+                    found.append(int(entry.name))
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
