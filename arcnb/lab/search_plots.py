@@ -1,4 +1,4 @@
-"""Figures of search and learn: every sample's score over the rounds, and what two searches had solved when."""
+"""Figures of search and learn: every sample's score over the rounds, what two searches had solved when."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def score_evolution(
 ) -> Figure:
     """Every sample of one task as a dot, in the order of sampling; a line a round is its mean.
 
-    rows: of one task, as `arcnb.search.learning_comparison.evolution` gives them. Samples without valid outputs
-    stand below zero; those that solve all train pairs are ringed.
+    rows: of one task, as `arcnb.search.learning_comparison.evolution` gives them. Samples without valid
+    outputs stand below zero; those that solve all train pairs are ringed.
     """
     figure, (axes,) = _figure()
     failed = rows["status"] != "ok"

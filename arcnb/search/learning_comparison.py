@@ -7,13 +7,18 @@ what the first n completions of a task, in the order in which they were made, ha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.metrics import aggregate, paired_difference
 from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.programs.usage import usage_counts
+from arcnb.arc.submission import SubmissionScore, score_submission
+from arcnb.arc.tasksets import TaskSet
+from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.learning_plan import SearchPlan
+from arcnb.search.step_journal import StepJournal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,15 +129,31 @@ def _rank(row: Prediction) -> tuple[float, float, int]:
 
 
 def usage_by_round(
-    predictions: PredictionSet, task_ids: Sequence[str], plan: SearchPlan, library: str, most: int = 15
+    predictions: PredictionSet, task_ids: Sequence[str], plan: SearchPlan, library: str = "", most: int = 15
 ) -> pd.DataFrame:
-    """Share of a round's programs (0..1) that use a name, for the `most` used names of a library."""
+    """Share of a round's programs (0..1) that use a name, for the `most` used names of a library.
+
+    library: "" takes the one that most programs import.
+    """
     import pandas as pd
 
     frame = predictions.read(columns=["task_id", "round", "program"], task_ids=task_ids)
     frame = frame[frame["program"].notna()].reset_index(drop=True)
-    used = usage_counts(frame["program"].to_dict(), library) > 0
+    programs = frame["program"].to_dict()
+    used = usage_counts(programs, library or main_library(programs.values())) > 0
     by_round = used.groupby(frame["round"].map(plan.round_of).reindex(used.index)).mean()
     ordered = used.mean().sort_values(ascending=False, kind="stable")
     table = pd.DataFrame(by_round.T.loc[ordered[ordered > 0].index[:most]])
     return table.rename_axis("name").rename_axis("round", axis=1)
+
+
+def training_steps(folder: Path) -> list[dict]:
+    """The trainings of a search, of all shards: round, group, rows, steps, tokens, losses in nats, error."""
+    names = ("round", "group", "rows", "steps", "tokens", "loss_first", "loss_last", "seconds", "error")
+    lines = [line for path in sorted(folder.glob("steps-*.jsonl")) for line in StepJournal(path).lines]
+    return [{name: line.get(name) for name in names} for line in lines if line["step"] == "learn"]
+
+
+def submission_score(path: Path, tasks: TaskSet) -> SubmissionScore:
+    """What a submission file earns on tasks whose test outputs are known."""
+    return score_submission(json.loads(path.read_bytes()), tasks)

@@ -37,6 +37,11 @@ from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
 from arcnb.search.submission_file import SubmissionFile
 
+__all__ = [
+    "Budget", "EngineOptions", "HindsightSettings", "LoraSettings", "Sampling", "SearchJob", "SearchPlan",
+    "base_model", "default_processes", "run_shards",
+]  # fmt: skip
+
 ALONE, LEARN = "alone", "learn"  # arms: search alone, and search and learn
 GRACE = 60  # seconds that processes get to write down what they have when the caller is stopped
 RESERVE = 0.02  # of the time budget, for what comes after the last completion
@@ -48,7 +53,7 @@ class SearchJob:
 
     adapter: LoRA that is folded into the model before anything else; what is learned comes on top. arms:
     which searches to run; the second begins with the first round of the first. submission: file to keep up to
-    date with the last arm's attempts, "" for none. seconds: time budget of this start, arms together, 0 for none.
+    date with the last arm's attempts, "" for none. seconds: time budget of this start, all arms, 0 for none.
     """
 
     tasks: str
