@@ -92,7 +92,7 @@ class _Panel:
         )
         self.colors = [w.ToggleButton(description=str(i), layout=w.Layout(width="2.6em")) for i in range(10)]
         self.swatches = w.HTML(_swatches())
-        self.task = w.Dropdown(description="task", layout=w.Layout(width="22em"))
+        self.task = w.Dropdown(description="task", layout=w.Layout(width="28em"))
         self.prediction = w.Dropdown(description="prediction", layout=w.Layout(width="46em"))
         self.turns = {
             name: w.Button(description=sign, tooltip=name.replace("-", " "), layout=w.Layout(width="2.6em"))
@@ -184,7 +184,8 @@ class _Panel:
         self.go.disabled = True
         try:
             made = self.explorer.run(self.program.value, entry)
-            head = f"your program, {1000 * (made.seconds or 0):.0f} ms: {verdict(made).partition(' · ')[2]}"
+            took = f"{1000 * (made.seconds or 0):.1f} ms"
+            head = f"your program, {took}: {verdict(made).partition(' · ')[2]}"
             self.result.value = prediction_card(replace(made, program=None), entry.task, head)
         finally:
             self.go.disabled = False

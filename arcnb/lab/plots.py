@@ -101,6 +101,35 @@ def grouped_curves(
     return figure
 
 
+def compared_curves(
+    logs: "Mapping[str, Sequence[Mapping]]", names: Sequence[str], step: str = "step"
+) -> "Figure":
+    """One small plot for each name that some log has, one line a log; two plots in a row.
+
+    logs: the lines of a metrics.jsonl by run. ValueError when no log has any of the names.
+    """
+    import pandas as pd
+
+    frames = {
+        run: pd.DataFrame(rows).set_index(step).apply(pd.to_numeric, errors="coerce")
+        for run, rows in logs.items()
+    }
+    drawn = [name for name in names if any(name in f and f[name].notna().any() for f in frames.values())]
+    if not drawn:
+        raise ValueError(f"none of {', '.join(names)} has values in the logs of {', '.join(logs)}")
+    figure, panels = _figure(len(drawn))
+    for axes, name in zip(panels, drawn, strict=True):
+        for (run, frame), color in zip(frames.items(), _colors(), strict=False):
+            if name not in frame:
+                continue
+            column = frame[name].dropna()
+            smooth = column.rolling(max(1, len(column) // 20), min_periods=1, center=True).mean()
+            marker = "o" if len(column) < 30 else ""
+            axes.plot(smooth.index, smooth, color=color, marker=marker, markersize=3, label=run)
+        _finish(figure, axes, name, step, "", legend=len(frames) > 1)
+    return figure
+
+
 def histogram(
     values: "Sequence[float] | Mapping[str, Sequence[float]]",
     title: str,

@@ -1,0 +1,188 @@
+"""Runs side by side: parameters that differ, what came out, curves, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.lab import pages
+from arcnb.lab.manifest import RunError, seconds_between
+from arcnb.lab.runs import Run, find_run, list_runs
+from arcnb.models.training_log import read_metrics
+from arcnb.search.evaluation import TABLE_READ
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LATEST = 4  # runs that are compared when none is named
+_LAUNCHERS = ("start", "00_start", "compare_runs", "08_compare_runs")  # runs that only look at others
+_SAMPLES = ("predictions", "rollouts")  # folders of a run that hold prediction sets
+
+
+def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
+    """{name: run} of runs (paths, folder names or run names) and names, separated by commas.
+
+    Without references the last four that are done. Names default to the runs' own, the folder's where two
+    share one. RunError for a run that does not exist or is named twice, and names that do not fit.
+    """
+    asked = [one.strip() for one in references.split(",") if one.strip()]
+    runs = [find_run(one) for one in asked] if asked else _latest()
+    given = [one.strip() for one in names.split(",") if one.strip()]
+    if not runs:
+        raise RunError("there are no runs to compare yet")
+    if given and len(given) != len(runs):
+        raise RunError(f"{len(runs)} runs but {len(given)} names")
+    own = [run.name for run in runs]
+    labels = given or [
+        name if own.count(name) == 1 else run.path.name for name, run in zip(own, runs, strict=True)
+    ]
+    found: dict[str, Run] = {}
+    for label, run in zip(labels, runs, strict=True):
+        if label in found:
+            raise RunError(f"two of the runs to compare are called {label!r}; name each once, or give names")
+        found[label] = run
+    return found
+
+
+def _latest() -> list[Run]:
+    found: list[Run] = []
+    for run in list_runs()[::-1]:
+        try:
+            fits = run.status == "done" and run.name not in _LAUNCHERS
+        except RunError:  # of an older version, say: it is not among the last that can be compared
+            continue
+        if fits:
+            found.insert(0, run)
+        if len(found) == _LATEST:
+            break
+    return found
+
+
+def parameter_differences(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row a parameter that is not the same everywhere, one column a run; empty where a run has none.
+
+    Those that most runs have come first.
+    """
+    import pandas as pd
+
+    given = {name: run.manifest["parameters"] for name, run in runs.items()}
+    every = dict.fromkeys(key for values in given.values() for key in values)
+    rows = {
+        key: {name: pages.value_text(values[key]) if key in values else "" for name, values in given.items()}
+        for key in every
+        if len({repr(values[key]) if key in values else None for values in given.values()}) > 1
+    }
+    held = {key: -sum(key in values for values in given.values()) for key in rows}
+    ordered = {key: rows[key] for key in sorted(rows, key=held.get)}
+    return pd.DataFrame.from_dict(ordered, orient="index", columns=list(runs))
+
+
+def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row a number of the outcomes (inner ones as outer/inner), one column a run; NaN for none."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {name: pd.Series(_numbers(run.manifest["outcome"]), dtype=float) for name, run in runs.items()}
+    )
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """The numbers as short texts, unknown ones empty."""
+    return table.map(lambda value: "" if value is None or value != value else pages.value_text(value))
+
+
+def _numbers(values: Mapping[str, Any], before: str = "") -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _numbers(value, f"{before}{name}/")
+        elif isinstance(value, int | float):
+            found[before + name] = float(value)
+    return found
+
+
+def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
+    """{run, or run/adapter: predictions} of the runs that sampled some, with what tables and curves need."""
+    sets = {
+        label: one for name, run in runs.items() for label, one in _sets(name, run, "predictions").items()
+    }
+    frames = {label: one.read(columns=TABLE_READ) for label, one in sets.items()}
+    return {label: frame for label, frame in frames.items() if len(frame)}
+
+
+def on_shared_tasks(frames: Mapping[str, pd.DataFrame]) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The frames without tasks that some of them has no predictions of, and the ids of the tasks left."""
+    ids = [set(frame["task_id"]) for frame in frames.values()]
+    shared = set.intersection(*ids) if ids else set()
+    kept = {name: frame[frame["task_id"].isin(shared)] for name, frame in frames.items()}
+    return kept, sorted(shared)
+
+
+def metric_logs(runs: Mapping[str, Run]) -> dict[str, list[dict]]:
+    """{run: lines of its metrics.jsonl} of the runs that trained."""
+    logs = {name: run.path / "metrics.jsonl" for name, run in runs.items()}
+    return {name: read_metrics(path) for name, path in logs.items() if path.is_file() and path.stat().st_size}
+
+
+def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row a run: hours (all attempts), GPU hours, completion tokens, tasks solved, tokens for each.
+
+    GPUs are those that the run could use: its processes times the GPUs of each, at most what its machine has.
+    Tokens and solved tasks count what it sampled, rollouts of training included; a solved task has a
+    prediction that is right on train and test.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([_cost(name, run) for name, run in runs.items()]).set_index("run")
+
+
+def _cost(name: str, run: Run) -> dict[str, Any]:
+    manifest = run.manifest
+    hours = _seconds(manifest) / 3600
+    gpus = _gpus(manifest)
+    tokens, solved, tasks = 0, set(), set()
+    for folder in _SAMPLES:
+        for one in _sets(name, run, folder).values():
+            frame = one.read(columns=["task_id", "n_tokens", "train_is_correct", "test_is_correct"])
+            tokens += int(frame["n_tokens"].fillna(0).sum())
+            right = frame["train_is_correct"].eq(1).fillna(False) & frame["test_is_correct"].eq(1).fillna(
+                False
+            )
+            solved |= set(frame.loc[right, "task_id"])
+            tasks |= set(frame["task_id"])
+    n_solved = len(solved)
+    return {
+        "run": name,
+        "hours": hours,
+        "GPUs": gpus,
+        "GPU hours": hours * gpus,
+        "completion tokens": tokens or None,
+        "tasks": len(tasks) or None,
+        "solved": n_solved if tasks else None,
+        "tokens per solved task": tokens / n_solved if n_solved else None,
+        "GPU seconds per solved task": 3600 * hours * gpus / n_solved if n_solved and gpus else None,
+    }
+
+
+def _seconds(manifest: Mapping[str, Any]) -> float:
+    """Wall time of the last attempt and, where their ends are known, of those before it."""
+    spans = [(attempt["start"], attempt["end"]) for attempt in manifest["attempts"]]
+    before = sum(seconds_between(start, end) for start, end in spans if start and end)
+    return before + (manifest["seconds"] or 0.0)
+
+
+def _gpus(manifest: Mapping[str, Any]) -> int:
+    parameters = manifest["parameters"]
+    wanted = int(parameters.get("num_processes") or 1) * int(parameters.get("tensor_parallel") or 1)
+    return min(len((manifest["hardware"] or {}).get("gpus") or []), wanted)
+
+
+def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:
+    """The prediction sets of a run in that folder (or in its parameter `output`), and in its subfolders."""
+    output = run.manifest["parameters"].get("output") if folder == "predictions" else None
+    path = Path(output) if output else run.path / folder
+    inner = sorted(one for one in path.glob("*/") if one.is_dir() and PredictionSet(one).parts())
+    sets = {f"{name}/{one.name}": PredictionSet(one) for one in inner}
+    return ({name: PredictionSet(path)} if PredictionSet(path).parts() else {}) | sets

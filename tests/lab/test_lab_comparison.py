@@ -1,0 +1,135 @@
+"""Runs side by side: differences, outcomes, curves, cost. Run: pytest tests/lab/test_lab_comparison.py"""
+
+import json
+
+import pytest
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.lab import cli, comparison, plots
+from arcnb.lab.manifest import RunError
+from arcnb.lab.runs import list_runs, new_run
+
+
+def prediction(task_id, index, right, tokens=100):
+    scores = {name: int(right) for name in ("train_is_correct", "test_is_correct")}
+    scores |= {
+        f"{part}_{name}": float(right)
+        for part in ("train", "test")
+        for name in ("correct_grids", "pixel_score")
+    }
+    return Prediction(
+        task_id,
+        "f",
+        0,
+        index,
+        status="ok",
+        n_tokens=tokens,
+        fingerprint=f"{right}",
+        finish_reason="stop",
+        **scores,
+    )
+
+
+@pytest.fixture
+def runs():
+    """Two samplings of partly the same tasks, and a training with rollouts."""
+    first = new_run(None, "first", {"temperature": 1.0, "n": 2, "tensor_parallel": 2})
+    second = new_run(None, "second", {"temperature": 0.5, "n": 2})
+    PredictionSet(first.path / "predictions").write_part(
+        [prediction(task, index, task == "a" and index == 0) for task in "ab" for index in range(2)], 0
+    )
+    PredictionSet(second.path / "predictions" / "none").write_part(
+        [prediction("a", 0, False), prediction("c", 0, True)], 0
+    )
+    trained = new_run(None, "trained", {"n": 2, "learning_rate": 1e-5})
+    PredictionSet(trained.path / "rollouts").write_part([prediction("d", 0, True, 7)], 0)
+    lines = [{"step": step, "reward": step / 10} for step in range(1, 5)]
+    (trained.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for run, seconds in ((first, 1800), (second, 60), (trained, 36)):
+        run.record({"solved": 1, "inner": {"rate": 0.5}, "name": "x", "rows": [{"a": 1}]})
+        run.update(seconds=seconds)
+    gpus = [{"name": "G", "memory_gb": 80, "driver": "1"}] * 4
+    first.update(
+        hardware=first.manifest["hardware"] | {"gpus": gpus},
+        attempts=[
+            {"status": "preempted", "start": "2026-01-01T00:00:00+00:00", "end": "2026-01-01T00:30:00+00:00"}
+        ],
+    )
+    return comparison.open_runs("first, second, trained")
+
+
+def test_runs_are_named_and_wrong_names_are_refused(runs):
+    assert list(runs) == ["first", "second", "trained"]
+    assert list(comparison.open_runs()) == ["first", "second", "trained"], "the last that are done"
+    assert list(comparison.open_runs("first, trained", "A, B")) == ["A", "B"]
+    again = new_run(None, "first")
+    assert list(comparison.open_runs(f"{runs['first'].path}, {again.path}")) == [
+        runs["first"].path.name,
+        again.path.name,
+    ]
+    for references, names, message in (
+        ("nothing", "", "there is no run 'nothing'"),
+        ("second, second", "", "two of the runs to compare are called"),
+        ("first, second", "A", "2 runs but 1 names"),
+    ):
+        with pytest.raises(RunError, match=message):
+            comparison.open_runs(references, names)
+
+
+def test_only_what_differs_is_shown(runs):
+    table = comparison.parameter_differences(runs)
+    assert table.T.to_dict() == {
+        "temperature": {"first": "1", "second": "0.5", "trained": ""},
+        "tensor_parallel": {"first": "2", "second": "", "trained": ""},
+        "learning_rate": {"first": "", "second": "", "trained": "1e-05"},
+    }
+
+
+def test_outcomes_are_numbers_by_name(runs):
+    table = comparison.outcome_table(runs)
+    assert table.loc["inner/rate"].tolist() == [0.5, 0.5, 0.5]
+    assert set(table.index) == {"solved", "inner/rate"}
+    assert comparison.readable(table).loc["solved", "first"] == "1"
+
+
+def test_predictions_are_compared_on_the_tasks_they_share(runs):
+    frames = comparison.prediction_frames(runs)
+    assert list(frames) == ["first", "second/none"]
+    kept, shared = comparison.on_shared_tasks(frames)
+    assert shared == ["a"]
+    assert [len(frame) for frame in kept.values()] == [2, 1]
+    assert comparison.on_shared_tasks({}) == ({}, [])
+
+
+def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
+    cost = comparison.cost_table(runs)
+    assert cost["hours"].tolist() == pytest.approx([1.0, 1 / 60, 0.01])
+    assert cost.loc["first", "GPU hours"] == pytest.approx(2.0), "two of the four GPUs, both attempts"
+    assert cost.loc["first", "completion tokens"] == 400
+    assert cost.loc["first", "tokens per solved task"] == 400
+    assert cost.loc["first", "GPU seconds per solved task"] == pytest.approx(7200)
+    assert cost.loc["second", ["tasks", "solved", "tokens per solved task"]].tolist() == [2, 1, 200]
+    assert cost.loc["trained", ["completion tokens", "tokens per solved task"]].tolist() == [7, 7]
+
+
+def test_curves_of_several_runs_share_a_panel(runs):
+    logs = comparison.metric_logs(runs)
+    assert list(logs) == ["trained"]
+    figure = plots.compared_curves(logs | {"other": [{"step": 1, "loss": 2.0}]}, ["reward", "loss", "kl"])
+    reward, loss = figure.axes
+    assert reward.lines[0].get_label() == "trained"
+    assert list(reward.lines[0].get_xdata()) == [1, 2, 3, 4]
+    assert loss.get_title(loc="left") == "loss"
+    with pytest.raises(ValueError, match="none of kl has values in the logs of trained"):
+        plots.compared_curves(logs, ["kl"])
+
+
+def test_the_notebook_runs_on_them(runs):
+    assert cli.main(["run", "08", "--quiet", "-p", "runs", "first, second, trained"]) == 0
+    made = list_runs()[-1]
+    assert made.manifest["outcome"]["shared_tasks"] == 1
+    assert {row["run"] for row in made.manifest["outcome"]["cost"]} == {"first", "second", "trained"}
+    assert sorted(item["path"] for item in made.manifest["artifacts"]) == ["curves.svg", "pass_at_k.svg"]
+    assert set(made.manifest["parents"]) == {str(run.path) for run in runs.values()}
+    page = made.page_path.read_text()
+    assert "tokens per solved task" in page
