@@ -1,0 +1,78 @@
+"""Two searches side by side. Run: pytest tests/search/test_learning_comparison.py"""
+
+import numpy as np
+import pytest
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.lab.search_plots import score_evolution, solved_against_completions
+from arcnb.search import learning_comparison as comparison
+from arcnb.search.budgets import Budget
+from arcnb.search.evaluation import read_sets
+from arcnb.search.learning_plan import SearchPlan
+
+PLAN = SearchPlan(Budget(6), first_round=2, per_round=2, per_prompt=1)
+IDS = ["a", "b", "c"]
+
+
+def rows(solved_at: dict[str, int | None], ended=()):
+    """Six completions a task; from number solved_at on they solve it. Tasks in `ended` stop there."""
+    made = []
+    for task_id in IDS:
+        for n in range(6):
+            solves = solved_at.get(task_id) is not None and n + 1 >= solved_at[task_id]
+            program = f"from dsl import *\n\ndef transform(grid):\n    return crop(grid, {n})"
+            scores = {f"{part}_{name}": 1.0 if solves else 0.25 for part in ("train", "test")
+                      for name in ("pixel_score", "correct_grids")}  # fmt: skip
+            scores |= {f"{part}_is_correct": int(solves) for part in ("train", "test")}
+            ok = n != 1
+            outputs = [np.array([[n]], np.uint8)] if ok else None
+            made.append(
+                Prediction(task_id, "f", n, 0, program=program, status="ok" if ok else "error", n_tokens=3,
+                           outputs=outputs, fingerprint=f"{n}" if ok else None, **scores)
+            )  # fmt: skip
+            if task_id in ended and solves:
+                break
+    return made
+
+
+@pytest.fixture
+def sets(tmp_path):
+    alone, learned = PredictionSet(tmp_path / "alone"), PredictionSet(tmp_path / "learn")
+    alone.write_part(rows({"a": 6}), 0)
+    learned.write_part(rows({"a": 3, "b": 5}, ended=["a"]), 0)
+    return {"alone": alone, "learn": learned}
+
+
+def test_curves_count_what_the_first_completions_of_a_task_found(sets):
+    frames = read_sets(sets)
+    assert comparison.budgets_to_compare(PLAN, frames) == [2, 4, 6]
+    curve = comparison.solved_curve(frames["learn"], IDS, [2, 4, 6])
+    assert curve["n_solved"].tolist() == [0, 1, 2]  # a ended early and stays solved
+    assert comparison.solved_curve(frames["alone"], IDS, [5, 6])["n_solved"].tolist() == [0, 1]
+
+
+def test_the_two_are_paired_at_equal_budgets(sets):
+    frames = read_sets(sets)
+    pairs = comparison.paired_curve(frames["alone"], frames["learn"], IDS, [2, 4, 6])
+    assert pairs["learned"].tolist() == pytest.approx([0, 1 / 3, 2 / 3])
+    assert pairs["difference"].tolist() == pytest.approx([0, 1 / 3, 1 / 3])
+    assert pairs["only_learned"].tolist() == [0, 1, 1]
+    assert pairs["only_alone"].tolist() == [0, 0, 0]
+    assert (pairs["low"] <= pairs["difference"]).all()
+    assert (pairs["high"] >= pairs["difference"]).all()
+    assert "svg" in solved_against_completions(pairs)._repr_svg_()
+
+
+def test_rounds_samples_best_programs_and_functions_of_a_task(sets):
+    frames = read_sets(sets)
+    table = comparison.rounds_table(frames["alone"], PLAN)
+    assert table["completions"].tolist() == [6, 6, 6]
+    assert table["valid"].tolist() == [0.5, 1, 1]
+    assert table["train_solved"].tolist() == pytest.approx([0, 0, 1 / 6])
+    evolution = comparison.evolution(frames["alone"], PLAN)
+    assert evolution[evolution["task_id"] == "b"]["learned"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert "svg" in score_evolution(evolution[evolution["task_id"] == "a"], "a")._repr_svg_()
+    best = comparison.best_of_rounds(sets["alone"], "a", PLAN)
+    assert [row.round for row in best] == [0, 2, 5]
+    usage = comparison.usage_by_round(sets["alone"], ["a"], PLAN)
+    assert usage.loc["crop"].tolist() == [1, 1, 1]
