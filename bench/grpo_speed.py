@@ -1,94 +1,255 @@
-"""Seconds a step and completions a second of GRPO against group size and accumulation.
+"""Seconds a step and completions a second of whole GRPO steps, generation included.
 
-    python bench/grpo_speed.py --trainer trl --groups 8 32 128 --accumulation 1 4 --vllm
+    python bench/grpo_speed.py --vllm --ways trl shared unsloth --groups 8 32 128 256 --seconds 560
+    python bench/grpo_speed.py --vllm --shape 8b --groups 32 --prompt-tokens 3300 3800 --rank 1 \\
+        --max-completion-length 1024 --share 0.35 --steps 3 --warm 1 --limit 240 --seconds 580 --json out.json
+    python bench/grpo_speed.py --shape tiny --groups 4 --steps 3 --max-completion-length 16  # a look on a CPU
 
-Short real runs on ARC-AGI-1 training tasks, one process each; the first `--warm` steps of each are left out
-(engine start, first allocations). One JSON line a run: quartiles of step_time, completions a second, executor
-seconds, mean completion tokens.
+Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`. Short real runs on ARC-AGI-1 training tasks, each
+in a process of its own, which frees its memory and bounds its time (--limit); the first --warm steps of each
+are left out (first allocations; the engine's start is in none). One JSON line a run, and --json is rewritten
+after each: lowest, median and highest step_time, completions a second, executor seconds, mean tokens, peak
+memory. A run that is stopped or runs out of memory says so and gives the steps it made. Stock TRL splits a
+step into micro-batches of at most --micro-tokens tokens unless --accumulation says otherwise; the other two
+bound memory themselves.
 """
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+WAYS = ("trl", "shared", "unsloth")
 
-def measure(args, group: int, accumulation: int) -> dict:
-    """One run in this process; its numbers."""
+
+def shaped_model(shape: str, folder: Path) -> str:
+    """A random model of that shape, made once; its tokenizer is the embedded model's, filled up to its
+    vocabulary with words that no text contains, so that every sampled token can be decoded."""
+    import torch
+    from shared_prefix_floor import model_config
+    from transformers import LlamaForCausalLM
+
+    from arcnb.models.registry import load_tokenizer, resolve_model
+
+    if shape == "embedded":
+        return "default"
+    path = folder / shape
+    if (path / "config.json").is_file():
+        return str(path)
+    tokenizer = load_tokenizer(resolve_model("default"))
+    config = model_config(shape)
+    config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    tokenizer.save_pretrained(path)
+    words = json.loads((path / "tokenizer.json").read_text())
+    for i in range(len(tokenizer), config.vocab_size):
+        words["model"]["vocab"][f"<filler {i}>"] = i
+    (path / "tokenizer.json").write_text(json.dumps(words))
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    model.save_pretrained(path)
+    return str(path)
+
+
+def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
+    """ARC-AGI-1 training tasks whose longest prompt has so many tokens."""
     from arcnb.arc.tasksets import load_tasks
-    from arcnb.rl.grpo import GrpoOptions
-    from arcnb.rl.launch import GrpoPlan, run_grpo
+    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.prompt_lengths import longest_prompt
+    from arcnb.models.registry import load_tokenizer, resolve_model
 
+    tokenizer, form = load_tokenizer(resolve_model(model)), prompt_format()
+    found = []
+    for task in load_tasks("arc-agi-1/training"):
+        if len(found) < most and low <= longest_prompt(task, form, tokenizer) <= high:
+            found.append(task)
+    return found
+
+
+def peak_log(path: Path):
+    """Writes the most GPU memory reserved so far, GB, after each step."""
+    import torch
+    from transformers import TrainerCallback
+
+    class PeakLog(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if torch.cuda.is_available():
+                path.write_text(str(torch.cuda.max_memory_reserved() / 1e9))
+
+    return PeakLog()
+
+
+def work(job: dict) -> None:
+    """One run in this process; it leaves metrics.jsonl and peak in its folder."""
+    from arcnb.rl.settings import vllm_environment
+
+    os.environ |= {name: value for name, value in vllm_environment().items() if name not in os.environ}
+    if job["way"] == "unsloth":
+        import unsloth  # noqa: F401  before transformers and trl, which it patches
+    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.registry import resolve_adapter, resolve_model
+    from arcnb.programs.executor import Executor
+    from arcnb.rl.grpo import GrpoOptions, train_grpo
+
+    model, folder = resolve_model(job["model"]), Path(job["folder"])
+    low, high = job["prompt_tokens"]
     settings = {
-        "max_steps": args.steps,
-        "num_generations": group,
-        "gradient_accumulation_steps": accumulation,
-        "max_completion_length": args.max_completion_length,
-        "use_vllm": args.vllm,
-    } | ({"vllm_gpu_memory_utilization": args.share} if args.vllm else {})
-    with tempfile.TemporaryDirectory() as folder:
-        plan = GrpoPlan(
-            load_tasks("arc-agi-1/training").sample(64, 0),
-            Path(folder),
-            model=args.model,
-            adapter=args.adapter,
+        "max_steps": job["steps"],
+        "num_generations": job["group"],
+        "gradient_accumulation_steps": job["accumulation"],
+        "gradient_checkpointing": True,
+        "max_completion_length": job["max_completion_length"],
+        "save_steps": 10**6,
+        "beta": 0.02,
+        "use_vllm": job["vllm"],
+    } | ({"vllm_gpu_memory_utilization": job["share"]} if job["vllm"] else {})
+    with Executor(job["workers"] or None) as executor:
+        train_grpo(
+            model,
+            tasks_of_length(job["model"], low, high),
+            prompt_format(),
+            executor,
+            folder,
+            adapter=resolve_adapter(job["adapter"], model),
             settings=settings,
-            lora={"r": args.rank},
+            lora={"r": job["rank"]},
             options=GrpoOptions(
-                trainer=args.trainer, max_prompt_tokens=args.max_prompt_tokens, resume="never"
+                trainer="unsloth" if job["way"] == "unsloth" else "trl",
+                shared_prompt=job["way"] == "shared",
+                max_prompt_tokens=high,
+                max_sequence_length=high + job["max_completion_length"],
+                resume="never",
+                accept_other_config=True,
             ),
+            callbacks=[peak_log(folder / "peak")],
         )
-        report = run_grpo(plan)
-    rows = [row for row in report.history if "reward" in row and "step_time" in row][args.warm :]
-    times = sorted(row["step_time"] for row in rows)
-    low, middle, high = statistics.quantiles(times, n=4)
-    return {
-        "trainer": args.trainer,
-        "model": args.model,
-        "group": group,
-        "accumulation": accumulation,
-        "steps": len(rows),
-        "step_time": [round(value, 3) for value in (low, middle, high)],
-        "completions_per_second": round(group / middle, 2),
-        "executor_seconds": round(statistics.median(row["executor_seconds"] for row in rows), 3),
-        "mean_tokens": round(statistics.mean(row["completions/mean_length"] for row in rows), 1),
-    }
+    sys.stdout.flush()
+    os._exit(0)  # an engine in this process may take its time to end
+
+
+def run(job: dict, limit: float, warm: int) -> dict:
+    """The numbers of a run in a process of its own, stopped after `limit` seconds."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        job = job | {"folder": folder}
+        log = Path(folder) / "said.txt"
+        with open(log, "w") as said:
+            process = subprocess.Popen(
+                [sys.executable, __file__, "--work", json.dumps(job)],
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(limit)
+                ended = "" if code == 0 else reason(log, code)
+            except subprocess.TimeoutExpired:
+                ended = f"stopped after {limit:.0f} s"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        rows = metrics(Path(folder) / "metrics.jsonl")
+        peak = Path(folder) / "peak"
+        peak_gb = round(float(peak.read_text()), 1) if peak.is_file() else None
+    kept = ("way", "shape", "group", "accumulation", "max_completion_length", "rank", "prompt_tokens")
+    result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
+    result |= {"peak_gb": peak_gb, "all_step_times": [round(row["step_time"], 3) for row in rows]}
+    timed = rows[warm:]
+    if timed:
+        times = sorted(row["step_time"] for row in timed)
+        middle = statistics.median(times)
+        result |= {
+            "steps": len(timed),
+            "step_time": [round(value, 3) for value in (times[0], middle, times[-1])],
+            "completions_per_second": round(job["group"] / middle, 2),
+            "executor_seconds": round(statistics.median(row["executor_seconds"] for row in timed), 3),
+            "mean_tokens": round(statistics.mean(row["completions/mean_length"] for row in timed), 1),
+        }
+    return result | ({"failed": ended} if ended else {})
+
+
+def reason(log: Path, code: int) -> str:
+    """Why a run ended, from what it printed."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    if any("out of memory" in line.lower() for line in lines):
+        return "out of memory"
+    errors = [line for line in lines if "Error" in line]
+    return f"exit code {code}: {(errors or lines or ['it said nothing'])[-1][:300]}"
+
+
+def metrics(path: Path) -> list[dict]:
+    from arcnb.models.training_log import read_metrics
+
+    rows = read_metrics(path) if path.is_file() else []
+    return [row for row in rows if "reward" in row and "step_time" in row]
+
+
+def accumulation_of(way: str, group: int, length: int, most: int) -> int:
+    """Parts of a step: for stock TRL as few as keep a part within `most` tokens."""
+    if way != "trl":
+        return 1
+    fits = [n for n in range(1, group + 1) if group % n == 0 and group // n * length <= most]
+    return min(fits, default=group)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trainer", default="trl", choices=["trl", "unsloth"])
-    parser.add_argument("--model", default="default")
-    parser.add_argument("--adapter", default="")
+    if sys.argv[1:2] == ["--work"]:
+        return work(json.loads(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["trl", "shared"])
+    parser.add_argument("--shape", choices=["embedded", "8b", "tiny"], default="embedded")
+    parser.add_argument("--adapter", default="", help="of the embedded model: default, or a folder")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--groups", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--accumulation", type=int, nargs="+", default=[1])
+    parser.add_argument("--accumulation", type=int, nargs="+", help="for all ways")
+    parser.add_argument("--micro-tokens", type=int, default=80000)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--warm", type=int, default=2)
-    parser.add_argument("--max-prompt-tokens", type=int, default=1200)
+    parser.add_argument("--prompt-tokens", type=int, nargs=2, default=[0, 1200], metavar=("LOW", "HIGH"))
     parser.add_argument("--max-completion-length", type=int, default=256)
     parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--share", type=float, default=0.3)
-    parser.add_argument("--one", action="store_true", help="measure the first group and accumulation here")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=3600, help="for everything together")
+    parser.add_argument("--limit", type=float, default=600, help="for one run")
+    parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
+    parser.add_argument("--json", type=Path, help="rewritten after every run")
     args = parser.parse_args()
-    if args.one:
-        print("RESULT", json.dumps(measure(args, args.groups[0], args.accumulation[0])), flush=True)
-        return
+    began, results = time.monotonic(), []
+    make = [sys.executable, __file__, "--model", args.shape, str(args.models)]
+    made = subprocess.run(make, capture_output=True, text=True, check=True)  # its memory is freed with it
+    model = made.stdout.strip().splitlines()[-1]
+    length = args.prompt_tokens[1] + args.max_completion_length
     for group in args.groups:
-        for accumulation in args.accumulation:
-            if group % accumulation:
-                continue
-            # A process each: an engine does not give its memory back within one.
-            words = [sys.executable, __file__, *sys.argv[1:], "--one"]
-            words += ["--groups", str(group), "--accumulation", str(accumulation)]
-            done = subprocess.run(words, capture_output=True, text=True)
-            result = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-            failed = {"group": group, "accumulation": accumulation, "failed": done.stderr[-400:]}
-            print(result[-1].removeprefix("RESULT ") if result else json.dumps(failed), flush=True)
+        for way in args.ways:
+            parts = args.accumulation or [accumulation_of(way, group, length, args.micro_tokens)]
+            for accumulation in parts:
+                job = {name: getattr(args, name) for name in vars(args) if name not in ("json", "models")}
+                job |= {"way": way, "group": group, "accumulation": accumulation, "model": model}
+                left = args.seconds - (time.monotonic() - began)
+                short = left < min(60, args.limit)
+                result = (
+                    {"way": way, "group": group, "accumulation": accumulation, "failed": "no time left"}
+                    if short
+                    else run(job, min(left, args.limit), args.warm)
+                )
+                results.append(result)
+                print(json.dumps(result), flush=True)
+                if args.json:
+                    args.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--model"]:
+        print(shaped_model(sys.argv[2], Path(sys.argv[3])))
+    else:
+        main()
