@@ -2,7 +2,8 @@
 anywhere.
 
 Code is folded, headings make a table of contents, parameters and manifest stand on top, dark mode follows the
-reader. A page stays below 15 MB: the largest outputs are left out, with a note, until it does.
+reader. A page stays below 15 MB: of the largest outputs pictures are reduced and others left out, with a note,
+until it does.
 """
 
 from collections.abc import Iterable
@@ -65,7 +66,7 @@ def notebook_page(notebook: Any, folders: Iterable[Path] = (), run: Run | None =
 
     page = render()
     while (size := len(page.encode())) > MAX_BYTES:
-        _leave_out_largest(blocks, size - MAX_BYTES)
+        _lighten_largest(blocks, size - MAX_BYTES)
         page = render()
     return page
 
@@ -96,14 +97,17 @@ def _blocks(cells: list[Any], markdown: Any) -> list[list[str]]:
     return blocks
 
 
-def _leave_out_largest(blocks: list[list[str]], excess: int) -> None:
+def _lighten_largest(blocks: list[list[str]], excess: int) -> None:
+    """Reduce the pictures of the largest piece, or leave it out."""
+    from arcnb.lab.pictures import reduced
+
     places = [(cell, index) for cell, pieces in enumerate(blocks) for index in range(len(pieces))]
     cell, index = max(places, key=lambda place: len(blocks[place[0]][place[1]]))
     size = len(blocks[cell][index].encode())
     if size < 1000:
         raise ExportError(f"the page is {pages.size_text(excess)} too large, by outputs many and small")
     note = f"An output of {pages.size_text(size)} is left out to keep this page small; the notebook has it."
-    blocks[cell][index] = f'<div class="output left-out">{note}</div>'
+    blocks[cell][index] = reduced(blocks[cell][index]) or f'<div class="output left-out">{note}</div>'
 
 
 def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.lab import cli, comparison, plots
 from arcnb.lab.manifest import RunError
-from arcnb.lab.runs import list_runs, new_run
+from arcnb.lab.runs import latest_run, new_run
 
 
 def prediction(task_id, index, right, tokens=100):
@@ -126,7 +126,7 @@ def test_curves_of_several_runs_share_a_panel(runs):
 
 def test_the_notebook_runs_on_them(runs):
     assert cli.main(["run", "08", "--quiet", "-p", "runs", "first, second, trained"]) == 0
-    made = list_runs()[-1]
+    made = latest_run("08_compare_runs")
     assert made.manifest["outcome"]["shared_tasks"] == 1
     assert {row["run"] for row in made.manifest["outcome"]["cost"]} == {"first", "second", "trained"}
     assert sorted(item["path"] for item in made.manifest["artifacts"]) == ["curves.svg", "pass_at_k.svg"]

@@ -145,6 +145,31 @@ def test_a_page_stays_below_its_limit(run, executed, monkeypatch):
     assert "c" * 20_000 in page, "only the largest go"
 
 
+def test_a_large_picture_is_reduced_before_anything_is_left_out(run, executed, monkeypatch):
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    monkeypatch.setattr(export, "MAX_BYTES", 400_000)
+    noise = np.random.default_rng(0).integers(0, 256, (400, 600, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, "PNG")
+    picture = base64.b64encode(buffer.getvalue()).decode()
+    assert len(picture) > 900_000
+    output = new_output("display_data", {"image/png": picture}, metadata={"image/png": {"width": 600}})
+    executed["cells"].append(new_code_cell("show()", outputs=[output]))
+    page = notebook_page(executed, [], run)
+    assert len(page.encode()) <= 400_000
+    assert "Reduced to keep this page small" in page
+    assert "is left out" not in page
+    data = page.split("data:image/webp;base64,")[1].split('"')[0]
+    assert Image.open(io.BytesIO(base64.b64decode(data))).size == (300, 200)
+    assert page.split("data:image/webp;base64,")[1].split(">")[0].endswith('width="600"'), (
+        "shown as large as it was"
+    )
+
+
 def test_endless_text_keeps_its_two_ends(executed):
     text = "begin" + "x" * 300_000 + "end"
     executed["cells"].append(new_code_cell("x", outputs=[new_output("stream", text=text, name="stdout")]))
