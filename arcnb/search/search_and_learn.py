@@ -18,6 +18,7 @@ the first step that is not, and ends with the rows that it would have had.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -258,7 +259,7 @@ class SearchAndLearn:
             epochs=self.plan.epochs,
             max_tokens=self.plan.max_row_tokens,
         )
-        self.report.dropped["row too long"] += n_too_long
+        self.report.dropped += Counter({"row too long": n_too_long})  # counts that are 0 go
         return rows
 
     # -------------------------------------------------------------------- state
