@@ -23,6 +23,8 @@ from arcnb.programs.executor import Executor
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.checkpoints import checkpoint_to_resume, refuse_other_settings, saved_state
 from arcnb.rl.guard import CollapseMonitor
+from arcnb.rl.multi_turn import check_multi_turn
+from arcnb.rl.multi_turn_rows import frozen_rows
 from arcnb.rl.options import GrpoOptions
 from arcnb.rl.policies import TRAINERS
 from arcnb.rl.preemption import saving_on_signals
@@ -79,7 +81,7 @@ def train_grpo(
     tokenizer = load_tokenizer(model)
     history = SignalHistory(options.signal_visits, options.signal_weight, lag=2 * options.prompts_per_step)
     rows = _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history)
-    steps = number_of_steps(settings, len(rows.tasks), options.prompts_per_step)
+    steps = number_of_steps(settings, len(rows), options.prompts_per_step)
     settings |= {"max_steps": steps}
     state = hooks.RunState(
         output,
@@ -150,6 +152,7 @@ def _context(model: ModelPath, options: GrpoOptions) -> int:
 def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int, held_out_tasks) -> None:
     check_settings(settings, context, n_processes, options.prompts_per_step)
     check_sampling(settings, options.insist_on_sampling)
+    check_multi_turn(settings, options, n_processes)
     if options.trainer not in TRAINERS:
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
     if options.shared_prompt:
@@ -183,12 +186,16 @@ def _reward_plan(options: GrpoOptions, settings: dict) -> RewardPlan:
 
 def _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history) -> PromptRows:
     limit = context - settings["max_completion_length"]
+    limit = min(limit, options.max_prompt_tokens or limit)
+    if options.conversations:
+        given = (options.conversations, tasks, prompt_format, tokenizer)
+        return frozen_rows(*given, seed=seed, max_prompt_tokens=limit)
     return prompt_rows(
         tasks,
         prompt_format,
         tokenizer,
         seed=seed,
-        max_prompt_tokens=min(limit, options.max_prompt_tokens or limit),
+        max_prompt_tokens=limit,
         augment=options.augment,
         n_tasks=options.n_tasks,
         history=history,

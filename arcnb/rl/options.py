@@ -24,6 +24,9 @@ class GrpoOptions:
     disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
     trainer: "trl" or "unsloth". load_in_4bit: quantize the base.
     shared_prompt: pay for a prompt once a group, see arcnb.rl.shared_prefix.
+    conversations: a refine.parquet of notebook 04, to train on its frozen later turns instead of first turns.
+    turns: answers that an episode may have, each with feedback on the one before, see arcnb.rl.multi_turn;
+    turn_reward, improvement_weight: which of them is rewarded, see arcnb.rl.multi_turn_reward.
     insist_on_sampling, accept_other_settings, accept_other_config: go on where a check would refuse.
     """
 
@@ -47,6 +50,10 @@ class GrpoOptions:
     trainer: str = "trl"
     load_in_4bit: bool = False
     shared_prompt: bool = False
+    conversations: str = ""
+    turns: int = 1
+    turn_reward: str = "last"
+    improvement_weight: float = 0.5
     insist_on_sampling: bool = False
     accept_other_settings: bool = False
     accept_other_config: bool = False

@@ -3,7 +3,7 @@
     plan = RewardPlan("arc-v2-no-pixel-score", {"overlong": 1.0, "repetition": 0.5})
     rewards = plan.rewards(completions)
 
-A term sees one group at a time, the completions of one prompt. Every term is 0 for a plain good completion
+A term sees one group at a time, the completions of one prompt. Every term is 0 for a plain good first answer
 and stays within its bounds, so that a weight says at most how much it can cost or give. Under scale_rewards
 "group" advantages are divided by the group's spread: a tie-break of any weight then acts at full strength in
 a group whose rewards are equal otherwise.
@@ -23,13 +23,15 @@ class Rollout:
     """What rewards are made of: one judged completion.
 
     solved: right on every grid whose expected output is known. cheating: why the program was found to have
-    memorised the task's pairs instead of computing them; None for an honest one.
+    memorised the task's pairs instead of computing them; None for an honest one. parent: scores of the
+    program that this one was asked to improve, if it was.
     """
 
     scores: Scores
     tokens: Sequence[int]
     solved: bool
     cheating: str | None = None
+    parent: Scores | None = None
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,33 @@ def shortest_of_solved(group: Sequence[Rollout], limits: TermLimits) -> list[flo
     return [-(length - min(lengths)) / span for length in lengths]
 
 
+def improvement(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
+    """0 for a program closer to the goal than the one it was asked to improve, -0.5 for one as close, -1 for
+    one farther; [-1, 0].
+
+    By share of right grids among those known, then by similarity; 0 without a parent. Three steps and no
+    difference: a group shares its parent, and advantages would not see a constant that all are reduced by.
+    """
+    values = []
+    for rollout in group:
+        if rollout.parent is None:
+            values.append(0.0)
+            continue
+        now, then = (0.0, 0.0) if rollout.cheating else _closeness(rollout.scores), _closeness(rollout.parent)
+        values.append(0.0 if now > then else -0.5 if now == then else -1.0)
+    return values
+
+
+def _closeness(scores: Scores) -> tuple[float, float]:
+    return (scores.known_correct, scores.pixel) if scores.has_outputs else (0.0, 0.0)
+
+
 TERMS: dict[str, Callable[[Sequence[Rollout], TermLimits], list[float]]] = {
     "overlong": overlong,
     "repetition": repetition,
     "valid_code": valid_code,
     "shortest_of_solved": shortest_of_solved,
+    "improvement": improvement,
 }
 
 

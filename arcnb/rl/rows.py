@@ -42,6 +42,10 @@ class PromptRows:
     def __post_init__(self):
         self._by_id = {task.task_id: task for task in self.tasks}
 
+    def __len__(self) -> int:
+        """Rows of an epoch."""
+        return len(self.tasks)
+
     def __getitem__(self, index: int) -> dict:
         task = row_task(self.tasks, self.seed, index)
         task = self._by_id[self.history.choose(index, task.task_id, list(self._by_id), self.seed)]

@@ -11,9 +11,9 @@ from arcnb.models.training_log import metrics_log, stop_printing
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.effective_config import check_effective, effective_table
 from arcnb.rl.held_out import HeldOut
+from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
 from arcnb.rl.preemption import agreed_stop, can_listen
-from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout
 from arcnb.rl.shared_prefix import shared_prefix_trainer
@@ -63,9 +63,10 @@ def make_trainer(run: Training, callbacks: Sequence):
     if run.settings["use_vllm"]:
         asked.setdefault("vllm_max_model_length", run.context)
     config = GRPOConfig(output_dir=str(run.output / "checkpoints"), **asked)
-    reward = ProgramReward(
+    rows, rollout, reward_class = conversation_parts(run)
+    reward = reward_class(
         run.plan,
-        run.rows.tasks,
+        rows.tasks,
         run.executor,
         PredictionSet(run.output / "rollouts"),
         run.state.history,
@@ -80,9 +81,10 @@ def make_trainer(run: Training, callbacks: Sequence):
         model=policy,
         reward_funcs=reward,
         args=config,
-        train_dataset=run.rows.dataset(run.settings["max_steps"] * run.options.prompts_per_step),
+        train_dataset=rows.dataset(run.settings["max_steps"] * run.options.prompts_per_step),
         processing_class=run.rows.tokenizer,
         peft_config=peft_config,
+        **({"rollout_func": rollout} if rollout else {}),
         callbacks=[
             metrics_log(run.output / "metrics.jsonl"),
             *callbacks,

@@ -1,0 +1,249 @@
+"""On-policy conversations for GRPO: the model writes, the sandbox runs, feedback follows, the model revises.
+
+`MultiTurnRollout` is TRL's `rollout_func`. An episode is one sequence: the first prompt, then in turns the
+model's own tokens and what stands between them. The mask that TRL takes as `env_mask` is 1 on the model's own
+tokens: nothing else is trained. Episodes of a group share the first prompt, and with it the task and view.
+
+An episode ends ("solved") when all train pairs are right; after the last turn ("turns"); when an answer
+reaches max_completion_length ("truncated"); when another turn might not fit ("context"); and when a program
+fails on test inputs only ("silent"), about which nothing may be said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from arcnb.arc.predictions import Prediction
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.conversations import Conversations
+from arcnb.models.turn_tokens import ids_after_answer
+from arcnb.programs.executor import Executor
+from arcnb.programs.judging import judge
+from arcnb.rl.held_out import sample
+from arcnb.rl.multi_turn_rows import RememberingRows
+from arcnb.rl.options import GrpoOptions
+from arcnb.rl.settings import SettingsError
+
+TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.multi_turn_reward
+ENDS = ("solved", "turns", "truncated", "context", "silent")
+
+
+@dataclass
+class Episode:
+    """One conversation. prefix: how the next answer begins. ids, mask, logprobs: everything after the prompt,
+    mask 1 and a log-probability where the model wrote, 0 and None elsewhere. turns: each judged answer with
+    its own ids. end: one of ENDS."""
+
+    row: dict
+    prompt_ids: list[int]
+    prefix: str
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+    turns: list[tuple[Prediction, list[int]]] = field(default_factory=list)
+    end: str = ""
+
+    def write(self, ids: Sequence[int], logprobs: Sequence[float | None]) -> None:
+        """Tokens of the model."""
+        self.ids += ids
+        self.mask += [1] * len(ids)
+        self.logprobs += logprobs
+
+    def read(self, ids: Sequence[int], prefix: str) -> None:
+        """Tokens of the conversation that are not the model's; they end with `prefix`."""
+        self.prefix = prefix
+        self.ids += ids
+        self.mask += [0] * len(ids)
+        self.logprobs += [None] * len(ids)
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt_ids) + len(self.ids)
+
+
+class MultiTurnRollout:
+    """Callable as TRL's rollout_func; `calls` counts how often it was, since a trainer might not.
+
+    context: tokens that a whole conversation may have. seed: transformers' samples derive from it, the step,
+    the process and the turn; vLLM draws its own.
+    """
+
+    def __init__(
+        self,
+        rows: RememberingRows,
+        executor: Executor,
+        turns: int,
+        context: int,
+        max_completion_length: int,
+        seed: int = 0,
+        model: str = "",
+        adapter: str | None = None,
+    ):
+        self.rows, self.executor, self.turns = rows, executor, turns
+        self.context, self.max_completion_length = context, max_completion_length
+        self.seed, self.names = seed, {"model": model, "adapter": adapter}
+        self.calls = 0
+        tasks = {task.task_id: task for task in rows.tasks}
+        self.book = Conversations(tasks, rows.prompt_format, executor)
+
+    def __call__(self, prompts: list[str], trainer) -> dict:
+        """One episode a prompt. Of the extra fields TRL takes env_mask, and the reward takes episode."""
+        self.calls += 1
+        self._book_begins_anew()
+        tokenizer = self.rows.tokenizer
+        step, process = trainer.state.global_step, trainer.accelerator.process_index
+        episodes = []
+        for text in prompts:
+            row = self.rows.made(text)
+            episodes.append(Episode(row, tokenizer(text=text)["input_ids"], row["prefix"]))
+        for turn in range(self.turns):
+            going = [i for i, episode in enumerate(episodes) if not episode.end]
+            if not going:
+                break
+            seed = derive_seed(self.seed, "episodes", step, process, turn)
+            asked = [[*episodes[i].prompt_ids, *episodes[i].ids] for i in going]
+            answers = self.answers(trainer, asked, seed)
+            self._take(episodes, going, answers, turn, step, process, set(trainer.eos_token_ids))
+        sampled = getattr(trainer.args, "use_vllm", False)
+        return {
+            "prompt_ids": [episode.prompt_ids for episode in episodes],
+            "completion_ids": [episode.ids for episode in episodes],
+            "logprobs": [episode.logprobs for episode in episodes] if sampled else None,
+            "env_mask": [episode.mask for episode in episodes],
+            "episode": episodes,
+        }
+
+    def answers(
+        self, trainer, prompts: list[list[int]], seed: int
+    ) -> list[tuple[list[int], list[float | None]]]:
+        """One sampled answer to each prompt, as ids and log-probabilities (None where they are not known)."""
+        if not getattr(trainer.args, "use_vllm", False):
+            return [(ids, [None] * len(ids)) for (ids,) in sample(trainer, prompts, 1, seed)]
+        # TRL brought vLLM's weights up to date before it called us.
+        _, ids, logprobs, *_ = trainer.vllm_generation.generate(
+            prompts=prompts, images=None, num_generations=1
+        )
+        return [
+            (list(own), [values[0] for values in of_ids]) for own, of_ids in zip(ids, logprobs, strict=True)
+        ]
+
+    def _take(self, episodes, going, answers, turn: int, step: int, process: int, ends: set[int]) -> None:
+        """Judge the answers and let each episode end or read feedback."""
+        made = []
+        for i, (ids, logprobs) in zip(going, answers, strict=True):
+            episodes[i].write(ids, logprobs)
+            index = process * len(episodes) + i
+            made.append(self._prediction(episodes[i], ids, index, turn, step, ids[-1] not in ends))
+        tasks = self.book.tasks
+        judged = list(judge(made, tasks, self.executor))
+        self.book.look_at(judged)
+        for i, prediction, (ids, _) in zip(going, judged, answers, strict=True):
+            episodes[i].turns.append((prediction, ids))
+            self._go_on(episodes[i], prediction, ids, turn)
+
+    def _go_on(self, episode: Episode, prediction: Prediction, ids: list[int], turn: int) -> None:
+        if prediction.train_is_correct:
+            episode.end = "solved"
+        elif prediction.finish_reason == "length":
+            episode.end = "truncated"
+        elif turn + 1 == self.turns:
+            episode.end = "turns"
+        elif prediction.status != "ok" and self.book.right_on_train(prediction):
+            episode.end = "silent"
+        else:
+            ancestors = {earlier.id: earlier for earlier, _ in episode.turns}
+            prompt = self.book.refining(prediction, ancestors)
+            between = ids_after_answer(self.rows.tokenizer, prompt, ids)
+            if episode.length + len(between) + self.max_completion_length > self.context:
+                episode.end = "context"
+            else:
+                episode.read(between, prompt.prefix)
+
+    def _prediction(
+        self, episode: Episode, ids: list[int], index: int, turn: int, step: int, cut: bool
+    ) -> Prediction:
+        row = episode.row
+        task = self.book.tasks[row["task_id"]]
+        before = episode.turns[-1][0].id if episode.turns else None
+        return Prediction(
+            task_id=task.task_id,
+            task_fingerprint=task.fingerprint,
+            round=step,
+            index=index,
+            turn=turn,
+            parent=before,
+            seed=row["row"],
+            hflip=row["hflip"],
+            n_rot90=row["n_rot90"],
+            color_map=row["color_map"],
+            pair_order=row["pair_order"],
+            test_index=row["test_index"],
+            completion=self.rows.tokenizer.decode(ids, skip_special_tokens=True),
+            completion_prefix=episode.prefix,
+            n_prompt_tokens=episode.length - len(ids),
+            n_tokens=len(ids),
+            finish_reason="length" if cut else "stop",
+            **self.names,
+        )
+
+    def _book_begins_anew(self) -> None:
+        """Outcomes are remembered for one batch: a long run would hold those of every program."""
+        self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
+
+
+def check_multi_turn(settings: dict, options: GrpoOptions, n_processes: int) -> None:
+    """SettingsError for what conversations cannot go together with."""
+    if options.turns < 1:
+        raise SettingsError(f"turns must be at least 1, not {options.turns}")
+    if options.turn_reward not in TURN_REWARDS:
+        raise SettingsError(
+            f"turn_reward={options.turn_reward!r} does not exist; there are {', '.join(TURN_REWARDS)}"
+        )
+    if options.turns == 1:
+        return
+    if options.conversations:
+        raise SettingsError(
+            "turns above 1 begins with first turns; it does not go together with frozen conversations"
+        )
+    if settings["use_vllm"] and settings.get("vllm_mode", "colocate") == "server" and n_processes > 1:
+        raise SettingsError(
+            "turns above 1 with vllm_mode='server' takes one process: the episodes of several would end "
+            "at different turns"
+        )
+    if settings["use_vllm"] and settings.get("vllm_tensor_parallel_size", 1) > 1:
+        raise SettingsError("turns above 1 does not go together with vllm_tensor_parallel_size above 1")
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """{"turns/...": value}: how long conversations are, how they ended, what later turns were worth.
+
+    solved_by_N: share of episodes that solve their train pairs in turn N or before, counted from 1. improved,
+    worse, copied: of the later answers, against the one before, by right train grids and then similarity.
+    """
+    n = len(episodes)
+    ends = Counter(episode.end for episode in episodes)
+    values = {f"turns/end_{end}": ends[end] / n for end in ENDS}
+    values["turns/mean"] = sum(len(episode.turns) for episode in episodes) / n
+    values["turns/read_tokens"] = sum(m == 0 for episode in episodes for m in episode.mask) / n
+    for turn in range(max(len(episode.turns) for episode in episodes)):
+        solved = [any(p.train_is_correct for p, _ in episode.turns[: turn + 1]) for episode in episodes]
+        values[f"turns/solved_by_{turn + 1}"] = sum(solved) / n
+    changes = [
+        (
+            _closeness(later) - _closeness(before),
+            later.fingerprint is not None and later.fingerprint == before.fingerprint,
+        )
+        for episode in episodes
+        for (before, _), (later, _) in zip(episode.turns, episode.turns[1:], strict=False)
+    ]
+    if changes:
+        values["turns/improved"] = sum(change > 0 for change, _ in changes) / len(changes)
+        values["turns/worse"] = sum(change < 0 for change, _ in changes) / len(changes)
+        values["turns/copied"] = sum(copied for _, copied in changes) / len(changes)
+    return values
+
+
+def _closeness(prediction: Prediction) -> float:
+    return (prediction.train_correct_grids or 0.0) + 1e-3 * (prediction.train_pixel_score or 0.0)

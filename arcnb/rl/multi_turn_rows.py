@@ -1,0 +1,139 @@
+"""Rows of conversations: first turns that can be found again by their text, and frozen later turns.
+
+TRL gives a rollout function the prompts alone. Rows are made in the process that trains when the trainer asks
+for them, so a row can be looked up by the text that it had.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from arcnb.arc.predictions import SCORE_COLUMNS
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import Task
+from arcnb.models.chat import render
+from arcnb.models.prompt_format import PromptFormat
+from arcnb.rl.rows import PromptRows, trainer_text
+from arcnb.rl.settings import SettingsError
+
+_REMEMBERED = 8192  # rows; many more than a trainer asks for ahead
+
+
+@dataclass
+class RememberingRows(PromptRows):
+    """PromptRows that know which row a prompt came from."""
+
+    _made: OrderedDict = field(default_factory=OrderedDict)
+
+    @classmethod
+    def of(cls, rows: PromptRows) -> RememberingRows:
+        """The same rows."""
+        return cls(**{entry.name: getattr(rows, entry.name) for entry in fields(PromptRows)})
+
+    def __getitem__(self, index: int) -> dict:
+        row = super().__getitem__(index)
+        self._made[row["prompt"]] = row
+        self._made.move_to_end(row["prompt"])
+        while len(self._made) > _REMEMBERED:
+            self._made.popitem(last=False)
+        return row
+
+    def made(self, prompt: str) -> dict:
+        """The row that has this prompt. SettingsError when it was made in another process."""
+        if prompt not in self._made:
+            raise SettingsError(
+                "turns above 1 needs the rows made in the training process; leave dataloader_num_workers at 0"
+            )
+        return self._made[prompt]
+
+
+@dataclass
+class FrozenRows(PromptRows):
+    """Conversations of notebook 04 as rows: `PromptRows`' columns, `turn`, `parent` and `parent_<score>`.
+
+    conversations: the file's rows. An epoch shows each once, in an order of its own, in the recorded view.
+    """
+
+    conversations: Sequence[dict] = ()
+
+    def __len__(self) -> int:
+        return len(self.conversations)
+
+    def __getitem__(self, index: int) -> dict:
+        epoch, position = divmod(index, len(self.conversations))
+        order = rng(self.seed, "epoch", epoch).permutation(len(self.conversations))
+        row = self.conversations[int(order[position])]
+        ids = render(self.tokenizer, row["messages"], row["prefix"])
+        return {
+            "prompt": trainer_text(self.tokenizer, ids),
+            "prefix": row["prefix"],
+            "row": index,
+            "task_id": row["task_id"],
+            "hflip": row["hflip"],
+            "n_rot90": row["n_rot90"],
+            "color_map": list(row["color_map"] or range(10)),
+            "pair_order": row["pair_order"],
+            "test_index": row["test_index"],
+            "turn": row["turn"],
+            "parent": row["parent"],
+            **{
+                name: row[name] for name in ("parent_status", *(f"parent_{score}" for score in SCORE_COLUMNS))
+            },
+        }
+
+
+def frozen_rows(
+    path: str | Path,
+    tasks: Sequence[Task],
+    prompt_format: PromptFormat,
+    tokenizer,
+    *,
+    seed: int,
+    max_prompt_tokens: int,
+) -> FrozenRows:
+    """The rows of a `refine.parquet` whose prompts fit; `too_long` says by parent which do not.
+
+    Their tasks are those the conversations are about. SettingsError for another file or other tasks, and when
+    no conversation is left.
+    """
+    found = _read(path)
+    by_id = {task.task_id: task for task in tasks}
+    fitting, too_long = [], {}
+    for row in found:
+        task = by_id.get(row["task_id"])
+        if task is None:
+            raise SettingsError(f"{path} refines task {row['task_id']}, which is not in the task set")
+        if task.fingerprint != row["task_fingerprint"]:
+            raise SettingsError(
+                f"{path} refines another version of task {row['task_id']}: the fingerprints differ"
+            )
+        length = len(render(tokenizer, row["messages"], row["prefix"]))
+        if length > max_prompt_tokens:
+            too_long[row["parent"]] = length
+        else:
+            fitting.append(row)
+    if not fitting:
+        raise SettingsError(
+            f"{path}: none of {len(found)} conversations is within {max_prompt_tokens} tokens"
+        )
+    used = {row["task_id"] for row in fitting}
+    shown = [task for task in tasks if task.task_id in used]
+    return FrozenRows(shown, prompt_format, tokenizer, seed, too_long=too_long, conversations=fitting)
+
+
+def _read(path: str | Path) -> list[dict]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        first = str(error).strip().splitlines()[0]
+        raise SettingsError(f"{path} is no file of conversations ({first})") from None
+    missing = {"task_id", "task_fingerprint", "messages", "prefix", "parent", "turn", "parent_status"}
+    if missing := sorted(missing - set(table.column_names)):
+        raise SettingsError(f"{path} has no column {missing[0]!r}; make it with notebook 04")
+    return table.to_pylist()

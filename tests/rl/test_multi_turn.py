@@ -1,0 +1,261 @@
+"""Conversations in GRPO: the rollout function is called, only the model's own tokens are trained, ends are
+counted. Run: pytest tests/rl/test_multi_turn.py
+"""
+
+import pytest
+
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.views import View
+from arcnb.models.chat import prompt_ids
+from arcnb.models.conversations import Conversations
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.training_log import read_metrics
+from arcnb.models.turn_tokens import ids_after_answer
+from arcnb.programs.executor import Executor
+from arcnb.programs.judging import judge
+from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
+from arcnb.rl.multi_turn_reward import EpisodeReward
+from arcnb.rl.reward_terms import RewardPlan, Rollout, TermLimits, improvement
+from arcnb.rl.rewards import Scores
+from arcnb.rl.settings import SettingsError
+from arcnb.search.refinement import refinement_rows, write_refinement
+
+SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
+COPIES = "def transform(grid):\n    return grid\n```"
+FAILS = "def transform(grid):\n    return grid[99]\n```"
+CUT = "def transform(grid):\n    return gr"
+TURNS = {"turns": 3, "augment": "none", "reward_weights": {}}
+STEPS = {"max_steps": 2, "max_completion_length": 64}
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Answers by what is read: of a group of three the first fails and then solves, the second copies its
+    input again and again, the third is cut off. The list that it gives fills with what each turn read."""
+    read = []
+
+    def answers(self, trainer, prompts, seed):
+        tokenizer = self.rows.tokenizer
+        texts = [tokenizer.decode(ids) for ids in prompts]
+        read.append(texts)
+        made = []
+        for number, text in enumerate(texts):
+            first = text.count("<|im_start|>assistant") == 1
+            answer = (FAILS, COPIES, CUT)[number % 3] if first else SOLVES if "IndexError" in text else COPIES
+            ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
+            ids += [] if answer == CUT else [tokenizer.eos_token_id]
+            made.append((ids, [None] * len(ids)))
+        return made
+
+    monkeypatch.setattr(MultiTurnRollout, "answers", answers)
+    return read
+
+
+def test_an_episode_goes_on_with_feedback_and_every_turn_is_kept(train, tmp_path, scripted):
+    report = train(tmp_path, STEPS, TURNS)
+    assert report.steps == 2
+    assert [len(texts) for texts in scripted] == [3, 2, 1] * 2
+    second = scripted[1][0]
+    assert "failed with IndexError in line 2" in second
+    assert "not right yet" in scripted[1][1]
+    rows = {row.id: row for row in PredictionSet(tmp_path / "rollouts").iter_predictions()}
+    assert len(rows) == 12
+    turns = sorted((row.index, row.turn) for row in rows.values() if row.round == 0)
+    assert turns == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)]
+    for row in rows.values():
+        assert (row.parent in rows) == (row.turn > 0)
+        assert row.completion_prefix == "```python\n"
+    solved = [row for row in rows.values() if row.train_is_correct]
+    assert {(row.index, row.turn) for row in solved} == {(0, 1)}
+    line = report.history[0]
+    assert line["turns/mean"] == 2
+    ends = {name: line[f"turns/end_{name}"] for name in ("solved", "turns", "truncated", "context", "silent")}
+    assert ends == pytest.approx(
+        {"solved": 1 / 3, "turns": 1 / 3, "truncated": 1 / 3, "context": 0, "silent": 0}
+    )
+    assert (line["turns/solved_by_1"], line["turns/solved_by_2"]) == pytest.approx((0, 1 / 3))
+    assert line["turns/copied"] == pytest.approx(2 / 3)
+    assert line["reward_max"] == 10
+
+
+def test_only_the_models_own_tokens_are_trained(train, tmp_path, scripted, letter_model, monkeypatch):
+    from trl import GRPOTrainer
+
+    seen = []
+    compute = GRPOTrainer._compute_loss
+
+    def spy(self, model, inputs):
+        seen.append(
+            {name: inputs[name].tolist() for name in ("completion_ids", "completion_mask", "tool_mask")}
+        )
+        return compute(self, model, inputs)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
+    report = train(tmp_path, STEPS | {"max_steps": 1}, TURNS)
+    tokenizer = load_tokenizer(letter_model)
+    own, others = [], []
+    for batch in seen:
+        for ids, real, mask in zip(*batch.values(), strict=True):
+            own.append(tokenizer.decode([t for t, r, m in zip(ids, real, mask, strict=True) if r and m]))
+            others.append(
+                tokenizer.decode([t for t, r, m in zip(ids, real, mask, strict=True) if r and not m])
+            )
+    end = tokenizer.eos_token
+    assert sorted(own) == sorted([FAILS + end + SOLVES + end, (COPIES + end) * 3, CUT])
+    assert sum("Write a corrected function" in text for text in others) == 2
+    assert all("def transform" not in text for text in others)
+    lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in own]
+    assert report.history[0]["completions/mean_length"] == pytest.approx(sum(lengths) / 3)
+
+
+def test_the_hook_fires_and_samples_by_itself(train, tmp_path, monkeypatch):
+    from trl import GRPOTrainer
+
+    def never(*arguments, **named):
+        raise AssertionError("the trainer generated by itself")
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", never)
+    calls = []
+    take = MultiTurnRollout.__call__
+    monkeypatch.setattr(
+        MultiTurnRollout, "__call__", lambda self, *given: (take(self, *given), calls.append(self.calls))[0]
+    )
+    report = train(tmp_path / "a", {"max_steps": 2}, {"turns": 2})
+    assert calls == [1, 2]
+    assert report.history[0]["turns/end_truncated"] > 0  # eight tokens are too few for a random model to end
+    again = train(tmp_path / "b", {"max_steps": 2}, {"turns": 2})
+    assert [row.get("loss") for row in again.history] == [row.get("loss") for row in report.history]
+
+
+def test_a_trainer_that_ignores_the_hook_is_found_out(train, tmp_path, monkeypatch):
+    import trl
+
+    class Ignoring(trl.GRPOTrainer):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            self.rollout_func = None
+
+    monkeypatch.setattr(trl, "GRPOTrainer", Ignoring)
+    with pytest.raises(SettingsError, match="did not call the rollout function"):
+        train(tmp_path, {"max_steps": 1}, {"turns": 2})
+
+
+def test_a_full_context_ends_an_episode_and_is_counted(train, tmp_path, scripted):
+    report = train(tmp_path, STEPS | {"max_steps": 1}, TURNS | {"max_sequence_length": 900})
+    line = report.history[0]
+    assert line["turns/end_context"] > 0
+    assert (
+        max(len(text) for texts in scripted for text in texts) <= 900 + 40
+    )  # special tokens are longer as text
+
+
+@pytest.mark.parametrize("which", ["letter_model", "small_model"])
+def test_what_stands_between_answers_is_what_the_chat_template_writes(which, request, tasks):
+    tokenizer = load_tokenizer(request.getfixturevalue(which))
+    view = View.plain(tasks[0])
+    row = Prediction(
+        tasks[0].task_id, tasks[0].fingerprint, 0, 0, completion=COPIES, completion_prefix="```python\n",
+        pair_order=list(view.pair_order), finish_reason="stop",
+    )  # fmt: skip
+    by_id = {task.task_id: task for task in tasks}
+    with Executor(1) as executor:
+        (judged,) = judge([row], by_id, executor)
+        book = Conversations(by_id, prompt_format(), executor)
+        first, second = book.asked(judged, {}), book.refining(judged, {})
+    own = [*tokenizer(COPIES, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    whole = [*prompt_ids(tokenizer, first), *own, *ids_after_answer(tokenizer, second, own)]
+    assert tokenizer.decode(whole) == tokenizer.decode(prompt_ids(tokenizer, second))
+    cut = ids_after_answer(tokenizer, second, own[:-1])
+    assert cut[0] == tokenizer.eos_token_id  # an answer that was cut off is ended first
+    assert cut[1:] == ids_after_answer(tokenizer, second, own)
+
+
+def answer(task, turn, share, status="ok"):
+    fields = {"status": status, "program": "x", "train_correct_grids": share, "train_pixel_score": share}
+    fields |= {"train_is_correct": int(share == 1), "test_correct_grids": 0.0, "test_pixel_score": 0.0}
+    fields |= {"test_is_correct": 0, "fingerprint": f"{turn} {share}", "completion": "x"}
+    return Prediction(task.task_id, task.fingerprint, 0, 0, turn, pair_order=[0, 1], **fields), [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("turn_reward", "expected"),
+    [("last", [4.0, 1.0]), ("best", [4.0, 4.0]), ("improvement", [4.0 + 0.5 * 3, 1.0 - 0.5 * 3])],
+)
+def test_the_reward_is_of_the_last_the_best_or_the_improvement(tasks, turn_reward, expected):
+    plan = RewardPlan("arc-v2-no-pixel-score", TermLimits(8))
+    episodes = [
+        Episode({}, [1], "", turns=[answer(tasks[0], 0, 0.0), answer(tasks[0], 1, 0.5)]),
+        Episode({}, [1], "", turns=[answer(tasks[0], 0, 0.5), answer(tasks[0], 1, 0.0)]),
+    ]
+    logged = {}
+    with Executor(1) as executor:
+        reward = EpisodeReward(plan, tasks, executor, detect_cheating=False, turn_reward=turn_reward)
+        values = reward(["", ""], [[1], [1]], episode=episodes, row=[0, 0], log_metric=logged.__setitem__)
+        assert values == pytest.approx(expected)
+        with pytest.raises(SettingsError, match="did not call the rollout function"):
+            reward(["", ""], [[1], [1]], row=[0, 0])
+    assert logged["turns/improved"] == logged["turns/worse"] == 0.5
+    assert episode_metrics(episodes)["turns/mean"] == 2
+
+
+def test_improvement_over_the_parent_has_three_steps():
+    def scores(train, has_outputs=True):
+        return Scores(True, has_outputs, train, 0.0, train, 0.0, 2, 1)
+
+    group = [
+        Rollout(scores(0.5), [1], False, parent=scores(0.0)),
+        Rollout(scores(0.0), [1], False, parent=scores(0.5)),
+        Rollout(scores(0.5), [1], False, parent=scores(0.5)),
+        Rollout(scores(0.5), [1], False),
+        Rollout(scores(0.5), [1], False, "literals", parent=scores(0.0)),
+    ]
+    assert improvement(group, TermLimits(8)) == [0.0, -1.0, -0.5, 0.0, -0.5]
+
+
+@pytest.fixture
+def refine_file(tasks, letter_model, tmp_path):
+    """refine.parquet of one wrong answer a task."""
+    predictions = PredictionSet(tmp_path / "first")
+    rows = [
+        Prediction(
+            task.task_id, task.fingerprint, 0, 0, completion=FAILS, completion_prefix="```python\n",
+            pair_order=[1, 0], finish_reason="stop", status=None,
+        )
+        for task in tasks
+    ]  # fmt: skip
+    with Executor(1) as executor:
+        predictions.write_part(list(judge(rows, {task.task_id: task for task in tasks}, executor)), 0)
+        made = refinement_rows(
+            [predictions], tasks, load_tokenizer(letter_model), prompt_format(), executor, chooser="promising"
+        )
+    return write_refinement(made, tmp_path / "refine.parquet")
+
+
+def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, refine_file, tasks):
+    options = {"conversations": str(refine_file), "reward_weights": {"even_tokens": 1.0, "improvement": 0.5}}
+    report = train(tmp_path / "run", {"max_steps": -1}, options)
+    assert report.steps == 3  # an epoch shows each conversation once
+    rows = list(PredictionSet(tmp_path / "run" / "rollouts").iter_predictions())
+    assert {(row.turn, row.parent) for row in rows} == {(1, f"{task.task_id}/0/0/0") for task in tasks}
+    assert {tuple(row.pair_order) for row in rows} == {(1, 0)}
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")
+
+
+def test_conversations_of_other_tasks_are_refused(train, tmp_path, refine_file, tasks):
+    def trained(file, **arguments):
+        return train(tmp_path / "run", {"max_steps": 1}, {"conversations": str(file)}, **arguments)
+
+    with pytest.raises(SettingsError, match=r"refines task swap., which is not in the task set"):
+        trained(refine_file, tasks=tasks.subset(["swap0"]))
+    with pytest.raises(SettingsError, match=r"none.parquet is no file of conversations"):
+        trained(tmp_path / "none.parquet")
+    with pytest.raises(SettingsError, match="none of 3 conversations is within 9 tokens"):
+        train(tmp_path / "run", {}, {"conversations": str(refine_file), "max_prompt_tokens": 9})
+    for options, said in [
+        ({"turns": 0}, "turns must be at least 1"),
+        ({"turns": 2, "turn_reward": "mean"}, "turn_reward='mean' does not exist; there are last, best"),
+        ({"turns": 2, "conversations": str(refine_file)}, "does not go together with frozen conversations"),
+    ]:
+        with pytest.raises(SettingsError, match=said):
+            train(tmp_path / "run", {}, options)
