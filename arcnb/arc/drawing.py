@@ -91,7 +91,7 @@ def difference_svg(
 def _svg(grid: Grid, cell: int, body: str, name: str, lines: bool = True, ground: bool = True) -> str:
     height, width = grid.shape
     line = (1 if cell >= 10 else 0.6) / cell if lines else 0
-    fill = "" if ground else ' fill="none"'
+    fill = "" if ground else ' fill="#888" fill-opacity="0.25"'  # neither black nor white, on any page
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="arcnb-grid" role="img" '
         f'aria-label="{name} {height}x{width}" width="{width * cell + 2}" height="{height * cell + 2}" '

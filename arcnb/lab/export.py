@@ -2,8 +2,7 @@
 anywhere.
 
 Code is folded, headings make a table of contents, parameters and manifest stand on top, dark mode follows the
-reader. A page stays below 15 MB: of the largest outputs pictures are reduced, others left out, with a note, until
-it does.
+reader. A page stays below 15 MB: the largest pictures are reduced, other large outputs left out, with a note.
 """
 
 from collections.abc import Iterable

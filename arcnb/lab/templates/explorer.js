@@ -34,7 +34,8 @@ async function arcnbExplore(root, facts) {
       width: width * cell + 2, height: height * cell + 2,
       viewBox: `${-edge} ${-edge} ${width + 2 * edge} ${height + 2 * edge}`,
     });
-    shown.append(svg("rect", { width, height, fill: split ? "none" : "#000", stroke: "#666", "stroke-width": 2 * edge }));
+    shown.append(svg("rect", { width, height, fill: split ? "#888" : "#000", "fill-opacity": split ? 0.25 : 1,
+                                 stroke: "#666", "stroke-width": 2 * edge }));
     const part = (value, d, title) => {
       const path = svg("path", { d, class: `c${value}`, fill: facts.colors[value], stroke: "#666",
                                  "stroke-width": (cell >= 10 ? 1 : 0.6) * edge });
