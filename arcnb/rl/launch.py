@@ -33,8 +33,8 @@ from arcnb.rl.settings import SettingsError, vllm_environment
 class GrpoPlan:
     """Everything a run needs.
 
-    model, adapter, template, encoding: as in arcnb.models. workers: programs run at the same time over all
-    processes (None: one a core); memory_mb: of one program. num_processes: GPUs, one process each, as
+    model, adapter, template, encoding, refine_template: as in arcnb.models. workers: programs run at the same
+    time over all processes (None: one a core); memory_mb: of one program. num_processes: GPUs, one process each, as
     `parallel` says: "ddp", or "zero3", which needs deepspeed.
     """
 
@@ -44,6 +44,7 @@ class GrpoPlan:
     adapter: str = ""
     template: str = "arc_code"
     encoding: str = ""
+    refine_template: str = "refine"
     held_out_tasks: Sequence[Task] = ()
     settings: dict = field(default_factory=dict)
     lora: dict = field(default_factory=dict)
@@ -106,7 +107,7 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
         return train_grpo(
             model,
             plan.tasks,
-            prompt_format(plan.template, plan.encoding),
+            prompt_format(plan.template, plan.encoding, plan.refine_template),
             executor,
             Path(plan.output),
             adapter=resolve_adapter(plan.adapter, model),

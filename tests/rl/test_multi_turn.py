@@ -2,6 +2,8 @@
 counted. Run: pytest tests/rl/test_multi_turn.py
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
@@ -16,6 +18,7 @@ from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.multi_turn_reward import EpisodeReward
+from arcnb.rl.multi_turn_rows import RememberingRows
 from arcnb.rl.reward_terms import RewardPlan, Rollout, TermLimits, improvement
 from arcnb.rl.rewards import Scores
 from arcnb.rl.settings import SettingsError
@@ -139,6 +142,36 @@ def test_a_trainer_that_ignores_the_hook_is_found_out(train, tmp_path, monkeypat
     monkeypatch.setattr(trl, "GRPOTrainer", Ignoring)
     with pytest.raises(SettingsError, match="did not call the rollout function"):
         train(tmp_path, {"max_steps": 1}, {"turns": 2})
+
+
+def test_vllms_log_probabilities_are_of_the_models_own_tokens(letter_model, tasks):
+    """With vLLM colocated TRL's own wrapper is asked; here a stand-in answers in its format."""
+    tokenizer = load_tokenizer(letter_model)
+    rows = RememberingRows(tasks, prompt_format(), tokenizer, seed=0, augment="none")
+    prompts = [rows[i]["prompt"] for i in range(2)]
+
+    def generate(prompts, images, num_generations):
+        assert (images, num_generations) == (None, 1)
+        ids = [
+            tokenizer(COPIES + tokenizer.eos_token, add_special_tokens=False)["input_ids"] for _ in prompts
+        ]
+        return prompts, ids, [[[-0.25] for _ in own] for own in ids], None
+
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(use_vllm=True),
+        vllm_generation=SimpleNamespace(generate=generate),
+        state=SimpleNamespace(global_step=4),
+        accelerator=SimpleNamespace(process_index=0),
+        eos_token_ids=[tokenizer.eos_token_id],
+    )
+    with Executor(1) as executor:
+        made = MultiTurnRollout(rows, executor, 2, 2048, 64)(prompts, trainer)
+    assert made["prompt_ids"] == [tokenizer(text=text)["input_ids"] for text in prompts]
+    for ids, mask, logprobs in zip(made["completion_ids"], made["env_mask"], made["logprobs"], strict=True):
+        assert len(ids) == len(mask) == len(logprobs)
+        assert logprobs == [-0.25 if own else None for own in mask]
+        assert 0 < sum(mask) < len(mask)
+    assert [episode.end for episode in made["episode"]] == ["turns", "turns"]
 
 
 def test_a_full_context_ends_an_episode_and_is_counted(train, tmp_path, scripted):
