@@ -93,14 +93,10 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     return table.map(lambda value: "" if value is None or value != value else pages.value_text(value))
 
 
-def _numbers(values: Mapping[str, Any], before: str = "") -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _numbers(value, f"{before}{name}/")
-        elif isinstance(value, int | float):
-            found[before + name] = float(value)
-    return found
+def _numbers(outcome: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value) for name, value in pages.flat(outcome).items() if isinstance(value, int | float)
+    }
 
 
 def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:

@@ -127,13 +127,14 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
             "default": pages.value_text(known.default) if known else "",
             "changed": known is not None and known.default != value,
         })  # fmt: skip
-    outcome = {name: value for name, value in manifest["outcome"].items() if not pages.is_rows(value)}
     return {
         "status": status,
         "why": why,
         "folder": run.path.name,
         "times": pages.times_text(manifest),
-        "outcome": [(name, pages.value_text(value)) for name, value in outcome.items()],
+        "outcome": [
+            (name, pages.value_text(value)) for name, value in pages.flat(manifest["outcome"]).items()
+        ],
         "parameters": parameters,
         "n_changed": sum(row["changed"] for row in parameters),
         "facts": pages.run_facts(manifest),

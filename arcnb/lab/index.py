@@ -48,7 +48,6 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
     status, why = run.verdict()
     heading, purpose = _opening(run)
     page = os.path.relpath(run.page_path, folder) if run.page_path.is_file() else None
-    numbers = {name: value for name, value in manifest["outcome"].items() if not pages.is_rows(value)}
     return {
         "name": run.path.name,
         "heading": heading or manifest["name"],
@@ -57,7 +56,9 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
         "why": why,
         "times": pages.times_text(manifest),
         "page": page,
-        "numbers": [(name, pages.value_text(value)) for name, value in numbers.items()][:12],
+        "numbers": [
+            (name, pages.value_text(value)) for name, value in pages.flat(manifest["outcome"]).items()
+        ][:12],
     }
 
 
@@ -86,7 +87,11 @@ def _results(run: Run) -> dict[str, Any]:
             rows = [[pages.value_text(row.get(column, "")) for column in columns] for row in value]
             tables.append({"name": name, "columns": columns, "rows": rows})
     pictures = [
-        {"name": Path(item["path"]).stem.replace("_", " "), "html": fragment}
+        {
+            "name": Path(item["path"]).stem.replace("_", " "),
+            "html": fragment,
+            "folded": item["path"].endswith(".html"),  # grids by the dozen: the list of runs comes first
+        }
         for item in manifest["artifacts"]
         if item["bytes"] <= PICTURE_BYTES and (fragment := _picture(run.path / item["path"]))
     ]

@@ -11,6 +11,7 @@ from arcnb.lab.runs import RUN_DIR, Run
 
 LIST_CHARACTERS = 120  # of a list that is shown; the manifest has all of it
 COLORS = {
+    "queued": "#66717c",
     "running": "#2f7fd1",
     "done": "#2e9e5b",
     "failed": "#d1443c",
@@ -138,6 +139,17 @@ def size_text(n_bytes: int) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} GB"
+
+
+def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Dictionaries inside as entries of their own, "outer/inner"; what is empty and tables are left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{before}{name}/")
+        elif value not in ("", []) and value is not None and not is_rows(value):
+            found[f"{before}{name}"] = value
+    return found
 
 
 def is_rows(value: Any) -> bool:
