@@ -8,10 +8,10 @@
 Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`. Short real runs on ARC-AGI-1 training tasks, each
 in a process of its own, which frees its memory and bounds its time (--limit); the first --warm steps of each
 are left out (first allocations; the engine's start is in none). One JSON line a run, and --json is rewritten
-after each: lowest, median and highest step_time, completions a second, executor seconds, mean tokens, peak
-memory. A run that is stopped or runs out of memory says so and gives the steps it made. Stock TRL splits a
-step into micro-batches of at most --micro-tokens tokens unless --accumulation says otherwise; the other two
-bound memory themselves.
+after each: lowest, median and highest seconds of a step, its parts, completions a second, executor seconds,
+mean tokens, peak memory. A run that is stopped or runs out of memory says so and gives the steps it made.
+Stock TRL splits a step into micro-batches of at most --micro-tokens tokens unless --accumulation says
+otherwise; the other two bound memory themselves.
 """
 
 import argparse
@@ -74,21 +74,60 @@ def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
     return found
 
 
-def peak_log(path: Path):
-    """Writes the most GPU memory reserved so far, GB, after each step."""
+def part_log(path: Path):
+    """Appends to a file of JSON lines, after each step: its parts (seconds since the last step) and the most
+    GPU memory reserved so far (GB)."""
     import torch
     from transformers import TrainerCallback
 
-    class PeakLog(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if torch.cuda.is_available():
-                path.write_text(str(torch.cuda.max_memory_reserved() / 1e9))
+    on_gpu = torch.cuda.is_available()
 
-    return PeakLog()
+    def now() -> float:
+        if on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    class PartLog(TrainerCallback):
+        trainer = None  # given by train_grpo
+
+        def clocked(self, owner, name: str, part) -> None:
+            function = getattr(owner, name, None)
+            if function is None:  # unsloth's trainer computes log-probabilities elsewhere
+                return
+
+            def timed(*args, **kwargs):
+                label = part if isinstance(part, str) else part()
+                start = now()
+                result = function(*args, **kwargs)
+                self.parts[label] = self.parts.get(label, 0.0) + now() - start
+                return result
+
+            setattr(owner, name, timed)
+
+        def on_train_begin(self, args, state, control, optimizer=None, **kwargs):
+            def which() -> str:
+                return "forward" if torch.is_grad_enabled() else "old and reference"
+
+            self.clocked(self.trainer, "_generate", "generation")
+            self.clocked(self.trainer, "_calculate_rewards", "reward")
+            self.clocked(self.trainer, "_get_per_token_logps_and_entropies", which)
+            self.clocked(self.trainer.accelerator, "backward", "backward")
+            self.clocked(optimizer, "step", "optimizer")
+            self.parts, self.began = {}, now()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            seconds = now() - self.began
+            self.parts["rest"] = seconds - sum(self.parts.values())
+            peak = torch.cuda.max_memory_reserved() / 1e9 if on_gpu else 0.0
+            with open(path, "a") as file:
+                file.write(json.dumps({"seconds": seconds, "parts": self.parts, "peak_gb": peak}) + "\n")
+            self.parts, self.began = {}, now()
+
+    return PartLog()
 
 
 def work(job: dict) -> None:
-    """One run in this process; it leaves metrics.jsonl and peak in its folder."""
+    """One run in this process; it leaves metrics.jsonl and parts.jsonl in its folder."""
     from arcnb.rl.settings import vllm_environment
 
     os.environ |= {name: value for name, value in vllm_environment().items() if name not in os.environ}
@@ -129,7 +168,7 @@ def work(job: dict) -> None:
                 resume="never",
                 accept_other_config=True,
             ),
-            callbacks=[peak_log(folder / "peak")],
+            callbacks=[part_log(folder / "parts.jsonl")],
         )
     sys.stdout.flush()
     os._exit(0)  # an engine in this process may take its time to end
@@ -158,18 +197,24 @@ def run(job: dict, limit: float, warm: int) -> dict:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         rows = metrics(Path(folder) / "metrics.jsonl")
-        peak = Path(folder) / "peak"
-        peak_gb = round(float(peak.read_text()), 1) if peak.is_file() else None
+        file = Path(folder) / "parts.jsonl"
+        steps = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     kept = ("way", "shape", "group", "accumulation", "max_completion_length", "rank", "prompt_tokens")
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
-    result |= {"peak_gb": peak_gb, "all_step_times": [round(row["step_time"], 3) for row in rows]}
-    timed = rows[warm:]
-    if timed:
-        times = sorted(row["step_time"] for row in timed)
+    result |= {"peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
+    result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
+    timed, steps = rows[warm:], steps[warm:]
+    if timed and steps:
+        times = sorted(step["seconds"] for step in steps)
         middle = statistics.median(times)
+        names = sorted({name for step in steps for name in step["parts"]})
         result |= {
-            "steps": len(timed),
-            "step_time": [round(value, 3) for value in (times[0], middle, times[-1])],
+            "steps": len(steps),
+            "parts": {
+                name: round(statistics.median(step["parts"].get(name, 0.0) for step in steps), 3)
+                for name in names
+            },
+            "step_seconds": [round(value, 3) for value in (times[0], middle, times[-1])],
             "completions_per_second": round(job["group"] / middle, 2),
             "executor_seconds": round(statistics.median(row["executor_seconds"] for row in timed), 3),
             "mean_tokens": round(statistics.mean(row["completions/mean_length"] for row in timed), 1),
@@ -190,7 +235,7 @@ def metrics(path: Path) -> list[dict]:
     from arcnb.models.training_log import read_metrics
 
     rows = read_metrics(path) if path.is_file() else []
-    return [row for row in rows if "reward" in row and "step_time" in row]
+    return [row for row in rows if "reward" in row]
 
 
 def accumulation_of(way: str, group: int, length: int, most: int) -> int:

@@ -1,6 +1,6 @@
 """A GRPO step that shares prompts beside stock TRL's: seconds by part, peak memory, and the floor.
 
-    python bench/shared_prefix.py               # embedded model, 2 CPU cores: 30 minutes
+    python bench/shared_prefix.py --stock-completions 4  # embedded model, 2 CPU cores: about 15 minutes
     python bench/shared_prefix.py --device cuda --shape 8b --old --json out.json --seconds 330 --limit 150
     python bench/shared_prefix.py --device cuda --shape 8b --ways shared --prompts 3800 --budgets 16384 65536
 
@@ -8,6 +8,10 @@ Completions are fixed random tokens, all equally long (stock TRL's best case: no
 are random: what is measured is the training step without generation. Every way and prompt length runs in a
 process of its own, for its peak memory and so that one that fails or hangs costs only its own time; every
 step is printed and written when it ends. On the CPU, ways take turns, so that load hits them alike.
+
+Stock TRL's micro-batches are independent of each other: with --stock-completions N it trains N completions of
+the group alone, and its seconds are multiplied (`times` in the results); what a step has once, the optimizer
+above all, is then counted too often, which on a CPU is below 1%.
 
 Parts of a step: `old` and `reference` log-probabilities, `forward`, `backward` (recomputing the forward
 included), `optimizer`, `rest` (rewards, advantages, packing, clipping, logging). With --old, `old` is run as
@@ -28,10 +32,10 @@ from shared_prefix_floor import floor, matmul_rate, model_config, operations
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PARTS = ("old", "reference", "forward", "backward", "optimizer", "rest")
-# Defaults of a shape: prompt lengths, completions, completion tokens, steps of stock and of the other ways
+# Defaults of a shape: prompt lengths, completions, completion tokens, steps of our way and of the others
 SHAPES = {
-    "embedded": ([2000], 16, 128, 2, 3),
-    "8b": ([3800, 8600], 32, 1024, 1, 3),
+    "embedded": ([2000], 16, 128, 3, 2),
+    "8b": ([3800, 8600], 32, 1024, 3, 1),
     "tiny": ([200], 4, 32, 2, 2),
 }
 
@@ -164,10 +168,11 @@ def work(args) -> None:
     torch.manual_seed(0)
     length = args.prompt + args.tokens
     shared = args.way == "shared"
-    micro = args.completions if shared else micro_batch(args.completions, length, args.micro_tokens)
+    group = args.completions // args.times
+    micro = group if shared else micro_batch(group, length, args.micro_tokens)
     generator = torch.Generator().manual_seed(1)
     prompt = torch.randint(1000, 40000, (args.prompt,), generator=generator).tolist()
-    completions = torch.randint(1000, 40000, (args.completions, args.tokens), generator=generator).tolist()
+    completions = torch.randint(1000, 40000, (group, args.tokens), generator=generator).tolist()
 
     def rollout(prompts, trainer):
         return {
@@ -182,9 +187,9 @@ def work(args) -> None:
     config = GRPOConfig(
         output_dir="/tmp/bench_shared_prefix",
         max_steps=args.steps,
-        num_generations=args.completions,
+        num_generations=group,
         per_device_train_batch_size=micro,
-        gradient_accumulation_steps=args.completions // micro,
+        gradient_accumulation_steps=group // micro,
         max_completion_length=args.tokens,
         beta=0.02,
         learning_rate=1e-5,
@@ -202,7 +207,12 @@ def work(args) -> None:
         lora = LoraConfig(task_type="CAUSAL_LM", r=1, lora_alpha=1, target_modules=LORA_TARGETS)
     base = shared_prefix_trainer(GRPOTrainer, args.budget, args.kernel) if shared else GRPOTrainer
     old = args.old and args.way != "unsloth"  # its own trainer has no such method
-    trainer = timed(base, args.device, old, lambda parts: say(step=True, **parts, **peak(args.device)))(
+
+    def report(values):
+        values = {name: value * (1 if name == "loss" else args.times) for name, value in values.items()}
+        say(step=True, **values, **peak(args.device))
+
+    trainer = timed(base, args.device, old, report)(
         model=model,
         reward_funcs=reward,
         args=config,
@@ -256,12 +266,24 @@ def run_worker(options: dict, limit: float, on_line) -> str:
         return ""
     if time.monotonic() - start >= limit:
         return f"stopped after {limit:.0f} s"
+    if any("out of memory" in line.lower() for line in errors):
+        return "out of memory"
     return f"exit code {code}: " + " | ".join(line.strip() for line in errors[-4:])
+
+
+def times_of(args, way: str, completions: int) -> int:
+    """What stock TRL's seconds are multiplied with; ValueError where --stock-completions does not divide."""
+    part = args.stock_completions
+    if way != "stock" or not part:
+        return 1
+    if completions % part or part < 2:
+        raise ValueError(f"--stock-completions {part} must divide {completions} and be at least 2")
+    return completions // part
 
 
 def plan(args) -> list[dict]:
     """What to run, in order: per prompt length, our way first (it is short), then stock, then the others."""
-    prompts, completions, tokens, stock_steps, steps = SHAPES[args.shape]
+    prompts, completions, tokens, steps, other_steps = SHAPES[args.shape]
     runs = []
     for prompt in args.prompts or prompts:
         for way in args.ways:
@@ -273,8 +295,9 @@ def plan(args) -> list[dict]:
                         "device": args.device,
                         "prompt": prompt,
                         "completions": args.completions or completions,
+                        "times": times_of(args, way, args.completions or completions),
                         "tokens": args.tokens or tokens,
-                        "steps": args.steps or (stock_steps if way == "stock" else steps),
+                        "steps": args.steps or (steps if way == "shared" else other_steps),
                         "budget": budget or None,
                         "kernel": args.kernel,
                         "micro_tokens": args.micro_tokens,
@@ -305,6 +328,7 @@ def main() -> None:
     parser.add_argument(
         "--budgets", nargs="+", type=int, default=[65536], help="tokens of a packed row, 0: no limit"
     )
+    parser.add_argument("--stock-completions", type=int, help="of a group that stock TRL trains; 0: all")
     parser.add_argument("--micro-tokens", type=int, default=80000)
     parser.add_argument("--kernel", default="auto")
     parser.add_argument(
@@ -314,6 +338,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one way at one prompt length")
     parser.add_argument("--json", type=Path, help="rewritten after every step")
     args = parser.parse_args()
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
     began, steps, failures = time.monotonic(), [], []
 
     def write() -> None:

@@ -13,8 +13,6 @@ The operators are PyTorch's own, so nothing is compiled and no package is needed
 | flash | CUDA, half precision  | flash attention 2 for variable lengths                             |
 | cudnn | CUDA, half precision  | own part as flash; completions against prompts by cuDNN            |
 | math  | anywhere, any dtype   | matrix products, in pieces of 1,024 queries                        |
-
-On an H200 with torch 2.11 `flash` refused the prompt's part ("batch size must be positive").
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class Blocks:
         def bounds(lengths):
             return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
-        return cls(tuple(queries), tuple(keys), causal, bounds(queries), bounds(keys))
+        queries, keys = tuple(queries), tuple(keys)
+        return cls(queries, keys, causal, bounds(queries), bounds(keys))
 
     def spans(self):
         """(query slice, key slice) of each run."""

@@ -119,6 +119,14 @@ def test_shapes_of_batches(prompts, completions):
     assert_same(tiny("Llama"), *batch(prompts, completions))
 
 
+def test_bounds_of_both_parts_say_where_every_run_begins():
+    row = pack(*batch([7, 5], [[3, 0, 4], [2]]))[0]
+    own, shared = row.layout.own, row.layout.shared
+    assert own.query_bounds.tolist() == own.key_bounds.tolist() == [0, 6, 10, 13, 17, 19]
+    assert shared.query_bounds.tolist() == [0, 7, 9]
+    assert shared.key_bounds.tolist() == [0, 6, 10]
+
+
 def test_groups_are_found_wherever_their_completions_are():
     ids, mask, n_completion = batch([11, 30], [[4, 8, 2], [1, 6, 3]])
     order = torch.tensor([3, 0, 5, 2, 1, 4])
