@@ -33,12 +33,17 @@ class GenerationError(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """`n` completions wanted for one prompt. `key` comes back with each of them."""
+    """`n` completions wanted for one prompt. `key` comes back with each of them.
+
+    adapter: LoRA folder of this request alone, for engines that mix them (`adapters_at_once` above 1); None
+    takes the one that the backend was told to use.
+    """
 
     prompt_ids: Sequence[int]
     n: int = 1
     seed: int = 0
     key: Hashable = None
+    adapter: Path | None = None
 
     def __post_init__(self):
         if self.n < 1:
@@ -115,6 +120,7 @@ class EngineOptions:
     enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
     enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own).
     load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
+    max_loras: adapters that vLLM applies in one batch, see `Request.adapter`.
     cpu_kv_cache_gb: memory for vLLM's cache on a CPU.
     server_urls: addresses of running vLLM servers; server_model: the name they serve the model under (None:
     the first they list); server_concurrency: completions in flight per server; server_timeout: seconds that
@@ -131,6 +137,7 @@ class EngineOptions:
     dtype: str = "auto"
     load_format: str = "auto"
     max_lora_rank: int | None = None
+    max_loras: int = 1
     cpu_kv_cache_gb: int = 2
     server_urls: tuple[str, ...] = field(default=("http://localhost:8000",))
     server_model: str | None = None

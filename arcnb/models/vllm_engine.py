@@ -181,7 +181,7 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         arguments["quantization"] = "bitsandbytes"
     if settings.max_rank:
         rank = next((r for r in _RANKS if r >= settings.max_rank), settings.max_rank)
-        arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}
+        arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": options.max_loras}
     return arguments
 
 

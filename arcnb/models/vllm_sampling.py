@@ -51,6 +51,7 @@ class VllmBackend:
         self._cancelled: set[Hashable] = set()
         self._ids = itertools.count()
         self._lora_ids: dict[Path, int] = {}
+        self._numbers: dict[Path, int] = {}  # of folders as they were last given to use_adapter
         self._generating = False
         self._max_rank = options.max_lora_rank or (adapter_rank(adapter) if adapter else 0)
         self._merged = False
@@ -60,6 +61,11 @@ class VllmBackend:
             # One adapter for good: on a CPU vLLM is five times slower with it than with merged weights.
             served, self._merged, self._max_rank = merged_model(model, self.adapter), True, 0
         self.engine = VllmEngine(EngineSettings(served, self.context, self._max_rank, options))
+
+    @property
+    def adapters_at_once(self) -> int:
+        """Adapters that requests of one call may name, each known from an earlier `use_adapter`."""
+        return self.engine.settings.options.max_loras if self._max_rank else 1
 
     @property
     def description(self) -> str:
@@ -94,7 +100,7 @@ class VllmBackend:
         if folder:
             # An adapter is known to vLLM by number; a folder written again counts as another adapter.
             key = folder.resolve() / str((folder / "adapter_model.safetensors").stat().st_mtime_ns)
-            self._lora_id = self._lora_ids.setdefault(key, len(self._lora_ids) + 1)
+            self._numbers[folder] = self._lora_ids.setdefault(key, len(self._lora_ids) + 1)
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.generation`. One call at a time; leaving the iterator early drops the rest."""
@@ -168,7 +174,8 @@ class VllmBackend:
     def _send(self, name: str, sampling: Sampling) -> None:
         flight = self._flights[name]
         params = self._sampling_params(sampling, flight.seed)
-        self.engine.add(name, list(flight.request.prompt_ids), params, self._lora_request())
+        adapter = flight.request.adapter or self.adapter
+        self.engine.add(name, list(flight.request.prompt_ids), params, self._lora_request(adapter))
 
     def _restart(self, sampling: Sampling) -> None:
         """A new engine that is to do all that the dead one left undone."""
@@ -215,9 +222,10 @@ class VllmBackend:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _lora_request(self):
-        if self.adapter is None or self._merged:
+    def _lora_request(self, adapter: Path | None):
+        if adapter is None or self._merged:
             return None
         from vllm.lora.request import LoRARequest
 
-        return LoRARequest(f"adapter-{self._lora_id}", self._lora_id, str(self.adapter))
+        number = self._numbers[adapter]
+        return LoRARequest(f"adapter-{number}", number, str(adapter))

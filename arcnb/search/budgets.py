@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from arcnb.models.generation import Completion, Request, Sampling
 from arcnb.search.rounds import PlanError
@@ -59,10 +60,14 @@ class Clock:
 
 
 class TimedEngine:
-    """A generation backend that stops at the end of a clock: what is under way then is cancelled."""
+    """A generation backend that stops at the end of a clock: what is under way then is cancelled.
+
+    adapters: task id -> LoRA folder, for requests whose key begins with it (see `Request.adapter`).
+    """
 
     def __init__(self, engine, clock: Clock):
         self._engine, self._clock = engine, clock
+        self.adapters: dict[Hashable, Path] = {}
 
     def __getattr__(self, name: str):
         return getattr(self._engine, name)
@@ -76,7 +81,7 @@ class TimedEngine:
                 if self._clock.is_up:
                     return
                 under_way[request.key] = under_way.get(request.key, 0) + request.n
-                yield request
+                yield replace(request, adapter=self.adapters.get(request.key[0]))
 
         for completion in self._engine.generate(in_time(), sampling):
             under_way[completion.key] -= 1

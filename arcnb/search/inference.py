@@ -36,17 +36,12 @@ def predict(
     *,
     model: str = "",
     adapter: str = "",
-    row_adapter: str | None = None,
     part_rows: int = 2048,
     part_seconds: float = 60.0,
 ) -> InferenceReport:
-    """Fill `predictions` up to the plan and say what was done. Raises PlanError before any work is lost.
-
-    row_adapter: what the rows say, for a set whose adapter changes on the way; default the set's `adapter`.
-    """
+    """Fill `predictions` up to the plan and say what was done. Raises PlanError before any work is lost."""
     hold_to_conditions(predictions, conditions(tasks, plan, prompt_format, sampling, model, adapter))
     mine = shard_of(tasks, plan, prompt_format, sampling, backend)
-    names = {"model": model, "adapter": adapter if row_adapter is None else row_adapter}
     return sample(
         mine,
         FirstTurns(plan, prompt_format),
@@ -54,7 +49,7 @@ def predict(
         predictions,
         executor,
         sampling,
-        names,
+        {"model": model, "adapter": adapter},
         EarlyStop(plan.early_stop) if plan.early_stop else None,
         part_rows=part_rows,
         part_seconds=part_seconds,

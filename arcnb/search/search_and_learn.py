@@ -137,9 +137,8 @@ class SearchAndLearn:
     def _predict_round(self, round_: int, going: Sequence[int]) -> bool:
         """Sample the round for all groups; False when the time was up before its end."""
         todo = [group for group in going if not self.journal.find("predict", round_, group)]
-        # Groups with one adapter, as all have in the first round, share one call: full batches.
-        for adapter, groups in groupby(todo, key=self.current.get):
-            if not self._predict(round_, list(groups), adapter):
+        for groups in self._calls(todo):
+            if not self._predict(round_, groups):
                 return False
         for group in going:
             line = self.journal.find("predict", round_, group)
@@ -147,12 +146,30 @@ class SearchAndLearn:
                 self.states[task.task_id].end_round(round_, line["seconds_per_task"])
         return True
 
-    def _predict(self, round_: int, groups: list[int], adapter: Path | None) -> bool:
+    def _calls(self, groups: Sequence[int]) -> list[list[int]]:
+        """Groups that are sampled in one call, for full batches: with one adapter, as all in the first round,
+        or with any where the engine mixes them."""
+        if getattr(self.engine, "adapters_at_once", 1) > 1:
+            return [list(groups)] if groups else []
+        return [list(some) for _, some in groupby(groups, key=self.current.get)]
+
+    def _predict(self, round_: int, groups: list[int]) -> bool:
         since = time.monotonic()
-        if adapter is not None and not adapter.is_dir():
-            raise PlanError(f"adapter {adapter} of group {groups[0]} is gone, so the search cannot go on")
-        self.engine.use_adapter(adapter)
-        tasks = [task for group in groups for task in self._active_tasks(group)]
+        self.engine.adapters.clear()
+        tasks = []
+        for group in groups:
+            adapter = self.current[group]
+            if adapter is not None and not adapter.is_dir():
+                raise PlanError(f"adapter {adapter} of group {group} is gone, so the search cannot go on")
+            self.engine.use_adapter(adapter)
+            for task in self._active_tasks(group):
+                tasks.append(task)
+                self.predictions.made_with[task.task_id] = adapter.name if adapter else self.names["adapter"]
+                if adapter is not None and len(groups) > 1:
+                    self.engine.adapters[task.task_id] = adapter
+        if len(set(map(self.current.get, groups))) > 1:
+            self.engine.use_adapter(None)  # for the groups that have learned nothing
+        self._unsubmitted.update(task.task_id for task in tasks)
         switched = time.monotonic()
         inference = predict(
             tasks,
@@ -163,7 +180,6 @@ class SearchAndLearn:
             self.prompt_format,
             self.sampling,
             **self.names,
-            row_adapter=self.names["adapter"] if adapter is None else adapter.name,
         )
         seconds = time.monotonic() - switched
         self.report.add_sampling(inference, seconds, switched - since)
@@ -172,7 +188,6 @@ class SearchAndLearn:
             return False
         for group in groups:
             self.journal.add("predict", round_, group, seconds_per_task=seconds / len(tasks))
-        self._unsubmitted.update(task.task_id for task in tasks)
         self._refresh_submission()
         if len(self.predictions.parts()) > MANY_PARTS * self.plan.shard[1]:
             self.predictions.pack(*self.plan.shard)

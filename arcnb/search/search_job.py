@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasksets import TaskSet, load_tasks
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
@@ -92,8 +91,12 @@ class SearchJob:
         submission = self.open_submission(tasks)  # before anything that can fail
         base = base_model(self.model, self.adapter)
         executor = Executor(self.workers or None, Limits(seconds_per_input=self.seconds_per_input))
-        rank = self.lora.rank if LEARN in self.arms else None
-        options = replace(self.engine, max_lora_rank=rank)
+        options = self.engine
+        if LEARN in self.arms:
+            n_groups = len(self.plan.groups(tasks))
+            options = replace(
+                options, max_lora_rank=self.lora.rank, max_loras=min(options.max_loras, n_groups)
+            )
         reports = {}
         with executor, open_backend(usable_backend(self.backend), base, None, options, announce) as engine:
             opened = time.monotonic() - started
@@ -162,8 +165,9 @@ def run_shards(job: SearchJob, processes: int, announce=print) -> dict[str, dict
     job.open_submission(load_tasks(job.tasks))
     base_model(job.model, job.adapter)  # made once, not by all of them at the same time
     path = folder / "job.json"
-    with new_file(path, same_is_fine=True) as file:
-        file.write(json.dumps(asdict(job), indent=1).encode())
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(job), indent=1))
+    temporary.replace(path)
     running = []
     for shard in range(processes):
         log = open(folder / f"process{shard}.log", "ab")  # noqa: SIM115

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from arcnb.arc.predictions import Prediction, PredictionSet
@@ -13,16 +13,20 @@ from arcnb.synth.reduction import normal_form
 
 
 class RoundRows(PredictionSet):
-    """A prediction set that also hands what was just written to the search, without reading it again."""
+    """A prediction set that also hands what was just written to the search, without reading it again.
+
+    made_with: task id -> name of the adapter that rows written from now on are said to be made with.
+    """
 
     def __init__(self, folder: Path, shard: tuple[int, int]):
         super().__init__(folder)
         self.shard = shard
+        self.made_with: dict[str, str] = {}
         self._fresh: list[Prediction] = []
 
     def write_part(self, rows: Iterable[Prediction], round: int, *_: int) -> Path | None:
         """As the parent's, always as a part of this process's shard."""
-        rows = list(rows)
+        rows = [replace(row, adapter=self.made_with.get(row.task_id, row.adapter)) for row in rows]
         path = super().write_part(rows, round, *self.shard)
         self._fresh += rows
         return path

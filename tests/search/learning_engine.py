@@ -67,3 +67,20 @@ def small_tasks(n: int = 3) -> TaskSet:
         name = "fill4" if number == 0 else f"odd{number}"
         tasks.append(Task.from_dict(name, {"train": pairs[:2], "test": pairs[2:]}))
     return TaskSet("small", tuple(tasks), "1")
+
+
+class Mixing(Programming):
+    """An engine that takes requests for several adapters in one call."""
+
+    adapters_at_once = 4
+
+    def __init__(self, engine):
+        super().__init__(engine)
+        self.calls = []
+
+    def generate(self, requests, sampling):
+        requests, standard = list(requests), self.adapters[-1]
+        self.calls.append({request.adapter for request in requests})
+        for adapter in dict.fromkeys(request.adapter for request in requests):
+            self._engine.use_adapter(adapter or standard)
+            yield from super().generate([one for one in requests if one.adapter == adapter], sampling)

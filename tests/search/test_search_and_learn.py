@@ -27,7 +27,7 @@ from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
 from arcnb.search.submission_file import SubmissionFile
-from tests.search.learning_engine import Programming, program, small_tasks
+from tests.search.learning_engine import Mixing, Programming, program, small_tasks
 
 SAMPLING = Sampling(max_tokens=6)
 PLAN = SearchPlan(Budget(12), first_round=4, per_round=4, per_prompt=2, stop_after=0, seed=3)
@@ -66,8 +66,8 @@ def executor():
 def search(tmp_path, engine, executor, small_model):
     """search(plan, pick=..., ...) is a SearchAndLearn below tmp_path."""
 
-    def make(plan=PLAN, pick=None, tasks=None, folder="s", **more):
-        programming = Programming(engine, pick) if pick else Programming(engine)
+    def make(plan=PLAN, pick=None, tasks=None, folder="s", programming=None, **more):
+        programming = programming or (Programming(engine, pick) if pick else Programming(engine))
         settings = {"base": small_model, "lora": LORA, "announce": lambda line: None} | more
         return SearchAndLearn(
             tasks or small_tasks(), programming, executor, tmp_path / folder, plan, prompt_format(), SAMPLING,
@@ -253,6 +253,14 @@ def test_groups_share_an_adapter(tmp_path, search):
     assert report.trainings == 4
     last = {row["task_id"]: row["adapter"][11:21] for row in rows(tmp_path / "s") if row["round"] == 5}
     assert last == {"fill4": "group00000", "odd1": "group00000", "odd2": "group00001"}
+
+
+def test_an_engine_that_mixes_adapters_samples_all_groups_in_one_call(tmp_path, search, engine):
+    search(folder="apart").run()
+    mixing = Mixing(engine)
+    search(programming=mixing).run()
+    assert rows(tmp_path / "s") == rows(tmp_path / "apart")
+    assert [len(adapters) for adapters in mixing.calls] == [1, 3, 3]
 
 
 def test_shards_fill_one_set_and_leave_it_whole(tmp_path, search):
