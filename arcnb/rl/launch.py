@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from arcnb.arc.tasks import Task
@@ -24,6 +24,7 @@ from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
 from arcnb.programs.limits import Limits
+from arcnb.rl.generation_server import generation_server, shared_out
 from arcnb.rl.grpo import GrpoOptions, TrainingReport, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.settings import SettingsError, vllm_environment
@@ -34,8 +35,9 @@ class GrpoPlan:
     """Everything a run needs.
 
     model, adapter, template, encoding, refine_template: as in arcnb.models. workers: programs run at the same
-    time over all processes (None: one a core); memory_mb: of one program. num_processes: GPUs, one process each, as
-    `parallel` says: "ddp", or "zero3", which needs deepspeed.
+    time over all processes (None: one a core); memory_mb: of one program. num_processes: GPUs, one process
+    each, as `parallel` says: "ddp", or "zero3", which needs deepspeed. server_gpus: further GPUs for a vLLM
+    server that is started for this run, where vllm_mode is "server" and no vllm_server_base_url is given.
     """
 
     tasks: Sequence[Task]
@@ -54,6 +56,7 @@ class GrpoPlan:
     memory_mb: int = 512
     num_processes: int = 1
     parallel: str = "ddp"
+    server_gpus: int = 1
 
     def write(self) -> Path:
         """`launch.json` with the tasks beside it, for another process to read."""
@@ -92,9 +95,37 @@ def run_grpo(plan: GrpoPlan) -> TrainingReport:
     problem = parallel_problem(plan.num_processes, plan.parallel)
     if problem:
         raise SettingsError(problem)
+    if _wants_server(plan):
+        return _train_with_server(plan)
     if plan.options.trainer == "trl" and plan.num_processes == 1:
         return train_here(plan)
     return _train_in_processes(plan)
+
+
+def _wants_server(plan: GrpoPlan) -> bool:
+    """Whether a vLLM server is to be started."""
+    settings = plan.settings
+    if not settings.get("use_vllm") or settings.get("vllm_mode", "colocate") != "server":
+        return False
+    if plan.options.trainer != "trl":
+        raise SettingsError(f"vllm_mode='server' needs trainer='trl', not {plan.options.trainer!r}")
+    return not settings.get("vllm_server_base_url") and not settings.get("vllm_server_host")
+
+
+def _train_with_server(plan: GrpoPlan) -> TrainingReport:
+    """Training on some GPUs, sampling by a server on others; both end with the run."""
+    if plan.server_gpus < 1:
+        raise SettingsError(
+            "vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at least 1 to start one"
+        )
+    model = resolve_model(plan.model)
+    for_server, for_training = shared_out(plan.server_gpus, plan.num_processes)
+    context = plan.options.max_sequence_length or model.context or 8192
+    share = plan.settings.get("vllm_gpu_memory_utilization", 0.9)
+    log = Path(plan.output) / "vllm_server.log"
+    with generation_server(model, for_server, context, log, share) as address:
+        plan = replace(plan, settings=plan.settings | {"vllm_server_base_url": address})
+        return _train_in_processes(plan, {"CUDA_VISIBLE_DEVICES": ",".join(for_training)})
 
 
 def train_here(plan: GrpoPlan) -> TrainingReport:
@@ -119,7 +150,7 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
         )
 
 
-def _train_in_processes(plan: GrpoPlan) -> TrainingReport:
+def _train_in_processes(plan: GrpoPlan, environment: dict | None = None) -> TrainingReport:
     """Start the processes; the report that the first one left."""
     path = plan.write()
     report = path.with_name("report.json")
@@ -133,7 +164,7 @@ def _train_in_processes(plan: GrpoPlan) -> TrainingReport:
             parallel=plan.parallel,
             gradient_accumulation_steps=plan.settings.get("gradient_accumulation_steps", 1),
             mixed_precision="bf16",  # read by deepspeed alone; otherwise the training arguments say it
-            environment=vllm_environment(),
+            environment=vllm_environment() | (environment or {}),
             pids=path.parent,
         )
     except LaunchError:
@@ -192,6 +223,5 @@ def _leave(folder: Path, rank: int, values: dict) -> None:
 
 
 if __name__ == "__main__":
-    for name, value in vllm_environment().items():
-        os.environ.setdefault(name, value)
+    os.environ |= vllm_environment()
     main(sys.argv[1])
