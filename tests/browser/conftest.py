@@ -29,6 +29,7 @@ class Browser:
         """Open a page, forgetting what was logged before."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get("about:blank")  # what the page before has to say on leaving belongs to it
         self.driver.get_log("performance")
         self.driver.get_log("browser")
         self.driver.get(url)

@@ -13,9 +13,15 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from arcnb.arc.tasksets import load_tasks
+from arcnb.lab import notebooks
+from arcnb.lab.exploration import entries
 from arcnb.lab.runs import new_run
+from arcnb.lab.static_explorer import explorer_html
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +32,7 @@ def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
     new_run(folder / "runs", "earlier", {"n": 1}).record({"solved": 3})
+    executed_copy(folder / "runs" / "executed.ipynb", folder / "DATA")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -48,6 +55,18 @@ def lab(tmp_path_factory):
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:
         process.kill()
+
+
+def executed_copy(path: Path, jupyter_data: Path) -> None:
+    """A notebook with a static explorer in it, signed as `arcnb run` signs what it executed."""
+    html = explorer_html(entries(load_tasks("arc-agi-1/training")[:5]), "five tasks")
+    outputs = [new_output("display_data", {"text/html": html, "text/plain": "an explorer"})]
+    cells = [new_code_cell("1", execution_count=1, outputs=outputs)]
+    kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DATA_DIR", str(jupyter_data))
+        notebooks.sign(path)
 
 
 def answers(address: str) -> bool:
@@ -92,5 +111,16 @@ def test_the_launcher_opens_runs_and_its_explorer_answers(browser, lab):
     assert "your program" in result
     assert "produced" in result
     assert browser.count(".arcnb-result svg.arcnb-grid") >= 6
-    own = browser.hosts()
-    assert own == {"127.0.0.1"}, "the lab asks nobody else"
+    assert browser.hosts() == {"127.0.0.1"}, "the lab asks nobody else"
+    listed = browser.run("return fetch('/api/contents/runs').then((answer) => answer.json())")["content"]
+    assert {item["name"].partition("-")[2][7:] for item in listed} == {"earlier", ""}, "looking leaves no run"
+
+
+def test_an_executed_copy_filters_without_a_kernel(browser, lab):
+    browser.wait(lambda: answers(lab))
+    browser.open(f"{lab}/lab/tree/runs/executed.ipynb")
+    browser.wait(lambda: browser.text(".arcnb-explorer .count") == "5 of 5 tasks")
+    browser.find(".arcnb-explorer .task-next").click()
+    assert browser.run("return document.querySelector('.arcnb-explorer select.task').selectedIndex") == 1
+    browser.find(".arcnb-explorer input.text").send_keys("zzz")
+    assert browser.text(".arcnb-explorer .count") == "0 of 5 tasks"

@@ -71,6 +71,19 @@ def test_the_check_sees_errors_and_requests(browser, tmp_path):
     assert browser.hosts() == {"example.org"}
 
 
+def test_the_buttons_open_the_code_and_change_the_theme(browser, page):
+    browser.open(page)
+    assert browser.count("details.code[open]") == 0
+    browser.find("#code").click()
+    assert browser.count("details.code[open]") == browser.count("details.code") == 3
+    assert browser.text("#code") == "Hide code"
+    browser.find("#theme").click()
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    assert browser.run("return document.body.dataset.jpThemeLight") == "false"
+    browser.find("#theme").click()
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
 def test_the_explorer_of_a_page_filters_and_pages(browser, page):
     browser.open(page)
     browser.wait(lambda: browser.text(".arcnb-explorer .count") == "6 of 6 tasks")

@@ -1,12 +1,9 @@
-"""Exported pages: everything inside, nothing from outside, small enough, and right in a real browser.
+"""Exported pages: everything inside, nothing from outside, small enough. (In a browser: tests/browser.)
 
 pytest tests/lab/test_lab_export.py
 """
 
 import base64
-import json
-import shutil
-import subprocess
 
 import nbformat
 import pytest
@@ -217,70 +214,3 @@ def test_report_writes_pages_and_index(run, tmp_path, capsys):
     assert cli.main(["report", "shown", "-o", str(tmp_path / "all.html"), "--title", "All"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "all.html")
     assert run.page_path.is_file()
-
-
-# ---------------------------------------------------------------- in a browser
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
-    "--enable-logging=stderr",
-    "--v=0",
-]
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
-
-
-def browse(page, tmp_path, *flags):
-    """(the document after its scripts ran, what the console said, the http addresses that were asked for)"""
-    net_log = tmp_path / "net.json"
-    result = subprocess.run(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={net_log}", *flags,
-         "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    console = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
-    events = json.loads(net_log.read_text())["events"]
-    addresses = {event.get("params", {}).get("url", "") for event in events}
-    return result.stdout, console, {url for url in addresses if "example.org" in url}
-
-
-@in_browser
-@pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
-def test_a_page_runs_without_errors_or_requests(run, tmp_path, scheme):
-    page = export_run(run)
-    document, console, requests = browse(page, tmp_path, f"--blink-settings=preferredColorScheme={scheme}")
-    assert "The title" in document
-    assert console == []
-    assert requests == set()
-
-
-@in_browser
-def test_the_browser_check_itself_sees_errors_and_requests(tmp_path):
-    page = tmp_path / "bad.html"
-    page.write_text("<img src='http://example.org/x.png'><script>throw new Error('seen')</script>")
-    _, console, requests = browse(page, tmp_path)
-    assert any("seen" in line for line in console)
-    assert requests
-
-
-@in_browser
-def test_the_buttons_work(run, tmp_path):
-    page = tmp_path / "clicked.html"
-    script = (
-        "<script>document.getElementById('code').click(); document.getElementById('theme').click()</script>"
-    )
-    page.write_text(export_run(run).read_text().replace("</body>", script + "</body>"))
-    document, console, _ = browse(page, tmp_path, "--blink-settings=preferredColorScheme=1")
-    assert console == []
-    assert 'data-theme="dark"' in document
-    assert 'data-jp-theme-light="false"' in document
-    assert document.count(' open=""') == 5, "four cells, and the outcome on top"
-    assert "Hide code" in document
