@@ -17,17 +17,9 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# Every stage leaves a run folder and prints it; the next stage reads what it left.
+# Every stage leaves a run folder, and what is done with the same inputs is skipped; the last line is the report.
 demo: $(STAMP)
-	set -e; export PATH="$(CURDIR)/$(BIN):$$PATH"; \
-	data=$$(arcnb run 01 -f demo --name demo-data); \
-	sampled=$$(arcnb run 03 -f demo --name demo-inference -p tasks $$data/tasks.parquet); \
-	refine=$$(arcnb run 04 -f demo --name demo-refinement -p tasks $$data/tasks.parquet \
-	    -p predictions $$sampled/predictions); \
-	trained=$$(arcnb run 05 -f demo --name demo-grpo -p tasks $$data/tasks.parquet); \
-	table=$$(arcnb run 06 -f demo --name demo-evaluation -p tasks $$data/tasks.parquet \
-	    -p predictions $$sampled/predictions); \
-	arcnb report $$data $$sampled $$refine $$trained $$table -o runs/index.html --title "arcnb demo"
+	$(BIN)/arcnb pipeline notebooks/pipelines/demo.yaml --report runs/index.html --title "arcnb demo"
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
