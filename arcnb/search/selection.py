@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -89,9 +90,10 @@ def _program_distance(a: str, b: str) -> float:
     return 1 - len(x & y) / len(x | y) if x | y else 0.0
 
 
-def _trigrams(program: str) -> set[tuple[str, ...]]:
+@lru_cache(4096)
+def _trigrams(program: str) -> frozenset[tuple[str, ...]]:
     words = re.findall(r"\w+|[^\w\s]", program)
-    return set(zip(words, words[1:], words[2:], strict=False)) or {tuple(words)}
+    return frozenset(zip(words, words[1:], words[2:], strict=False)) or frozenset([tuple(words)])
 
 
 def weighted(predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:
