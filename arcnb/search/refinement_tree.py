@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arcnb.arc.grids import Grid
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.search.conversation_view import verdict_of
@@ -18,9 +19,9 @@ from arcnb.search.conversation_view import verdict_of
 _STYLE = (
     "<style>.arcnb-tree ul{list-style:none;margin:0 0 0 1.2em;padding:0 0 0 1em;border-left:1px solid #888}"
     ".arcnb-tree li{margin:.5em 0}.arcnb-attempt{display:flex;flex-wrap:wrap;gap:8px;align-items:center}"
-    ".arcnb-said{font-size:12px}.arcnb-attempt svg{flex:none}</style>"
+    ".arcnb-said,.arcnb-tree details{font-size:12px}.arcnb-attempt svg{flex:none}</style>"
 )
-_CELL = 5  # pixels
+_PICTURE = 90  # pixels: a grid is drawn about this large, in cells of 4 to 14 pixels
 _SHOWN_PAIRS = 3
 
 
@@ -121,7 +122,8 @@ def _promise(attempt: Attempt) -> tuple[float, float]:
 def _expected(task: Task) -> str:
     from arcnb.arc.drawing import grid_svg
 
-    grids = "".join(grid_svg(pair.output, cell=_CELL, hover=False) for pair in task.train[:_SHOWN_PAIRS])
+    outputs = [pair.output for pair in task.train[:_SHOWN_PAIRS]]
+    grids = "".join(grid_svg(output, cell=_cell(output), hover=False) for output in outputs)
     return f'<div class="arcnb-attempt">{grids}<span class="arcnb-said">expected on train pairs</span></div>'
 
 
@@ -131,7 +133,7 @@ def _html(attempt: Attempt, task: Task) -> str:
     prediction, grids = attempt.prediction, ""
     if prediction.outputs is not None:
         shown = zip(task.train[:_SHOWN_PAIRS], prediction.outputs, strict=False)
-        grids = "".join(grid_svg(out, pair.output, cell=_CELL, hover=False) for pair, out in shown)
+        grids = "".join(grid_svg(out, pair.output, cell=_cell(out), hover=False) for pair, out in shown)
     said = html.escape(verdict_of(prediction)) + _others(attempt)
     program = (
         f"<details><summary>program</summary><pre>{html.escape(prediction.program or '')}</pre></details>"
@@ -140,6 +142,10 @@ def _html(attempt: Attempt, task: Task) -> str:
     below = f"<ul>{below}</ul>" if below else ""
     grids += f'<span class="arcnb-said">{said}</span>{program}'
     return f'<li><div class="arcnb-attempt">{grids}</div>{below}</li>'
+
+
+def _cell(grid: Grid) -> int:
+    return max(4, min(14, _PICTURE // max(grid.shape)))
 
 
 def _text(attempt: Attempt, depth: int = 1) -> str:
