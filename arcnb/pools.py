@@ -22,14 +22,24 @@ Result = TypeVar("Result")
 def in_order(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[Result]:
-    """function(item) of every item, in their order; at most `ahead` are under way or waiting."""
+    """function(item) of every item, in their order; at most `ahead` are under way or waiting.
+
+    A result that is there is not kept back for the sake of items that the source is slow to give.
+    """
     source = iter(items)
-    waiting = deque(pool.submit(function, item) for item in islice(source, ahead))
+    waiting: deque = deque()
+    ended = False
     try:
-        while waiting:
-            result = waiting.popleft().result()
-            waiting.extend(pool.submit(function, item) for item in islice(source, 1))
-            yield result
+        while True:
+            while not ended and len(waiting) < ahead and not (waiting and waiting[0].done()):
+                for item in islice(source, 1):
+                    waiting.append(pool.submit(function, item))
+                    break
+                else:
+                    ended = True
+            if not waiting:
+                return
+            yield waiting.popleft().result()
     finally:
         for future in waiting:
             future.cancel()

@@ -27,7 +27,7 @@ from arcnb.pools import in_order
 from arcnb.progress import progress
 
 IGNORED = -100  # label of a token that does not count in the loss
-CHUNK = 256  # rows that a process makes at a time
+CHUNK = 64  # rows that a process makes at a time
 
 
 class SftError(ValueError):

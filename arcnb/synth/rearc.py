@@ -24,6 +24,7 @@ from arcnb.synth.splits import draw_n_train
 MAX_DRAWS = (
     200_000  # random numbers an example may use; the most seen in 120,000 examples was a tenth of this
 )
+INPUT_ATTEMPTS = 10  # of a lone input: some generators never fit in a small grid, and take seconds to say so
 MAX_ATTEMPTS = 200  # draws of one example until generator and verifier agree
 MAX_SET_DRAWS = 10  # draws of a task's examples until they are small enough
 DEFAULT_MAX_CELLS = 4500  # 5 x 30 x 30: input and output cells of all pairs of a task
@@ -130,7 +131,8 @@ def rearc_task(
 
 def rearc_input(task_id: str, seed: int, diff_lb: float, diff_ub: float, max_side: int = MAX_SIDE) -> Grid:
     """One input of the task's generator, a function of the arguments alone; RearcError when none fits."""
-    return _drawn_examples(task_id, 1, seed, diff_lb, diff_ub, max_side)[0][0].input
+    _check_id(task_id)
+    return _example(task_id, seed, 0, diff_lb, diff_ub, max_side, INPUT_ATTEMPTS)[1].input
 
 
 class _TooManyDraws(Exception):
@@ -190,11 +192,17 @@ def _drawn_examples(
 
 
 def _example(
-    task_id: str, seed: int, index: int, diff_lb: float, diff_ub: float, max_side: int
+    task_id: str,
+    seed: int,
+    index: int,
+    diff_lb: float,
+    diff_ub: float,
+    max_side: int,
+    attempts: int = MAX_ATTEMPTS,
 ) -> tuple[tuple, Pair, float]:
     """Example `index`: the input's rows, the pair, and its difficulty (mean of the uniform numbers drawn)."""
     generate, verify = _functions(task_id)
-    for attempt in range(MAX_ATTEMPTS):
+    for attempt in range(attempts):
         source = _CountedRandom(derive_seed(seed, "rearc example", task_id, index, attempt))
         try:
             example = generate(source, diff_lb, diff_ub)
@@ -210,7 +218,7 @@ def _example(
             difficulty = sum(samples) / len(samples) if samples else diff_lb
             return rows, Pair(as_grid(np.array(rows)), as_grid(np.array(output))), difficulty
     raise RearcError(
-        f"RE-ARC task {task_id}: no valid example in {MAX_ATTEMPTS} draws "
+        f"RE-ARC task {task_id}: no valid example in {attempts} draws "
         f"(difficulty {diff_lb}..{diff_ub}, max_side {max_side})"
     )
 

@@ -60,7 +60,8 @@ class SourceSettings:
     n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`. workers:
     processes that make tasks of the DSL; their number changes nothing but the time. They are spawned, so a
     script that asks for more than one needs the `if __name__ == "__main__":` guard. block_size: candidates
-    validated together; it changes nothing but how long the first task takes.
+    validated together, so how long the first task takes; between blocks generators with nothing new are given
+    up, so another size gives other tasks in the end.
     """
 
     seed: int = 0
