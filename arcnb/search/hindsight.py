@@ -30,7 +30,15 @@ from arcnb.models.chat import answer_ids
 from arcnb.programs.executor import Execution, Executor, Job
 from arcnb.search.rounds import PlanError
 
-__all__ = ["Hindsight", "HindsightSettings", "HindsightTask", "dealt", "relabel", "relabelled"]
+__all__ = [
+    "Hindsight",
+    "HindsightSettings",
+    "HindsightTask",
+    "dealt",
+    "relabel",
+    "relabel_tasks",
+    "relabelled",
+]
 
 
 @dataclass(frozen=True)
@@ -99,18 +107,44 @@ def relabel(
     "not replayed", "not among the closest", "nondeterministic" (a second run in another process gave other
     outputs), and "view failed" for augmentations under which the program gives nothing new.
     """
-    found = Hindsight()
-    kept = list(_distinct(rounds, task, tokenizer, settings, seed, found.dropped))
-    kept.sort(key=lambda pair: _closeness(pair[1]))
-    if settings.per_task and len(kept) > settings.per_task:
-        found.dropped["not among the closest"] += len(kept) - settings.per_task
-        kept = kept[-settings.per_task :]
-    for (age, prediction), executions in zip(
-        kept, _executions(kept, task, executor, settings, seed), strict=True
-    ):
-        found.tasks += _tasks_of(prediction, age, task, executions, settings, seed, found.dropped)
-    found.tasks.sort(key=lambda one: one.closeness)
+    return relabel_tasks([(task, rounds)], executor, tokenizer, settings, seed)[0]
+
+
+def relabel_tasks(
+    histories: Sequence[tuple[Task, Sequence[Sequence[Prediction]]]],
+    executor: Executor,
+    tokenizer,
+    settings: HindsightSettings,
+    seed: int,
+) -> list[Hindsight]:
+    """`relabel` for several tasks with their rounds; their programs run together, on all workers."""
+    found = [Hindsight() for _ in histories]
+    kept: list[_Kept] = []
+    for made, (task, rounds) in zip(found, histories, strict=True):
+        worth = list(_distinct(rounds, task, tokenizer, settings, seed, made.dropped))
+        worth.sort(key=lambda pair: _closeness(pair[1]))
+        if settings.per_task and len(worth) > settings.per_task:
+            made.dropped["not among the closest"] += len(worth) - settings.per_task
+            worth = worth[-settings.per_task :]
+        for age, prediction in worth:
+            fresh = _fresh_views(prediction, len(rounds), settings, seed)
+            kept.append(_Kept(task, prediction, age, (prediction.augmentation, *fresh), made))
+    for one, executions in zip(kept, _executions(kept, executor), strict=True):
+        one.found.tasks += _tasks_of(one, executions)
+    for made in found:
+        made.tasks.sort(key=lambda one: one.closeness)
     return found
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A program worth running again: its frames are the prompt's own and the fresh views."""
+
+    task: Task
+    prediction: Prediction
+    age: int
+    frames: tuple[Augmentation, ...]
+    found: Hindsight
 
 
 def relabelled(inputs: Sequence[Grid], outputs: Sequence[Grid], n_train: int, task_id: str, **more) -> Task:
@@ -178,63 +212,48 @@ def _closeness(prediction: Prediction) -> tuple[float, float]:
     return (float(prediction.train_correct_grids), float(prediction.train_pixel_score))
 
 
-def _executions(
-    kept: Sequence[tuple[int, Prediction]],
-    task: Task,
-    executor: Executor,
-    settings: HindsightSettings,
-    seed: int,
-) -> Iterator[list[Execution]]:
+def _executions(kept: Sequence[_Kept], executor: Executor) -> Iterator[list[Execution]]:
     """Of each program: the verdict on the prompt's own frame, run twice, then on each fresh view."""
     once = executor.limits
     twice = replace(once, check_determinism=True)
-
-    def jobs() -> Iterator[Job]:
-        for _, prediction in kept:
-            yield Job(prediction.program, _inputs(task, prediction.augmentation), twice)
-            for view in _fresh_views(prediction, settings, seed):
-                yield Job(prediction.program, _inputs(task, view), once)
-
-    answers = executor.run(jobs())
-    for _ in kept:
-        yield [next(answers) for _ in range(1 + settings.fresh_views)]
+    answers = executor.run(
+        Job(one.prediction.program, _inputs(one.task, frame), once if number else twice)
+        for one in kept
+        for number, frame in enumerate(one.frames)
+    )
+    for one in kept:
+        yield [next(answers) for _ in one.frames]
 
 
-def _tasks_of(
-    prediction: Prediction,
-    age: int,
-    task: Task,
-    executions: Sequence[Execution],
-    settings: HindsightSettings,
-    seed: int,
-    dropped: Counter[str],
-) -> Iterator[HindsightTask]:
-    own, *fresh = executions
-    frames = [prediction.augmentation, *_fresh_views(prediction, settings, seed)]
-    expected = [frames[0].apply(grid) for grid in prediction.outputs]
-    if own.outputs is None or not _same(own.outputs, expected):
+def _tasks_of(one: _Kept, executions: Sequence[Execution]) -> Iterator[HindsightTask]:
+    task, prediction, dropped = one.task, one.prediction, one.found.dropped
+    expected = [one.frames[0].apply(grid) for grid in prediction.outputs]
+    if executions[0].outputs is None or not _same(executions[0].outputs, expected):
         dropped["nondeterministic"] += 1
         return
-    for number, (frame, execution) in enumerate(zip(frames, (own, *fresh), strict=True)):
+    for number, (frame, execution) in enumerate(zip(one.frames, executions, strict=True)):
         inputs, outputs = _inputs(task, frame), execution.outputs
         if outputs is None or _all_equal(outputs) or _same(inputs, outputs):
             dropped["view failed"] += 1
             continue
-        meta = {"real": task.task_id, "prediction": prediction.id, "view": number, "age": age}
+        meta = {"real": task.task_id, "prediction": prediction.id, "view": number, "age": one.age}
         name = f"{prediction.id}/{number}"
         yield HindsightTask(
             relabelled(inputs, outputs, len(task.train), name, program=prediction.program, meta=meta),
             prediction.completion,
             task.task_id,
             _train_closeness(task, frame, outputs),
-            age,
+            one.age,
         )
 
 
-def _fresh_views(prediction: Prediction, settings: HindsightSettings, seed: int) -> list[Augmentation]:
+def _fresh_views(
+    prediction: Prediction, n_rounds: int, settings: HindsightSettings, seed: int
+) -> list[Augmentation]:
+    """Others in every round that the program is learned from."""
     kept_part = AUGMENTATIONS[settings.augment]
     return [
-        kept_part(Augmentation.sample(rng(seed, "fresh view", prediction.id, number)))
+        kept_part(Augmentation.sample(rng(seed, "fresh view", prediction.id, n_rounds, number)))
         for number in range(settings.fresh_views)
     ]
 

@@ -33,7 +33,7 @@ from arcnb.models.registry import ModelPath
 from arcnb.programs.executor import Executor
 from arcnb.search.budgets import Clock, TimedEngine
 from arcnb.search.conditions import conditions, hold_to_conditions
-from arcnb.search.hindsight import HindsightSettings, dealt, relabel
+from arcnb.search.hindsight import HindsightSettings, dealt, relabel_tasks
 from arcnb.search.inference import predict, shard_of
 from arcnb.search.learner import LearningStopped, LoraLearner, LoraSettings
 from arcnb.search.learning_plan import SearchPlan
@@ -251,22 +251,21 @@ class SearchAndLearn:
 
     def _rows(self, round_: int, group: int) -> list[dict]:
         """What the group learns from, best last; the new hindsight tasks are saved on the way."""
-        lists, new = [], []
-        for task in self.groups[group]:
-            rounds = [self.states[task.task_id].rows(n) for n in range(round_ + 1)]
-            found = relabel(
-                rounds, task, self.executor, self.engine.tokenizer, self.hindsight, self.plan.seed
-            )
-            self.report.dropped += found.dropped
-            lists.append(found.tasks)
-            new += [one.task for one in found.tasks if one.age == 0]
+        rounds = range(round_ + 1)
+        histories = [
+            (task, [self.states[task.task_id].rows(n) for n in rounds]) for task in self.groups[group]
+        ]
+        found = relabel_tasks(histories, self.executor, self.engine.tokenizer, self.hindsight, self.plan.seed)
+        for one in found:
+            self.report.dropped += one.dropped
+        new = [made.task for one in found for made in one.tasks if made.age == 0]
         if new:
             name = self.adapters.path(round_, group).name
             write_tasks(new, self.folder / "hindsight" / f"{name}.parquet")
             self.report.hindsight_tasks += len(new)
-        order = rng(self.plan.seed, "deal", round_, self.groups[group][0].task_id).permutation(len(lists))
+        order = rng(self.plan.seed, "deal", round_, self.groups[group][0].task_id).permutation(len(found))
         rows, n_too_long = learning_rows(
-            dealt([lists[i] for i in order]),
+            dealt([found[i].tasks for i in order]),
             self.engine.tokenizer,
             self.prompt_format,
             seed=self.plan.seed,

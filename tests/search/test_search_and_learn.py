@@ -138,7 +138,7 @@ def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_search(tm
     for attempt in range(12):
         process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = len(steps.read_bytes().splitlines()) if steps.exists() else 0
-        if attempt < 3:  # let it finish a step, then kill it in one of the next
+        if attempt < 2:  # let it finish a step, then kill it in one of the next
             while process.poll() is None and not (
                 steps.exists() and len(steps.read_bytes().splitlines()) > before + attempt
             ):
