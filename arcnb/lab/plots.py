@@ -69,7 +69,7 @@ def training_curves(
             axes.plot(x, y.rolling(window, min_periods=1, center=True).mean(), color=color)
         else:
             axes.plot(x, y, color=color, marker="o" if len(y) < 30 else "", markersize=3)
-        _finish(figure, axes, name, step, "")
+        _finish_steps(figure, axes, name, step)
     return figure
 
 
@@ -97,7 +97,7 @@ def grouped_curves(
             x = metrics.loc[column.index, step] if step in metrics else column.index
             marker = "o" if len(column) < 30 else ""
             axes.plot(x, column, color=color, marker=marker, markersize=3, label=name.rpartition("/")[2])
-        _finish(figure, axes, title, step, "", legend=len(columns) > 1)
+        _finish_steps(figure, axes, title, step, legend=len(columns) > 1)
     return figure
 
 
@@ -126,7 +126,7 @@ def compared_curves(
             smooth = column.rolling(max(1, len(column) // 20), min_periods=1, center=True).mean()
             marker = "o" if len(column) < 30 else ""
             axes.plot(smooth.index, smooth, color=color, marker=marker, markersize=3, label=run)
-        _finish(figure, axes, name, step, "", legend=len(frames) > 1)
+        _finish_steps(figure, axes, name, step, legend=len(frames) > 1)
     return figure
 
 
@@ -287,6 +287,11 @@ def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: boo
     if legend:
         axes.legend(frameon=False, labelcolor=INK, fontsize=9)
     return figure
+
+
+def _finish_steps(figure: "Figure", axes: Any, title: str, step: str, legend: bool = False) -> None:
+    _finish(figure, axes, title, step, "", legend)
+    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _colors() -> list[str]:

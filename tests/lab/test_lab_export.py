@@ -103,6 +103,15 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     assert run.path.name in page
 
 
+def test_links_to_files_beside_the_notebook_lead_there_from_the_page(run, executed, tmp_path):
+    (tmp_path / "01_next.ipynb").write_text("")
+    executed["cells"][0]["source"] += "\n[next](01_next.ipynb#part), [gone](02_gone.ipynb)"
+    nbformat.write(executed, run.copy_path)
+    page = export_run(run).read_text()
+    assert '<a href="../../01_next.ipynb#part">next</a>' in page
+    assert '<a href="02_gone.ipynb">gone</a>' in page
+
+
 def test_a_page_loads_nothing_from_elsewhere(run):
     page = export_run(run).read_text()
     assert external_references(page) == []
