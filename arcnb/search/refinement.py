@@ -6,13 +6,13 @@ whose history is rebuilt through its parents, in its own set or in another one t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.part_files import new_file
-from arcnb.arc.predictions import SCORE_COLUMNS, Prediction, PredictionSet
+from arcnb.arc.predictions import KEY_COLUMNS, SCORE_COLUMNS, Prediction, PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.models.chat import prompt_ids
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["RefinementDataset", "RefinementError", "recorded_view", "refinement_rows", "write_refinement"]
+
+
+SLICE = 50  # tasks whose predictions are in memory at the same time
 
 
 class RefinementError(ValueError):
@@ -89,39 +92,43 @@ class Gathered:
         return {prediction.id: prediction for _, prediction in others}
 
 
-def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> dict[str, Gathered]:
-    """task id -> its predictions. RefinementError for empty sets and predictions of other tasks."""
-    by_id = {task.task_id: task for task in tasks}
+def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tuple[str, Gathered]]:
+    """(task id, its predictions), some tasks in memory at a time. RefinementError before the first for sets
+    without predictions or completions, and for predictions that do not fit the tasks."""
+    _check_sets(sets, {task.task_id: task.fingerprint for task in tasks})
+    for start in range(0, len(tasks), SLICE):
+        ids = [task.task_id for task in tasks[start : start + SLICE]]
+        found = {id_: Gathered([]) for id_ in ids}
+        for number, one in enumerate(sets):
+            for prediction in one.iter_predictions(task_ids=ids):
+                found[prediction.task_id].rows.append((number, prediction))
+        yield from ((id_, gathered) for id_, gathered in found.items() if gathered.rows)
+
+
+def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) -> None:
     if not sets:
         raise RefinementError("no prediction set was named")
-    gathered: dict[str, Gathered] = {}
-    for number, one in enumerate(sets):
-        n_rows = n_completions = 0
-        for prediction in one.iter_predictions():
-            n_rows, n_completions = n_rows + 1, n_completions + bool(prediction.completion)
-            _check(one, prediction, by_id.get(prediction.task_id))
-            gathered.setdefault(prediction.task_id, Gathered([])).rows.append((number, prediction))
-        if not n_rows:
+    for one in sets:
+        names = [*KEY_COLUMNS, "task_fingerprint", "status", "pair_order", "completion"]
+        frame = one.read(columns=names)
+        if frame.empty:
             raise RefinementError(f"prediction set {one.folder} holds no predictions")
-        if not n_completions:
+        expected = frame["task_id"].astype(object).map(fingerprints)
+        problems = [
+            (expected.isna(), "answers a task that is not in this task set"),
+            (
+                expected != frame["task_fingerprint"].astype(object),
+                "answers another version of its task: the fingerprints differ",
+            ),
+            (frame["status"].isna(), "was never judged"),
+            (frame["pair_order"].isna(), "does not say what its prompt showed"),
+        ]
+        for wrong, what in problems:
+            if wrong.any():
+                id_ = "/".join(str(frame.loc[wrong, name].iloc[0]) for name in KEY_COLUMNS)
+                raise RefinementError(f"{one.folder}: prediction {id_} {what}")
+        if not frame["completion"].astype(bool).any():
             raise RefinementError(f"prediction set {one.folder} holds no completions: nothing can be rebuilt")
-    return gathered
-
-
-def _check(one: PredictionSet, prediction: Prediction, task: Task | None) -> None:
-    if task is None:
-        raise RefinementError(
-            f"{one.folder}: prediction {prediction.id} answers a task that is not in this task set"
-        )
-    if task.fingerprint != prediction.task_fingerprint:
-        raise RefinementError(
-            f"{one.folder}: prediction {prediction.id} answers another version of task {task.task_id}: "
-            "the fingerprints differ"
-        )
-    if prediction.status is None:
-        raise RefinementError(f"{one.folder}: prediction {prediction.id} was never judged")
-    if prediction.pair_order is None:
-        raise RefinementError(f"{one.folder}: prediction {prediction.id} does not say what its prompt showed")
 
 
 def refinement_rows(
@@ -148,10 +155,10 @@ def refinement_rows(
     RefinementError when no candidate is left, or for predictions that do not fit the tasks.
     """
     wanted = set(turns)
-    gathered = gather(sets, tasks)
     book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
-    dataset = RefinementDataset([], [], len(gathered), 0)
-    for task_id, found in gathered.items():
+    dataset = RefinementDataset([], [], 0, 0)
+    for task_id, found in gather(sets, tasks):
+        dataset.n_tasks += 1
         solved = any(p.train_is_correct for _, p in found.rows)
         dataset.n_solved += solved
         if solved and not keep_solved:

@@ -43,7 +43,7 @@ def successful_rows(
         raise RefinementError(f"successes come from {', '.join(PARTNERS)}, not from {partners!r}")
     book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
     rows = []
-    for task_id, found in gather(sets, tasks).items():
+    for task_id, found in gather(sets, tasks):
         pairs = [*(_children(found) if partners != "siblings" else ())]
         if partners != "children":
             pairs += _siblings(found, chooser, rng(seed, "siblings", task_id))

@@ -3,7 +3,7 @@
 Rivals sit in `CHOOSERS`, each a function (predictions of one task, k, generator) -> at most k of them,
 most promising first; an evaluation runs them side by side. Ties keep the order of the input.
 
-None of them looks at test pairs: whatever is chosen may be shown to the model.
+None of them knows what test outputs are expected: whatever is chosen may be shown to the model.
 """
 
 from __future__ import annotations

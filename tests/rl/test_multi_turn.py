@@ -112,6 +112,16 @@ def test_only_the_models_own_tokens_are_trained(train, tmp_path, scripted, lette
     assert report.history[0]["completions/mean_length"] == pytest.approx(sum(lengths) / 3)
 
 
+def test_shared_prompts_train_episodes_alike(train, tmp_path, scripted):
+    both = [
+        train(tmp_path / str(shared), STEPS, TURNS | {"shared_prompt": shared}).history
+        for shared in (False, True)
+    ]
+    for name in ("loss", "grad_norm", "kl", "entropy"):
+        plain, shared = ([row[name] for row in history if name in row] for history in both)
+        assert shared == pytest.approx(plain, rel=1e-3, abs=1e-6)
+
+
 def test_the_hook_fires_and_samples_by_itself(train, tmp_path, monkeypatch):
     from trl import GRPOTrainer
 
