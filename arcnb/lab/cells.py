@@ -152,6 +152,8 @@ def output_html(output: Any) -> str:
         return ""  # the page's top says the same, and how it ended
     if "text/html" in data:
         return f'<div class="output">{without_external(data["text/html"])}</div>'
+    if "application/vnd.jupyter.widget-view+json" in data:
+        return ""  # a widget without a page's form, tqdm's bar for one: its text is the state it began with
     if "image/svg+xml" in data:
         return _picture(
             "image/svg+xml", base64.b64encode(data["image/svg+xml"].encode()).decode(), "drawing", output

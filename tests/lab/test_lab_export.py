@@ -31,6 +31,7 @@ and ![local](pic.png) and ![inside](attachment:b.png) and ![gone](nowhere.png).
 ### Detail
 ## First part
 """
+WIDGET = "application/vnd.jupyter.widget-view+json"
 HOSTILE = (
     '<style>@import "https://example.org/a.css"; p { background: url(//example.org/b.png) }</style>'
     "<iframe src='http://example.org'></iframe><video poster=https://example.org/c.png></video>"
@@ -48,6 +49,8 @@ def executed(tmp_path):
         new_output("display_data", {"image/png": PNG, "text/plain": "<Figure>"}),
         new_output("display_data", {"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}),
         new_output("execute_result", {"text/plain": "{'a': '<b>'}"}, execution_count=1),
+        new_output("display_data", {WIDGET: {"model_id": "1"}, "text/plain": "Loading: 0%"}),
+        new_output("display_data", {WIDGET: {"model_id": "2"}, "text/html": "<p>as a page</p>"}),
         new_output("stream", text="10%\r50%\r100%\n", name="stderr"),
         new_output("stream", text="\x1b[31mred\x1b[0m & <plain>\n", name="stdout"),
     ]
@@ -95,6 +98,8 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     assert page.count('<details class="code" id="stopped" open>') == 1, "only the failing cell is open"
     assert page.count("not run") == 1
     assert "A banner." not in page
+    assert "Loading: 0%" not in page, "a widget's first state is no result"
+    assert "<p>as a page</p>" in page
     assert ">card" not in page
     assert "how many things" in page
     assert "<summary>parameters<code>" in page
