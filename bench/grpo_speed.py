@@ -130,7 +130,7 @@ def work(job: dict) -> None:
     """One run in this process; it leaves metrics.jsonl and parts.jsonl in its folder."""
     from arcnb.rl.settings import vllm_environment
 
-    os.environ |= {name: value for name, value in vllm_environment().items() if name not in os.environ}
+    os.environ |= vllm_environment()
     if job["way"] == "unsloth":
         import unsloth  # noqa: F401  before transformers and trl, which it patches
     from arcnb.models.prompt_format import prompt_format

@@ -84,7 +84,7 @@ def launch(
     """Run `python -m module arguments` in num_processes processes that train together, and wait for them.
 
     What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
-    get SIGTERM, time to save, then SIGKILL. environment: variables that are set where they are not yet.
+    get SIGTERM, time to save, then SIGKILL. environment: variables for them.
     pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
     then they alone are told, and an interrupt that all of them survived counts as their normal end.
     LaunchError when one fails.
@@ -104,7 +104,7 @@ def launch(
         text=True,
         errors="replace",
         start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
-        env=defaults | dict(environment or {}) | os.environ | {"PYTHONUNBUFFERED": "1"},
+        env=defaults | os.environ | dict(environment or {}) | {"PYTHONUNBUFFERED": "1"},
     )
     try:
         with open(log, "a") as file:

@@ -36,6 +36,7 @@ from arcnb.rl.settings import (
     DEFAULTS,
     SettingsError,
     check_gpu_share,
+    check_report_to,
     check_server,
     check_settings,
     number_of_steps,
@@ -75,7 +76,7 @@ def train_grpo(
     plan = _reward_plan(options, settings)
     check_gpu_share(settings, model.folder, context)
     check_server(settings)
-    os.environ |= {name: value for name, value in vllm_environment().items() if name not in os.environ}
+    os.environ |= vllm_environment()
     if options.trainer == "unsloth":
         import unsloth  # noqa: F401  it patches transformers and trl, and has to come before them
     tokenizer = load_tokenizer(model)
@@ -152,6 +153,7 @@ def _context(model: ModelPath, options: GrpoOptions) -> int:
 def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int, held_out_tasks) -> None:
     check_settings(settings, context, n_processes, options.prompts_per_step)
     check_sampling(settings, options.insist_on_sampling)
+    check_report_to(settings)
     check_multi_turn(settings, options, n_processes)
     if options.trainer not in TRAINERS:
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")

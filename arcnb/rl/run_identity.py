@@ -16,7 +16,7 @@ def run_identity(settings, options, lora, adapter, model, tasks, seed, n_process
     digest = sha256("".join(task.fingerprint for task in tasks).encode()).hexdigest()[:16]
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
     shape = {} if adapter else {"lora": LORA_DEFAULTS | (lora or {})}
-    free = ("save_steps", "report_to", "logging_steps")
+    free = ("save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization")
     kept = {name: value for name, value in settings.items() if name not in free}
     return kept | own | start | shape | {"tasks": digest, "seed": seed, "num_processes": n_processes}
 

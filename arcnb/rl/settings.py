@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import math
+import os
 
 # Ours where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
 DEFAULTS = {
@@ -138,7 +139,7 @@ def check_server(settings: dict) -> None:
 
 
 def vllm_environment() -> dict[str, str]:
-    """What has to be in the environment before vLLM 0.23 or unsloth is imported, where it is not set already.
+    """What is missing in the environment and has to be there before vLLM 0.23 or unsloth is imported.
 
     Without flashinfer vLLM's sampler must be told to do without it; unsloth's first step did not come out of
     compilation within minutes.
@@ -146,7 +147,20 @@ def vllm_environment() -> dict[str, str]:
     values = {"UNSLOTH_COMPILE_DISABLE": "1"}
     if importlib.util.find_spec("flashinfer") is None:
         values["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
-    return values
+    return {name: value for name, value in values.items() if name not in os.environ}
+
+
+LOGS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+
+
+def check_report_to(settings: dict) -> None:
+    """SettingsError for a place to log to that does not exist or whose package is not installed."""
+    asked = settings.get("report_to") or "none"
+    for name in [asked] if isinstance(asked, str) else asked:
+        if name != "none" and name not in LOGS:
+            raise SettingsError(f"report_to={name!r} does not exist; there are none, {', '.join(LOGS)}")
+        if name != "none" and not any(importlib.util.find_spec(package) for package in LOGS[name]):
+            raise SettingsError(f"report_to={name!r} needs the package {name}, which is not installed")
 
 
 def _config_names() -> set[str]:

@@ -22,6 +22,7 @@ from arcnb.rl.settings import (
     SettingsError,
     batch_layout,
     check_gpu_share,
+    check_report_to,
     check_server,
     check_settings,
     number_of_steps,
@@ -199,6 +200,16 @@ def test_a_server_that_does_not_answer_is_refused():
     with pytest.raises(SettingsError, match=r"no vLLM server answers at http://127.0.0.1:9 .*refused"):
         check_server(settings)
     check_server(settings | {"use_vllm": False})
+
+
+def test_a_place_to_log_to_needs_its_package(monkeypatch):
+    check_report_to(DEFAULTS)
+    with pytest.raises(SettingsError, match="report_to='wandbb' does not exist; there are none, wandb"):
+        check_report_to({"report_to": "wandbb"})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "trackio" else name)
+    check_report_to({"report_to": ["wandb", "tensorboard"]})
+    with pytest.raises(SettingsError, match="report_to='trackio' needs the package trackio, which is not"):
+        check_report_to({"report_to": ["wandb", "trackio"]})
 
 
 @pytest.fixture

@@ -1,0 +1,93 @@
+"""A vLLM server for one training run: its GPUs, its start and its end.
+
+Run: pytest tests/rl/test_rl_generation_server.py
+"""
+
+import socket
+import stat
+import sys
+from urllib.request import urlopen
+
+import pytest
+
+from arcnb.models.launching import LaunchError
+from arcnb.rl import generation_server as servers
+from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.options import GrpoOptions
+from arcnb.rl.settings import SettingsError
+
+SERVE = """
+import http.server, os, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+        self.wfile.write((os.environ["CUDA_VISIBLE_DEVICES"] + os.environ["VLLM_SERVER_DEV_MODE"]).encode())
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+@pytest.fixture
+def four_gpus(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "$i, GPU-$i, 81920, 81000"; done\n')
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_the_last_gpus_sample_and_the_first_train(four_gpus, monkeypatch):
+    assert servers.shared_out(1, 3) == (["3"], ["0", "1", "2"])
+    assert servers.shared_out(2, 1) == (["2", "3"], ["0"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert servers.shared_out(1, 1) == (["1"], ["3"])
+    with pytest.raises(SettingsError, match="vllm_server_gpus=1 and num_processes=2 need 3 GPUs"):
+        servers.shared_out(1, 2)
+
+
+def test_the_server_is_vllms_with_what_trl_needs(small_model):
+    words = servers.server_command(small_model, 2, 4096, 8123, 0.8)
+    for name, value in (
+        ("serve", str(small_model.path)),
+        ("--data-parallel-size", "2"),
+        ("--max-model-len", "4096"),
+        ("--weight-transfer-config", '{"backend": "nccl"}'),
+        ("--logprobs-mode", "processed_logprobs"),
+    ):
+        assert words[words.index(name) + 1] == value
+
+
+def test_a_server_is_ready_within_and_gone_after(small_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        servers,
+        "server_command",
+        lambda model, n, context, port, share: [sys.executable, "-c", SERVE, str(port)],
+    )
+    with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as address:
+        assert urlopen(f"{address}/health").read() == b"2,31"
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(address.rsplit(":", 1)[1]))) != 0
+
+
+def test_a_server_that_ends_is_quoted(small_model, tmp_path, monkeypatch):
+    words = [sys.executable, "-c", "raise SystemExit('no GPU is free')"]
+    monkeypatch.setattr(servers, "server_command", lambda *_: words)
+    with (
+        pytest.raises(LaunchError, match=r"the vLLM server ended \(1\): no GPU is free; see "),
+        servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"server_gpus": 0}, {}, "needs a vllm_server_base_url, or vllm_server_gpus of at least 1"),
+        ({}, {"trainer": "unsloth"}, "vllm_mode='server' needs trainer='trl', not 'unsloth'"),
+        ({"server_gpus": 9}, {}, "vllm_server_gpus=9 and num_processes=1 need 10 GPUs, and there are 4"),
+    ],
+)
+def test_servers_that_cannot_be_started_are_refused(four_gpus, tasks, tmp_path, changes, options, message):
+    settings = {"use_vllm": True, "vllm_mode": "server"}
+    plan = GrpoPlan(tasks, tmp_path, settings=settings, options=GrpoOptions(**options), **changes)
+    with pytest.raises(SettingsError, match=message):
+        run_grpo(plan)
