@@ -12,7 +12,9 @@ import difflib
 import os
 
 # "arc" is the palette of the ARC website. In "colorblind" any two colours stay 30 apart (CIE76) for normal
-# sight and under simulated deuteranopia, protanopia and tritanopia; in "arc" some come as close as 8.
+# sight and under simulated deuteranopia, protanopia and tritanopia; in "arc" some come as close as 8. In
+# "lightness" the values rise from black to pale yellow in steps of 11 (CIELAB lightness, the hues of
+# matplotlib's inferno), so that they differ for who sees no hue at all, and on a gray printer.
 PALETTES: dict[str, tuple[str, ...]] = {
     "arc": (
         "#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00",
@@ -21,6 +23,10 @@ PALETTES: dict[str, tuple[str, ...]] = {
     "colorblind": (
         "#000000", "#2C3BB0", "#C72700", "#37D57C", "#FFFF79",
         "#9B9B9B", "#955199", "#F58E00", "#7B8FFF", "#952D37",
+    ),
+    "lightness": (
+        "#000000", "#260C51", "#550F6D", "#88226A", "#B93556",
+        "#E05536", "#F67E14", "#FCAC11", "#F5DB4C", "#FCFFA4",
     ),
 }  # fmt: skip
 

@@ -204,3 +204,8 @@ def lab(color: str, sight: str) -> np.ndarray:
 def test_any_two_colours_of_the_colorblind_palette_can_be_told_apart(sight):
     seen = [lab(color, sight) for color in PALETTES["colorblind"]]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 29.5
+
+
+def test_any_two_colours_of_the_lightness_palette_differ_in_lightness():
+    lightness = [lab(color, "normal")[0] for color in PALETTES["lightness"]]
+    assert min(b - a for a, b in itertools.pairwise(lightness)) > 10

@@ -137,7 +137,7 @@ async function arcnbExplore(root, facts) {
     if (!task) { view.replaceChildren("No task fits."); return; }
     const prediction = task.predictions[state.prediction];
     const row = make("div", { class: "arcnb-row" }, ...task.pairs.map((pair, i) => pairRow(task, prediction, pair, i)));
-    view.replaceChildren(row);
+    view.replaceChildren(make("div", { class: "arcnb-head" }, task.id), row);
     if (prediction) {
       const place = `prediction ${state.prediction + 1} of ${task.predictions.length}`;
       const head = `${place} · ${prediction.set ? prediction.set + " · " : ""}${prediction.says}`;

@@ -9,7 +9,11 @@
   };
   const palette = document.getElementById("palette");
   palette.hidden = !document.querySelector(".arcnb-grid, .arcnb-explorer");
-  palette.onclick = () => { root.dataset.palette = root.dataset.palette === "colorblind" ? "arc" : "colorblind"; };
+  const palettes = ["colorblind", "lightness", "arc"];  // of arcnb.arc.palettes, in the order they are offered
+  palette.onclick = () => {
+    root.dataset.palette = palettes[(palettes.indexOf(root.dataset.palette) + 1) % palettes.length];
+    palette.textContent = `Grid colors: ${root.dataset.palette}`;
+  };
   const code = document.getElementById("code");
   if (code) code.onclick = () => {
     const cells = [...document.querySelectorAll("details.code")];
