@@ -164,6 +164,7 @@ def run_shards(job: SearchJob, processes: int, announce=print) -> dict[str, dict
     folder = Path(job.output)
     job.open_submission(load_tasks(job.tasks))
     base_model(job.model, job.adapter)  # made once, not by all of them at the same time
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "job.json"
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(job), indent=1))

@@ -4,6 +4,7 @@ Run: pytest tests/search/test_search_job.py
 """
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -40,15 +41,29 @@ def job(tmp_path, small_model) -> SearchJob:
     )  # fmt: skip
 
 
-def test_several_processes_share_the_tasks_and_one_submission(tmp_path, job):
-    outcomes = run_shards(job, 2)
-    assert set(outcomes) == {"alone 0", "alone 1", "learn 0", "learn 1"}
-    for arm in job.arms:
-        frame = job.predictions(arm).read(columns=["task_id"])
+def test_the_notebook_shares_the_tasks_between_processes_and_keeps_one_submission(tmp_path, small_model):
+    write_tasks(small_tasks(), tmp_path / "tasks.parquet")
+    settings = {
+        "tasks": tmp_path / "tasks.parquet", "task_ids": "", "model": small_model.path, "adapter": "",
+        "backend": "transformers", "processes": 2, "submission": "true", "completions": 4, "first_round": 2,
+        "per_round": 2, "per_prompt": 2, "max_tokens": 4, "rank": 2, "workers": 1, "n_pictures": 1,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "07", "--quiet", "--name", "n"]
+    command += [str(part) for name, value in settings.items() for part in ("-p", name, value)]
+    environment = os.environ | {"ARCNB_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (run,) = (tmp_path / "runs").glob("*-n")
+    reports = json.loads((run / "manifest.json").read_text())["outcome"]["reports"]
+    assert set(reports) == {"alone 0", "alone 1", "learn 0", "learn 1"}
+    for arm in ("alone", "learn"):
+        assert sum(report["tasks"] for name, report in reports.items() if arm in name) == 3
+        frame = PredictionSet(run / "search" / arm / "predictions").read(columns=["task_id"])
         assert dict(frame.groupby("task_id").size()) == dict.fromkeys(small_tasks().ids, 4)
-    validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
-    assert sum(outcome["tasks"] for name, outcome in outcomes.items() if name.startswith("learn")) == 3
-    assert any("nothing to learn from" in line for name in outcomes for line in outcomes[name]["failures"])
+    validate_submission(json.loads((run / "submission.json").read_bytes()), small_tasks())
+    said = [line for report in reports.values() for line in report["failures"]]
+    assert all("nothing to learn from" in line for line in said)
+    assert len(said) == 3  # a random model writes no programs, and every task has an adapter of its own
 
 
 def test_a_job_survives_its_file(tmp_path, job):
