@@ -19,7 +19,7 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml
 
 # Every stage leaves a run folder, and what is done with the same inputs is skipped; the last line is the report.
 demo: $(STAMP)
-	$(BIN)/arcnb pipeline notebooks/pipelines/demo.yaml --report runs/index.html --title "arcnb demo"
+	PATH="$(CURDIR)/$(BIN):$$PATH" arcnb pipeline notebooks/pipelines/demo.yaml --report runs/index.html --title "arcnb demo"
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

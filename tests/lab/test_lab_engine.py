@@ -23,6 +23,7 @@ from arcnb.lab.heartbeat import read_heartbeat
 from arcnb.lab.manifest import RunError
 from arcnb.lab.parameters import ParameterError
 from arcnb.lab.runs import list_runs
+from arcnb.lab.stopping import StopSignals
 
 RECORD = "run.record(outcome={'n': n})"
 READY = "(run.path / 'ready').write_text(str(__import__('os').getpid()))"
@@ -192,6 +193,15 @@ def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, sta
     assert process.returncode == 128 + signal.SIGINT
     assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGINT (Ctrl-C)')
     assert not process_exists(kernel)
+
+
+def test_a_stop_is_written_down_though_the_cell_ends_before_the_next_tick():
+    written = []
+    with StopSignals(60.0, written.append) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while stop.received is None:
+            time.sleep(0.01)
+    assert [request["signal"] for request in written] == ["SIGTERM"]
 
 
 def test_a_signal_while_the_kernel_starts_stops_before_the_first_cell(notebook, start, runs_root):

@@ -13,7 +13,7 @@ from lab_watching import wait_for
 from arcnb.lab import cli, parameter_sets, workers
 from arcnb.lab.parameters import Parameter, ParameterError
 from arcnb.lab.runs import list_runs
-from arcnb.lab.sweeps import find_sweep
+from arcnb.lab.sweeps import find_sweep, plan_sweep
 
 WORK = """
 import os, time
@@ -125,8 +125,7 @@ def test_refusals_come_before_any_run(path, tmp_path, arguments, message, capsys
 
 
 def test_a_sweep_name_belongs_to_one_notebook(path, notebook, capsys):
-    find = ["sweep", str(path), "--grid", "n=1", "--name", "mine"]
-    assert cli.main(find) == 0
+    plan_sweep("mine", path, {"n": 3}, [{"n": 1}])
     other = notebook("run.record({})", name="02_other")
     assert cli.main(["sweep", str(other), "--grid", "n=1", "--name", "mine"]) == 2
     assert "there is a sweep 'mine' of" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def _submit_runs(
 def show_status(options: argparse.Namespace) -> int:
     """`arcnb status`: one line a submitted run; without names those that are not over."""
     if options.run:
-        runs = shared.runs_named(options.run)
+        runs = [run for run in shared.runs_named(options.run) if run.status]  # which reads the manifest
     else:
         runs = []
         for run in list_runs():
