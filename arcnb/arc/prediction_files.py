@@ -11,7 +11,7 @@ one, task by task: equal outputs and similar programs then stand together and ta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,6 +151,20 @@ class PredictionSet:
         """
         yield from records(self._table(FIELD_NAMES, task_ids))
 
+    def get(self, keys: Iterable[PredictionKey]) -> dict[PredictionKey, Prediction]:
+        """The predictions with these keys, as far as there are any: few of many, read in one pass."""
+        wanted = set(keys)
+        chosen = pa.array(sorted({key[0] for key in wanted}), pa.string())
+
+        def keep(table: pa.Table) -> pa.Table:
+            there = zip(*(table[name].to_pylist() for name in KEY_COLUMNS), strict=True)
+            return table.take(pa.array([row for row, key in enumerate(there) if key in wanted], pa.int64()))
+
+        table = pa.concat_tables(
+            [PREDICTION_SCHEMA.empty_table(), *self._read_parts(FIELD_NAMES, chosen, keep)]
+        )
+        return {one.key: one for one in records(table.take(_first_of_each_key(table)))}
+
     def done_keys(self) -> set[PredictionKey]:
         """(task_id, round, index, turn) of every prediction on disk: what a restarted stage leaves out."""
         table = self._key_table()
@@ -171,11 +185,16 @@ class PredictionSet:
         table = pa.concat_tables([schema.empty_table(), *tables])
         return table.take(_first_of_each_key(table)).select(list(columns))
 
-    def _read_parts(self, columns: Sequence[str], task_ids: pa.Array | None) -> list[pa.Table]:
+    def _read_parts(
+        self,
+        columns: Sequence[str],
+        task_ids: pa.Array | None,
+        keep: Callable[[pa.Table], pa.Table] = lambda table: table,
+    ) -> list[pa.Table]:
         while True:
             parts = self.parts()
             try:
-                return [_read_part(part, columns, task_ids) for part in parts]
+                return [keep(_read_part(part, columns, task_ids)) for part in parts]
             except PredictionFileError:
                 if all(part.exists() for part in parts):
                     raise

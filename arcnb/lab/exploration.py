@@ -16,7 +16,6 @@ _RANKING = (
     "test_correct_grids",
     "train_pixel_score",
 )
-_SLICE = 50  # tasks whose predictions are in memory at the same time
 
 
 @dataclass(frozen=True)
@@ -100,19 +99,17 @@ def _best(
             chosen[["set", "task_id", "round", "index", "turn"]].itertuples(index=False)
         )
     }
-    return rates, _fetched(sets, ids, order)
+    return rates, _fetched(sets, order)
 
 
 def _fetched(
-    sets: Mapping[str, PredictionSet], ids: Sequence[str], order: Mapping[tuple, int]
+    sets: Mapping[str, PredictionSet], order: Mapping[tuple, int]
 ) -> dict[str, list[tuple[str, Prediction]]]:
     """The chosen predictions by task, in their order."""
     found: dict[str, list[tuple[int, str, Prediction]]] = {}
     for name, one in sets.items():
-        for start in range(0, len(ids), _SLICE):
-            for row in one.iter_predictions(task_ids=ids[start : start + _SLICE]):
-                if (name, *row.key) in order:
-                    found.setdefault(row.task_id, []).append((order[name, *row.key], name, row))
+        for key, row in one.get(key[1:] for key in order if key[0] == name).items():
+            found.setdefault(row.task_id, []).append((order[name, *key], name, row))
     return {
         task_id: [(name, row) for _, name, row in sorted(rows, key=lambda item: item[0])]
         for task_id, rows in found.items()

@@ -80,7 +80,7 @@ def _ranked(predictions: PredictionSet, more: Sequence[str] = ()) -> pd.DataFram
 
 def _fetch(predictions: PredictionSet, ranked: pd.DataFrame) -> list[Prediction]:
     keys = list(zip(ranked["task_id"], ranked["round"], ranked["index"], ranked["turn"], strict=True))
-    found = {row.key: row for row in predictions.iter_predictions(task_ids=set(ranked["task_id"]))}
+    found = predictions.get(keys)
     return [found[key] for key in keys]
 
 

@@ -72,3 +72,12 @@ def test_a_prediction_set_says_what_it_holds(tmp_path):
     assert "2 tasks, 1 solved · ok 2 · no_code 1" in html
     assert "<td>cards&lt;1&gt;</td><td>2</td><td>50.0%</td><td>100%</td>" in html
     assert "<td>other</td><td>1</td><td>0.0%</td><td></td>" in html
+
+
+def test_a_few_predictions_of_many_are_found_by_their_keys(tmp_path):
+    predictions = PredictionSet(tmp_path / "set")
+    rows = [Prediction(f"t{i % 70}", "", 0, i, completion=str(i)) for i in range(140)]
+    predictions.write_part(rows, 0)
+    found = predictions.get([rows[3].key, rows[139].key, ("t0", 9, 9, 9), ("nothing", 0, 0, 0)])
+    assert found == {rows[3].key: rows[3], rows[139].key: rows[139]}
+    assert predictions.get([]) == {}
