@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,6 +56,34 @@ class Clock:
     @property
     def left(self) -> float:
         return self._end - time.monotonic()
+
+    def stop(self) -> None:
+        """No time is left from now on."""
+        self._end = float("-inf")
+
+    @contextmanager
+    def stopping_on_interrupt(self) -> Iterator[None]:
+        """Ctrl-C also stops the clock, in the main thread: there are libraries that swallow a
+        KeyboardInterrupt, while they are imported above all. It is raised again at the end of the block.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before, interrupted = signal.getsignal(signal.SIGINT), []
+
+        def handle(number: int, frame) -> None:
+            interrupted.append(number)
+            self.stop()
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if interrupted:
+            raise KeyboardInterrupt
 
     @property
     def is_up(self) -> bool:

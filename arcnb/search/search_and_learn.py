@@ -106,6 +106,10 @@ class SearchAndLearn:
 
     def run(self) -> SearchReport:
         """Do all that is left to do. What was made is on disk when this returns or raises."""
+        with self.clock.stopping_on_interrupt():
+            return self._run()
+
+    def _run(self) -> SearchReport:
         started = time.monotonic()
         round_ = 0
         try:
@@ -239,6 +243,8 @@ class SearchAndLearn:
         except LearningStopped:
             return None
         except Exception as error:
+            if self.clock.is_up:  # an interrupt that a library swallowed shows up as any error
+                return None
             loaded = relabelled
             kept = self.current[group]
             with_what = f"with adapter {kept.name}" if kept else "without a learned adapter"

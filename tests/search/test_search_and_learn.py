@@ -3,6 +3,7 @@
 Run: pytest tests/search/test_search_and_learn.py
 """
 
+import contextlib
 import json
 import random
 import signal
@@ -304,6 +305,21 @@ def test_time_ends_it_with_a_submission_and_the_rest_is_done_later(tmp_path, sea
     assert search(submission=file).run().completions == 36
     validate_submission(json.loads(path.read_bytes()), tasks)
     assert file.padded() == 0
+
+
+def test_an_interrupt_that_a_library_swallows_ends_it_all_the_same(tmp_path, search):
+    class Greedy(LoraLearner):
+        def __init__(self, *arguments):
+            with contextlib.suppress(BaseException):
+                signal.raise_signal(signal.SIGINT)
+            super().__init__(*arguments)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        search(open_learner=Greedy).run()
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert len(rows(tmp_path / "s")) == 12
+    assert search().run().completions == 24
 
 
 class Cut(Exception):
