@@ -92,7 +92,7 @@ def _gains(sets: Sequence[PredictionSet]) -> dict[str, float]:
     import pandas as pd
 
     names = ["task_id", "turn", "train_correct_grids", "train_pixel_score"]
-    frame = pd.concat([one.read(columns=names) for one in sets])
+    frame = pd.concat([one.read(columns=names) for one in sets], ignore_index=True)
     score = frame["train_correct_grids"].fillna(0) + 1e-3 * frame["train_pixel_score"].fillna(0)
     first = score[frame["turn"] == 0].groupby(frame["task_id"]).max()
     later = score[frame["turn"] > 0].groupby(frame["task_id"]).max()

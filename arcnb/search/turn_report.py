@@ -93,7 +93,7 @@ def turn_table(frame: pd.DataFrame, parents: pd.DataFrame | None = None) -> pd.D
     """
     import pandas as pd
 
-    known = frame if parents is None else pd.concat([frame, parents])
+    known = frame if parents is None else pd.concat([frame, parents], ignore_index=True)
     before = _by_id(known)
     rows, solved = {}, set() if parents is None else _solved(parents, "train_is_correct")
     for turn, part in frame.groupby("turn"):

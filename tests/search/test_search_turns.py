@@ -182,12 +182,13 @@ def test_shards_make_the_rows_of_one_process(run):
     assert keys(shards) == keys(whole)
 
 
-def test_two_arms_refine_the_first_turns_of_a_third(run):
+def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     first, _, _ = run("first", TurnPlan(replace(ROUNDS, n_predictions=6)))
     both, _, _ = run("both")
     arm, report, _ = run("arm", first_from=first)
     assert {key: value for key, value in keys(both).items() if key[3] > 0} == keys(arm)
     assert report.turns[0].turn == 1
+    assert best_trees([arm, first], tasks, 1).trees[0].roots[0].prediction.turn == 0
     table = turn_table(arm.read(columns=TURN_READ), first.read(columns=TURN_READ))
     assert list(table.index) == [1, 2]
     assert table.loc[2, "newly_solved_train"] == 1
