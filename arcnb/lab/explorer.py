@@ -45,8 +45,9 @@ class Explorer:
         limits: Limits = Limits(),
     ):
         sets = {"": predictions} if isinstance(predictions, PredictionSet) else dict(predictions or {})
-        self.title = f"{tasks.name}: {len(tasks)} tasks"
         self.entries = entries(tasks, sets, per_task)
+        nothing = bool(sets) and not any(entry.predictions for entry in self.entries)
+        self.title = f"{tasks.name}: {len(tasks)} tasks" + (", and no predictions of them" if nothing else "")
         self.limits = limits
         self.found = self.entries
         self.executor: Executor | None = None
@@ -111,6 +112,7 @@ class _Panel:
         self.result.add_class("arcnb-result")
         turns = self.turns
         self.box = w.VBox([
+            w.HTML(f"<b>{html.escape(explorer.title)}</b>"),
             w.HBox([self.text, self.sides, self.rates]),
             w.HBox([w.Label("with colors"), *self.colors, self.swatches]),
             w.HBox([turns["previous-task"], turns["next-task"], self.task, self.count]),

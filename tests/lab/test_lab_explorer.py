@@ -105,6 +105,13 @@ def test_what_is_too_large_is_left_out_and_said(tasks, monkeypatch):
     assert page.count("</script>") == 1
 
 
+def test_predictions_of_other_tasks_are_not_passed_over_in_silence(tasks, tmp_path):
+    other = PredictionSet(tmp_path / "other")
+    other.write_part([Prediction("zz", "f", 0, 0, completion="c")], 0)
+    assert "3 tasks, and no predictions of them" in Explorer(tasks, other)._repr_mimebundle_()["text/html"]
+    assert "no predictions" not in Explorer(tasks).title
+
+
 def test_with_a_kernel_it_is_alive_and_runs_an_edited_program(tasks, predictions):
     explorer = Explorer(tasks, predictions)
     assert "application/vnd.jupyter.widget-view+json" in explorer._repr_mimebundle_()
