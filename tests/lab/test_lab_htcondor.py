@@ -130,6 +130,12 @@ def test_held_jobs_say_so_and_removed_ones_too(path, pool, capsys):
     wait_for(lambda: "Removed" in status(capsys, "waiting")[0], 30)
 
 
+def test_a_container_is_taken_and_waits_for_a_node_that_has_such(path, capsys):
+    assert submit(path, "--container", "/images/arcnb.sif", "--name", "boxed") == 0
+    assert "Idle" in status(capsys, "boxed")[0]
+    assert cli.main(["cancel", "boxed"]) == 0
+
+
 def test_a_pipeline_is_a_dag_and_a_stage_that_fails_ends_those_behind_it(notebook, tmp_path, capsys):
     leave = "(run.path / 'tasks.txt').write_text('x' * n)"
     notebook(leave, "run.record({'n': n}, artifacts=['tasks.txt'])", name="a")
