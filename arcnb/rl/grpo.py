@@ -40,6 +40,7 @@ from arcnb.rl.settings import (
     check_server,
     check_settings,
     number_of_steps,
+    steps_a_generation,
     vllm_environment,
 )
 from arcnb.rl.signal_history import SignalHistory
@@ -80,7 +81,8 @@ def train_grpo(
     if options.trainer == "unsloth":
         import unsloth  # noqa: F401  it patches transformers and trl, and has to come before them
     tokenizer = load_tokenizer(model)
-    history = SignalHistory(options.signal_visits, options.signal_weight, lag=2 * options.prompts_per_step)
+    lag = 2 * options.prompts_per_step * steps_a_generation(settings)
+    history = SignalHistory(options.signal_visits, options.signal_weight, lag)
     rows = _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history)
     steps = number_of_steps(settings, len(rows), options.prompts_per_step)
     settings |= {"max_steps": steps}

@@ -76,6 +76,7 @@ def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_p
     if prompts_per_step < 1:
         raise SettingsError(f"prompts_per_step must be at least 1, not {prompts_per_step}")
     batch_layout(settings, n_processes, prompts_per_step)
+    steps_a_generation(settings)
     if settings["max_completion_length"] >= context:
         raise SettingsError(
             f"max_completion_length={settings['max_completion_length']} leaves no room for a prompt "
@@ -99,6 +100,22 @@ def batch_layout(settings: dict, n_processes: int = 1, prompts_per_step: int = 1
             f"{'s' if prompts_per_step > 1 else ''}"
         )
     return completions // (accumulation * n_processes)
+
+
+def steps_a_generation(settings: dict) -> int:
+    """Optimizer steps that one round of sampling serves: TRL's steps_per_generation counts their parts.
+
+    SettingsError where a round would end inside a step.
+    """
+    parts, accumulation = settings.get("steps_per_generation"), settings["gradient_accumulation_steps"]
+    if parts is None:
+        return 1
+    if parts < 1 or parts % accumulation:
+        raise SettingsError(
+            f"steps_per_generation={parts} is not a multiple of gradient_accumulation_steps={accumulation}; "
+            "one round of sampling serves whole optimizer steps"
+        )
+    return parts // accumulation
 
 
 def number_of_steps(settings: dict, n_tasks: int, prompts_per_step: int) -> int:

@@ -15,7 +15,7 @@ from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
 from arcnb.rl.preemption import agreed_stop, can_listen
 from arcnb.rl.sampler_gap import measuring
-from arcnb.rl.settings import LORA_DEFAULTS, batch_layout
+from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
 
 if TYPE_CHECKING:
@@ -77,11 +77,13 @@ def make_trainer(run: Training, callbacks: Sequence):
         n_processes=n_processes,
     )
     evaluation = _held_out(run)
+    at_once = steps_a_generation(run.settings)
+    rounds = -(-run.settings["max_steps"] // at_once)  # a round that is not full would not be sampled
     trainer = measuring(base)(
         model=policy,
         reward_funcs=reward,
         args=config,
-        train_dataset=rows.dataset(run.settings["max_steps"] * run.options.prompts_per_step),
+        train_dataset=rows.dataset(rounds * at_once * run.options.prompts_per_step),
         processing_class=run.rows.tokenizer,
         peft_config=peft_config,
         **({"rollout_func": rollout} if rollout else {}),

@@ -116,6 +116,10 @@ def test_what_shared_prompts_cannot_go_with_is_refused(train, tmp_path, settings
             {"num_generations": 8, "gradient_accumulation_steps": 3},
             "not divisible by gradient_accumulation_steps=3",
         ),
+        (
+            {"gradient_accumulation_steps": 2, "steps_per_generation": 3},
+            "steps_per_generation=3 is not a multiple of gradient_accumulation_steps=2",
+        ),
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
         ({"learning_rat": 1.0}, "'learning_rat'; did you mean learning_rate"),
     ],

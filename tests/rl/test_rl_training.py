@@ -135,6 +135,16 @@ def test_prompts_without_signal_are_shown_less(train, tmp_path):
     assert shares[-1] == 1.0
 
 
+def test_one_round_of_sampling_can_serve_several_steps(train, tmp_path):
+    settings = {"max_steps": 5, "num_generations": 4, "gradient_accumulation_steps": 2}
+    report = train(tmp_path, settings | {"steps_per_generation": 4})
+    assert [row["step"] for row in report.history if "loss" in row] == [1, 2, 3, 4, 5]
+    rollouts = list(PredictionSet(tmp_path / "rollouts").iter_predictions())
+    rounds = [row.round for row in rollouts]
+    assert {step: rounds.count(step) for step in rounds} == {0: 8, 2: 8, 4: 8}
+    assert len({row.seed for row in rollouts}) == 6, "every group is of a row of its own"
+
+
 def test_the_best_checkpoint_cannot_be_gone_back_to_without_evaluation(train, tmp_path):
     with pytest.raises(ValueError, match="set held_out_every to more than 0"):
         train(tmp_path, options={"guard": GuardOptions(action="rollback")})
