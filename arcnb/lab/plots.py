@@ -21,14 +21,14 @@ SERIES = ("#0a84c6", "#e06c00", "#009e73", "#cc5c9e", "#b58900", "#56b4e9", "#8a
 
 
 def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = "pass@k") -> "Figure":
-    """pass@k with its interval. A frame has the columns k, mean, low, high (rates in 0..1); several frames by
-    name are drawn together."""
+    """pass@k with its interval. A frame has the columns k, mean, low, high (rates in 0..1), or no row where
+    nothing was predicted; several frames by name are drawn together."""
     named = {"": curves} if hasattr(curves, "columns") else dict(curves)
     figure, (axes,) = _figure()
     for (name, frame), color in zip(named.items(), _colors(), strict=False):
-        k = frame["k"].to_numpy()
-        axes.fill_between(k, 100 * frame["low"], 100 * frame["high"], color=color, alpha=0.18, linewidth=0)
-        axes.plot(k, 100 * frame["mean"], color=color, marker="o", markersize=4, label=name)
+        k, mean, low, high = (frame[name].to_numpy(float) for name in ("k", "mean", "low", "high"))
+        axes.fill_between(k, 100 * low, 100 * high, color=color, alpha=0.18, linewidth=0)
+        axes.plot(k, 100 * mean, color=color, marker="o", markersize=4, label=name)
     axes.set_xscale("log", base=2)
     ks = sorted({int(k) for frame in named.values() for k in frame["k"]})
     axes.set_xticks(ks if len(ks) <= 12 else ks[:: len(ks) // 8], minor=False)

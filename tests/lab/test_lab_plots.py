@@ -30,6 +30,12 @@ def test_pass_at_k_draws_percent(curve):
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["base", "refined"]
 
 
+def test_pass_at_k_of_nothing_is_an_empty_plot(curve):
+    nothing = curve.head(0).astype(object)  # a shard that is ready before any other has written
+    (axes,) = plots.pass_at_k({"shard": nothing}).axes
+    assert len(axes.lines[0].get_ydata()) == 0
+
+
 def test_training_curves_skip_what_has_no_values(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "reward": 0.5, "kl": null}\n{"step": 2, "reward": 0.75}\n{"step": 3, "rew')
