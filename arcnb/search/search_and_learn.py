@@ -102,11 +102,12 @@ class SearchAndLearn:
         self.states = {task_id: TaskState() for task_id in self.tasks}
         self.report = SearchReport(tasks=len(self.tasks))
         self._unsubmitted: set[str] = set(self.tasks)
-        self._take_rows(shared)
+        self._shared = shared
 
     def run(self) -> SearchReport:
         """Do all that is left to do. What was made is on disk when this returns or raises."""
-        with self.clock.stopping_on_interrupt():
+        with self.clock.stopping_on_interrupt(), self.journal.alone():
+            self._take_rows(self._shared)
             return self._run()
 
     def _run(self) -> SearchReport:

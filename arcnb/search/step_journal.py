@@ -6,15 +6,19 @@ killed before leaves rows, task files or an adapter that the step, done again, f
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.search.rounds import PlanError
 
 GIB = 1 << 30
+PATIENCE = 90.0  # seconds to wait for the process that had a shard before
 
 
 class StepJournal:
@@ -22,8 +26,30 @@ class StepJournal:
 
     def __init__(self, path: Path):
         self.path = path
-        self.lines = self._read()
-        self._done = {self._key(line): line for line in self.lines}
+        self.lines: list[dict] = []
+        self._done: dict[tuple[str, int, int], dict] = {}
+        self._look_up()
+
+    @contextmanager
+    def alone(self, seconds: float = PATIENCE) -> Iterator[None]:
+        """Only one process at a time works on a shard; the journal is read again when it is our turn.
+
+        Waits for another that is ending (a killed run leaves processes that write down what they have);
+        PlanError when it goes on.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        end = time.monotonic() + seconds
+        with open(self.path.with_suffix(".lock"), "w") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > end:
+                        raise PlanError(f"another process is at work on {self.path}") from None
+                    time.sleep(0.2)
+            self._look_up()
+            yield
 
     def find(self, step: str, round_: int, group: int) -> dict | None:
         """The line of a finished step; None for one still to do."""
@@ -40,6 +66,10 @@ class StepJournal:
         self.lines.append(line)
         self._done[self._key(line)] = line
         return line
+
+    def _look_up(self) -> None:
+        self.lines = self._read()
+        self._done = {self._key(line): line for line in self.lines}
 
     def _read(self) -> list[dict]:
         """The lines; one that a kill cut off is taken out of the file, so that the next has its own line."""

@@ -165,6 +165,15 @@ def test_a_journal_line_that_a_kill_cut_off_is_done_again(tmp_path, search):
     assert steps.read_bytes().endswith(b"}\n")
 
 
+def test_two_processes_do_not_work_on_one_shard(search):
+    one, other = search(replace(PLAN, budget=Budget(4))), search(replace(PLAN, budget=Budget(4)))
+    refused = pytest.raises(PlanError, match="another process is at work")
+    with one.journal.alone(), refused, other.journal.alone(0.1):
+        pass
+    with other.journal.alone(0.1):
+        pass
+
+
 @pytest.mark.parametrize(("stop_after", "rounds"), [(1, 1), (2, 2), (0, 3)])
 def test_a_task_ends_after_so_many_distinct_programs_that_solve_its_train_pairs(
     tmp_path, search, stop_after, rounds
