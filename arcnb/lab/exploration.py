@@ -20,8 +20,12 @@ _RANKING = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A task; side: its longest, cells; colors: the values that occur; rate: share of its predictions that
-    solve it, None without predictions; predictions: (name of the set, prediction), best first."""
+    """A task and what it is filtered by.
+
+    side: its longest, cells. colors: the values that occur. rate: share of its predictions that solve it; None
+    without predictions, or where the test outputs are unknown. predictions: (name of the set, prediction), best
+    first.
+    """
 
     task: Task
     side: int
@@ -35,7 +39,7 @@ class TaskFilter:
     """Which entries are wanted; the default is all of them.
 
     text: part of the task id. sides: shortest and longest `side`. colors: all of them must occur. rates:
-    lowest and highest solve rate; a task without predictions passes the full range only.
+    lowest and highest solve rate; a task of unknown rate passes the full range only.
     """
 
     text: str = ""
@@ -86,9 +90,11 @@ def _best(
     if not frames:
         return {}, {}
     frame = pd.concat(frames, ignore_index=True)
+    of_task = frame["task_id"].astype(object)
+    known = frame["test_is_correct"].notna().groupby(of_task).any()
     frame = frame.assign(**{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})
     solving = (frame["train_is_correct"] == 1) & (frame["test_is_correct"] == 1)
-    rates = solving.groupby(frame["task_id"].astype(object)).mean().to_dict()
+    rates = solving.groupby(of_task).mean()[known].to_dict()
     ranked = frame.assign(ran=frame["status"] == "ok")
     ranked = ranked.sort_values(["ran", *_RANKING], ascending=False, kind="stable")
     repeated = ranked.duplicated(["task_id", "fingerprint"]) & ranked["fingerprint"].notna()

@@ -61,6 +61,14 @@ def test_entries_know_what_they_are_filtered_by(tasks, predictions):
     assert [row.index for _, row in found[1].predictions] == [3], "what failed is there to look at, too"
 
 
+def test_a_rate_is_unknown_where_the_test_outputs_are(tasks, tmp_path):
+    unjudged = PredictionSet(tmp_path / "unjudged")
+    unjudged.write_part([Prediction("a1", "f", 0, 0, status="ok", train_is_correct=1)], 0)
+    (first, *_) = entries(tasks, {"s": unjudged})
+    assert first.rate is None
+    assert len(first.predictions) == 1
+
+
 @pytest.mark.parametrize(
     ("wanted", "ids"),
     [

@@ -90,7 +90,7 @@ async function arcnbExplore(root, facts) {
   }
 
   const rates = {
-    any: () => true, "no predictions": (rate) => rate === null, unsolved: (rate) => rate === 0,
+    any: () => true, unknown: (rate) => rate === null, unsolved: (rate) => rate === 0,
     solved: (rate) => rate > 0, "under 10%": (rate) => rate > 0 && rate < 0.1, "10% and more": (rate) => rate >= 0.1,
   };
   const matching = () => tasks.filter((task) =>
