@@ -22,9 +22,9 @@ _RANKING = (
 class Entry:
     """A task and what it is filtered by.
 
-    side: its longest, cells. colors: the values that occur. rate: share of its predictions that solve it; None
-    without predictions, or where the test outputs are unknown. predictions: (name of the set, prediction), best
-    first.
+    side: its longest, cells. colors: the values that occur. rate: share of its predictions that solve it;
+    None without predictions, or where the test outputs are unknown. predictions: (name of the set,
+    prediction), best first.
     """
 
     task: Task
