@@ -223,7 +223,9 @@ def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, exec
     with pytest.raises(RefinementError, match=r"mirror0/0/0/0 answers a task that is not in this task set"):
         built(sets, tasks.subset(["mirror1"]), tokenizer, executor)
     changed = Task.from_dict("mirror0", tasks[1].to_dict())
-    with pytest.raises(RefinementError, match=r"mirror0/0/0/0 answers another version of its task: the fingerprints differ"):
+    with pytest.raises(
+        RefinementError, match=r"mirror0/0/0/0 answers another version of its task: the fingerprints differ"
+    ):
         built(sets, TaskSet("changed", (changed,), "1"), tokenizer, executor)
     with pytest.raises(RefinementError, match="nowhere holds no predictions"):
         built([PredictionSet(tmp_path / "nowhere")], tasks, tokenizer, executor)
