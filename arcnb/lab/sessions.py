@@ -19,6 +19,7 @@ from typing import Any
 
 from arcnb.lab.heartbeat import HEARTBEAT, Heartbeat
 from arcnb.lab.manifest import MANIFEST, RunError, now, seconds_between
+from arcnb.lab.notebooks import notebook_record
 from arcnb.lab.runs import RUN_DIR, Run, new_run
 from arcnb.lab.stopping import NUDGE
 
@@ -33,7 +34,9 @@ def own_run(name: str | None) -> Run:
     _close()
     shell = _shell()
     parameters = _parameters(shell) if shell is not None else {}
-    run = new_run(None, name or _notebook_name(shell), parameters=parameters)
+    path = _notebook_path(shell)
+    record = notebook_record(path) if path.is_file() else None
+    run = new_run(None, name or _run_name(path), parameters, record)
     if _current["run"] is None:
         atexit.register(_close)
         if shell is not None:
@@ -109,17 +112,23 @@ def _shell() -> Any:
     return ipython.get_ipython() if ipython is not None else None
 
 
-def _notebook_name(shell: Any) -> str:
+def _notebook_path(shell: Any) -> Path:
     """JupyterLab and VS Code say which notebook a kernel serves; of papermill and nbconvert the command line
-    does."""
+    does. `notebook` where nobody knows."""
     path = os.environ.get("JPY_SESSION_NAME") or (shell and shell.user_ns.get("__vsc_ipynb_file__"))
-    if not path:
-        try:
-            command = Path(f"/proc/{os.environ['JPY_PARENT_PID']}/cmdline").read_text().split("\0")
-        except (KeyError, OSError):
-            command = []
-        path = next((word for word in command if word.endswith(".ipynb")), "notebook")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(path)).stem).strip("-.") or "notebook"
+    if path:
+        return Path(str(path))
+    try:
+        parent = Path("/proc", os.environ["JPY_PARENT_PID"])
+        command = (parent / "cmdline").read_text().split("\0")
+        folder = Path(os.readlink(parent / "cwd"))
+    except (KeyError, OSError):
+        return Path("notebook")
+    return next((folder / word for word in command if word.endswith(".ipynb")), Path("notebook"))
+
+
+def _run_name(notebook: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", notebook.stem).strip("-.") or "notebook"
 
 
 def _parameters(shell: Any) -> dict[str, Any]:

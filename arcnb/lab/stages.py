@@ -65,7 +65,7 @@ def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str],
         report.runs[stage.name] = run
         status, why = run.verdict()
         if status == "done":
-            tell(f"{stage.name}: done with the same inputs, {run.path}")
+            tell(f"{stage.name}: done with the same inputs{_other_code(run)}, {run.path}")
             continue
         if status == "running" or run.manifest.get("waits_for"):
             report.problems[stage.name] = f"{run.path} is {status} already; wait for it, or arcnb cancel it"
@@ -88,6 +88,14 @@ def _stage_run(pipeline: Pipeline, stage: Stage, runs: Mapping[str, Run], again:
     surroundings = provenance.surroundings()
     name = pipeline.run_name(stage.name)
     return queue_run(name, stage.notebook, stage.written, surroundings, needed, inputs), remark
+
+
+def _other_code(run: Run) -> str:
+    """The package's code is no input, but who reads that a stage is done should know of a change."""
+    before, now = run.manifest["git"], provenance.git_state()
+    if before and now and before["commit"] != now["commit"]:
+        return f" by the code of commit {before['commit'][:8]}"
+    return ""
 
 
 def _complete(run: Run) -> bool:

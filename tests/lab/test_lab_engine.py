@@ -21,6 +21,7 @@ from arcnb.lab import cli, execution
 from arcnb.lab.execution import RunStopped
 from arcnb.lab.heartbeat import read_heartbeat
 from arcnb.lab.manifest import RunError
+from arcnb.lab.notebooks import notebook_record
 from arcnb.lab.parameters import ParameterError
 from arcnb.lab.runs import list_runs
 from arcnb.lab.stopping import StopSignals
@@ -259,10 +260,12 @@ def test_papermill_with_the_engine_raises_for_a_dead_kernel(notebook, tmp_path):
 
 def test_plain_papermill_leaves_a_run_too(notebook, tmp_path):
     program = Path(sys.executable).with_name("papermill")
-    command = [program, notebook(RECORD), tmp_path / "out.ipynb", "-p", "n", "4", "--no-progress-bar"]
-    subprocess.run(command, check=True, capture_output=True)
+    path = notebook(RECORD)
+    command = [program, path.name, tmp_path / "out.ipynb", "-p", "n", "4", "--no-progress-bar"]
+    subprocess.run(command, cwd=path.parent, check=True, capture_output=True)
     run = only_run()
     assert run.name == "01_small"
+    assert run.manifest["notebook"] == notebook_record(path)
     assert run.status == "done"
     assert run.manifest["parameters"] == {"n": 4, "seconds": 0.0, "label": "x"}
     assert run.manifest["outcome"] == {"n": 4}
