@@ -2,9 +2,12 @@
 counted. Run: pytest tests/rl/test_multi_turn.py
 """
 
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
+from transformers import TrainerCallback
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.views import View
@@ -120,6 +123,32 @@ def test_shared_prompts_train_episodes_alike(train, tmp_path, scripted):
     for name in ("loss", "grad_norm", "kl", "entropy"):
         plain, shared = ([row[name] for row in history if name in row] for history in both)
         assert shared == pytest.approx(plain, rel=1e-3, abs=1e-6)
+
+
+class Stop(TrainerCallback):
+    """Stops a run during its second step, as a cluster does."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(train, tmp_path, scripted):
+    steps = STEPS | {"max_steps": 3}
+    unbroken = train(tmp_path / "unbroken", steps, TURNS).history
+    assert train(tmp_path / "broken", steps, TURNS, callbacks=[Stop()]).status == "preempted"
+    resumed = train(tmp_path / "broken", steps, TURNS).history
+    losses = [[row["loss"] for row in history if "loss" in row] for history in (unbroken, resumed)]
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == 3
+    keys = [
+        sorted(
+            (*row.key, row.parent or "")
+            for row in PredictionSet(tmp_path / name / "rollouts").iter_predictions()
+        )
+        for name in ("unbroken", "broken")
+    ]
+    assert keys[0] == keys[1]
 
 
 def test_the_hook_fires_and_samples_by_itself(train, tmp_path, monkeypatch):
