@@ -22,8 +22,8 @@ from arcnb.models.turn_tokens import ids_after_answer
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.held_out import sample
-from arcnb.rl.multi_turn_rows import RememberingRows
 from arcnb.rl.options import GrpoOptions
+from arcnb.rl.rows import PromptRows
 from arcnb.rl.settings import SettingsError
 
 TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.multi_turn_reward
@@ -66,13 +66,14 @@ class Episode:
 class MultiTurnRollout:
     """Callable as TRL's rollout_func; `calls` counts how often it was, since a trainer might not.
 
-    context: tokens that a whole conversation may have. seed: transformers' samples derive from it, the step,
-    the process and the turn; vLLM draws its own.
+    rows: RememberingRows, or any rows where only `play` is used. context: tokens that a whole conversation
+    may have. seed: transformers' samples derive from it, the step, the process and the turn; vLLM draws its
+    own.
     """
 
     def __init__(
         self,
-        rows: RememberingRows,
+        rows: PromptRows,
         executor: Executor,
         turns: int,
         context: int,
@@ -91,21 +92,12 @@ class MultiTurnRollout:
     def __call__(self, prompts: list[str], trainer) -> dict:
         """One episode a prompt. Of the extra fields TRL takes env_mask, and the reward takes episode."""
         self.calls += 1
-        self._book_begins_anew()
-        tokenizer = self.rows.tokenizer
-        step, process = trainer.state.global_step, trainer.accelerator.process_index
         episodes = []
         for text in prompts:
             row = self.rows.made(text)
-            episodes.append(Episode(row, tokenizer(text=text)["input_ids"], row["prefix"]))
-        for turn in range(self.turns):
-            going = [i for i, episode in enumerate(episodes) if not episode.end]
-            if not going:
-                break
-            seed = derive_seed(self.seed, "episodes", step, process, turn)
-            asked = [[*episodes[i].prompt_ids, *episodes[i].ids] for i in going]
-            answers = self.answers(trainer, asked, seed)
-            self._take(episodes, going, answers, turn, step, process, set(trainer.eos_token_ids))
+            episodes.append(Episode(row, self.rows.tokenizer(text=text)["input_ids"], row["prefix"]))
+        step = trainer.state.global_step
+        self.play(trainer, episodes, step, derive_seed(self.seed, "episodes", step))
         sampled = getattr(trainer.args, "use_vllm", False)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
@@ -114,6 +106,18 @@ class MultiTurnRollout:
             "env_mask": [episode.mask for episode in episodes],
             "episode": episodes,
         }
+
+    def play(self, trainer, episodes: Sequence[Episode], step: int, seed: int) -> None:
+        """Take the episodes, begun with their prompts, to their ends."""
+        self._book_begins_anew()
+        process, ends = trainer.accelerator.process_index, set(trainer.eos_token_ids)
+        for turn in range(self.turns):
+            going = [i for i, episode in enumerate(episodes) if not episode.end]
+            if not going:
+                break
+            asked = [[*episodes[i].prompt_ids, *episodes[i].ids] for i in going]
+            answers = self.answers(trainer, asked, derive_seed(seed, process, turn))
+            self._take(episodes, going, answers, turn, step, process, ends)
 
     def answers(
         self, trainer, prompts: list[list[int]], seed: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
@@ -11,6 +12,7 @@ from arcnb.models.training_log import metrics_log, stop_printing
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.effective_config import check_effective, effective_table
 from arcnb.rl.held_out import HeldOut
+from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
 from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
 from arcnb.rl.preemption import agreed_stop, can_listen
@@ -109,7 +111,9 @@ def make_trainer(run: Training, callbacks: Sequence):
 def _held_out(run: Training):
     if not run.options.held_out_every:
         return None
-    evaluation = HeldOut(
+    turns = run.options.turns
+    kind = HeldOut if turns == 1 else partial(EpisodeHeldOut, turns=turns, context=run.context)
+    evaluation = kind(
         run.held_out_tasks,
         run.options.held_out_repeats,
         run.options.held_out_every,

@@ -125,6 +125,17 @@ def test_shared_prompts_train_episodes_alike(train, tmp_path, scripted):
         assert shared == pytest.approx(plain, rel=1e-3, abs=1e-6)
 
 
+def test_held_out_tasks_are_evaluated_in_turns_too(train, tmp_path, scripted, tasks):
+    options = TURNS | {"held_out_every": 1, "held_out_repeats": 3}
+    report = train(tmp_path, STEPS | {"max_steps": 1}, options, held_out_tasks=tasks[:2])
+    line = next(row for row in report.history if "held_out/pass@1" in row)
+    assert line["held_out/first_turn_pass@1"] == 0
+    assert line["held_out/pass@1"] == pytest.approx(1 / 3)
+    assert line["held_out/turns/solved_by_2"] == pytest.approx(1 / 3)
+    rows = list(PredictionSet(tmp_path / "held_out").iter_predictions())
+    assert {row.turn for row in rows} == {0, 1, 2}
+
+
 class Stop(TrainerCallback):
     """Stops a run during its second step, as a cluster does."""
 
