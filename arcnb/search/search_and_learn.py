@@ -152,11 +152,11 @@ class SearchAndLearn:
         return True
 
     def _calls(self, groups: Sequence[int]) -> list[list[int]]:
-        """Groups that are sampled in one call, for full batches: with one adapter, as all in the first round,
-        or with any where the engine mixes them."""
-        if getattr(self.engine, "adapters_at_once", 1) > 1:
-            return [list(groups)] if groups else []
-        return [list(some) for _, some in groupby(groups, key=self.current.get)]
+        """Groups that are sampled in one call, for full batches: with one adapter, with none, as all in the
+        first round, or with any adapters where the engine mixes them."""
+        mixing = getattr(self.engine, "adapters_at_once", 1) > 1
+        kind = {group: self.current[group] is not None if mixing else self.current[group] for group in groups}
+        return [list(some) for _, some in groupby(sorted(groups, key=lambda g: str(kind[g])), key=kind.get)]
 
     def _predict(self, round_: int, groups: list[int]) -> bool:
         since = time.monotonic()
@@ -172,8 +172,6 @@ class SearchAndLearn:
                 self.predictions.made_with[task.task_id] = adapter.name if adapter else self.names["adapter"]
                 if adapter is not None and len(groups) > 1:
                     self.engine.adapters[task.task_id] = adapter
-        if len(set(map(self.current.get, groups))) > 1:
-            self.engine.use_adapter(None)  # for the groups that have learned nothing
         self._unsubmitted.update(task.task_id for task in tasks)
         switched = time.monotonic()
         inference = predict(

@@ -6,6 +6,7 @@ The vLLM engine is started once for all its tests (about 30 s on two cores).
 import itertools
 import math
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -46,7 +47,7 @@ def make_server(embedded_tokenizer):
 
 @pytest.fixture(scope="module", params=NAMES)
 def backend(request, tiny, make_server):
-    options = EngineOptions(max_num_seqs=32, dtype="float32", max_lora_rank=8, cpu_kv_cache_gb=1)
+    options = EngineOptions(max_num_seqs=32, dtype="float32", max_lora_rank=8, max_loras=2, cpu_kv_cache_gb=1)
     if request.param == "server":
         options = EngineOptions(server_urls=(make_server().url,), server_concurrency=8)
     with open_backend(request.param, tiny, options=options, announce=lambda line: None) as backend:
@@ -207,6 +208,30 @@ def test_adapter_goes_on_and_off(backend, adapter):
     net = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(backend.model.path), adapter)
     for (key, _), ids in adapted.items():
         assert ids == greedy(net, requests[key].prompt_ids, 8)
+
+
+def test_vllm_takes_requests_for_several_adapters_in_one_call(backend, adapter, tmp_path):
+    if backend.name != "vllm":
+        pytest.skip("transformers and servers have one adapter at a time")
+    from safetensors.torch import load_file, save_file
+
+    other = tmp_path / "other"
+    shutil.copytree(adapter, other)
+    weights = load_file(other / "adapter_model.safetensors")
+    turned = {name: -value if "lora_B" in name else value for name, value in weights.items()}
+    save_file(turned, other / "adapter_model.safetensors")
+    greedy, (ids,) = Sampling(temperature=0, max_tokens=8), prompts(1)
+    alone = {}
+    for folder in (adapter, other):
+        backend.use_adapter(folder)
+        alone[folder] = collect(backend, [Request(ids)], greedy)[None, 0].token_ids
+    assert alone[adapter] != alone[other]
+    assert backend.adapters_at_once == 2
+    backend.use_adapter(None)
+    asked = [Request(ids, key=(folder, i), adapter=folder) for i in range(3) for folder in (adapter, other)]
+    found = collect(backend, asked, greedy)
+    assert len(found) == 6
+    assert all(made.token_ids == alone[folder] for ((folder, _), _), made in found.items())
 
 
 @pytest.mark.skipif(vllm_missing, reason="no vllm")
