@@ -23,7 +23,7 @@ from arcnb.models.prompt_format import prompt_format
 from arcnb.programs.executor import Executor
 from arcnb.search.budgets import Budget, Clock
 from arcnb.search.hindsight import HindsightSettings
-from arcnb.search.learner import LearningError, LoraLearner, LoraSettings
+from arcnb.search.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
@@ -222,6 +222,30 @@ def test_an_error_in_learning_falls_back_to_the_adapter_before_and_says_so(tmp_p
     assert "it goes on with adapter round00000-group00000" in said[0]
     last = {row["task_id"]: row["adapter"][:21] for row in rows(tmp_path / "s") if row["round"] >= 4}
     assert last == {"fill4": "round00000-group00000", "odd1": "round00001-group00001"}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_training_goes_on_from_the_last_adapter_or_starts_anew(search, keep):
+    starts = []
+
+    class Watched(LoraLearner):
+        def learn(self, rows, start, *arguments):
+            starts.append(start and start.name)
+            return super().learn(rows, start, *arguments)
+
+    search(replace(PLAN, keep_adapter=keep, group_size=-1), open_learner=Watched).run()
+    assert starts == [None, "round00000-group00000-shard00-of-01" if keep else None]
+
+
+def test_schedules_of_the_learning_rate():
+    def rates(schedule, n=10, warmup=0.2):
+        settings = LoraSettings(schedule=schedule, warmup=warmup)
+        return [round(learning_rate_share(settings, step, n), 3) for step in range(n)]
+
+    assert rates("constant") == [0.333, 0.667] + [1] * 8
+    assert rates("linear") == [0.333, 0.667, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    assert rates("cosine")[2::4] == [1, 0.5]
+    assert rates("linear", n=1) == [1]
 
 
 def test_a_loss_that_is_not_finite_leaves_no_adapter(tmp_path, small_model):
