@@ -61,18 +61,12 @@ class SearchReport:
         self.sampling_seconds += seconds
         self.switching_seconds += switching
 
-    def add_learning(self, report: LearningReport, relabelling: float, switching: float) -> None:
+    def add_learning(self, report: LearningReport, switching: float) -> None:
         self.trainings += 1
         self.training_rows += report.rows
         self.training_tokens += report.tokens
-        self.relabelling_seconds += relabelling
         self.learning_seconds += report.seconds
         self.switching_seconds += switching
-
-    def add_failure(self, sentence: str, relabelling: float, seconds: float) -> None:
-        self.failures.append(sentence)
-        self.relabelling_seconds += relabelling
-        self.learning_seconds += seconds
 
     def finish(self, states: Mapping[str, TaskState], rounds: int, out_of_time: bool, seconds: float) -> None:
         self.rounds, self.out_of_time, self.seconds = rounds, out_of_time, seconds

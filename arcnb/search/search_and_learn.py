@@ -219,40 +219,42 @@ class SearchAndLearn:
 
     def _learn(self, round_: int, group: int) -> dict | None:
         """The journal's line of the step; None when the time was up. An error keeps the adapter before."""
-        since = time.monotonic()
-        facts: dict = {"adapter": None, "error": None}
-        rows = self._rows(round_, group)
-        relabelled = time.monotonic()
+        since, opening = time.monotonic(), self.report.opening_seconds
         try:
-            if self.learner is None:
-                self.learner = self._open_learner(self.base, self.lora)
-                self.report.opening_seconds += self.learner.seconds
-            loaded = time.monotonic()
-            start = self.current[group] if self.plan.keep_adapter else None
-            seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
-            folder = self.adapters.path(round_, group)
-            report = self.learner.learn(rows, start, folder, seed, lambda: self.clock.is_up)
-            switching = time.monotonic()
-            self.engine.use_adapter(report.adapter)  # whether the engine takes it, while there is a way back
-            facts |= {"adapter": report.adapter.name, "loss_first": report.loss_first}
-            facts |= {"loss_last": report.loss_last, "rows": report.rows, "steps": report.steps}
-            facts["tokens"] = report.tokens
-            switched = report.save_seconds + time.monotonic() - switching
-            self.report.add_learning(report, relabelled - since, switched)
+            facts = self._trained(round_, group)
         except LearningStopped:
             return None
         except Exception as error:
             if self.clock.is_up:  # an interrupt that a library swallowed shows up as any error
                 return None
-            loaded = relabelled
             kept = self.current[group]
             with_what = f"with adapter {kept.name}" if kept else "without a learned adapter"
-            facts["error"] = f"{type(error).__name__}: {error}"
             sentence = f"round {round_}, group {group}: learning failed ({error}); it goes on {with_what}"
             self.announce(sentence)
-            self.report.add_failure(sentence, relabelled - since, time.monotonic() - relabelled)
-        seconds = (relabelled - since) + (time.monotonic() - loaded)
+            self.report.failures.append(sentence)
+            facts = {"adapter": None, "error": f"{type(error).__name__}: {error}"}
+        seconds = time.monotonic() - since - (self.report.opening_seconds - opening)
         return self.journal.add("learn", round_, group, **facts, seconds=seconds)
+
+    def _trained(self, round_: int, group: int) -> dict:
+        """Relabel, train, and show the engine the adapter; facts for the journal."""
+        since = time.monotonic()
+        rows = self._rows(round_, group)
+        self.report.relabelling_seconds += time.monotonic() - since
+        if self.learner is None:
+            self.learner = self._open_learner(self.base, self.lora)
+            self.report.opening_seconds += self.learner.seconds
+        start = self.current[group] if self.plan.keep_adapter else None
+        seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
+        folder = self.adapters.path(round_, group)
+        report = self.learner.learn(rows, start, folder, seed, lambda: self.clock.is_up)
+        switching = time.monotonic()
+        self.engine.use_adapter(report.adapter)  # whether the engine takes it, while there is a way back
+        self.report.add_learning(report, report.save_seconds + time.monotonic() - switching)
+        names = ("rows", "steps", "tokens", "loss_first", "loss_last")
+        return {"adapter": report.adapter.name, "error": None} | {
+            name: getattr(report, name) for name in names
+        }
 
     def _rows(self, round_: int, group: int) -> list[dict]:
         """What the group learns from, best last; the new hindsight tasks are saved on the way."""
@@ -265,8 +267,9 @@ class SearchAndLearn:
             self.report.dropped += one.dropped
         new = [made.task for one in found for made in one.tasks if made.age == 0]
         if new:
-            name = self.adapters.path(round_, group).name
-            write_tasks(new, self.folder / "hindsight" / f"{name}.parquet")
+            path = self.folder / "hindsight" / f"{self.adapters.path(round_, group).name}.parquet"
+            if not path.exists():  # else it is from before a kill
+                write_tasks(new, path)
             self.report.hindsight_tasks += len(new)
         order = rng(self.plan.seed, "deal", round_, self.groups[group][0].task_id).permutation(len(found))
         rows, n_too_long = learning_rows(
