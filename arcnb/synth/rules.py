@@ -15,6 +15,7 @@ from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks import Pair, Task
 from arcnb.programs import dsl
 from arcnb.synth.inputs import Rng
+from arcnb.synth.reduction import removals
 from arcnb.synth.splits import draw_n_train
 
 DSL_IMPORT = "from dsl import *\n"
@@ -83,7 +84,7 @@ def rule_task(
     """Task `index` of a generator: rule, inputs and outputs from (name, seed, index) alone.
 
     n_train: None draws it from ARC's distribution. Inputs are distinct; each pair changes something, and not
-    all outputs are equal. RuleError when 30 tries gave no such task.
+    all outputs are equal; the program has no line without effect. RuleError when 30 tries gave no such task.
     """
     for attempt in range(MAX_TRIES):
         rng = seeded_rng(seed, "dsl task", task_generator.name, index, attempt)
@@ -93,18 +94,43 @@ def rule_task(
         if pairs is None:
             continue
         name = task_generator.name
+        text, n_removed = _without_idle_lines(rule.program, pairs)
         meta = {"generator": name, "family": task_generator.family, "seed": seed, "index": index}
+        if n_removed:
+            meta["lines_removed"] = n_removed
         return Task(
             f"dsl_{name}_{seed}_{index}",
             tuple(pairs[:-n_test]),
             tuple(pairs[-n_test:]),
             source="dsl",
-            program=rule.program,
+            program=text,
             meta=meta,
         )
     raise RuleError(
         f"generator {task_generator.name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries"
     )
+
+
+def _without_idle_lines(text: str, pairs: list[Pair]) -> tuple[str, int]:
+    """The program without the lines that change none of these outputs, and how many those were.
+
+    One line at a time, each judged on the program as it is by then. It runs here, since the text is ours;
+    `validation` does the same in the sandbox with programs that come from elsewhere.
+    """
+    n_removed = 0
+    candidates = removals(text)
+    while (shorter := next(candidates, None)) is not None:
+        if _solves(shorter, pairs):
+            text, n_removed, candidates = shorter, n_removed + 1, removals(shorter)
+    return text, n_removed
+
+
+def _solves(text: str, pairs: list[Pair]) -> bool:
+    try:
+        transform = compiled(text)
+        return all(np.array_equal(as_grid(transform(pair.input.copy())), pair.output) for pair in pairs)
+    except Exception:  # a line that was needed went missing: names, shapes, types, anything
+        return False
 
 
 def _pairs(rule: Rule, n: int, rng: Rng) -> list[Pair] | None:

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
 from multiprocessing import get_context
@@ -39,8 +39,8 @@ from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
 from arcnb.synth.validation import BLOCK, ValidationSettings, origin, validated
 
-# A generator that had this many candidates judged and fewer than this accepted has nothing new to give.
-ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.05
+# A generator that had this many candidates judged and a smaller share accepted has little new to give.
+ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.2
 BATCH = 512  # tasks of the DSL that are made together
 REARC_PARTS = ("held_out", "all")
 MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
@@ -102,6 +102,8 @@ def build_tasks(
     if executor is not None and (make is _dsl or (make is _barc and require_programs)):
         # The sandbox has hash seed 0; so has this process when randomization is off.
         first_run_here = make is _dsl and sys.flags.hash_randomization == 1
+        if make is _dsl:  # its programs come reduced
+            validation = replace(validation, reduce=False)
         block_size = settings.block_size if n_tasks is None else max(16, min(settings.block_size, n_tasks))
         tasks = validated(tasks, executor, validation, report, first_run_here, block_size)
     else:
@@ -208,6 +210,7 @@ def _rounds(
             if task is None:
                 report.reject("no usable task", name)
             else:
+                report.lines_removed += task.meta.get("lines_removed", 0)
                 yield task
         first += n_rounds
 
