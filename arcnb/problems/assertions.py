@@ -1,0 +1,194 @@
+"""Assertion code into tests: what is called stays code, what is expected becomes a value kept outside.
+
+`assert f(2) == 4` becomes the call `f(2)` and the value 4. Understood are ==, `is`, bare and negated calls,
+abs(call - constant) < tolerance and math.isclose, at module level or inside `def check(candidate)`. Anything
+else (a loop, a comparison of two calls) would have to run inside the program's process, where a program could
+read or fake it: it is left out and counted.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from arcnb.problems.problem import TestCase
+
+
+class AssertionCodeError(ValueError):
+    """Assertion code that is not code."""
+
+
+class _NotConstant(ValueError):
+    pass
+
+
+def python_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
+    """(tests, number of assertions left out). AssertionCodeError where the code does not parse."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: " if getattr(error, "lineno", None) else ""
+        raise AssertionCodeError(f"{line}{getattr(error, 'msg', None) or error}") from None
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    setup = "\n".join(map(ast.unparse, imports))
+    tests, left_out = [], 0
+    for statement in _statements(tree, entry):
+        if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Constant):
+            continue  # `assert True` of HumanEval asks nothing
+        names = {"candidate": entry} if entry else {}
+        test = (
+            _test(_Renamed(names).visit(statement.test), setup) if isinstance(statement, ast.Assert) else None
+        )
+        if test is not None:
+            tests.append(test)
+        elif any(isinstance(node, ast.Assert) for node in ast.walk(statement)):
+            left_out += 1
+    return tests, left_out
+
+
+def _statements(tree: ast.Module, entry: str) -> list[ast.stmt]:
+    """The statements of the module and of its functions `check(candidate)` and `test_...()`."""
+    found = []
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name != entry:
+            found += statement.body
+        else:
+            found.append(statement)
+    return found
+
+
+class _Renamed(ast.NodeTransformer):
+    """HumanEval calls the program `candidate`."""
+
+    def __init__(self, names: dict[str, str]):
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
+
+
+def _test(node: ast.expr, setup: str) -> TestCase | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _asking(node.operand, setup, None, "false") if _calls(node.operand) else None
+    if isinstance(node, ast.Call) and _name(node.func) in ("isclose", "allclose"):
+        return _isclose(node, setup)
+    if isinstance(node, ast.Compare):
+        return _comparison(node, setup) if len(node.ops) == 1 else None
+    return _asking(node, setup, None, "true") if isinstance(node, ast.Call) else None
+
+
+def _comparison(node: ast.Compare, setup: str) -> TestCase | None:
+    left, operator, right = node.left, node.ops[0], node.comparators[0]
+    if isinstance(operator, ast.Eq | ast.Is):
+        for asked, expected in ((left, right), (right, left)):
+            value = _constant_or(expected)
+            if value is not _UNKNOWN and _calls(asked):
+                return _asking(asked, setup, value, "equal")
+    if isinstance(operator, ast.Lt | ast.LtE) and isinstance(left, ast.Call) and _name(left.func) == "abs":
+        difference, tolerance = left.args[0] if left.args else None, _constant_or(right)
+        if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub):
+            for asked, expected in ((difference.left, difference.right), (difference.right, difference.left)):
+                value = _constant_or(expected)
+                if isinstance(value, int | float) and isinstance(tolerance, int | float) and _calls(asked):
+                    return _asking(asked, setup, value, "close", float(tolerance))
+    return None
+
+
+def _isclose(node: ast.Call, setup: str) -> TestCase | None:
+    if len(node.args) < 2:
+        return None
+    given = {word.arg: _constant_or(word.value) for word in node.keywords}
+    tolerances = [value for value in given.values() if isinstance(value, int | float)]
+    for asked, expected in (node.args[:2], node.args[1::-1]):
+        value = _constant_or(expected)
+        if value is not _UNKNOWN and _calls(asked):
+            return _asking(asked, setup, value, "close", float(max(tolerances, default=1e-6)))
+    return None
+
+
+def _asking(node: ast.expr, setup: str, value: object, compare: str, tolerance: float = 1e-6) -> TestCase:
+    return TestCase(ast.unparse(node), value, compare, tolerance, setup=setup)
+
+
+_UNKNOWN = object()
+_MAKERS = {"set": set, "list": list, "tuple": tuple, "frozenset": frozenset, "dict": dict, "float": float}
+
+
+def _constant_or(node: ast.expr) -> object:
+    try:
+        return _constant(node)
+    except (_NotConstant, TypeError, ValueError, RecursionError, OverflowError, ZeroDivisionError, KeyError):
+        return _UNKNOWN
+
+
+def _constant(node: ast.expr) -> object:
+    """The value of an expression of constants; nothing of the test code is executed."""
+    if (
+        isinstance(node, ast.Call)
+        and _name(node.func) in _MAKERS
+        and not node.keywords
+        and len(node.args) < 2
+    ):
+        return _MAKERS[node.func.id](*map(_constant, node.args))
+    if isinstance(node, ast.BinOp) and type(node.op) in (ast.Add, ast.Sub, ast.Mult, ast.Div):
+        a, b = _constant(node.left), _constant(node.right)
+        if isinstance(a, int | float) and isinstance(b, int | float) and abs(a) < 1e15 and abs(b) < 1e15:
+            word = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"}
+            kind = (
+                complex
+                if isinstance(a, complex)
+                else float
+                if isinstance(a, float) or isinstance(b, float)
+                else int
+            )
+            return getattr(kind, word[type(node.op)])(kind(a), kind(b))
+        raise _NotConstant
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        kind = {ast.List: list, ast.Tuple: tuple, ast.Set: set}[type(node)]
+        return kind([_constant(part) for part in node.elts])
+    if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
+        return {_constant(k): _constant(v) for k, v in zip(node.keys, node.values, strict=True)}
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise _NotConstant from None
+
+
+def _calls(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.Call) for part in ast.walk(node))
+
+
+def _name(function: ast.expr) -> str:
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def q_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
+    """Lines `expression~expected` of q, empty ones and comments apart. AssertionCodeError without a `~`."""
+    tests = []
+    for number, line in enumerate(code.splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("/"):
+            continue
+        at = _match_sign(text)
+        if at is None:
+            raise AssertionCodeError(f"line {number} is not of the form expression~expected: {text!r}")
+        tests.append(TestCase(text[:at].strip(), text[at + 1 :].strip()))
+    return tests, 0
+
+
+def _match_sign(text: str) -> int | None:
+    """Where the first `~` outside of brackets and strings is."""
+    depth, in_string, skip = 0, False, False
+    for i, sign in enumerate(text):
+        if skip:
+            skip = False
+        elif in_string:
+            skip, in_string = sign == "\\", sign != '"'
+        elif sign == '"':
+            in_string = True
+        elif sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+        elif sign == "~" and depth == 0 and 0 < i < len(text) - 1:
+            return i
+    return None

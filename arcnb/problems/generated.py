@@ -1,0 +1,76 @@
+"""Simple Python problems, generated: enough of them for a small model to be right sometimes and to improve.
+
+    simple_problems("simple*200", seed=0)           # for training
+    simple_problems("simple/held_out*50", seed=0)   # never among those for training, whatever the seeds
+
+A problem is a kind of `KINDS` with numbers or words put in; its reference solution makes the expected values.
+One in five (kind, values) belongs to the held-out split, by a hash: the splits share kinds, not problems.
+"""
+
+from __future__ import annotations
+
+import re
+
+from arcnb.arc.seeds import derive_seed, rng
+from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.simple_kinds import KINDS, WORDS
+
+N_TESTS = 8
+
+
+def simple_problems(name: str, seed: int = 0) -> list[Problem]:
+    """`simple*N` or `simple/held_out*N`. ProblemError for another name, or for more than there are."""
+    match = re.fullmatch(r"simple(/held_out)?(?:\*(\d+))?", name)
+    if not match:
+        raise ProblemError(f"{name!r}: generated problems are simple*N and simple/held_out*N")
+    choices = [choice for choice in _choices() if held_out(*choice) == bool(match[1])]
+    wanted = int(match[2] or len(choices))
+    if not 0 < wanted <= len(choices):
+        raise ProblemError(f"{name!r}: there are 1 to {len(choices)} problems in this split")
+    order = rng(seed, "simple problems").permutation(len(choices))
+    return [_problem(*choices[int(i)], seed) for i in order[:wanted]]
+
+
+def held_out(number: int, k: int, word: str) -> bool:
+    """Whether a kind with these values belongs to the held-out split, which no training set has."""
+    return derive_seed(0, "held out problem", number, k, word) % 5 == 0
+
+
+def _choices() -> list[tuple[int, int, str]]:
+    found = []
+    for number, kind in enumerate(KINDS):
+        words = WORDS if "{w}" in kind.text else [""]
+        found += [(number, k, word) for k in kind.k or (0,) for word in words]
+    return found
+
+
+def _problem(number: int, k: int, word: str, seed: int) -> Problem:
+    kind = KINDS[number]
+    # A name of numbers below zero has to stay a name.
+    head = kind.signature.format(k=str(k).replace("-", "_minus_"), w=word)
+    entry = head.split("(")[0]
+    solution = f"def {head}:\n    {kind.body.format(k=k, w=word)}\n"
+    stream = rng(seed, "simple tests", number, k, word)
+    namespace: dict = {}
+    exec(solution, namespace)  # text of this module
+    tests, seen = [], []
+    for _ in range(200):
+        arguments = [sample(stream) for sample in kind.inputs]
+        if arguments not in seen:
+            seen.append(arguments)
+            tests.append({"input": arguments, "expected": namespace[entry](*arguments)})
+        if len(tests) == N_TESTS:
+            break
+    text = f"Write a Python function {head}. {kind.text.format(k=k, w=word)}"
+    return Problem.from_row(
+        {
+            "problem_id": f"{entry}-{number}",
+            "description": text,
+            "language": "python",
+            "entry_point": entry,
+            "tests": tests,
+            "difficulty": str(kind.difficulty),
+            "solution": solution,
+            "source": "simple",
+        }
+    )

@@ -1,0 +1,120 @@
+"""Judging predictions of problems: from the completion to shares of tests passed on the prediction record.
+
+The record is the one of ARC (arcnb.arc.predictions), so tables, pass@k and reports are the same. Its columns
+mean: train_*: the first `max_tests` tests, which the reward sees; test_*: all others (None where there are
+none or they were not run). correct_grids and pixel_score are shares of tests passed, is_correct all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from arcnb.arc.predictions import Prediction
+from arcnb.problems.answers import Reading, check_format, read_answer
+from arcnb.problems.languages import Answer, Languages, Question
+from arcnb.problems.problem import Problem, ProblemError
+from arcnb.programs.judging import MAX_MESSAGE
+
+
+@dataclass
+class ProblemJudge:
+    """languages: who runs programs. max_tests: of the reward, per problem. answer_format: see answers."""
+
+    languages: Languages
+    max_tests: int = 3
+    answer_format: str = "plain"
+
+    def __post_init__(self):
+        check_format(self.answer_format)
+        if self.max_tests < 1:
+            raise ProblemError(f"max_tests_per_problem must be at least 1, not {self.max_tests}")
+
+    def judge(
+        self, predictions: Iterable[Prediction], problems: Mapping[str, Problem], all_tests: bool = False
+    ) -> Iterator[Prediction]:
+        """A judged copy of each prediction, in order. all_tests: also those that the reward does not see."""
+        predictions = list(predictions)
+        readings = [self._read(prediction, problems) for prediction in predictions]
+        answers: dict[int, Sequence[Answer]] = {}
+        by_language: dict[str, list[int]] = {}
+        for i, prediction in enumerate(predictions):
+            by_language.setdefault(problems[prediction.task_id].language, []).append(i)
+        for name, members in by_language.items():
+            questions = [self._question(predictions[i], readings[i], problems, all_tests) for i in members]
+            answers |= dict(zip(members, self.languages[name].run(questions), strict=True))
+        for i, prediction in enumerate(predictions):
+            yield self.judged(prediction, readings[i], answers[i])
+
+    def judged(self, prediction: Prediction, reading: Reading, answers: Sequence[Answer]) -> Prediction:
+        """The prediction with what became of it."""
+        bad = next((answer for answer in answers if answer.status != "ok"), None)
+        seen, others = answers[: self.max_tests], answers[self.max_tests :]
+        fingerprint = None
+        if bad is None:
+            fingerprint = hashlib.sha256("\0".join(answer.shown for answer in answers).encode()).hexdigest()
+        message = bad and (bad.error_message if reading.found.program is not None else reading.found.reason)
+        return replace(
+            prediction,
+            program=reading.found.program,
+            extraction=reading.note,
+            status=bad.status if bad else "ok",
+            error_type=bad and bad.error_type,
+            error_message=message and message[:MAX_MESSAGE].encode("utf-8", "replace").decode(),
+            error_line=bad and bad.line,
+            fingerprint=fingerprint,
+            seconds=sum(answer.seconds for answer in answers),
+            **_shares("train", seen),
+            **_shares("test", others),
+        )
+
+    def _read(self, prediction: Prediction, problems: Mapping[str, Problem]) -> Reading:
+        if prediction.task_id not in problems:
+            raise ProblemError(f"prediction {prediction.id}: problem {prediction.task_id} is not at hand")
+        problem = problems[prediction.task_id]
+        return read_answer(
+            prediction.completion_prefix + prediction.completion,
+            problem,
+            self.languages[problem.language],
+            self.answer_format,
+            prediction.finish_reason == "length",
+        )
+
+    def _question(self, prediction, reading: Reading, problems, all_tests: bool) -> Question:
+        problem = problems[prediction.task_id]
+        tests = problem.tests if all_tests else problem.tests[: self.max_tests]
+        return Question(reading.found.program, problem, tests)
+
+
+def _shares(part: str, answers: Sequence[Answer]) -> dict:
+    if not answers:
+        return dict.fromkeys((f"{part}_pixel_score", f"{part}_correct_grids", f"{part}_is_correct"))
+    share = sum(answer.passed for answer in answers) / len(answers)
+    values = {f"{part}_pixel_score": share, f"{part}_correct_grids": share}
+    return values | {f"{part}_is_correct": int(share == 1)}
+
+
+def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
+    """Run every reference solution on all tests; how many there were. ProblemError names the first problem
+    whose solution fails, and the test."""
+    by_language: dict[str, list[Problem]] = {}
+    for problem in problems:
+        if problem.solution is not None:
+            by_language.setdefault(problem.language, []).append(problem)
+    for name, members in by_language.items():
+        language = languages[name]
+        questions = [
+            Question(f"{p.preamble}\n{p.solution}" if p.preamble else p.solution, p, p.tests) for p in members
+        ]
+        for problem, answers in zip(members, language.run(questions), strict=True):
+            for number, (test, answer) in enumerate(zip(problem.tests, answers, strict=True)):
+                if not answer.passed:
+                    got = (
+                        answer.shown if answer.status == "ok" else f"{answer.status}: {answer.error_message}"
+                    )
+                    raise ProblemError(
+                        f"{problem.source or 'problems'}: problem {problem.problem_id}: its own solution "
+                        f"fails test {number} ({test.call or 'script'}): {got}"
+                    )
+    return sum(map(len, by_language.values()))

@@ -1,0 +1,156 @@
+"""A coding problem: a description, and tests that tell whether a program is right.
+
+    Problem.from_row({"problem_id": "add", "description": "Add two numbers.", "language": "python",
+                      "entry_point": "add", "tests": [{"input": [1, 2], "expected": 3}]})
+
+What a program is asked (`TestCase.call`) and what it should answer (`TestCase.expected`) are kept apart: only
+the first is ever given to the process that runs the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+LANGUAGES = ("python", "q")
+COMPARISONS = ("equal", "close", "true", "false", "text")
+
+
+class ProblemError(ValueError):
+    """A problem that cannot be judged; the message names file, problem and test."""
+
+
+class InseparableTestsError(ProblemError):
+    """A problem whose assertions cannot be judged outside of the program's process."""
+
+
+@dataclass(frozen=True)
+class TestCase:
+    """One test.
+
+    call: an expression of the language, evaluated where the program is defined; "" runs the program as a
+    script with `stdin`. expected: a plain value, compared outside as `compare` says: "equal" to it, "close"
+    within `tolerance`, "true" or "false" (no expected value), "text" (the same words on the same lines).
+    setup: import statements that the call needs. loose: lists and tuples are the same, as in JSON.
+    """
+
+    __test__ = False  # not one of pytest's
+
+    call: str
+    expected: object = None
+    compare: str = "equal"
+    tolerance: float = 1e-6
+    stdin: str = ""
+    setup: str = ""
+    loose: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One problem. tests: at least one. left_out: assertions that could not be made into tests.
+
+    preamble: code that stands before a solution in the description's file (imports, helpers). solution: of
+    reference, if known. difficulty: a word or number as given.
+    """
+
+    problem_id: str
+    description: str
+    language: str
+    tests: tuple[TestCase, ...]
+    entry_point: str = ""
+    difficulty: str = ""
+    solution: str | None = None
+    preamble: str = ""
+    source: str = ""
+    left_out: int = 0
+
+    @property
+    def task_id(self) -> str:
+        """The name under which predictions, logs and tables know it."""
+        return self.problem_id
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of description, language and tests."""
+        parts = [self.description, self.language, self.entry_point, *map(repr, self.tests)]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    @property
+    def has_test_outputs(self) -> bool:
+        """What a test expects is always known."""
+        return True
+
+    @classmethod
+    def from_row(cls, row: Mapping, where: str = "") -> Problem:
+        """A problem from its row (docs/problems.md). ProblemError names `where`, the problem, the test."""
+        name = f"problem {row.get('problem_id', '?')}"
+        name = f"{where}: {name}" if where else name
+        for field in ("problem_id", "description", "language"):
+            if not isinstance(row.get(field), str) or not row[field].strip():
+                raise ProblemError(f"{name}: {field} is missing or no text")
+        language, entry = row["language"].lower(), row.get("entry_point") or ""
+        if language not in LANGUAGES:
+            raise ProblemError(
+                f"{name}: language {row['language']!r} is not known; there are {', '.join(LANGUAGES)}"
+            )
+        pattern = r"[A-Za-z_]\w*" if language == "python" else r"\.?[A-Za-z][\w.]*"
+        if entry and not re.fullmatch(pattern, entry):
+            raise ProblemError(f"{name}: entry_point {entry!r} is no name of {language}")
+        tests, left_out = _tests(row.get("tests"), language, entry, name)
+        texts = {key: str(row.get(key) or "") for key in ("difficulty", "preamble", "source")}
+        solution = row.get("solution") or None
+        return cls(
+            row["problem_id"], row["description"], language, tests, entry, solution=solution,
+            left_out=left_out, **texts,
+        )  # fmt: skip
+
+
+def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase, ...], int]:
+    from arcnb.problems import assertions
+
+    if isinstance(tests, str) and tests.lstrip().startswith("["):  # Parquet and CSV keep lists as text
+        with suppress(ValueError):
+            tests = json.loads(tests)
+    if isinstance(tests, str) and tests.strip():
+        read = assertions.python_tests if language == "python" else assertions.q_tests
+        try:
+            found, left_out = read(tests, entry)
+        except assertions.AssertionCodeError as error:
+            raise ProblemError(f"{name}: its tests cannot be parsed: {error}") from None
+        if not found:
+            raise InseparableTestsError(
+                f"{name}: none of its {left_out} assertions compares a result with a constant, so that "
+                "the comparison can be made outside the program"
+            )
+        return tuple(found), left_out
+    tests = [] if tests is None or isinstance(tests, str) else list(tests)
+    if not tests:
+        raise ProblemError(f"{name}: it has no tests")
+    return tuple(_test(test, language, entry, f"{name}, test {i}") for i, test in enumerate(tests)), 0
+
+
+def _test(test, language: str, entry: str, name: str) -> TestCase:
+    if isinstance(test, str):
+        try:
+            test = json.loads(test)
+        except ValueError as error:
+            raise ProblemError(f"{name}: it cannot be parsed: {error}") from None
+    if not isinstance(test, Mapping) or "input" not in test or "expected" not in test:
+        raise ProblemError(f'{name}: it needs "input" and "expected"')
+    asked, expected = test["input"], test["expected"]
+    if language == "q":
+        if not isinstance(asked, str) or not isinstance(expected, str):
+            raise ProblemError(f"{name}: input and expected of a q test are texts of q")
+        return TestCase(f"{entry}[{asked}]" if entry else asked, expected)
+    if not entry:
+        if not isinstance(asked, str) or not isinstance(expected, str):
+            raise ProblemError(f"{name}: without entry_point, input is standard input and expected is output")
+        return TestCase("", expected, "text", stdin=asked)
+    arguments = asked if isinstance(asked, list | tuple) else [asked]
+    call = f"{entry}({', '.join(map(repr, arguments))})"
+    return TestCase(call, expected, loose=True)

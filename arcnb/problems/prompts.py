@@ -1,0 +1,54 @@
+"""Problems as prompts: a template of this room, or a Jinja file of the same blocks, and a chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.models import chat
+from arcnb.models.prompts import Prompt, PromptError, render_blocks
+from arcnb.problems.answers import FORMATS
+from arcnb.problems.problem import Problem
+
+TEMPLATES = Path(__file__).parent / "templates"
+NAMES = {"python": "Python", "q": "q (kdb+)"}
+
+
+@dataclass(frozen=True)
+class ProblemFormat:
+    """How problems become prompts. template: a name of `answers.FORMATS` or a path; see `problem_format`.
+
+    shown_tests: how many of a problem's first tests the prompt shows as examples.
+    """
+
+    template: str
+    shown_tests: int = 0
+
+    def prompt(self, problem: Problem) -> Prompt:
+        """The chat and the beginning of the answer."""
+        variables = {
+            "description": problem.description,
+            "language": NAMES[problem.language],
+            "fence": problem.language,
+            "entry_point": problem.entry_point,
+            "examples": [f"{t.call} -> {t.expected!r}" for t in problem.tests[: self.shown_tests] if t.call],
+        }
+        blocks = render_blocks(self.template, variables)
+        if not blocks.get("user"):
+            raise PromptError(f"template {self.template}: it has no block user")
+        messages = [
+            {"role": role, "content": blocks[role]} for role in ("system", "user") if blocks.get(role)
+        ]
+        return Prompt(tuple(messages), blocks.get("prefix", ""))
+
+    def prompt_ids(self, tokenizer, problem: Problem) -> list[int]:
+        """Token ids of the prompt, the beginning of the answer included."""
+        return chat.prompt_ids(tokenizer, self.prompt(problem))
+
+
+def problem_format(template: str = "plain", shown_tests: int = 0) -> ProblemFormat:
+    """The checked format: a name of this room's templates or the path of a file. PromptError otherwise."""
+    path = TEMPLATES / f"{template}.jinja" if template in FORMATS else Path(template).expanduser()
+    if not path.is_file():
+        raise PromptError(f"there is no template {template}; known are {', '.join(FORMATS)}, or give a path")
+    return ProblemFormat(str(path), shown_tests)

@@ -1,0 +1,93 @@
+"""Values that cross from a program's process to ours: as tagged JSON, compared here as plain data.
+
+Whatever a program returns is turned into numbers, texts and containers before it leaves its process; a class
+whose `==` is always true arrives as its name and equals nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+MAX_DEPTH = 60
+UNREADABLE = object()
+
+
+def decode(text: str) -> object:
+    """The value that `python_language.WRITER` wrote; UNREADABLE for anything else (text is hostile)."""
+    try:
+        return _plain(json.loads(text), 0)
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return UNREADABLE
+
+
+def _plain(value: object, depth: int) -> object:
+    if depth > MAX_DEPTH:
+        raise ValueError("too deep")
+    if not isinstance(value, list):
+        if isinstance(value, dict):
+            raise ValueError("no value")
+        return value
+    kind, items = value
+    if kind == "?":
+        return UNREADABLE
+    if kind == "d":
+        return {_plain(k, depth + 1): _plain(v, depth + 1) for k, v in items}
+    if kind == "c":
+        return complex(*items)
+    return {"l": list, "t": tuple, "s": frozenset}[kind](_plain(item, depth + 1) for item in items)
+
+
+def same(expected: object, value: object, tolerance: float = 1e-6, loose: bool = False) -> bool:
+    """Whether a value is the expected one: numbers as Python compares them, floats within `tolerance`
+    (relative, or absolute below 1). loose: a tuple counts as a list, and a dictionary's number keys as text.
+    """
+    if value is UNREADABLE:
+        return False
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return expected == value
+    if isinstance(expected, int | float) and isinstance(value, int | float):
+        if isinstance(expected, int) and isinstance(value, int):
+            return expected == value
+        return _close(expected, value, tolerance)
+    if loose and isinstance(expected, list | tuple) and isinstance(value, list | tuple):
+        expected, value = list(expected), list(value)
+    if isinstance(expected, set | frozenset) or isinstance(value, set | frozenset):
+        return expected == value
+    if isinstance(expected, dict) and isinstance(value, dict):
+        if loose:
+            expected, value = ({str(k): v for k, v in one.items()} for one in (expected, value))
+        return expected.keys() == value.keys() and all(
+            same(expected[key], value[key], tolerance, loose) for key in expected
+        )
+    if isinstance(expected, list | tuple) and type(expected) is type(value):
+        return len(expected) == len(value) and all(
+            same(a, b, tolerance, loose) for a, b in zip(expected, value, strict=True)
+        )
+    return type(expected) is type(value) and expected == value
+
+
+def _close(a: float, b: float, tolerance: float) -> bool:
+    try:
+        a, b = float(a), float(b)
+    except OverflowError:
+        return False
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    return a == b or abs(a - b) <= tolerance * max(1.0, abs(a), abs(b))
+
+
+def near(value: float, expected: float, tolerance: float) -> bool:
+    """Whether they differ by no more than the tolerance, which is absolute."""
+    try:
+        return abs(float(value) - float(expected)) <= tolerance
+    except OverflowError:
+        return False
+
+
+def same_text(expected: str, value: object) -> bool:
+    """Whether a program printed the expected lines; blanks at their ends do not count."""
+    if not isinstance(value, str):
+        return False
+    lines = [[line.rstrip() for line in text.rstrip().splitlines()] for text in (expected, value)]
+    return lines[0] == lines[1]
