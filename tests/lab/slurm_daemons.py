@@ -50,9 +50,14 @@ PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=10 PreemptMode=OFF 
 """
 
 
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin"  # where ordinary users do not look
+
+
 def missing() -> str:
     """Why no Slurm can be started here, or nothing."""
-    absent = [name for name in ("slurmctld", "slurmd", "sbatch", "squeue") if shutil.which(name) is None]
+    absent = [
+        name for name in ("slurmctld", "slurmd", "sbatch", "squeue") if shutil.which(name, path=PATH) is None
+    ]
     return f"no {', '.join(absent)}: install slurmctld, slurmd and slurm-client" if absent else ""
 
 
@@ -61,7 +66,7 @@ class SlurmDaemons:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
         for name in ("state", "spool"):
             (folder / name).mkdir()
         ports = {"controller_port": free_port(), "node_port": free_port()}
@@ -83,8 +88,14 @@ class SlurmDaemons:
 
     def call(self, *command: str) -> str:
         """Standard output of one of Slurm's tools."""
+        program = shutil.which(command[0], path=PATH) or command[0]
         result = subprocess.run(
-            command, env=self.environment, check=False, capture_output=True, text=True, timeout=60
+            [program, *command[1:]],
+            env=self.environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         return result.stdout.strip()
 

@@ -137,7 +137,7 @@ def test_htcondor_has_its_own_words(path, capsys):
         assert f"{line}\n" in shown
     assert dry_run(path, "htcondor", "--container", "/images/arcnb.sif", "--no-requeue") == 0
     shown = capsys.readouterr().out
-    assert "universe = container\ncontainer_image = /images/arcnb.sif\n" in shown
+    assert "universe = container\ncontainer_image = /images/arcnb.sif\ntransfer_container = false\n" in shown
     assert "periodic_remove = JobStatus == 1 && NumJobStarts > 0\n" in shown
     assert 'exec python3 -m arcnb.lab.cli run --resume "$run"' in shown
 
