@@ -59,6 +59,10 @@ class Executor:
         self.workers = self._service.workers
         self._end = weakref.finalize(self, self._service.close)
 
+    def warm(self) -> None:
+        """Start the servers now, so that the first jobs wait for no imports. Returns at once."""
+        self._service.warm()
+
     def submit(self, job: Job) -> Future[Execution]:
         """Queue one job, from any thread. Its future fails only when the executor is closed."""
         future: Future[Execution] = Future()

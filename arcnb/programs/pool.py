@@ -64,6 +64,14 @@ class Pool:
         for server in self.servers:
             if not server.tasks and (server.kind, server.hash_seed) == kind:
                 return server
+        return self._start(kind)
+
+    def warm(self, kind: tuple[str, int]) -> None:
+        """Start servers of this kind until there is one for every worker."""
+        for _ in range(self.workers - sum((one.kind, one.hash_seed) == kind for one in self.servers)):
+            self._start(kind)
+
+    def _start(self, kind: tuple[str, int]) -> WarmServer:
         server = WarmServer(*kind, self.entry)
         self.servers.append(server)
         server.watch(self._selector)

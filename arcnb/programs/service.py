@@ -16,9 +16,10 @@ from collections import OrderedDict, deque
 from concurrent.futures import CancelledError
 
 from arcnb.programs import wire
-from arcnb.programs.lanes import Lanes, Ticket, first_lane, server_kind
+from arcnb.programs.lanes import HASH_SEED, Lanes, Ticket, first_lane, server_kind
 from arcnb.programs.limits import Execution
 from arcnb.programs.pool import News, Pool
+from arcnb.programs.preload import KINDS
 from arcnb.programs.verdicts import answer, compared, execution_of, verdict
 from arcnb.programs.warm_server import ServerError
 
@@ -46,6 +47,7 @@ class Service:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._asleep = False
+        self._to_warm = False
 
     # ---------------------------------------------------------------- called from any thread
 
@@ -62,6 +64,18 @@ class Service:
                     self._start()
         if wake:
             self.wake()
+
+    def warm(self) -> None:
+        """Start a server for every worker, of the kind that most programs need."""
+        if self._pid != os.getpid():
+            self._reset()
+        if self._closed:
+            raise RuntimeError("the executor is closed")
+        with self._lock:
+            self._to_warm = True
+            if self._thread is None:
+                self._start()
+        self.wake()
 
     def wake(self) -> None:
         """Have the thread look at what was added."""
@@ -97,6 +111,9 @@ class Service:
         error: BaseException = CancelledError("the executor was closed")
         try:
             while not self._closed:
+                if self._to_warm:
+                    self._to_warm = False
+                    self.pool.warm((KINDS[0], HASH_SEED))
                 self._take_in()
                 self._hand_out()
                 self._settle_all(self.pool.send())

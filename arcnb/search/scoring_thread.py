@@ -57,6 +57,7 @@ class ScoringThread:
         self._thread = threading.Thread(target=self._work, name="judge-and-write", daemon=True)
 
     def __enter__(self) -> ScoringThread:
+        self.executor.warm()  # while the engine makes the first completions
         self._thread.start()
         return self
 

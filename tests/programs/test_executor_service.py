@@ -546,3 +546,16 @@ def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
     with pytest.raises(RuntimeError, match=r"cannot start.*server\.py"):
         executor.submit(Job(program(1), GRIDS)).result(timeout=30)
     executor.close()
+
+
+def test_a_warm_executor_has_its_servers_before_the_first_job():
+    others = servers()
+    with Executor(2, limits=ROOMY) as executor:
+        executor.warm()
+        deadline = time.monotonic() + 60
+        while len(servers() - others) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        before = servers() - others
+        assert len(before) == 2
+        assert answer(executor.submit(Job(program(7), GRIDS)).result()) == 7
+        assert servers() - others == before
