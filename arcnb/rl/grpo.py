@@ -17,7 +17,6 @@ from pathlib import Path
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.models.prompt_format import PromptFormat
-from arcnb.models.prompt_lengths import longest_prompt
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.programs.executor import Executor
 from arcnb.rl import callbacks as hooks
@@ -28,7 +27,6 @@ from arcnb.rl.multi_turn_rows import frozen_rows
 from arcnb.rl.options import GrpoOptions
 from arcnb.rl.policies import TRAINERS
 from arcnb.rl.preemption import saving_on_signals
-from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.rl.rows import PromptRows, prompt_rows
 from arcnb.rl.run_identity import run_identity, run_notes
 from arcnb.rl.sampling_guard import check_sampling
@@ -44,6 +42,7 @@ from arcnb.rl.settings import (
     vllm_environment,
 )
 from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.subject import ARC, Subject
 from arcnb.rl.training import Training
 from arcnb.rl.training_report import TrainingReport
 
@@ -62,11 +61,13 @@ def train_grpo(
     held_out_tasks: Sequence[Task] = (),
     seed: int = 0,
     callbacks: Sequence = (),
+    subject: Subject = ARC,
 ) -> TrainingReport:
     """Train and leave everything under output.
 
     adapter: start from this LoRA (its shape then counts, not `lora`) instead of a fresh one. callbacks: of
     transformers; they come before evaluation and guard, and one with an attribute `trainer` is given it.
+    subject: what the tasks are, see arcnb.rl.subject.
     Raises SettingsError, SamplingError, CheckpointError or ValueError before anything heavy is loaded.
     """
     output = Path(output)
@@ -74,7 +75,8 @@ def train_grpo(
     context = _context(model, options)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     _check(settings, options, context, n_processes, held_out_tasks)
-    plan = _reward_plan(options, settings)
+    subject.check(options)
+    plan = subject.reward_plan(options, settings)
     check_gpu_share(settings, model.folder, context)
     check_server(settings)
     os.environ |= vllm_environment()
@@ -83,17 +85,17 @@ def train_grpo(
     tokenizer = load_tokenizer(model)
     lag = 2 * options.prompts_per_step * steps_a_generation(settings)
     history = SignalHistory(options.signal_visits, options.signal_weight, lag)
-    rows = _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history)
+    rows = _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history, subject)
     steps = number_of_steps(settings, len(rows), options.prompts_per_step)
     settings |= {"max_steps": steps}
     state = hooks.RunState(
         output,
-        run_identity(settings, options, lora, adapter, model, tasks, seed, n_processes),
+        run_identity(settings, options, lora, adapter, model, tasks, seed, n_processes) | subject.identity,
         history,
         CollapseMonitor(options.guard),
     )
     held_out_tasks, dropped = _fitting(
-        held_out_tasks, prompt_format, tokenizer, settings, options, context, seed
+        held_out_tasks, prompt_format, tokenizer, settings, options, context, seed, subject
     )
     resumed = checkpoint_to_resume(options.resume, output / "checkpoints")
     if resumed is not None:
@@ -113,6 +115,7 @@ def train_grpo(
         plan,
         state,
         context,
+        subject,
     )
     with saving_on_signals():
         report = run.train(resumed, callbacks)
@@ -123,7 +126,9 @@ def train_grpo(
     return report
 
 
-def _fitting(tasks, prompt_format, tokenizer, settings, options, context, seed) -> tuple[list[Task], int]:
+def _fitting(
+    tasks, prompt_format, tokenizer, settings, options, context, seed, subject
+) -> tuple[list[Task], int]:
     """The held-out tasks to evaluate on, whose prompts leave room for a completion, and how many were passed
     over because theirs do not. They come in an order drawn from the seed, until there are enough."""
     limit = context - settings["max_completion_length"]
@@ -135,7 +140,7 @@ def _fitting(tasks, prompt_format, tokenizer, settings, options, context, seed) 
         if len(fitting) == wanted or not options.held_out_every:
             break
         seen += 1
-        if longest_prompt(tasks[int(index)], prompt_format, tokenizer) <= limit:
+        if subject.rows.longest_prompt(tasks[int(index)], prompt_format, tokenizer) <= limit:
             fitting.append(tasks[int(index)])
     if options.held_out_every and not fitting:
         raise SettingsError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
@@ -183,12 +188,7 @@ def _check_shared_prompt(settings: dict, options: GrpoOptions, n_processes: int)
         raise SettingsError(f"shared_prompt=True does not go together with {reason}")
 
 
-def _reward_plan(options: GrpoOptions, settings: dict) -> RewardPlan:
-    limits = TermLimits(settings["max_completion_length"], options.overlong_buffer)
-    return RewardPlan(options.reward, limits, options.reward_weights)
-
-
-def _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history) -> PromptRows:
+def _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history, subject) -> PromptRows:
     limit = context - settings["max_completion_length"]
     limit = min(limit, options.max_prompt_tokens or limit)
     if options.conversations:
@@ -203,4 +203,5 @@ def _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, his
         augment=options.augment,
         n_tasks=options.n_tasks,
         history=history,
+        kind=subject.rows,
     )

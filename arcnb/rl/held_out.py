@@ -6,7 +6,7 @@ curves over steps compare like with like. Predictions are kept as a prediction s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.metrics import pass_at_k
@@ -52,20 +52,16 @@ class HeldOut:
         # Every process takes the same number of tasks, since generation is collective with a vLLM server.
         share = -(-len(self.tasks) // n_processes)
         mine = [self.tasks[(process * share + i) % len(self.tasks)] for i in range(share)]
-        views = [View.plain(task) for task in mine]
-        prompts = [
-            self.prompt_format.prompt_ids(self.tokenizer, view.apply(task))
-            for task, view in zip(mine, views, strict=True)
-        ]
+        prompts = [self.prompt_format.prompt_ids(self.tokenizer, self._shown(task)) for task in mine]
         completions = sample(trainer, prompts, self.repeats, derive_seed(self.seed, "held out", process))
         # The last process may hold tasks of the first once more: they are sampled and left out here.
         real = [i for i in range(share) if process * share + i < len(self.tasks)]
         predictions = [
-            self._prediction(mine[i], views[i], step, repeat, ids, len(prompts[i]))
+            self._prediction(mine[i], step, repeat, ids, len(prompts[i]))
             for i in real
             for repeat, ids in enumerate(completions[i])
         ]
-        judged = list(judge(predictions, {task.task_id: task for task in mine}, self.executor))
+        judged = self._judge(predictions, {task.task_id: task for task in mine})
         self.predictions.write_part(judged, round=step, shard=process, n_shards=n_processes)
         rows = [
             (p.task_id, is_solved(p), p.status == "ok", p.fingerprint, p.finish_reason == "length")
@@ -76,6 +72,18 @@ class HeldOut:
 
             rows = gather_object(rows)
         return self._metrics(rows)
+
+    def _shown(self, task: Task) -> Task:
+        """The task as its prompt shows it."""
+        return View.plain(task).apply(task)
+
+    def _frame(self, task: Task) -> dict:
+        """The prediction's fields that say how it was shown."""
+        view = View.plain(task)
+        return {"pair_order": list(view.pair_order), "test_index": view.test_index}
+
+    def _judge(self, predictions: Sequence[Prediction], tasks: Mapping[str, Task]) -> list[Prediction]:
+        return list(judge(predictions, tasks, self.executor))
 
     def _metrics(self, rows: list[tuple]) -> dict[str, float]:
         by_task: dict[str, list[tuple]] = {}
@@ -92,9 +100,7 @@ class HeldOut:
         values["held_out/unique_outputs"] = sum(distinct) / len(distinct)
         return values
 
-    def _prediction(
-        self, task: Task, view: View, step: int, repeat: int, ids: list[int], n_prompt: int
-    ) -> Prediction:
+    def _prediction(self, task: Task, step: int, repeat: int, ids: list[int], n_prompt: int) -> Prediction:
         truncated = len(ids) >= self.max_completion_length
         return Prediction(
             task_id=task.task_id,
@@ -102,10 +108,9 @@ class HeldOut:
             round=step,
             index=repeat,
             seed=self.seed,
-            pair_order=list(view.pair_order),
-            test_index=view.test_index,
+            **self._frame(task),
             completion=self.tokenizer.decode(ids, skip_special_tokens=True),
-            completion_prefix=self.prompt_format.prompt(view.apply(task)).prefix,
+            completion_prefix=self.prompt_format.prompt(self._shown(task)).prefix,
             n_prompt_tokens=n_prompt,
             n_tokens=len(ids),
             finish_reason="length" if truncated else "stop",

@@ -17,9 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import load_tasks, write_tasks
 from arcnb.models.launching import LaunchError, announce, launch, parallel_problem
-from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
@@ -28,6 +26,7 @@ from arcnb.rl.generation_server import generation_server, shared_out
 from arcnb.rl.grpo import GrpoOptions, TrainingReport, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.settings import SettingsError, vllm_environment
+from arcnb.rl.subject import subject_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class GrpoPlan:
     time over all processes (None: one a core); memory_mb: of one program. num_processes: GPUs, one process
     each, as `parallel` says: "ddp", or "zero3", which needs deepspeed. server_gpus: further GPUs for a vLLM
     server that is started for this run, where vllm_mode is "server" and no vllm_server_base_url is given.
+    subject, subject_options: what the tasks are, where not ARC's, see arcnb.rl.subject.
     """
 
     tasks: Sequence[Task]
@@ -57,6 +57,8 @@ class GrpoPlan:
     num_processes: int = 1
     parallel: str = "ddp"
     server_gpus: int = 1
+    subject: str = ""
+    subject_options: dict = field(default_factory=dict)
 
     def write(self) -> Path:
         """`launch.json` with the tasks beside it, for another process to read."""
@@ -68,11 +70,12 @@ class GrpoPlan:
             if name not in ("tasks", "held_out_tasks", "options", "output")
         }
         values |= {"options": asdict(self.options), "output": str(Path(self.output).resolve())}
+        subject = subject_of(self.subject, self.subject_options)
         for name in ("tasks", "held_out_tasks"):
-            path = folder / f"{name}.parquet"
+            path = folder / f"{name}{subject.suffix}"
             if getattr(self, name):
                 path.unlink(missing_ok=True)
-                write_tasks(getattr(self, name), path)
+                subject.write(getattr(self, name), path)
             values[name] = str(path.resolve()) if getattr(self, name) else ""
         path = folder / "launch.json"
         path.write_text(json.dumps(values, indent=1))
@@ -85,8 +88,9 @@ class GrpoPlan:
         guard = values["options"].pop("guard")
         guard = GuardOptions(**(guard | {"thresholds": Thresholds(**guard["thresholds"])}))
         values["options"] = GrpoOptions(**values["options"], guard=guard)
+        subject = subject_of(values["subject"], values["subject_options"])
         for name in ("tasks", "held_out_tasks"):
-            values[name] = load_tasks(values[name]) if values[name] else ()
+            values[name] = subject.read(values[name]) if values[name] else ()
         return cls(**(values | {"output": Path(values["output"])}))
 
 
@@ -131,6 +135,7 @@ def _train_with_server(plan: GrpoPlan) -> TrainingReport:
 def train_here(plan: GrpoPlan) -> TrainingReport:
     """Carry the plan out in this process."""
     model = resolve_model(plan.model)
+    subject = subject_of(plan.subject, plan.subject_options)
     share = None
     if plan.workers or plan.num_processes > 1:
         share = max(1, (plan.workers or os.cpu_count() or 1) // plan.num_processes)
@@ -138,7 +143,7 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
         return train_grpo(
             model,
             plan.tasks,
-            prompt_format(plan.template, plan.encoding, plan.refine_template),
+            subject.prompt_format(plan),
             executor,
             Path(plan.output),
             adapter=resolve_adapter(plan.adapter, model),
@@ -147,6 +152,7 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
             options=plan.options,
             held_out_tasks=plan.held_out_tasks,
             seed=plan.seed,
+            subject=subject,
         )
 
 

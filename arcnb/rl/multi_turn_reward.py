@@ -136,7 +136,7 @@ def conversation_parts(
     if options.conversations:
         return run.rows, None, FrozenTurnReward
     if options.turns == 1:
-        return run.rows, None, ProgramReward
+        return run.rows, None, run.subject.reward(run.executor)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # that the hook is called is checked by the reward
     rows = RememberingRows.of(run.rows)
     rollout = MultiTurnRollout(

@@ -63,7 +63,7 @@ class ProgramReward:
             self._prediction(i, step, completions[i], completion_ids[i], columns)
             for i in range(len(completions))
         ]
-        judged = list(judge(predictions, self.tasks, self.executor))
+        judged = self._judge(predictions)
         cheats = (
             find_cheats(judged, self.tasks, self.executor) if self.detect_cheating else [None] * len(judged)
         )
@@ -85,6 +85,9 @@ class ProgramReward:
         if self.rollouts is not None:
             self.rollouts.write_part(judged, round=step, shard=self.process, n_shards=self.n_processes)
         return rewards
+
+    def _judge(self, predictions: Sequence[Prediction]) -> list[Prediction]:
+        return list(judge(predictions, self.tasks, self.executor))
 
     def _prediction(self, i: int, step: int, completion, ids: Sequence[int], columns: Mapping) -> Prediction:
         task = self.tasks[columns["task_id"][i]]

@@ -49,20 +49,32 @@ class PromptRows:
     def __getitem__(self, index: int) -> dict:
         task = row_task(self.tasks, self.seed, index)
         task = self._by_id[self.history.choose(index, task.task_id, list(self._by_id), self.seed)]
-        view = View.sample(task, self.seed, "row", index, augment=self.augment)
-        augmentation = view.augmentation
-        prompt = self.prompt_format.prompt(view.apply(task))
+        shown, frame = self._shown(task, index)
+        prompt = self.prompt_format.prompt(shown)
         return {
             "prompt": trainer_text(self.tokenizer, prompt_ids(self.tokenizer, prompt)),
             "prefix": prompt.prefix,
             "row": index,
             "task_id": task.task_id,
+            **frame,
+        }
+
+    def _shown(self, task: Task, index: int) -> tuple[Task, dict]:
+        """The task as row `index` shows it, and the columns that say how."""
+        view = View.sample(task, self.seed, "row", index, augment=self.augment)
+        augmentation = view.augmentation
+        return view.apply(task), {
             "hflip": augmentation.hflip,
             "n_rot90": augmentation.n_rot90,
             "color_map": list(augmentation.color_map or range(10)),
             "pair_order": list(view.pair_order),
             "test_index": view.test_index,
         }
+
+    @staticmethod
+    def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer) -> int:
+        """Tokens of the longest prompt that a row of this task can have."""
+        return longest_prompt(task, prompt_format, tokenizer)
 
     def dataset(self, n_rows: int):
         """The first n_rows as a dataset that makes a row when it is read."""
@@ -85,9 +97,11 @@ def prompt_rows(
     augment: str = "all",
     n_tasks: int = 0,
     history: SignalHistory | None = None,
+    kind: type[PromptRows] = PromptRows,
 ) -> PromptRows:
     """The rows over the tasks whose longest view fits; ValueError when no task does.
 
+    kind: of the rows, see arcnb.rl.subject.
     n_tasks: only so many of them, in an order drawn from the seed (0: all, in their own order).
     """
     too_long = {}
@@ -96,7 +110,7 @@ def prompt_rows(
     for task in (tasks[int(index)] for index in order):
         if n_tasks and len(fitting) == n_tasks:
             break
-        longest = longest_prompt(task, prompt_format, tokenizer)
+        longest = kind.longest_prompt(task, prompt_format, tokenizer)
         if longest > max_prompt_tokens:
             too_long[task.task_id] = longest
         else:
@@ -104,7 +118,7 @@ def prompt_rows(
     if not fitting:
         raise ValueError(f"no task of {len(tasks)} has a prompt within {max_prompt_tokens} tokens")
     history = SignalHistory() if history is None else history
-    return PromptRows(fitting, prompt_format, tokenizer, seed, augment, history, too_long)
+    return kind(fitting, prompt_format, tokenizer, seed, augment, history, too_long)
 
 
 def trainer_text(tokenizer, prompt_ids: list[int]) -> str:

@@ -11,7 +11,6 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.models.training_log import metrics_log, stop_printing
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.effective_config import check_effective, effective_table
-from arcnb.rl.held_out import HeldOut
 from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
 from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
@@ -112,7 +111,11 @@ def _held_out(run: Training):
     if not run.options.held_out_every:
         return None
     turns = run.options.turns
-    kind = HeldOut if turns == 1 else partial(EpisodeHeldOut, turns=turns, context=run.context)
+    kind = (
+        run.subject.held_out(run.executor)
+        if turns == 1
+        else partial(EpisodeHeldOut, turns=turns, context=run.context)
+    )
     evaluation = kind(
         run.held_out_tasks,
         run.options.held_out_repeats,

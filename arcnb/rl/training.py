@@ -17,6 +17,7 @@ from arcnb.rl.options import GrpoOptions
 from arcnb.rl.preemption import listen
 from arcnb.rl.reward_terms import RewardPlan
 from arcnb.rl.rows import PromptRows
+from arcnb.rl.subject import ARC, Subject
 from arcnb.rl.trainers import make_trainer
 from arcnb.rl.training_report import TrainingReport
 
@@ -38,6 +39,7 @@ class Training:
     plan: RewardPlan
     state: RunState
     context: int
+    subject: Subject = ARC
 
     def train(self, resumed: Path | None, callbacks: Sequence) -> TrainingReport:
         trainer, config = make_trainer(self, callbacks)
