@@ -1,8 +1,9 @@
 """Judging predictions of problems: from the completion to shares of tests passed on the prediction record.
 
 The record is the one of ARC (arcnb.arc.predictions), so tables, pass@k and reports are the same. Its columns
-mean: train_*: the first `max_tests` tests, which the reward sees; test_*: all others (None where there are
-none or they were not run). correct_grids and pixel_score are shares of tests passed, is_correct all of them.
+mean: train_*: the first `max_tests` tests, which the reward sees; test_*: all others (None where they were
+not run; in an evaluation of all tests the same as train_* where there are no others). correct_grids and
+pixel_score are shares of tests passed, is_correct all of them.
 """
 
 from __future__ import annotations
@@ -45,12 +46,15 @@ class ProblemJudge:
             questions = [self._question(predictions[i], readings[i], problems, all_tests) for i in members]
             answers |= dict(zip(members, self.languages[name].run(questions), strict=True))
         for i, prediction in enumerate(predictions):
-            yield self.judged(prediction, readings[i], answers[i])
+            yield self.judged(prediction, readings[i], answers[i], all_tests)
 
-    def judged(self, prediction: Prediction, reading: Reading, answers: Sequence[Answer]) -> Prediction:
+    def judged(
+        self, prediction: Prediction, reading: Reading, answers: Sequence[Answer], all_tests: bool = False
+    ) -> Prediction:
         """The prediction with what became of it."""
         bad = next((answer for answer in answers if answer.status != "ok"), None)
         seen, others = answers[: self.max_tests], answers[self.max_tests :]
+        others = others or (seen if all_tests else ())
         fingerprint = None
         if bad is None:
             fingerprint = hashlib.sha256("\0".join(answer.shown for answer in answers).encode()).hexdigest()

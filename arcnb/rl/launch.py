@@ -21,7 +21,6 @@ from arcnb.models.launching import LaunchError, announce, launch, parallel_probl
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
-from arcnb.programs.limits import Limits
 from arcnb.rl.generation_server import generation_server, shared_out
 from arcnb.rl.grpo import GrpoOptions, TrainingReport, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
@@ -139,7 +138,7 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
     share = None
     if plan.workers or plan.num_processes > 1:
         share = max(1, (plan.workers or os.cpu_count() or 1) // plan.num_processes)
-    with Executor(share, Limits(memory_mb=plan.memory_mb)) as executor:
+    with Executor(share, subject.limits(plan.memory_mb)) as executor:
         return train_grpo(
             model,
             plan.tasks,

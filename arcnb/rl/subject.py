@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.tasksets import load_tasks, write_tasks
 from arcnb.models.prompt_format import prompt_format
+from arcnb.programs.limits import Limits
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
@@ -48,6 +49,10 @@ class Subject:
     def prompt_format(self, plan: GrpoPlan):
         """How the plan's tasks become prompts: an object with `prompt(task)` and `prompt_ids`."""
         return prompt_format(plan.template, plan.encoding, plan.refine_template)
+
+    def limits(self, memory_mb: int) -> Limits:
+        """What one program may use."""
+        return Limits(memory_mb=memory_mb)
 
     def check(self, options: GrpoOptions) -> None:
         """SettingsError for options that this subject does not have."""

@@ -1,0 +1,131 @@
+"""Evaluating a model on problems: samples of each, all tests, unbiased pass@k with intervals.
+
+result = evaluate(problems, backend, format_, judge, run.path / "evaluation", n=8, sampling=Sampling(...))
+result.write(run.path / "evaluation.json")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arcnb.arc.pass_rates import pass_at_k_curve
+from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.generation import Request, Sampling
+from arcnb.problems.judging import ProblemJudge
+from arcnb.problems.problem import Problem
+from arcnb.problems.prompts import ProblemFormat
+from arcnb.problems.rewards import parse_counts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BLOCK = 64  # problems whose predictions are judged and written together
+
+
+@dataclass
+class Evaluation:
+    """predictions: a prediction set, one prediction a sample, judged on all tests. problems: in order."""
+
+    problems: Sequence[Problem]
+    predictions: PredictionSet
+    described: dict[str, str]
+    skipped: int = 0
+
+    def pass_at_k(self, difficulty: str | None = None) -> pd.DataFrame:
+        """Columns k, mean, low, high (95%, bootstrap over problems), n_tasks."""
+        ids = [p.problem_id for p in self.problems if difficulty is None or p.difficulty == difficulty]
+        frame = self.predictions.read(task_ids=ids)
+        return pass_at_k_curve(frame, task_ids=ids).drop(columns="n_short")
+
+    def table(self) -> pd.DataFrame:
+        """pass@1 by difficulty, one row each, and over all."""
+        import pandas as pd
+
+        levels = sorted({problem.difficulty for problem in self.problems})
+        rows = []
+        for level in [*(levels if len(levels) > 1 else []), None]:
+            curve = self.pass_at_k(level)
+            first, last = curve.iloc[0], curve.iloc[-1]
+            rows.append(
+                (level or "all", int(first.n_tasks), first["mean"], first.low, first.high, last["mean"])
+            )
+        names = ["difficulty", "problems", "pass@1", "low", "high", f"pass@{int(last.k)}"]
+        return pd.DataFrame(rows, columns=names).set_index("difficulty")
+
+    def as_dict(self) -> dict:
+        """Plain values, as they stand in evaluation.json."""
+        judged = list(self.predictions.iter_predictions())
+        statuses = [prediction.status for prediction in judged]
+        return {
+            "n_problems": len(self.problems),
+            "n_predictions": len(judged),
+            "prompts_too_long": self.skipped,
+            "judged_by": self.described,
+            "pass_at_k": self.pass_at_k().to_dict("records"),
+            "by_difficulty": self.table().reset_index().to_dict("records"),
+            "parse": parse_counts(judged) if judged else {},
+            "status": {status: statuses.count(status) for status in sorted(set(statuses))},
+        }
+
+    def write(self, path: Path) -> None:
+        """as_dict as JSON."""
+        Path(path).write_text(json.dumps(self.as_dict(), indent=1))
+
+
+def evaluate(
+    problems: Sequence[Problem],
+    backend,
+    prompt_format: ProblemFormat,
+    judge: ProblemJudge,
+    folder: Path,
+    n: int,
+    sampling: Sampling,
+    seed: int = 0,
+    names: dict | None = None,
+) -> Evaluation:
+    """n samples of each problem, judged on all tests, as a prediction set in `folder`.
+
+    What the folder holds already is not done again. names: model and adapter, for the records.
+    """
+    predictions = PredictionSet(folder)
+    done = {key[0] for key in predictions.done_keys()}
+    left = [problem for problem in problems if problem.problem_id not in done]
+    skipped = 0
+    for start in range(0, len(left), BLOCK):
+        block = {problem.problem_id: problem for problem in left[start : start + BLOCK]}
+        prompts = {key: prompt_format.prompt(problem) for key, problem in block.items()}
+        requests = [
+            Request(
+                prompt_format.prompt_ids(backend.tokenizer, problem),
+                n,
+                derive_seed(seed, "evaluation", key),
+                key,
+            )
+            for key, problem in block.items()
+        ]
+        made = [
+            Prediction(
+                task_id=one.key,
+                task_fingerprint=block[one.key].fingerprint,
+                round=0,
+                index=one.index,
+                seed=one.seed,
+                completion=one.text,
+                completion_prefix=prompts[one.key].prefix,
+                n_prompt_tokens=one.n_prompt_tokens,
+                n_tokens=len(one.token_ids),
+                finish_reason=one.finish_reason,
+                **(names or {}),
+            )
+            for one in backend.generate(requests, sampling)
+        ]
+        skipped += sum(one.finish_reason == "skipped" for one in made) // n
+        made.sort(key=lambda one: (one.task_id, one.index))
+        predictions.write_part(list(judge.judge(made, block, all_tests=True)), round=0)
+    described = {name: judge.languages[name].described for name in sorted({p.language for p in problems})}
+    return Evaluation(problems, predictions, described, skipped)

@@ -1,0 +1,128 @@
+"""Rewards by test cases: the share of tests passed, a bonus for all of them, and one for the format."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arcnb.arc.predictions import Prediction
+from arcnb.problems.judging import ProblemJudge
+from arcnb.problems.problem import Problem, ProblemError
+from arcnb.rl.held_out import HeldOut
+from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.reward_terms import RewardPlan, Rollout
+from arcnb.rl.rewards import Scores
+
+
+@dataclass(frozen=True)
+class TestRollout(Rollout):
+    """strict: the answer kept the format that was asked for."""
+
+    __test__ = False
+
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class TestcasePlan(RewardPlan):
+    """base x share of tests passed + perfect when all pass; binary: base + perfect, or nothing.
+
+    format_weight: added when the answer kept its format. The terms of arcnb.rl.reward_terms come on top.
+    ProblemError for a negative weight, or weights that are all zero.
+    """
+
+    __test__ = False
+
+    base: float = 1.0
+    perfect: float = 1.0
+    binary: bool = False
+    format_weight: float = 0.0
+
+    def __post_init__(self):
+        RewardPlan("held-out", self.limits, self.weights)  # its terms and weights are checked there
+        named = {"base_reward_weight": self.base, "perfect_reward_weight": self.perfect}
+        for name, weight in (named | {"format_reward_weight": self.format_weight}).items():
+            if weight < 0:
+                raise ProblemError(f"{name} is {weight}; it must be at least 0")
+        if not self.base + self.perfect:
+            raise ProblemError(
+                "base_reward_weight and perfect_reward_weight are both 0: tests would not count"
+            )
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest reward that any completion can earn."""
+        return -sum(self.weights.values()), self.base + self.perfect + self.format_weight
+
+    def parts(self, group: Sequence[Rollout]) -> dict[str, list[float]]:
+        """{"tests", "format" or term: its contribution to each completion's reward}."""
+        parts = {"tests": [self._tests(rollout) for rollout in group]}
+        if self.format_weight:
+            parts["format"] = [self.format_weight * getattr(rollout, "strict", False) for rollout in group]
+        terms = RewardPlan("held-out", self.limits, self.weights).parts(group)
+        return parts | {name: values for name, values in terms.items() if name != "scheme"}
+
+    def _tests(self, rollout: Rollout) -> float:
+        share = rollout.scores.train_correct
+        if self.binary:
+            return (self.base + self.perfect) * (share == 1)
+        return self.base * share + self.perfect * (share == 1)
+
+
+class ProblemReward(ProgramReward):
+    """ProgramReward for problems; `judge` runs the tests that the reward may see."""
+
+    def __init__(self, *arguments, judge: ProblemJudge, **named):
+        super().__init__(*arguments, **(named | {"detect_cheating": False}))
+        self.judge = judge
+
+    def _judge(self, predictions: Sequence[Prediction]) -> list[Prediction]:
+        return list(self.judge.judge(predictions, self.tasks))
+
+    def _rollout(self, prediction: Prediction, ids: Sequence[int], cheat: str | None) -> Rollout:
+        scores = Scores(
+            has_program=prediction.program is not None,
+            has_outputs=prediction.status == "ok",
+            train_correct=prediction.train_correct_grids or 0.0,
+            test_correct=None,
+            train_pixel=prediction.train_pixel_score or 0.0,
+            test_pixel=None,
+            n_train=1,
+            n_test=0,
+        )
+        strict = (prediction.extraction or "").startswith("strict")
+        return TestRollout(scores, ids, bool(prediction.train_is_correct), cheat, strict=strict)
+
+    def _log(self, log_metric, judged, rollouts, rewards, rows, seconds: float) -> None:
+        super()._log(log_metric, judged, rollouts, rewards, rows, seconds)
+        for name, value in parse_counts(judged).items():
+            log_metric(name, value)
+        log_metric("tests_passed_ratio", sum(r.scores.train_correct for r in rollouts) / len(rollouts))
+
+
+def parse_counts(judged: Sequence[Prediction]) -> dict[str, float]:
+    """Shares of answers that kept the format, that held a program all the same, and that held none."""
+    kinds = [(prediction.extraction or "none").split(",")[0] for prediction in judged]
+    return {f"parse/{kind}": kinds.count(kind) / len(kinds) for kind in ("strict", "lenient", "none")}
+
+
+@dataclass
+class ProblemHeldOut(HeldOut):
+    """Evaluation while training, on all tests of held-out problems. judge: who runs them."""
+
+    judge: ProblemJudge | None = None
+
+    def evaluate(self, trainer, step: int) -> dict[str, float]:
+        started = time.monotonic()
+        values = super().evaluate(trainer, step)
+        return values | {"held_out/seconds": time.monotonic() - started}
+
+    def _shown(self, task: Problem) -> Problem:
+        return task
+
+    def _frame(self, task: Problem) -> dict:
+        return {}
+
+    def _judge(self, predictions: Sequence[Prediction], tasks: Mapping[str, Problem]) -> list[Prediction]:
+        return list(self.judge.judge(predictions, tasks, all_tests=True))
