@@ -19,8 +19,8 @@ from arcnb.models.checkpoints import newest_complete
 from arcnb.models.launching import launch
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
 from arcnb.models.row_stream import RowStream
-from arcnb.models.sft_rows import SftError, collator
-from arcnb.models.training_log import metrics_log, read_metrics, stop_printing
+from arcnb.models.sft_rows import SftError, SftRows, collator
+from arcnb.models.training_log import log_problem, metrics_log, read_metrics, stop_printing
 
 JOB = "job"  # folder, under output, of what several processes read
 REPORT = "training.json"
@@ -102,7 +102,7 @@ def train_sft(
 ) -> SftReport:
     """Train and leave `adapter/`, `checkpoints/` and `metrics.jsonl` under output.
 
-    dataset: a RowStream, or the dataset of `sft_rows`, packed or not; of a stream, max_steps says how long.
+    dataset: a RowStream, SftRows, or a dataset of theirs, packed or not. A stream ends with max_steps.
     eval_dataset: of `sft_rows`. adapter: go on training this LoRA. full: train
     all weights instead. settings: SFTConfig's names; batch sizes are a process's. resume: go on from the
     newest complete checkpoint under output, if there is one, with the same order of rows. max_seconds,
@@ -111,6 +111,10 @@ def train_sft(
     lora = LORA_DEFAULTS | (lora or {})
     if not full and lora["r"] < 1:
         raise SftError(f"lora rank must be at least 1, not {lora['r']}")
+    if isinstance(dataset, SftRows):
+        dataset = dataset.dataset
+    if problem := log_problem((settings or {}).get("report_to")):
+        raise SftError(problem)
     if isinstance(dataset, RowStream) and (settings or {}).get("max_steps", -1) < 1:
         raise SftError("a stream of rows has no end: max_steps says how long to train")
     options = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from multiprocessing import get_context
@@ -41,17 +41,30 @@ def _tokenizer(model: ModelPath):
 
 @dataclass
 class SftRows:
-    """dataset: columns input_ids, labels, length. too_long: task id -> tokens, of the rows left out."""
+    """Rows that are all there. `counts` and `lengths` are those of a RowStream.
+
+    dataset: columns input_ids, labels, length. too_long: task id -> tokens, of the rows left out.
+    """
 
     dataset: object
     too_long: dict[str, int] = field(default_factory=dict)
     n_without_program: int = 0
 
-    def __str__(self) -> str:
-        return (
-            f"{len(self.dataset):,} rows of {sum(self.dataset['length']):,} tokens; left out: rows of "
-            f"{len(self.too_long)} tasks as too long, {self.n_without_program} tasks without a program"
-        )
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def lengths(self) -> list[int]:
+        """Tokens of every row."""
+        return [len(ids) for ids in self.dataset["input_ids"]]
+
+    def packed(self, max_tokens: int) -> SftRows:
+        """The same in fewer rows (see `packed_rows`)."""
+        return replace(self, dataset=packed_rows(self.dataset, max_tokens))
+
+    def counts(self) -> dict:
+        """rows, tokens, too_long (task id -> tokens), n_without_program."""
+        left_out = {"too_long": self.too_long, "n_without_program": self.n_without_program}
+        return {"rows": len(self), "tokens": sum(self.lengths()), **left_out}
 
 
 Drawn: TypeAlias = "tuple[int, Task, int]"  # row, task, how often the task was seen before

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from arcnb.progress import progress
+
+# Places that a trainer can log to besides, and packages of which one has to be there.
+PLACES = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+
+
+def log_problem(report_to: str | Sequence[str] | None) -> str | None:
+    """What is wrong with a setting `report_to`, in one sentence; None when nothing is."""
+    asked = report_to or "none"
+    for name in [asked] if isinstance(asked, str) else asked:
+        if name != "none" and name not in PLACES:
+            return f"report_to={name!r} does not exist; there are none, {', '.join(PLACES)}"
+        if name != "none" and not any(importlib.util.find_spec(package) for package in PLACES[name]):
+            return f"report_to={name!r} needs the package {name}, which is not installed"
+    return None
 
 
 def metrics_log(path: Path, without: Sequence[str] = ()):

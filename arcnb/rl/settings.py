@@ -12,6 +12,8 @@ import importlib.util
 import math
 import os
 
+from arcnb.models.training_log import log_problem
+
 # Ours where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
 DEFAULTS = {
     "max_steps": -1,
@@ -167,17 +169,10 @@ def vllm_environment() -> dict[str, str]:
     return {name: value for name, value in values.items() if name not in os.environ}
 
 
-LOGS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
-
-
 def check_report_to(settings: dict) -> None:
     """SettingsError for a place to log to that does not exist or whose package is not installed."""
-    asked = settings.get("report_to") or "none"
-    for name in [asked] if isinstance(asked, str) else asked:
-        if name != "none" and name not in LOGS:
-            raise SettingsError(f"report_to={name!r} does not exist; there are none, {', '.join(LOGS)}")
-        if name != "none" and not any(importlib.util.find_spec(package) for package in LOGS[name]):
-            raise SettingsError(f"report_to={name!r} needs the package {name}, which is not installed")
+    if problem := log_problem(settings.get("report_to")):
+        raise SettingsError(problem)
 
 
 def _config_names() -> set[str]:

@@ -81,6 +81,12 @@ def test_rank_zero_is_refused(tasks, small_model, tmp_path):
         train_sft(small_model, rows_of(tasks, small_model).dataset, tmp_path, lora={"r": 0})
 
 
+def test_a_place_to_log_to_that_is_not_there_is_named_before_training(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model)
+    with pytest.raises(SftError, match="report_to='wandbb' does not exist; there are none, wandb"):
+        train_sft(small_model, rows, tmp_path, settings={"report_to": "wandbb"})
+
+
 def test_training_lowers_the_loss_and_leaves_an_adapter_of_this_model(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model).dataset
     settings = {"max_steps": 6, "logging_steps": 1, "learning_rate": 3e-2, "warmup_steps": 0}
