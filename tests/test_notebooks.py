@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from arcnb.lab.parameters import notebook_parameters
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-CELL_LINES, FUNCTION_LINES, NOTEBOOK_LINES = 15, 5, 120
+CELL_LINES, IMPORT_LINES, FUNCTION_LINES, NOTEBOOK_LINES = 15, 20, 5, 120
 
 
 def lines_of_code(source: str) -> int:
@@ -45,8 +45,9 @@ def problems(notebook) -> list[str]:
             found.append(f"cell {number} has outputs: strip them")
         if extra := set(cell.metadata) - {"tags"}:
             found.append(f"cell {number} carries metadata {sorted(extra)}")
-        if number not in tagged and (n_lines := lines_of_code(cell.source)) > CELL_LINES:
-            found.append(f"cell {number} has {n_lines} lines of code, more than {CELL_LINES}")
+        most = IMPORT_LINES if "import " in cell.source else CELL_LINES
+        if number not in tagged and (n_lines := lines_of_code(cell.source)) > most:
+            found.append(f"cell {number} has {n_lines} lines of code, more than {most}")
         try:
             tree = ast.parse(cell.source)
         except SyntaxError as error:

@@ -41,7 +41,7 @@ def _tokenizer(model: ModelPath):
 
 @dataclass
 class SftRows:
-    """Rows that are all there. `counts` and `lengths` are those of a RowStream.
+    """Rows that are all there. Used like a RowStream: in a `with`, and with its `counts` and `lengths`.
 
     dataset: columns input_ids, labels, length. too_long: task id -> tokens, of the rows left out.
     """
@@ -52,6 +52,12 @@ class SftRows:
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    def __enter__(self) -> SftRows:
+        return self
+
+    def __exit__(self, *error) -> None:
+        pass
 
     def lengths(self) -> list[int]:
         """Tokens of every row."""
