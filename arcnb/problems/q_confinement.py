@@ -1,0 +1,45 @@
+"""Run as a script: confine this process, then become the interpreter. Never imported by anyone.
+
+    python -I -S q_confinement.py <landlock.py> <JSON: parent, seconds, memory_mb, readable, runnable,
+                                                  may_connect, confine> command...
+
+What stays in force after the exec: limits of processor time, memory, file size and descriptors, death with
+the caller, no new privileges, and (Linux 5.13) Landlock: only the listed files can be read, only the
+interpreter can be run, nothing can be written, and (Linux 6.7) no port can be opened.
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    landlock_path, orders, *command = sys.argv[1:]
+    orders = json.loads(orders)
+    cpu, memory = int(orders["seconds"]) + 2, int(orders["memory_mb"]) << 20
+    limits = {"CPU": cpu, "AS": memory, "FSIZE": 0, "CORE": 0, "NOFILE": 64}
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None).prctl
+        prctl(1, int(signal.SIGKILL), 0, 0, 0)  # die with the thread that started us
+        prctl(38, 1, 0, 0, 0)  # no new privileges
+        if os.getppid() != orders["parent"]:
+            os._exit(0)
+        if orders["confine"]:
+            spec = importlib.util.spec_from_file_location("landlock", landlock_path)
+            landlock = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(landlock)
+            landlock.restrict_to_reading(
+                map(Path, orders["readable"]), map(Path, orders["runnable"]), orders["may_connect"]
+            )
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Programs in q, one process a program, through whatever interpreter arcnb.problems.q_install finds."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from arcnb.problems.languages import Answer, Question
+from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.python_language import SHOWN, last_block
+from arcnb.problems.q_process import Interpreter, Transcript, run_script
+from arcnb.problems.q_text import DRIVER, PROGRAM, answers, driver, error_mark, same_value, status_of
+from arcnb.programs.extraction import Extraction
+from arcnb.programs.limits import Limits
+
+
+class QLanguage:
+    """See arcnb.problems.languages.Language. limits.seconds: wall time of a program with all its tests."""
+
+    name = "q"
+    fence = "q"
+
+    def __init__(self, interpreter: Interpreter, limits: Limits = Limits(), workers: int = 1):
+        self.interpreter, self.limits = interpreter, limits
+        self.described = f"{interpreter.described or interpreter.command[0]}, {limits.seconds:g} s a program"
+        self._pool = ThreadPoolExecutor(workers, "q")
+        self._expected: dict[str, list[str]] = {}
+
+    def extract(self, text: str, problem: Problem, truncated: bool) -> Extraction:
+        """The last block that assigns the entry point; text without any fence if it assigns it."""
+        name = re.escape(problem.entry_point) or r"[A-Za-z.][\w.]*"
+        assigns = re.compile(rf"^{name}\s*:", re.MULTILINE)
+        found = last_block(text, truncated, lambda code: bool(assigns.search(code)))
+        if found.program is None and problem.entry_point:
+            reason = f"no code block assigns {problem.entry_point}"
+            found = last_block(text, truncated, lambda code: "```" in text and bool(code.strip()))
+            return Extraction(found.program, found.how, reason)
+        return found
+
+    def run(self, questions: Iterable[Question]) -> Iterator[list[Answer]]:
+        """Programs run beside each other, `workers` at a time."""
+        questions = list(questions)
+        for problem in {id(q.problem): q.problem for q in questions}.values():
+            self.expected(problem)
+        yield from self._pool.map(self._answers, questions)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def expected(self, problem: Problem) -> list[str]:
+        """What the tests expect, as q writes it; evaluated once, by a process without any program.
+
+        ProblemError names the test whose expected value is no q.
+        """
+        if problem.fingerprint not in self._expected:
+            mark = secrets.token_hex(8)
+            script = driver(mark, [str(test.expected) for test in problem.tests], with_program=False)
+            transcript = run_script(self.interpreter, {DRIVER: script}, DRIVER, self.limits)
+            found = answers(transcript.text, mark)
+            for number, test in enumerate(problem.tests):
+                good, value = found.get(number, (False, transcript.status))
+                if not good:
+                    raise ProblemError(
+                        f"{problem.source or 'problems'}: problem {problem.problem_id}: its tests cannot be "
+                        f"parsed: test {number} expects {test.expected!r}, which is no value of q ('{value})"
+                    )
+            self._expected[problem.fingerprint] = [found[n][1] for n in range(len(problem.tests))]
+        return self._expected[problem.fingerprint]
+
+    def _answers(self, question: Question) -> list[Answer]:
+        if question.program is None or not question.program.strip():
+            return [Answer("no_code")] * len(question.tests)
+        mark = secrets.token_hex(8)
+        files = {PROGRAM: question.program, DRIVER: driver(mark, [test.call for test in question.tests])}
+        transcript = run_script(self.interpreter, files, DRIVER, self.limits)
+        found = answers(transcript.text, mark)
+        seconds = transcript.seconds / len(question.tests)
+        failed = partial(self._failed, transcript=transcript, seconds=seconds)
+        if not found.get(-1, (False, ""))[0]:
+            return [failed(found.get(-1), loading=True)] * len(question.tests)
+        of_problem = self.expected(question.problem)
+        results = []
+        for number, expected in zip(range(len(question.tests)), of_problem, strict=False):
+            good, value = found.get(number, (False, None))
+            if good:
+                passed = same_value(expected, value)
+                results.append(Answer("ok", passed, value[:SHOWN], seconds=seconds))
+            else:
+                results.append(failed(found.get(number)))
+        return results
+
+    @staticmethod
+    def _failed(
+        found: tuple[bool, str] | None, transcript: Transcript, seconds: float, loading: bool = False
+    ) -> Answer:
+        """A test without a value: by the error that the driver caught, or by how the process ended."""
+        if found is not None:
+            status = status_of(found[1], loading)
+            return Answer(status, False, "", f"'{found[1].split(':')[0]}", found[1], seconds=seconds)
+        told = {
+            "timeout": "the program took too long",
+            "output_limit": "the program wrote too much",
+            "unsafe": "the program opened a port",
+        }
+        if transcript.status != "ok":
+            message = told[transcript.status]
+            return Answer(transcript.status, False, "", "QProcess", message, seconds=seconds)
+        mark = error_mark(transcript.text)
+        if mark is not None:
+            return Answer(status_of(mark, loading), False, "", f"'{mark}", mark, seconds=seconds)
+        message = f"the process ended (code {transcript.code}) before it answered"
+        return Answer("crashed", False, "", "Exit", message, seconds=seconds)

@@ -1,0 +1,93 @@
+"""What is said to q and what it says back: the driver script, its answers, error marks, comparing values.
+
+The driver loads the program under protected evaluation and then evaluates one expression a test, writing a
+line for each: a mark drawn anew for every process, the test's number, `ok` and the value as `.Q.s1` writes
+it, or `err` and the error. Expected values are evaluated by another process and compared as such text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+PROGRAM, DRIVER = "program.q", "driver.q"
+_LINE = re.compile(r"^(\S+) (-?\d+) (ok|err) ?(.*)$")
+_MARK = re.compile(r"^'(?:\d{4}\.\d\d\.\d\dT[\d:.]+\s+)?(.+)$", re.MULTILINE)
+_NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?")
+
+SYNTAX = {"parse", "(", ")", "[", "]", "{", "}", '"', "assign", "branch", "char", "constants", "locals"}
+MEMORY = {"wsfull", "stack"}
+UNSAFE = ("access", "noupdate", "permission denied", "operation not permitted", "os", "conn", "hop", "rb")
+
+
+def quoted(text: str) -> str:
+    """A string literal of q."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'
+
+
+def driver(mark: str, expressions: Sequence[str], with_program: bool = True) -> str:
+    """The script that loads PROGRAM and evaluates the expressions.
+
+    An empty line goes before each answer, since the program may have printed without a line break.
+    """
+    lines = [
+        f'.arcnb.say:{{[n;s] -1 "";-1 {quoted(mark + " ")},(string n)," ",s;}};',
+        # `(),x`: a literal of one letter is an atom, and `value` wants a text.
+        '.arcnb.ask:{[n;e] .arcnb.say[n;@[{"ok ",.Q.s1 value (),x};e;{"err ",x}]]};',
+    ]
+    if with_program:
+        lines.append(f'.arcnb.say[-1;@[{{system "l ",x;"ok"}};{quoted(PROGRAM)};{{"err ",x}}]];')
+    lines += [f".arcnb.ask[{n};{quoted(text)}];" for n, text in enumerate(expressions)]
+    return "\n".join([*lines, "exit 0", ""])
+
+
+def answers(text: str, mark: str) -> dict[int, tuple[bool, str]]:
+    """{test number, -1 for loading: (it is a value, value or error)}; the first line a number counts."""
+    found: dict[int, tuple[bool, str]] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match and match[1] == mark:
+            found.setdefault(int(match[2]), (match[3] == "ok", match[4]))
+    return found
+
+
+def error_mark(text: str) -> str | None:
+    """The first error that q printed by itself: `'type` gives "type"."""
+    match = _MARK.search(text)
+    return match[1].strip() if match else None
+
+
+def status_of(error: str, loading: bool = False) -> str:
+    """The executor's word for an error of q."""
+    word = error.strip().lstrip("'")
+    first = word.split(":")[0].split()[0] if word.split() else ""
+    if first in MEMORY:
+        return "memory"
+    if first in ("stop", "timeout"):
+        return "timeout"
+    if first.lower() in UNSAFE or any(mark in word.lower() for mark in UNSAFE[2:4]):
+        return "unsafe"
+    if first in SYNTAX or (loading and word in SYNTAX):
+        return "syntax"
+    return "error"
+
+
+def same_value(expected: str, value: str, tolerance: float = 1e-6) -> bool:
+    """Whether two values are the same as q writes them: types have to agree, floats may differ a little."""
+    if expected == value:
+        return True
+    (a, shape_a), (b, shape_b) = _numbers(expected), _numbers(value)
+    if a is None or b is None or shape_a != shape_b or len(a) != len(b):
+        return False
+    return all(abs(x - y) <= tolerance * max(1.0, abs(x), abs(y)) for x, y in zip(a, b, strict=True))
+
+
+def _numbers(text: str) -> tuple[list[float] | None, str]:
+    """The numbers of a value that has floats, and what is around them; None without floats, or with texts."""
+    if '"' in text or "`" in text or len(text) > 1 << 16:
+        return None, text
+    found = _NUMBER.findall(text)
+    shape = _NUMBER.sub("#", text)
+    is_float = any("." in number or "e" in number for number in found) or re.search(r"#f\b", shape)
+    return ([float(number) for number in found] if is_float else None), re.sub(r"#f\b", "#", shape)
