@@ -99,8 +99,9 @@ def row_stream(
     (folder / MAKER).write_text(str(maker.pid))
     stream = RowStream(folder)
     try:
-        with progress(None, "making the first rows", unit="row"):
+        with progress(None, "making the first rows", 1, "block") as bar:
             next(read_rows(str(folder)))
+            bar.update(1)
         yield stream
     finally:
         _end(maker)
@@ -140,7 +141,7 @@ def _arrays(column) -> list:
     """A list column as numpy arrays."""
     merged = column.combine_chunks()
     values, ends = merged.values.to_numpy(), merged.offsets.to_numpy()
-    return [values[start:end] for start, end in pairwise(ends)]
+    return [values[start:end].copy() for start, end in pairwise(ends)]  # Arrow's own are read-only
 
 
 def _check_maker(root: Path) -> None:
