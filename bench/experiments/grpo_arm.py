@@ -1,0 +1,451 @@
+"""One arm of the GRPO experiments (issue 6): train for a while, evaluate before and after with plain sampling.
+
+    python bench/experiments/grpo_arm.py ARM SEED --steps 200 --seconds 480 --out DIR
+        [--adapter DIR] [--tasks FILE.parquet] [--held-out FILE.parquet]
+
+DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl. Arms:
+  learn          plain sampling, groups of 16, truncated completions kept with an overlong ramp, moderate step
+  a              the study's recipe pushed hard: top_p 0.95, repetition penalty 1.02, truncated masked, groups
+                 of 8, token-level correction capped at 2, rewards scaled by the batch, beta 0.02, grad norm 0.05
+  a0             the same at the study's own learning rate, 4e-6
+  b              a, with a sampler that matches the learner (no top_p, no penalty)
+  c              b, with truncated completions kept and an overlong ramp
+  d0, d1         c with beta 0, and 0.01
+  e              c with the guard: rollback to the best checkpoint, learning rate halved
+  rank1, 8, 32   learn from a fresh LoRA on the base with the adapter folded in; alpha / sqrt(r) = 11.3
+On a GPU: vLLM colocated, shared prompts (a run that fails with them starts anew without).
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+HARD = 1e-4
+STUDY = {
+    "num_generations": 8,
+    "top_p": 0.95,
+    "repetition_penalty": 1.02,
+    "mask_truncated_completions": True,
+    "scale_rewards": "batch",
+    "beta": 0.02,
+    "max_grad_norm": 0.05,
+    "learning_rate": HARD,
+    "warmup_steps": 0.01,
+    "vllm_importance_sampling_mode": "token_truncate",
+    "vllm_importance_sampling_clip_max": 2.0,
+}
+MATCHED = STUDY | {"top_p": 1.0, "repetition_penalty": 1.0}
+KEPT = MATCHED | {"mask_truncated_completions": False}
+LEARN = {
+    "num_generations": 16,
+    "beta": 0.005,
+    "max_grad_norm": 0.5,
+    "learning_rate": 4e-5,
+    "warmup_steps": 0.02,
+    "scale_rewards": "group",
+    "vllm_importance_sampling_mode": "token_truncate",
+    "vllm_importance_sampling_clip_max": 2.0,
+}
+RAMP = {"reward_weights": {"overlong": 2.0}, "overlong_buffer": 128}
+# arm -> (settings, options)
+ARMS = {
+    "learn": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
+    "a": (STUDY, {}),
+    "a0": (STUDY | {"learning_rate": 4e-6}, {}),
+    "b": (MATCHED, {}),
+    "c": (KEPT, RAMP),
+    "d0": (KEPT | {"beta": 0.0}, RAMP),
+    "d1": (KEPT | {"beta": 0.01}, RAMP),
+    "e": (KEPT, RAMP),
+    "rank1": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
+    "rank8": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
+    "rank32": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
+}
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("arm", choices=list(ARMS))
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument(
+        "--seconds", type=float, default=480, help="for everything, imports and evaluation too"
+    )
+    parser.add_argument("--adapter", default="default")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tasks", default="arc-agi-1/training")
+    parser.add_argument("--held-out", default="arc-agi-1/evaluation")
+    parser.add_argument("--n-tasks", type=int, default=0, help="to train on, of those that fit; 0: all")
+    parser.add_argument("--eval-tasks", type=int, default=64)
+    parser.add_argument("--eval-repeats", type=int, default=16)
+    parser.add_argument("--mid-tasks", type=int, default=32)
+    parser.add_argument("--mid-repeats", type=int, default=8)
+    parser.add_argument("--eval-every", type=int, default=25, help="steps between small evaluations; 0: none")
+    parser.add_argument("--prompts", type=int, default=8, help="a step")
+    parser.add_argument("--max-prompt-tokens", type=int, default=1000)
+    parser.add_argument("--max-completion-length", type=int, default=384)
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--set", nargs="*", default=[], help="NAME=JSON settings that override the arm's")
+    parser.add_argument("--accumulation", type=int, default=0, help="0: 1 with shared prompts, else 4")
+    parser.add_argument("--no-shared", action="store_true")
+    parser.add_argument("--kv-gb", type=float, default=4.0)
+    parser.add_argument("--engine", choices=["graphs", "eager", "default"], default="graphs")
+    parser.add_argument("--share", type=float, default=0.06, help="vllm_gpu_memory_utilization")
+    parser.add_argument("--memory-fraction", type=float, default=0.0, help="of the GPU, at most; 0: no cap")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, default=0.0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def small_engine(args) -> None:
+    """vLLM with a cache of a given size and little compilation: several processes share the GPU and start at
+    once, which its own memory profiling does not bear."""
+    import vllm
+
+    whole = vllm.LLM
+
+    class SmallLLM(whole):
+        def __init__(self, *positional, **options):
+            options |= {"kv_cache_memory_bytes": int(args.kv_gb * 2**30), "max_num_seqs": 256}
+            if args.engine == "graphs":
+                sizes = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256]
+                plain = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
+                try:
+                    super().__init__(*positional, **options | {"compilation_config": plain})
+                    return
+                except Exception as error:
+                    print(f"{args.arm} {args.seed}: engine without graphs: {str(error)[:200]}", flush=True)
+            if args.engine != "default":
+                options |= {"enforce_eager": True}
+            super().__init__(*positional, **options)
+
+    vllm.LLM = SmallLLM
+
+
+def evaluation_class():
+    from transformers import TrainerCallback
+
+    class Evaluation(TrainerCallback):
+        """Plain sampling on the same tasks, before, in between and after; keeps the clock."""
+
+        trainer = None  # given by make_trainer
+
+        def __init__(self, args, sets, folder, format_, tokenizer, executor):
+            self.args, self.sets, self.folder = args, sets, folder
+            self.format, self.tokenizer, self.executor = format_, tokenizer, executor
+            self.found, self.curve, self.seconds, self.first_step = {}, [], 0.0, None
+
+        def left(self) -> float:
+            return self.args.seconds - (time.time() - self.args.began)
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            if "start" not in self.found:
+                self.run("start", 0)
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.first_step = self.first_step or time.time()
+            if self.left() < 1.3 * self.seconds + 10:
+                control.should_training_stop = True
+            elif self.args.eval_every and state.global_step % self.args.eval_every == 0:
+                tasks = self.sets["held_out"][: self.args.mid_tasks]
+                found = self.one("mid", tasks, self.args.mid_repeats, state.global_step)
+                self.curve.append({"step": state.global_step, **summary(found)})
+
+        def run(self, name, step):
+            started = time.time()
+            self.found[name] = {
+                which: self.one(f"{name}-{which}", tasks, self.args.eval_repeats, step)
+                for which, tasks in self.sets.items()
+            }
+            self.seconds = time.time() - started
+            say(
+                self.args,
+                f"{name} {self.seconds:.0f} s  "
+                + "  ".join(f"{which} {brief(summary(found))}" for which, found in self.found[name].items()),
+            )
+
+        def one(self, name, tasks, repeats, step):
+            """{task id: [samples, solved, distinct outputs, valid, truncated, tokens]}"""
+            from arcnb.arc.predictions import PredictionSet
+            from arcnb.rl.held_out import HeldOut
+
+            predictions = PredictionSet(self.folder / name)
+            held_out = HeldOut(
+                tasks,
+                repeats,
+                1,
+                self.format,
+                self.tokenizer,
+                self.executor,
+                predictions,
+                self.args.seed,
+                self.args.max_completion_length,
+            )
+            trainer = self.trainer
+            training = trainer.model.training
+            trainer.model.eval()
+            generation = trainer.vllm_generation if trainer.args.use_vllm else trainer.generation_config
+            before = {key: getattr(generation, key) for key in PLAIN if hasattr(generation, key)}
+            try:
+                for key in before:
+                    setattr(generation, key, PLAIN[key] if before[key] is not None else None)
+                held_out.evaluate(trainer, step)
+            finally:
+                for key, value in before.items():
+                    setattr(generation, key, value)
+                trainer.model.train(training)
+            frame = predictions.read(
+                columns=[
+                    "task_id",
+                    "round",
+                    "status",
+                    "fingerprint",
+                    "finish_reason",
+                    "n_tokens",
+                    "train_is_correct",
+                    "test_is_correct",
+                ]
+            )
+            frame = frame[frame["round"] == step]
+            right = frame["train_is_correct"].astype(float).fillna(0) * frame["test_is_correct"].astype(
+                float
+            ).fillna(1)
+            frame = frame.assign(
+                right=right, ok=frame["status"] == "ok", cut=frame["finish_reason"] == "length"
+            )
+            return {
+                str(task): [
+                    len(rows),
+                    int(rows["right"].sum()),
+                    int(rows["fingerprint"].dropna().nunique()),
+                    int(rows["ok"].sum()),
+                    int(rows["cut"].sum()),
+                    int(rows["n_tokens"].sum()),
+                ]
+                for task, rows in frame.groupby(frame["task_id"].astype(object))
+            }
+
+    return Evaluation
+
+
+def summary(found: dict) -> dict:
+    rows = list(found.values())
+    n = sum(row[0] for row in rows)
+    return {
+        "per_sample": sum(row[1] for row in rows) / n,
+        "any": sum(row[1] > 0 for row in rows) / len(rows),
+        "unique": sum(row[2] / row[0] for row in rows) / len(rows),
+        "valid": sum(row[3] for row in rows) / n,
+        "truncated": sum(row[4] for row in rows) / n,
+        "tokens": sum(row[5] for row in rows) / n,
+    }
+
+
+def brief(values: dict) -> str:
+    return f"{100 * values['per_sample']:.1f}% any {100 * values['any']:.0f}% unique {values['unique']:.2f}"
+
+
+def say(args, text: str) -> None:
+    print(f"[{time.time() - args.began:4.0f} s] {args.arm} {args.seed}: {text}", flush=True)
+
+
+def lora_start(args, model):
+    """(model, adapter, shape of a fresh LoRA) of an arm."""
+    from arcnb.models.registry import resolve_adapter
+
+    adapter = resolve_adapter(args.adapter, model) if args.adapter else None
+    if not args.arm.startswith("rank"):
+        return model, adapter, None
+    from arcnb.models.merging import merged_model
+
+    rank = int(args.arm.removeprefix("rank"))
+    alpha = 64 / math.sqrt(32) * math.sqrt(rank)  # peft takes any number
+    base = merged_model(model, adapter) if adapter else model
+    return base, None, {"r": rank, "lora_alpha": alpha, "use_rslora": True}
+
+
+def train(args) -> dict:
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        if args.memory_fraction:
+            torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
+        small_engine(args)
+    else:
+        torch.set_num_threads(1)
+    from arcnb.arc.tasksets import load_tasks
+    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.registry import load_tokenizer, resolve_model
+    from arcnb.programs.executor import Executor
+    from arcnb.programs.limits import Limits
+    from arcnb.rl.grpo import GrpoOptions, train_grpo
+    from arcnb.rl.guard import GuardOptions
+    from arcnb.rl.rows import prompt_rows
+
+    say(args, "imported")
+    model, adapter, lora = lora_start(args, resolve_model(args.model))
+    settings, options = (dict(part) for part in ARMS[args.arm])
+    if "overlong_buffer" in options:
+        options["overlong_buffer"] = min(options["overlong_buffer"], args.max_completion_length // 3)
+    group = settings["num_generations"]
+    accumulation = args.accumulation or (1 if not args.no_shared else max(1, group * args.prompts // 16))
+    settings |= {
+        "max_steps": args.steps,
+        "max_completion_length": args.max_completion_length,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_checkpointing": on_gpu,
+        "save_steps": args.steps + 1,
+        "use_vllm": on_gpu,
+    } | ({"vllm_gpu_memory_utilization": args.share} if on_gpu else {})
+    settings |= {"learning_rate": args.lr} if args.lr else {}
+    settings |= {name: json.loads(value) for name, _, value in (entry.partition("=") for entry in args.set)}
+    format_, tokenizer = prompt_format(), load_tokenizer(model)
+    train_set, held_out_set = load_tasks(args.tasks), load_tasks(args.held_out)
+    context = args.max_prompt_tokens + args.max_completion_length
+    same = {"max_prompt_tokens": args.max_prompt_tokens}
+    seen = prompt_rows(train_set, format_, tokenizer, seed=args.seed, n_tasks=args.n_tasks, **same).tasks
+    seen = prompt_rows(seen, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
+    unseen = prompt_rows(held_out_set, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
+    guard = GuardOptions("warn", 10)
+    if args.arm == "e":
+        guard = GuardOptions("rollback", 10, max_rollbacks=3)
+        options |= {"held_out_every": args.eval_every or 25, "held_out_repeats": args.mid_repeats}
+    folder = args.out / f"{args.arm}-s{args.seed}"
+    with Executor(args.workers, Limits(memory_mb=512)) as executor:
+        evaluation = evaluation_class()(
+            args, {"seen": seen, "held_out": unseen}, folder / "evaluation", format_, tokenizer, executor
+        )
+        report = train_grpo(
+            model,
+            train_set,
+            format_,
+            executor,
+            folder,
+            adapter=adapter,
+            settings=settings,
+            lora=lora,
+            options=GrpoOptions(
+                n_tasks=args.n_tasks,
+                prompts_per_step=args.prompts,
+                resume="never",
+                guard=guard,
+                max_sequence_length=context,
+                shared_prompt=not args.no_shared,
+                disk_budget_gb=1e-6,
+                **same,
+                **options,
+            ),
+            held_out_tasks=unseen[: args.mid_tasks] if args.arm == "e" else (),
+            seed=args.seed,
+            callbacks=[evaluation],
+        )
+        say(args, f"{report.status} after {report.steps} steps")
+        evaluation.run("end", report.steps)
+        best = folder / "best"
+        if args.arm == "e" and report.best and evaluation.left() > evaluation.seconds + 5:
+            from arcnb.rl.callbacks import restore_adapter
+
+            restore_adapter(evaluation.trainer.model, next(best.glob("checkpoint-*")))
+            evaluation.run("best", report.best["step"])
+    ended = time.time()
+    shutil.copy(folder / "metrics.jsonl", args.out / f"{args.arm}-s{args.seed}.metrics.jsonl")
+    steps = [row for row in report.history if "reward" in row and "step_time" in row]
+    times = sorted(row["step_time"] for row in steps)
+    return {
+        "arm": args.arm,
+        "seed": args.seed,
+        "status": report.status,
+        "steps": report.steps,
+        "seconds": ended - args.began,
+        "rollbacks": report.rollbacks,
+        "best": report.best,
+        "shared": not args.no_shared,
+        "settings": settings,
+        "step_time_median": times[len(times) // 2] if times else None,
+        "peak_gb": torch.cuda.max_memory_reserved() / 1e9 if on_gpu else None,
+        "alarms": [page.name for page in report.pages],
+        "notes": report.notes,
+        "n_tasks": len(seen),
+        "evaluations": evaluation.found,
+        "curve": evaluation.curve,
+        "curves": {
+            name: [[row["step"], row[name]] for row in steps if row.get(name) is not None] for name in CURVES
+        },
+    }
+
+
+CURVES = (
+    "reward",
+    "kl",
+    "sampling/logp_gap",
+    "sampling/importance_ratio",
+    "sampling/ess",
+    "entropy",
+    "completions/mean_length",
+    "truncated_completions_ratio",
+    "solved_tasks_ratio",
+    "unique_outputs",
+    "unique_tokens_ratio",
+    "unique_3gram_ratio",
+    "groups_without_spread",
+    "grad_norm",
+    "step_time",
+    "executor_seconds",
+)
+
+
+def main() -> None:
+    args = arguments()
+    args.began = args.began or time.time()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.child:
+        return child(args)
+    # In a process of its own: one that fails with shared prompts frees the GPU before it starts anew without.
+    words = [sys.executable, __file__, *sys.argv[1:], "--child", "--began", str(args.began)]
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    code = subprocess.run(words, env=environment).returncode
+    if code and not args.no_shared and args.seconds - (time.time() - args.began) > 120:
+        say(args, f"ended with {code}; starts anew without shared prompts")
+        environment["MASTER_PORT"] = str(int(os.environ.get("MASTER_PORT", 23000 + os.getpid() % 9000)) + 5)
+        code = subprocess.run([*words, "--no-shared"], env=environment).returncode
+    sys.exit(code)
+
+
+def child(args) -> None:
+    os.environ.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
+    name = f"{args.arm}-s{args.seed}"
+    try:
+        values = train(args)
+    except BaseException as error:
+        text = traceback.format_exc()
+        (args.out / f"{name}{'' if args.no_shared else '-shared'}.error.txt").write_text(text[-6000:])
+        say(args, f"{type(error).__name__}: {str(error)[:300]}")
+        sys.stdout.flush()
+        os._exit(1)
+    (args.out / f"{name}.json").write_text(json.dumps(values))
+    say(args, f"written; {values['step_time_median']} s a step, peak {values['peak_gb'] or 0:.1f} GB")
+    sys.stdout.flush()
+    os._exit(0)  # an engine in the process may take its time to end
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""The table of grpo_arm.py's results, and a page of curves: python bench/experiments/grpo_table.py DIR... [--page FILE.html]
+
+Rates are in percent. Of one run: 95% intervals by bootstrap over tasks; of several seeds: mean (lowest to highest).
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+
+ORDER = ["learn", "a0", "a", "b", "c", "d0", "d1", "e", "rank1", "rank8", "rank32"]
+SERIES = {
+    "reward": "reward",
+    "completions/mean_length": "completion length (tokens)",
+    "truncated_completions_ratio": "truncated",
+    "solved_tasks_ratio": "solved, of the training samples",
+    "unique_outputs": "unique outputs in a group",
+    "kl": "KL to the start (nats a token)",
+    "sampling/logp_gap": "sampler-learner gap (nats a token)",
+    "sampling/importance_ratio": "importance ratio",
+    "sampling/ess": "effective sample size",
+    "entropy": "entropy (nats a token)",
+    "unique_3gram_ratio": "distinct 3-grams",
+}
+
+
+def rates(found: dict, pick) -> tuple[float, float, float]:
+    """mean over tasks and its 95% interval; found: {task: [n, solved, unique, valid, cut, tokens]}"""
+    values = np.array([pick(row) for row in found.values()], dtype=float)
+    random = np.random.default_rng(0)
+    means = values[random.integers(0, len(values), (2000, len(values)))].mean(axis=1)
+    return (values.mean(), *np.percentile(means, [2.5, 97.5]))
+
+
+def ratio(before: dict, after: dict) -> tuple[float, float, float]:
+    """after / before of the pass rate a sample, bootstrap over the same tasks."""
+    tasks = [task for task in before if task in after]
+    a, b = (np.array([found[task][1] / found[task][0] for task in tasks]) for found in (before, after))
+    random = np.random.default_rng(0)
+    picks = random.integers(0, len(tasks), (2000, len(tasks)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = b[picks].mean(axis=1) / a[picks].mean(axis=1)
+        ratios = ratios[np.isfinite(ratios)]
+        middle = b.mean() / a.mean() if a.mean() else float("nan")
+    return (middle, *(np.percentile(ratios, [2.5, 97.5]) if len(ratios) else (float("nan"),) * 2))
+
+
+PICKS = {
+    "a sample": lambda row: 100 * row[1] / row[0],
+    "any": lambda row: 100.0 * (row[1] > 0),
+    "unique": lambda row: 100 * row[2] / row[0],
+    "truncated": lambda row: 100 * row[4] / row[0],
+}
+
+
+def cell(runs: list[dict], when: str, which: str, pick) -> str:
+    found = [run["evaluations"][when][which] for run in runs if when in run["evaluations"]]
+    if not found:
+        return "-"
+    if len(found) == 1:
+        return "{:.1f} [{:.1f}, {:.1f}]".format(*rates(found[0], pick))
+    means = [rates(one, pick)[0] for one in found]
+    return f"{statistics.mean(means):.1f} ({min(means):.1f} to {max(means):.1f})"
+
+
+def tail(run: dict, name: str, n: int = 10) -> float:
+    values = [value for _, value in run["curves"].get(name, [])][-n:]
+    return statistics.mean(values) if values else float("nan")
+
+
+def table(runs: list[dict]) -> str:
+    lines = []
+    arms = [arm for arm in ORDER if any(run["arm"] == arm for run in runs)]
+    for which in ("seen", "held_out"):
+        lines += ["", f"{which}: before -> after, % (a sample; any of n; unique outputs; truncated)", ""]
+        lines += [
+            "| arm | seeds | steps | a sample | ratio | any | unique | truncated |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for arm in arms:
+            those = [run for run in runs if run["arm"] == arm]
+            for when in ("end", "best"):
+                if not any(when in run["evaluations"] for run in those):
+                    continue
+                cells = [
+                    f"{cell(those, 'start', which, pick)} -> {cell(those, when, which, pick)}"
+                    for pick in PICKS.values()
+                ]
+                ratios = [
+                    ratio(run["evaluations"]["start"][which], run["evaluations"][when][which])
+                    for run in those
+                    if when in run["evaluations"]
+                ]
+                middle = statistics.mean(value[0] for value in ratios)
+                text = f"{middle:.2f}" + (
+                    " [{:.2f}, {:.2f}]".format(*ratios[0][1:]) if len(ratios) == 1 else ""
+                )
+                steps = ", ".join(str(run["steps"]) for run in those)
+                name = arm if when == "end" else f"{arm}, best"
+                lines.append(
+                    f"| {name} | {len(those)} | {steps} | {cells[0]} | {text} | "
+                    + " | ".join(cells[1:])
+                    + " |"
+                )
+    lines += [
+        "",
+        "last 10 steps of training (mean over seeds)",
+        "",
+        "| arm | reward | length | truncated | unique | KL | gap | ratio | ESS | entropy | s a step | rollbacks, status |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for arm in arms:
+        those = [run for run in runs if run["arm"] == arm]
+        names = [
+            "reward",
+            "completions/mean_length",
+            "truncated_completions_ratio",
+            "unique_outputs",
+            "kl",
+            "sampling/logp_gap",
+            "sampling/importance_ratio",
+            "sampling/ess",
+            "entropy",
+            "step_time",
+        ]
+        numbers = [statistics.mean(tail(run, name) for run in those) for name in names]
+        states = ", ".join(f"{run['rollbacks']} {run['status']}" for run in those)
+        lines.append(f"| {arm} | " + " | ".join(f"{value:.3g}" for value in numbers) + f" | {states} |")
+    return "\n".join(lines)
+
+
+def page(runs: list[dict], path: Path) -> None:
+    import base64
+    import io
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    arms = [arm for arm in ORDER if any(run["arm"] == arm for run in runs)]
+    colors = dict(zip(arms, plt.get_cmap("tab10").colors * 2, strict=False))
+    fig, axes = plt.subplots(3, 4, figsize=(17, 10))
+    for ax, (name, title) in zip(
+        axes.flat, {**SERIES, "": "held-out pass rate a sample (%)"}.items(), strict=True
+    ):
+        for arm in arms:
+            for number, run in enumerate(run for run in runs if run["arm"] == arm):
+                points = (
+                    run["curves"].get(name, [])
+                    if name
+                    else [
+                        [0, 100 * mean(run["evaluations"]["start"]["held_out"])],
+                        *([point["step"], 100 * point["per_sample"]] for point in run["curve"]),
+                        *(
+                            [[run["steps"], 100 * mean(run["evaluations"]["end"]["held_out"])]]
+                            if "end" in run["evaluations"]
+                            else []
+                        ),
+                    ]
+                )
+                if not points:
+                    continue
+                x, y = zip(*points, strict=True)
+                if name and len(y) > 9:
+                    y = np.convolve(np.pad(np.array(y, float), 4, mode="edge"), np.ones(9) / 9, "valid")
+                ax.plot(
+                    x,
+                    y,
+                    color=colors[arm],
+                    alpha=0.85,
+                    lw=1.2,
+                    marker="" if name else "o",
+                    ms=3,
+                    label=arm if not number else None,
+                )
+        ax.set_title(title, fontsize=10)
+        if name in ("kl", "sampling/logp_gap"):
+            ax.set_yscale("log")
+        ax.grid(alpha=0.25)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="lower center", ncol=len(arms))
+    fig.tight_layout(rect=(0, 0.03, 1, 1))
+    picture = io.BytesIO()
+    fig.savefig(picture, format="png", dpi=90)
+    path.with_suffix(".png").write_bytes(picture.getvalue())
+    image = base64.b64encode(picture.getvalue()).decode()
+    path.write_text(
+        "<!doctype html><meta charset='utf-8'><title>GRPO experiments</title>"
+        "<style>body{font:15px/1.5 system-ui;margin:2em}pre{overflow:auto}img{max-width:100%}</style>"
+        "<h1>GRPO experiments</h1><p>Curves: means over 9 steps, one line a seed; the last is of small evaluations.</p>"
+        f"<img src='data:image/png;base64,{image}'><pre>{table(runs)}</pre>"
+    )
+
+
+def mean(found: dict) -> float:
+    return rates(found, lambda row: row[1] / row[0])[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--page", type=Path)
+    args = parser.parse_args()
+    runs = []
+    for folder in args.folders:
+        for path in sorted(folder.glob("*-s*.json")):
+            runs.append(json.loads(path.read_text()))
+    if not runs:
+        print("no results")
+        return
+    print(table(runs))
+    if args.page:
+        page(runs, args.page)
+
+
+if __name__ == "__main__":
+    main()
