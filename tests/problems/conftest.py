@@ -57,3 +57,8 @@ def q():
     language = QLanguage(scripted(), Limits(seconds=3.0, memory_mb=256, output_mb=0.5), workers=2)
     yield language
     language.close()
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return Path(__file__).parents[2]

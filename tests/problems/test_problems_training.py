@@ -1,0 +1,279 @@
+"""Training on problems: rewards, a run, evaluation, memory, dry runs, the notebook.
+
+Run: pytest tests/problems/test_problems_training.py
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+from conftest import ADD
+
+from arcnb.arc.pass_rates import pass_at_k
+from arcnb.arc.predictions import PredictionSet
+from arcnb.lab.notebooks import declared_beside
+from arcnb.lab.profiles import profile_values
+from arcnb.models.generation import Completion, Sampling
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.training_log import read_metrics
+from arcnb.problems.dry_run import dry_run
+from arcnb.problems.evaluation import evaluate
+from arcnb.problems.files import load_problems
+from arcnb.problems.final import checked, evaluate_model
+from arcnb.problems.judging import ProblemJudge
+from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
+from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.prompts import problem_format
+from arcnb.problems.rewards import ProblemReward, TestcasePlan
+from arcnb.problems.subject import NAME, ProblemSubject
+from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.options import GrpoOptions
+from arcnb.rl.reward_terms import TermLimits
+from arcnb.rl.settings import SettingsError
+
+RIGHT = "def add(a, b):\n    return a + b\n```"
+HALF = "def add(a, b):\n    return 3\n```"
+LIMITS = TermLimits(64)
+
+
+def rewards(languages, texts, max_tests=2, **plan):
+    """Rewards of these answers to ADD, and what was logged."""
+    logged, problem = {}, Problem.from_row(ADD)
+    reward = ProblemReward(
+        TestcasePlan("tests", LIMITS, **plan), [problem], None, judge=ProblemJudge(languages, max_tests)
+    )
+    n = len(texts)
+    columns = {"row": [0] * n, "task_id": ["add"] * n, "prefix": ["```python\n"] * n}
+    for name, value in {
+        "hflip": False,
+        "n_rot90": 0,
+        "color_map": None,
+        "pair_order": None,
+        "test_index": 0,
+    }.items():
+        columns[name] = [value] * n
+    ids = [[1, 2, 3]] * n
+    return reward(texts, ids, log_metric=logged.__setitem__, **columns), logged
+
+
+def test_share_of_tests_and_a_bonus_for_all(languages):
+    texts = [RIGHT, HALF, "def add(a, b):\n    return 1/0\n```", "nothing"]
+    values, logged = rewards(languages, texts)
+    assert values == [2.0, 0.5, 0.0, 0.0]
+    assert logged["tests_passed_ratio"] == 1.5 / 4
+    assert logged["solved_tasks_ratio"] == 0.25
+    assert logged["parse/strict"] == 0.75
+    assert logged["parse/lenient"] == 0.25
+    assert rewards(languages, texts, base=0.5, perfect=3.0)[0] == [3.5, 0.25, 0.0, 0.0]
+    assert rewards(languages, texts, binary=True)[0] == [2.0, 0.0, 0.0, 0.0]
+    assert rewards(languages, [RIGHT + "\n```python\nx = 1\n```", RIGHT], format_weight=0.5)[0] == [2.0, 2.5]
+
+
+def test_only_so_many_tests_count(languages):
+    only_first = "def add(a, b):\n    return {1: 3}.get(a, 99)\n```"
+    assert rewards(languages, [only_first], max_tests=1)[0] == [2.0]
+    assert rewards(languages, [only_first], max_tests=4)[0] == [0.25]
+
+
+def test_weights_that_cannot_work_are_refused():
+    for weights, sentence in (
+        ({"base": -1.0}, "base_reward_weight is -1.0"),
+        ({"base": 0.0, "perfect": 0.0}, "both 0: tests would not count"),
+    ):
+        with pytest.raises(ProblemError, match=sentence):
+            TestcasePlan("tests", LIMITS, **weights)
+    with pytest.raises(ProblemError, match="answer format 'xml' does not exist; there are plain, reasoning"):
+        ProblemSubject(answer_format="xml")
+    with pytest.raises(SettingsError, match="trained on in one turn"):
+        ProblemSubject().check(GrpoOptions(turns=2))
+
+
+def test_a_problem_in_both_sets_is_refused(languages):
+    some = load_problems("simple*3")
+    with pytest.raises(ProblemError, match=f"problem {some[0].problem_id} is in both"):
+        checked(some, load_problems("simple*3"), 1, 2.0, 256)
+
+
+# ---------------------------------------------------------------- a run
+
+
+@pytest.fixture
+def plan(small_model, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    settings = {"num_generations": 2, "max_completion_length": 6, "max_steps": 2, "save_steps": 2}
+    options = GrpoOptions(held_out_every=2, n_held_out=2, held_out_repeats=2, max_prompt_tokens=256)
+    return GrpoPlan(
+        load_problems("simple*3"),
+        tmp_path,
+        model=str(small_model.folder),
+        template="",
+        settings=settings,
+        lora={"r": 2},
+        options=options,
+        held_out_tasks=load_problems("simple/held_out*3"),
+        workers=1,
+        subject=NAME,
+        subject_options={"max_tests": 2, "seconds": 2.0},
+    )
+
+
+def test_a_run_trains_evaluates_and_leaves_its_files(plan, tmp_path):
+    report = run_grpo(plan)
+    assert (report.status, report.steps) == ("done", 2)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    steps = [row for row in rows if "reward" in row]
+    assert {"tests_passed_ratio", "parse/strict", "parse/lenient", "parse/none", "status/ok"} <= set(steps[0])
+    assert [row["step"] for row in rows if "held_out/pass@1" in row] == [0, 2]
+    assert {"held_out/pass@1", "held_out/pass@2"} <= set(rows[0])
+    rollouts = PredictionSet(tmp_path / "rollouts").read()
+    assert set(rollouts["task_id"]) <= {problem.problem_id for problem in plan.tasks}
+    assert rollouts["status"].notna().all()
+    held_out = PredictionSet(tmp_path / "held_out").read()
+    assert held_out.groupby("round").size().to_dict() == {0: 4, 2: 4}
+    assert held_out["test_correct_grids"].notna().all(), "the evaluation runs all tests"
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+
+    other = replace(plan, settings=plan.settings | {"max_steps": 3}, subject_options={"max_tests": 1})
+    with pytest.raises(ValueError, match="max_tests"):
+        run_grpo(other)
+
+    result = evaluate_model(plan, report.adapter, 2, "transformers")
+    values = json.loads((tmp_path / "evaluation.json").read_text())
+    assert values["n_predictions"] == 6
+    assert [row["k"] for row in values["pass_at_k"]] == [1, 2]
+    assert "Python in the sandbox" in values["judged_by"]["python"]
+    assert result.table().index[-1] == "all"
+
+
+def test_another_process_reads_the_same_plan(plan):
+    back = GrpoPlan.read(plan.write())
+    assert [p.fingerprint for p in back.tasks] == [p.fingerprint for p in plan.tasks]
+    assert [p.fingerprint for p in back.held_out_tasks] == [p.fingerprint for p in plan.held_out_tasks]
+    assert (back.subject, back.subject_options) == (plan.subject, plan.subject_options)
+
+
+class Parrot:
+    """A backend that answers as it was told: {problem: texts}."""
+
+    def __init__(self, tokenizer, texts):
+        self.tokenizer, self.texts, self.asked = tokenizer, texts, []
+
+    def generate(self, requests, sampling):
+        for request in requests:
+            self.asked.append(request.key)
+            for i, text in enumerate(self.texts[request.key]):
+                yield Completion(request.key, i, text, (1,), "stop", None, len(request.prompt_ids), i)
+
+
+def test_final_evaluation_is_unbiased_and_goes_on_where_it_stood(languages, small_model, tmp_path):
+    rows = [ADD, ADD | {"problem_id": "other", "difficulty": "2", "description": "Other."}]
+    problems = [Problem.from_row(row) for row in rows]
+    texts = {"add": [RIGHT, HALF, HALF, HALF], "other": [HALF] * 4}
+    parrot = Parrot(load_tokenizer(small_model), texts)
+    given = (problem_format(), ProblemJudge(languages), tmp_path / "e", 4, Sampling())
+    result = evaluate(problems[:1], parrot, *given)
+    result = evaluate(problems, parrot, *given)
+    assert parrot.asked == ["add", "other"], "what is done is not done again"
+    curve = result.pass_at_k().set_index("k")["mean"]
+    assert curve[1] == pytest.approx(pass_at_k(4, 1, 1) / 2)
+    assert curve[2] == pytest.approx(pass_at_k(4, 1, 2) / 2)
+    assert result.table().loc["2", "pass@1"] == 0
+    assert result.as_dict()["parse"]["parse/strict"] == 1
+
+
+# ---------------------------------------------------------------- memory and dry runs
+
+
+QWEN = {"Qwen/Qwen2.5-1.5B": 1.54e9, "Qwen/Qwen2.5-7B": 7.62e9, "Qwen/Qwen2.5-32B": 32.8e9}
+
+
+@pytest.mark.parametrize("model", QWEN)
+def test_shapes_have_the_published_sizes(model):
+    assert shape_of(model).parameters == pytest.approx(QWEN[model], rel=0.01)
+
+
+def test_shape_of_a_folder_is_that_of_its_config(small_model):
+    from safetensors import safe_open
+
+    with safe_open(small_model.folder / "model.safetensors", "pt") as file:
+        n = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
+    assert shape_of("x", small_model.folder).parameters == pytest.approx(n, rel=0.01)
+    with pytest.raises(MemoryPlanError, match="size of model 'x/y' is not known"):
+        shape_of("x/y")
+
+
+def layout(**changes):
+    values = {
+        "processes": 7,
+        "zero3": True,
+        "rank": 32,
+        "batch": 1,
+        "prompt": 1024,
+        "completion": 2048,
+        "context": 8192,
+    }
+    return Layout(**(values | {"server_share": 0.9} | changes))
+
+
+def test_memory_says_no_to_what_cannot_fit():
+    large = shape_of("Qwen2.5-32B")
+    check_fit("32B", large, layout(), 80.0)
+    with pytest.raises(MemoryPlanError, match=r"32B cannot fit: each training GPU needs about .*optimizer"):
+        check_fit("32B", large, layout(rank=0), 80.0)
+    with pytest.raises(MemoryPlanError, match=r"each training GPU .*weights: 61"):
+        check_fit("32B", large, layout(zero3=False, completion=8192), 80.0)
+    with pytest.raises(MemoryPlanError, match="each server GPU"):
+        check_fit("32B", large, layout(), 60.0)
+    one, seven = (estimate(large, layout(processes=n), 80.0) for n in (1, 7))
+    weights = [table[table.what == "weights"]["GiB"].iloc[0] for table in (one, seven)]
+    assert weights[0] == pytest.approx(7 * weights[1], rel=0.01)
+
+
+PRESETS = ("testcase_1.5b", "testcase_3b", "testcase_7b", "testcase_14b", "testcase_32b")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, repository):
+    folder = repository / "notebooks"
+    declared = declared_beside(folder / "09_testcase_rl.ipynb")
+    chosen = profile_values(folder / "profiles" / f"{name}.yaml", "09_testcase_rl", declared)
+    assert chosen["learning_rate"] == 2e-6
+    assert chosen["answer_format"] == ("reasoning" if name in PRESETS[3:] else "plain")
+    settings = {
+        key: chosen[key]
+        for key in (
+            *(
+                "num_generations",
+                "gradient_accumulation_steps",
+                "max_completion_length",
+                "use_vllm",
+                "vllm_mode",
+            ),
+            *("vllm_gpu_memory_utilization", "gradient_checkpointing", "temperature", "learning_rate"),
+        )
+    }
+    options = GrpoOptions(
+        prompts_per_step=chosen["prompts_per_step"],
+        max_sequence_length=chosen.get("max_model_len"),
+        max_prompt_tokens=chosen["max_prompt_tokens"],
+    )
+    plan = GrpoPlan(
+        [],
+        tmp_path,
+        model=chosen["model"],
+        settings=settings,
+        options=options,
+        num_processes=7,
+        parallel="zero3",
+    )
+    planned = dry_run(plan, gpu_memory_gib=80.0)
+    server, training = planned.commands
+    assert f"serve {chosen['model']}" in server
+    assert "CUDA_VISIBLE_DEVICES=7 " in server
+    assert "accelerate_cli launch" in training
+    assert "--num_processes 7 --use_deepspeed --zero_stage 3" in training
+    per_device = (
+        settings["num_generations"] * options.prompts_per_step / (7 * settings["gradient_accumulation_steps"])
+    )
+    assert per_device == 1
+    assert {"training", "server"} == set(planned.memory["GPU of"])
