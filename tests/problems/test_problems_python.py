@@ -258,7 +258,7 @@ HUMAN_EVAL = {
     "prompt": "import math\n\ndef helper(x):\n    return x\n\ndef area(r: float):\n    '''Of a circle.'''\n",
     "entry_point": "area",
     "canonical_solution": "    return math.pi * helper(r) ** 2\n",
-    "test": "def check(candidate):\n    assert abs(candidate(1) - 3.1416) < 0.01\n    assert candidate(0) == 0",
+    "test": "def check(candidate):\n    assert abs(candidate(1) - 3.14) < 0.01\n    assert candidate(0) == 0",
 }
 MBPP = {
     "task_id": 11,
