@@ -152,5 +152,16 @@ def _test(test, language: str, entry: str, name: str) -> TestCase:
             raise ProblemError(f"{name}: without entry_point, input is standard input and expected is output")
         return TestCase("", expected, "text", stdin=asked)
     arguments = asked if isinstance(asked, list | tuple) else [asked]
-    call = f"{entry}({', '.join(map(repr, arguments))})"
+    call = f"{entry}({', '.join(map(_literal, arguments))})"
     return TestCase(call, expected, loose=True)
+
+
+def _literal(value: object) -> str:
+    """Python source of a JSON value; JSON's readers also take Infinity and NaN."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"float('{value}')"
+    return repr(value)

@@ -14,6 +14,7 @@ from arcnb.problems.python_language import SHOWN, last_block
 from arcnb.problems.q_process import Interpreter, Transcript, run_script
 from arcnb.problems.q_text import DRIVER, PROGRAM, answers, driver, error_mark, same_value, status_of
 from arcnb.programs.extraction import Extraction
+from arcnb.programs.landlock import abi_version
 from arcnb.programs.limits import Limits
 
 
@@ -26,6 +27,8 @@ class QLanguage:
     def __init__(self, interpreter: Interpreter, limits: Limits = Limits(), workers: int = 1):
         self.interpreter, self.limits = interpreter, limits
         self.described = f"{interpreter.described or interpreter.command[0]}, {limits.seconds:g} s a program"
+        if not interpreter.confine or not abi_version():
+            self.described += ", NOT confined (no Landlock): programs can read files and use the network"
         self._pool = ThreadPoolExecutor(workers, "q")
         self._expected: dict[str, list[str]] = {}
 

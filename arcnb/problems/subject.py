@@ -12,6 +12,7 @@ from arcnb.problems.judging import ProblemJudge
 from arcnb.problems.languages import Languages
 from arcnb.problems.problem import Problem
 from arcnb.problems.prompts import ProblemFormat, problem_format
+from arcnb.problems.q_install import find_q
 from arcnb.problems.rewards import ProblemHeldOut, ProblemReward, TestcasePlan
 from arcnb.programs.executor import Executor
 from arcnb.programs.limits import Limits
@@ -87,7 +88,9 @@ class ProblemSubject(Subject):
     def limits(self, memory_mb: int) -> Limits:
         return Limits(seconds=self.seconds, seconds_per_input=self.seconds, memory_mb=memory_mb)
 
-    def check(self, options: GrpoOptions) -> None:
+    def check(self, options: GrpoOptions, tasks: Sequence[Problem]) -> None:
+        if any(problem.language == "q" for problem in tasks):
+            find_q()
         if options.turns > 1 or options.conversations:
             raise SettingsError(
                 "problems are trained on in one turn; turns and conversations are for ARC tasks"

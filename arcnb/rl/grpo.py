@@ -75,7 +75,7 @@ def train_grpo(
     context = _context(model, options)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     _check(settings, options, context, n_processes, held_out_tasks)
-    subject.check(options)
+    subject.check(options, tasks)
     plan = subject.reward_plan(options, settings)
     check_gpu_share(settings, model.folder, context)
     check_server(settings)

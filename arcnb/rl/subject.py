@@ -54,8 +54,8 @@ class Subject:
         """What one program may use."""
         return Limits(memory_mb=memory_mb)
 
-    def check(self, options: GrpoOptions) -> None:
-        """SettingsError for options that this subject does not have."""
+    def check(self, options: GrpoOptions, tasks: Sequence) -> None:
+        """ValueError for options that this subject does not have, or tasks that cannot be judged here."""
 
     def reward_plan(self, options: GrpoOptions, settings: dict) -> RewardPlan:
         """How completions are rewarded; ValueError for a scheme or term that does not exist."""

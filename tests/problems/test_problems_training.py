@@ -4,13 +4,17 @@ Run: pytest tests/problems/test_problems_training.py
 """
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from conftest import ADD
 
 from arcnb.arc.pass_rates import pass_at_k
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.lab.notebooks import declared_beside
 from arcnb.lab.profiles import profile_values
 from arcnb.models.generation import Completion, Sampling
@@ -21,6 +25,7 @@ from arcnb.problems.evaluation import evaluate
 from arcnb.problems.files import load_problems
 from arcnb.problems.final import checked, evaluate_model
 from arcnb.problems.judging import ProblemJudge
+from arcnb.problems.languages import Languages
 from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.problems.problem import Problem, ProblemError
 from arcnb.problems.prompts import problem_format
@@ -85,7 +90,41 @@ def test_weights_that_cannot_work_are_refused():
     with pytest.raises(ProblemError, match="answer format 'xml' does not exist; there are plain, reasoning"):
         ProblemSubject(answer_format="xml")
     with pytest.raises(SettingsError, match="trained on in one turn"):
-        ProblemSubject().check(GrpoOptions(turns=2))
+        ProblemSubject().check(GrpoOptions(turns=2), [])
+
+
+def test_two_languages_in_one_batch(executor, q):
+    double = {
+        "problem_id": "double",
+        "description": "Double.",
+        "language": "q",
+        "entry_point": "double",
+        "tests": [{"input": "1 2", "expected": "2 4"}, {"input": "3", "expected": "6"}],
+    }
+    problems = {row["problem_id"]: Problem.from_row(row) for row in (ADD, double)}
+    half = "double:{2*x}\n/ says double[1 2] => ok 2 4\n/ says double[3] => err type\n"
+    texts = [("double", f"```q\n{half}```"), ("add", f"```python\n{RIGHT}"), ("double", "none")]
+    given = [
+        Prediction(key, "x", 0, i, completion=text, finish_reason="stop")
+        for i, (key, text) in enumerate(texts)
+    ]
+    judged = list(ProblemJudge(Languages(executor, q=q)).judge(given, problems))
+    assert [p.train_correct_grids for p in judged] == [0.5, 1.0, 0.0]
+    assert [(p.status, p.error_type) for p in judged] == [("error", "'type"), ("ok", None), ("no_code", None)]
+
+
+def test_q_problems_without_a_q_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name, value in {"HOME": str(tmp_path), "PATH": str(tmp_path), "QHOME": ""}.items():
+        monkeypatch.setenv(name, value)
+    row = {
+        "problem_id": "p",
+        "description": "P.",
+        "language": "q",
+        "tests": [{"input": "1", "expected": "1"}],
+    }
+    with pytest.raises(ProblemError, match="problems in q need a q interpreter, and none was found; install"):
+        ProblemSubject().check(GrpoOptions(), [Problem.from_row(row)])
 
 
 def test_a_problem_in_both_sets_is_refused(languages):
@@ -277,3 +316,48 @@ def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, reposito
     )
     assert per_device == 1
     assert {"training", "server"} == set(planned.memory["GPU of"])
+
+
+# ---------------------------------------------------------------- the notebook
+
+
+def run_notebook(runs, *arguments):
+    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "09", "--quiet", *map(str, arguments)]
+    environment = os.environ | {"ARCNB_RUNS": str(runs), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.slow
+def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
+    values = {
+        **{
+            "model": small_model.folder,
+            "problems": "simple*4",
+            "evaluation": "simple/held_out*2",
+            "max_steps": 2,
+        },
+        **{
+            "prompts_per_step": 1,
+            "num_generations": 2,
+            "max_completion_length": 6,
+            "simple_eval_problems": 1,
+        },
+        **{"repeat_eval_problems": 1, "final_samples": 2, "final_backend": "transformers", "rank": 2},
+    }
+    result = run_notebook(tmp_path, *(item for pair in values.items() for item in ("-p", *pair)))
+    assert result.returncode == 0, result.stderr[-2000:]
+    run = Path(result.stdout.strip().splitlines()[-1])
+    assert {"adapter", "metrics.jsonl", "rollouts", "evaluation.json", "manifest.json"} <= {
+        path.name for path in run.iterdir()
+    }
+    outcome = json.loads((run / "manifest.json").read_text())["outcome"]
+    assert (outcome["training"], outcome["steps"]) == ("done", 2)
+
+
+@pytest.mark.slow
+def test_a_dry_run_that_cannot_fit_fails_with_its_sentence(tmp_path):
+    result = run_notebook(
+        tmp_path, "-f", "testcase_32b", "-p", "dry_run", "true", "-p", "gpu_memory_gib", "40"
+    )
+    assert result.returncode != 0
+    assert "Qwen/Qwen2.5-32B-Instruct cannot fit: each" in result.stderr + result.stdout
