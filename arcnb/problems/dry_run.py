@@ -12,7 +12,7 @@ from arcnb.models.embedded import embedded_model
 from arcnb.models.gpu_memory import GIB, visible_gpus
 from arcnb.models.launching import command_line
 from arcnb.models.registry import ModelPath
-from arcnb.problems.memory import Layout, check_fit, estimate, shape_of
+from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.rl.generation_server import server_command
 from arcnb.rl.launch import GrpoPlan
 from arcnb.rl.settings import DEFAULTS, LORA_DEFAULTS, batch_layout
@@ -37,10 +37,12 @@ def gpu_gib(asked: float = 0.0) -> float:
     return asked or (min(gpu.total for gpu in gpus) / GIB if gpus else ASSUMED_GIB)
 
 
-def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False) -> DryRun:
-    """The commands and the estimate; MemoryPlanError where the run cannot fit. full: without LoRA."""
+def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False, insist: bool = True) -> DryRun:
+    """The commands and the estimate; MemoryPlanError where the run cannot fit. full: without LoRA.
+
+    insist: refuse a model whose size is unknown, too; otherwise its table is empty.
+    """
     folder = embedded_model() if plan.model == "default" else Path(plan.model).expanduser()
-    shape = shape_of(plan.model, folder)
     settings = DEFAULTS | plan.settings
     server = bool(settings["use_vllm"]) and settings.get("vllm_mode") == "server"
     share = settings.get("vllm_gpu_memory_utilization", 0.9)
@@ -55,9 +57,9 @@ def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False) -> 
         context,
         share if server else None,
         settings["gradient_checkpointing"],
+        settings.get("vllm_gpu_memory_utilization", 0.3) if settings["use_vllm"] and not server else 0.0,
     )
-    room = gpu_gib(gpu_memory_gib)
-    check_fit(plan.model, shape, layout, room)
+    memory = _memory(plan.model, folder, layout, gpu_gib(gpu_memory_gib), insist)
     commands = []
     n = plan.num_processes
     if server and not settings.get("vllm_server_base_url"):
@@ -68,7 +70,20 @@ def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False) -> 
     accumulation = settings["gradient_accumulation_steps"]
     words = command_line("arcnb.rl.launch", [launch], n, plan.parallel, accumulation, "bf16")
     commands.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(n)))} {_shown(words)}")
-    return DryRun(commands, estimate(shape, layout, room))
+    return DryRun(commands, memory)
+
+
+def _memory(model: str, folder: Path, layout: Layout, room: float, insist: bool) -> pd.DataFrame:
+    try:
+        shape = shape_of(model, folder)
+    except MemoryPlanError:
+        if insist:
+            raise
+        import pandas as pd
+
+        return pd.DataFrame()
+    check_fit(model, shape, layout, room)
+    return estimate(shape, layout, room)
 
 
 def _shown(words: list[str]) -> str:

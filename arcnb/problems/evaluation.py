@@ -7,6 +7,7 @@ result.write(run.path / "evaluation.json")
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,13 @@ class Evaluation:
     predictions: PredictionSet
     described: dict[str, str]
     skipped: int = 0
+    step: int = 0
 
     def pass_at_k(self, difficulty: str | None = None) -> pd.DataFrame:
         """Columns k, mean, low, high (95%, bootstrap over problems), n_tasks."""
         ids = [p.problem_id for p in self.problems if difficulty is None or p.difficulty == difficulty]
         frame = self.predictions.read(task_ids=ids)
+        frame = frame[frame["round"] == self.step]
         return pass_at_k_curve(frame, task_ids=ids).drop(columns="n_short")
 
     def table(self) -> pd.DataFrame:
@@ -59,9 +62,10 @@ class Evaluation:
 
     def as_dict(self) -> dict:
         """Plain values, as they stand in evaluation.json."""
-        judged = list(self.predictions.iter_predictions())
+        judged = [one for one in self.predictions.iter_predictions() if one.round == self.step]
         statuses = [prediction.status for prediction in judged]
         return {
+            "step": self.step,
             "n_problems": len(self.problems),
             "n_predictions": len(judged),
             "prompts_too_long": self.skipped,
@@ -87,14 +91,16 @@ def evaluate(
     sampling: Sampling,
     seed: int = 0,
     names: dict | None = None,
+    step: int = 0,
 ) -> Evaluation:
     """n samples of each problem, judged on all tests, as a prediction set in `folder`.
 
-    What the folder holds already is not done again. names: model and adapter, for the records.
+    What the folder holds of this step already is not done again. names: model and adapter, for the records.
+    step: of the training, after which this model is evaluated.
     """
     predictions = PredictionSet(folder)
-    done = {key[0] for key in predictions.done_keys()}
-    left = [problem for problem in problems if problem.problem_id not in done]
+    done = Counter(key[0] for key in predictions.done_keys() if key[1] == step)
+    left = [problem for problem in problems if done[problem.problem_id] < n]
     skipped = 0
     for start in range(0, len(left), BLOCK):
         block = {problem.problem_id: problem for problem in left[start : start + BLOCK]}
@@ -112,7 +118,7 @@ def evaluate(
             Prediction(
                 task_id=one.key,
                 task_fingerprint=block[one.key].fingerprint,
-                round=0,
+                round=step,
                 index=one.index,
                 seed=one.seed,
                 completion=one.text,
@@ -126,6 +132,6 @@ def evaluate(
         ]
         skipped += sum(one.finish_reason == "skipped" for one in made) // n
         made.sort(key=lambda one: (one.task_id, one.index))
-        predictions.write_part(list(judge.judge(made, block, all_tests=True)), round=0)
+        predictions.write_part(list(judge.judge(made, block, all_tests=True)), round=step)
     described = {name: judge.languages[name].described for name in sorted({p.language for p in problems})}
-    return Evaluation(problems, predictions, described, skipped)
+    return Evaluation(problems, predictions, described, skipped, step)

@@ -66,9 +66,12 @@ def _levels(problems: Sequence[Problem]) -> Counter:
 
 
 def evaluate_model(
-    plan: GrpoPlan, adapter: Path | None, n: int, backend: str = "auto", folder: str = "evaluation"
+    plan: GrpoPlan, adapter: Path | None, n: int, backend: str = "auto", step: int = 0
 ) -> Evaluation:
-    """n samples of every held-out problem of the plan; leaves `evaluation/` and `evaluation.json`."""
+    """n samples of every held-out problem of the plan; leaves `evaluation/` and `evaluation.json`.
+
+    step: of the training, after which this adapter was saved.
+    """
     subject = subject_of(plan.subject, plan.subject_options)
     settings = DEFAULTS | plan.settings
     sampling = Sampling(temperature=settings["temperature"], max_tokens=settings["max_completion_length"])
@@ -82,13 +85,14 @@ def evaluate_model(
             engine,
             subject.prompt_format(plan),
             subject.judge(executor),
-            Path(plan.output) / folder,
+            Path(plan.output) / "evaluation",
             n,
             sampling,
             plan.seed,
             {"model": plan.model, "adapter": str(adapter or "")},
+            step,
         )
-    result.write(Path(plan.output) / f"{folder}.json")
+    result.write(Path(plan.output) / "evaluation.json")
     return result
 
 

@@ -77,6 +77,9 @@ def shape_of(model: str, folder: Path | None = None) -> Shape:
     """The shape of a model by its config.json, or of a known one by name. MemoryPlanError otherwise."""
     if folder is not None and (folder / "config.json").is_file():
         config = json.loads((folder / "config.json").read_text())
+        config = config.get("text_config", config)
+        if not {"num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"} <= set(config):
+            raise MemoryPlanError(f"{folder / 'config.json'} does not say the sizes of a plain decoder")
         heads = config["num_attention_heads"]
         return Shape(
             config["num_hidden_layers"],
@@ -100,7 +103,8 @@ class Layout:
     """How a run is spread out. rank: of the LoRA; 0: full fine-tuning. processes: GPUs of training.
 
     batch: completions that a GPU trains at once. prompt, completion, context: tokens. server_share: of a
-    server GPU's memory that vLLM takes; None: no server. checkpointing: activations are computed twice.
+    server GPU's memory that vLLM takes; None: no server. colocated_share: what vLLM takes beside training.
+    checkpointing: activations are computed twice.
     """
 
     processes: int
@@ -112,6 +116,7 @@ class Layout:
     context: int
     server_share: float | None = None
     checkpointing: bool = True
+    colocated_share: float = 0.0
 
 
 def training_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
@@ -176,6 +181,8 @@ def check_fit(model: str, shape: Shape, layout: Layout, gpu_gib: float) -> None:
 def _sides(shape: Shape, layout: Layout, gpu_gib: float):
     sizes = training_bytes(shape, layout)
     sizes["overhead"] = 0.1 * sum(sizes.values()) + 2 * GIB
+    if layout.colocated_share:
+        sizes["vLLM beside it"] = layout.colocated_share * gpu_gib * GIB
     yield "training", sizes, gpu_gib
     if layout.server_share is not None:
         yield "server", server_bytes(shape, layout), 0.9 * layout.server_share * gpu_gib

@@ -8,7 +8,7 @@ from pathlib import Path
 from arcnb.models import chat
 from arcnb.models.prompts import Prompt, PromptError, render_blocks
 from arcnb.problems.answers import FORMATS
-from arcnb.problems.problem import Problem
+from arcnb.problems.problem import Problem, TestCase
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAMES = {"python": "Python", "q": "q (kdb+)"}
@@ -31,7 +31,7 @@ class ProblemFormat:
             "language": NAMES[problem.language],
             "fence": problem.language,
             "entry_point": problem.entry_point,
-            "examples": [f"{t.call} -> {t.expected!r}" for t in problem.tests[: self.shown_tests] if t.call],
+            "examples": [_example(test, problem) for test in problem.tests[: self.shown_tests] if test.call],
         }
         blocks = render_blocks(self.template, variables)
         if not blocks.get("user"):
@@ -52,3 +52,8 @@ def problem_format(template: str = "plain", shown_tests: int = 0) -> ProblemForm
     if not path.is_file():
         raise PromptError(f"there is no template {template}; known are {', '.join(FORMATS)}, or give a path")
     return ProblemFormat(str(path), shown_tests)
+
+
+def _example(test: TestCase, problem: Problem) -> str:
+    """A test as people write it: what is called and what comes out."""
+    return f"{test.call} -> {test.expected if problem.language == 'q' else repr(test.expected)}"

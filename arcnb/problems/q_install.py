@@ -22,6 +22,7 @@ WHAT_TO_DO = (
     "install pykx), and put the licence file kc.lic or k4.lic into the folder $QLIC, or $QHOME without QLIC"
 )
 PYKX = "import sys, pykx; pykx.q('system', b'l ' + sys.argv[1].encode())"
+CERTIFICATES = ("/etc/ssl", "/etc/pki", "/usr/share/ca-certificates")
 QUICK = Limits(seconds=30.0, memory_mb=1024)
 
 
@@ -87,7 +88,7 @@ def _of_binary(binary: Path, licence: Path) -> Interpreter:
         (str(binary),),
         ("-q", "-w", "{memory_mb}"),
         {"QHOME": str(home), "QLIC": str(licence.parent)},
-        (str(home), str(licence.parent), *(("/etc",) if online else ())),
+        (str(home), str(licence.parent), *(CERTIFICATES if online else ())),
         f"q at {binary}, licence {licence.name}",
         may_connect=online,
     )
@@ -97,8 +98,14 @@ def _of_pykx(licence: Path | None, variables: dict) -> Interpreter:
     import sysconfig
 
     environment = {**variables, **({"QLIC": str(licence.parent)} if licence else {})}
-    readable = (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/etc")
+    readable = (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), *CERTIFICATES)
     more = (str(licence.parent),) if licence else ()
     return Interpreter(
-        (sys.executable, "-c", PYKX), (), environment, (*readable, *more), "q inside PyKX", may_connect=True
+        (sys.executable, "-c", PYKX),
+        (),
+        environment,
+        (*readable, *more),
+        "q inside PyKX",
+        may_connect=True,
+        base_mb=4096,
     )

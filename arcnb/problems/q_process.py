@@ -22,10 +22,21 @@ from arcnb.programs import landlock
 from arcnb.programs.limits import Limits
 
 LAUNCHER = Path(__file__).with_name("q_confinement.py")
-BASE_MB = 1024  # address space that an interpreter takes for itself
 TICK = 0.05  # seconds between looks at the clock and at ports
-LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/etc/localtime",
-             "/usr/share/zoneinfo", "/dev/null", "/dev/urandom", "/dev/zero")  # fmt: skip
+# What an interpreter reads to start: libraries, time zones, the host's name and processors (for its licence).
+LIBRARIES = (
+    *(
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/etc/ld.so.cache",
+        "/etc/localtime",
+        "/usr/share/zoneinfo",
+    ),
+    *("/dev/null", "/dev/urandom", "/dev/zero", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
+    *("/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/resolv.conf"),
+)
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1")
 
 
@@ -35,7 +46,7 @@ class Interpreter:
 
     environment: all it sees. readable: files and folders it needs, beside the system's libraries and the
     script's folder. described: for reports. may_connect: it asks a licence server. confine: False leaves
-    files and network open to programs.
+    files and network open to programs. base_mb: address space it takes for itself, MiB.
     """
 
     command: tuple[str, ...]
@@ -45,6 +56,7 @@ class Interpreter:
     described: str = ""
     may_connect: bool = False
     confine: bool = True
+    base_mb: int = 1024
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ def _run(interpreter: Interpreter, command: Sequence[str], folder: str, limits: 
     orders = {
         "parent": os.getpid(),
         "seconds": limits.seconds,
-        "memory_mb": limits.memory_mb + BASE_MB,
+        "memory_mb": limits.memory_mb + interpreter.base_mb,
         "readable": [*LIBRARIES, *interpreter.readable, folder],
         "runnable": [os.path.realpath(command[0]), *LOADERS],
         "may_connect": interpreter.may_connect,

@@ -210,9 +210,10 @@ def test_final_evaluation_is_unbiased_and_goes_on_where_it_stood(languages, smal
     texts = {"add": [RIGHT, HALF, HALF, HALF], "other": [HALF] * 4}
     parrot = Parrot(load_tokenizer(small_model), texts)
     given = (problem_format(), ProblemJudge(languages), tmp_path / "e", 4, Sampling())
-    result = evaluate(problems[:1], parrot, *given)
-    result = evaluate(problems, parrot, *given)
-    assert parrot.asked == ["add", "other"], "what is done is not done again"
+    evaluate(problems, Parrot(parrot.tokenizer, dict.fromkeys(texts, [RIGHT] * 4)), *given, step=1)
+    evaluate(problems[:1], parrot, *given, step=2)
+    result = evaluate(problems, parrot, *given, step=2)
+    assert parrot.asked == ["add", "other"], "what is done of this step is not done again"
     curve = result.pass_at_k().set_index("k")["mean"]
     assert curve[1] == pytest.approx(pass_at_k(4, 1, 1) / 2)
     assert curve[2] == pytest.approx(pass_at_k(4, 1, 2) / 2)
@@ -263,6 +264,10 @@ def test_memory_says_no_to_what_cannot_fit():
         check_fit("32B", large, layout(zero3=False, completion=8192), 80.0)
     with pytest.raises(MemoryPlanError, match="each server GPU"):
         check_fit("32B", large, layout(), 60.0)
+    beside = layout(server_share=None, colocated_share=0.3)
+    with pytest.raises(MemoryPlanError, match="each training GPU"):
+        check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 32.0)
+    check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 80.0)
     one, seven = (estimate(large, layout(processes=n), 80.0) for n in (1, 7))
     weights = [table[table.what == "weights"]["GiB"].iloc[0] for table in (one, seven)]
     assert weights[0] == pytest.approx(7 * weights[1], rel=0.01)
