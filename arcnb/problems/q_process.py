@@ -121,12 +121,19 @@ def _watch(process: subprocess.Popen, deadline: float, most: int) -> tuple[str, 
     """Read what it writes until it closes its output or ends, or goes too far."""
     data = bytearray()
     pipe = process.stdout.fileno()
+    poller = select.poll()
+    poller.register(pipe, select.POLLIN)
+    looked = time.monotonic()
     while True:
-        left = deadline - time.monotonic()
+        now = time.monotonic()
+        left = deadline - now
         if left <= 0:
             return "timeout", data
-        ready, _, _ = select.select([pipe], [], [], min(TICK, left))
-        if ready:
+        if now - looked >= TICK:
+            if listens(process.pid):
+                return "unsafe", data
+            looked = now
+        if poller.poll(1000 * min(TICK, left)):
             chunk = os.read(pipe, 1 << 16)
             data += chunk
             if len(data) > most:
@@ -139,8 +146,6 @@ def _watch(process: subprocess.Popen, deadline: float, most: int) -> tuple[str, 
             return "timeout", data
         if process.poll() is not None:  # a process that it left behind holds the pipe
             return "ok", data
-        if listens(process.pid):
-            return "unsafe", data
 
 
 def listens(pid: int) -> bool:

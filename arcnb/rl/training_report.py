@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 FIRST_LOOK = (
     "reward",
     "reward_std",
+    "tests_passed_ratio",
     "kl",
     "sampling/logp_gap",
     "sampling/ess",

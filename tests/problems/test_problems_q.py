@@ -5,7 +5,6 @@ words are. Tests that need q itself are at the end and are skipped without one.
 """
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -280,5 +279,8 @@ def test_q_itself_judges(executor):
         assert ask(languages["q"], 'double:{system "p 5123";x}')[0].status == "unsafe"
 
 
-def test_there_is_no_q_process_left():
-    assert not [p for p in Path("/tmp").glob("arcnb-q-*") if p.stat().st_uid == os.getuid() and p.is_dir()]
+def test_nothing_of_a_program_stays_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    language = QLanguage(scripted(), Limits(seconds=1.0), workers=1)
+    assert ask(language, RIGHT + "/ does never\n")[0].status == "timeout"
+    assert list(tmp_path.iterdir()) == []
