@@ -96,7 +96,7 @@ def row_stream(
         (folder / name).unlink(missing_ok=True)
     maker = get_context("spawn").Process(target=_make, args=(tasks, builder, folder, plan, os.getpid()))
     maker.start()
-    (folder / MAKER).write_text(str(maker.pid))
+    _write_whole(folder / MAKER, str(maker.pid))
     stream = RowStream(folder)
     try:
         with progress(None, "making the first rows", 1, "block") as bar:
@@ -147,13 +147,19 @@ def _arrays(column) -> list:
 def _check_maker(root: Path) -> None:
     if (root / FAILED).exists():
         raise SftError((root / FAILED).read_text())
-    with suppress(FileNotFoundError, ValueError):
-        pid = int((root / MAKER).read_text())
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            if not (root / FAILED).exists() and not (root / END).exists():
-                raise SftError(f"the process that makes the rows in {root} has died") from None
+    if not (root / MAKER).exists() or _is_running((root / MAKER).read_text()):
+        return
+    if not (root / FAILED).exists() and not (root / END).exists():  # it may have ended since
+        raise SftError(f"the process that makes the rows in {root} has died")
+
+
+def _is_running(pid: str) -> bool:
+    """Whether there is such a process on this machine, other than as a zombie of its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 # --------------------------------------------------------------------------- the maker
@@ -171,9 +177,7 @@ def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) ->
     except _Orphaned:
         os.killpg(0, signal.SIGKILL)
     except Exception as error:
-        temporary = root / (FAILED + ".tmp")
-        temporary.write_text(f"making rows: {type(error).__name__}: {error}")
-        temporary.rename(root / FAILED)
+        _write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
         raise
 
 
@@ -197,7 +201,7 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent:
             temporary = root / f"{number:05}.tmp"
             pq.write_table(dataset.with_format("arrow")[:], temporary, compression="zstd")
             temporary.rename(_block(root, number))
-        _write_json(root / COUNTS, counts)
+        _write_whole(root / COUNTS, json.dumps(counts))
         if counts["rows"] >= plan.n_rows:
             (root / END).touch()  # before the tasks' processes are ended, which takes its time
             return
@@ -254,9 +258,9 @@ def _order(dataset, plan: RowPlan, seed: int, number: int) -> list[int]:
     return [i for run in random.permutation(len(runs)) for i in runs[int(run)]]
 
 
-def _write_json(path: Path, value: dict) -> None:
+def _write_whole(path: Path, text: str) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value))
+    temporary.write_text(text)
     temporary.rename(path)
 
 

@@ -84,7 +84,7 @@ def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(tasks
     for stops in ([None], [2, None]):
         output = tmp_path / str(len(stops))
         for stop in stops:
-            plan = replace(PLAN, n_rows=8, packing=True)
+            plan = replace(PLAN, n_rows=8)
             with row_stream(Rounds(tasks), builder(small_model), output / "rows", plan) as rows:
                 report = train_sft(
                     small_model,
