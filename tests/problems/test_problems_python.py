@@ -8,7 +8,7 @@ import json
 
 import pandas as pd
 import pytest
-from conftest import ADD
+from problem_examples import ADD
 
 from arcnb.arc.predictions import Prediction
 from arcnb.problems.answers import read_answer

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import scripted
+from problem_examples import scripted
 
 from arcnb.problems.languages import Languages, Question
 from arcnb.problems.problem import Problem, ProblemError

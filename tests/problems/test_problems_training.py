@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ADD
+from problem_examples import ADD
 
 from arcnb.arc.pass_rates import pass_at_k
 from arcnb.arc.predictions import Prediction, PredictionSet
