@@ -188,7 +188,7 @@ def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, exe
     monkeypatch.setattr("arcnb.programs.service.REMEMBERED", 16)
     peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
     few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
-    for attempt in range(3):  # on a busy machine more may wait at the worst moment; what grows grows each time
+    for attempt in range(3):  # a busy machine makes more wait at times; what grows grows each time
         many = peak_memory(tokenizer, executor, tasks, tmp_path / f"many {attempt}", 40)
         if many < 1.3 * few:
             break
