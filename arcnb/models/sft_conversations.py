@@ -9,12 +9,13 @@ template, since tokens are made here.
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
+
+import numpy as np
 
 from arcnb.models.chat import answer_ids, render
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.sft_rows import IGNORED, SftError, SftRows
+from arcnb.models.sft_rows import RowTable, SftError, SftRows
 
 
 def conversation_rows(path: str | Path, model: ModelPath, *, max_tokens: int) -> SftRows:
@@ -24,7 +25,6 @@ def conversation_rows(path: str | Path, model: ModelPath, *, max_tokens: int) ->
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from datasets import Dataset
 
     try:
         found = pq.read_table(path, columns=["task_id", "messages", "prefix", "answer"]).to_pylist()
@@ -32,19 +32,13 @@ def conversation_rows(path: str | Path, model: ModelPath, *, max_tokens: int) ->
         first = str(error).strip().splitlines()[0]
         raise SftError(f"{path} is no file of conversations to learn from ({first})") from None
     tokenizer = load_tokenizer(model)
-    columns: dict[str, list] = {"input_ids": [], "labels": [], "length": []}
-    too_long: Counter = Counter()
+    table = RowTable(max_tokens, {})
     for row in found:
         read = render(tokenizer, row["messages"], row["prefix"])
         learnt = answer_ids(tokenizer, row["answer"])
-        length = len(read) + len(learnt)
-        if length > max_tokens:
-            too_long[row["task_id"]] = max(too_long[row["task_id"]], length)
-            continue
-        columns["input_ids"].append(read + learnt)
-        columns["labels"].append([IGNORED] * len(read) + learnt)
-        columns["length"].append(length)
-    if not columns["length"]:
+        table.add(row["task_id"], np.array(read + learnt, dtype=np.int32), len(read))
+    if not len(table):
+        too_long = table.too_long
         longest = f"; the shortest has {min(too_long.values())} tokens" if too_long else ""
         raise SftError(f"{path}: none of {len(found)} conversations fits max_tokens={max_tokens}{longest}")
-    return SftRows(Dataset.from_dict(columns), dict(too_long))
+    return SftRows(table.dataset(), table.too_long)

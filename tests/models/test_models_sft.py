@@ -11,7 +11,7 @@ from arcnb.models.checkpoints import newest_complete
 from arcnb.models.launching import LaunchError
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
-from arcnb.models.sft import train_sft
+from arcnb.models.sft import number_of_steps, train_sft
 from arcnb.models.sft_rows import IGNORED, SftError, collator, packed_rows, sft_rows
 from arcnb.models.training_log import read_metrics
 from arcnb.synth.augmented import FreshAugmentations
@@ -79,6 +79,13 @@ def test_tasks_without_a_program_are_counted_and_none_at_all_is_an_error(tasks, 
 def test_rank_zero_is_refused(tasks, small_model, tmp_path):
     with pytest.raises(SftError, match="rank must be at least 1, not 0"):
         train_sft(small_model, rows_of(tasks, small_model).dataset, tmp_path, lora={"r": 0})
+
+
+def test_steps_are_given_or_follow_from_rounds_which_packing_cannot_know():
+    assert number_of_steps(7, 3.0, 100, 10, packing=True) == 7
+    assert number_of_steps(-1, 1.5, 100, 10, packing=False) == 15
+    with pytest.raises(SftError, match="packing needs max_steps"):
+        number_of_steps(-1, 1.0, 100, 10, packing=True)
 
 
 def test_a_place_to_log_to_that_is_not_there_is_named_before_training(tasks, small_model, tmp_path):
