@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 WAYS = ("trl", "shared", "unsloth")
@@ -133,6 +134,10 @@ def work(job: dict) -> None:
     os.environ |= vllm_environment()
     if job["way"] == "unsloth":
         import unsloth  # noqa: F401  before transformers and trl, which it patches
+    if job["cascade"]:
+        from trl.generation import vllm_generation
+
+        vllm_generation.LLM = partial(vllm_generation.LLM, disable_cascade_attn=False)
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.registry import resolve_adapter, resolve_model
     from arcnb.programs.executor import Executor
@@ -263,6 +268,7 @@ def main() -> None:
     parser.add_argument("--max-completion-length", type=int, default=256)
     parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--share", type=float, default=0.3)
+    parser.add_argument("--cascade", action="store_true", help="vLLM reads a common prompt once a batch")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=3600, help="for everything together")
     parser.add_argument("--limit", type=float, default=600, help="for one run")

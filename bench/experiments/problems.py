@@ -30,6 +30,7 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from grpo_arm import small_engine  # noqa: E402
 
 
 def arguments():
@@ -44,10 +45,12 @@ def arguments():
     parser.add_argument("--group", type=int, default=16)
     parser.add_argument("--lr", type=float, default=4e-5)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--share", type=float, default=0.2)
+    parser.add_argument("--share", type=float, default=0.06, help="vllm_gpu_memory_utilization")
+    parser.add_argument("--kv-gb", type=float, default=4.0, help="of vLLM's cache; 0: as --share says")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--no-vllm", action="store_true")
     parser.add_argument("--tiny", action="store_true")
+    parser.set_defaults(arm="problems", engine="graphs")
     return parser.parse_args()
 
 
@@ -106,6 +109,8 @@ def main():
     from arcnb.rl.settings import vllm_environment
 
     os.environ |= vllm_environment()
+    if args.kv_gb and not args.no_vllm:
+        small_engine(args)
     training, held_out = load_problems("simple", args.seed), load_problems("simple/held_out", args.seed)
     if args.tiny:
         training, held_out = training[:4], held_out[:2]
