@@ -29,6 +29,7 @@ def removals(program: str) -> Iterator[str]:
     of a block, of the only binding of a name that is used elsewhere. Other lines stay as they are written.
     """
     nodes = list(ast.walk(ast.parse(program)))
+    names = _Names(nodes)
     lines = program.splitlines(keepends=True)
     for block in reversed(_blocks(nodes)):
         for statement in reversed(block):
@@ -38,7 +39,7 @@ def removals(program: str) -> Iterator[str]:
                 if argument is not None:
                     yield "".join([*before, f"{' ' * statement.col_offset}return {argument}\n", *after])
                 continue
-            if len(block) > 1 and _has_own_lines(block, statement) and _may_go(nodes, statement):
+            if len(block) > 1 and _has_own_lines(block, statement) and names.can_spare(statement):
                 yield "".join([*before, *after])
             if (
                 isinstance(statement, ast.If)
@@ -74,21 +75,31 @@ def _has_own_lines(block: list[ast.stmt], statement: ast.stmt) -> bool:
     return all(o.end_lineno < statement.lineno or o.lineno > statement.end_lineno for o in others)
 
 
-def _may_go(nodes: list[ast.AST], statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return False
-    if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-        return False
-    inside = {id(node): node for node in ast.walk(statement)}
-    rest = [node for node in nodes if id(node) not in inside]
-    bound = _bound(list(inside.values()))
-    used = {node.id for node in rest if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return not (bound & used - _bound(rest))
+class _Names:
+    """Where a program binds names and reads them: what may go without leaving a name unbound."""
 
+    def __init__(self, nodes: list[ast.AST]):
+        # By line and not by node: statements that may go have lines of their own, and this is asked of each.
+        self._bound: list[tuple[int, str]] = []
+        self._used: list[tuple[int, str]] = []
+        for node in nodes:
+            if isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Load):
+                    self._used.append((node.lineno, node.id))
+                elif isinstance(node.ctx, ast.Store):
+                    self._bound.append((node.lineno, node.id))
+            elif isinstance(node, ast.arg):
+                self._bound.append((node.lineno, node.arg))
+            elif isinstance(node, ast.alias):
+                self._bound.append((node.lineno, (node.asname or node.name).partition(".")[0]))
 
-def _bound(nodes: list[ast.AST]) -> set[str]:
-    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    return names | {
-        (node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)
-    }
+    def can_spare(self, statement: ast.stmt) -> bool:
+        """Whether no name that is read elsewhere is bound in the statement, and on its lines, alone."""
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            return False
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+            return False
+        lines = range(statement.lineno, statement.end_lineno + 1)
+        bound = {name for line, name in self._bound if line in lines}
+        bound -= {name for line, name in self._bound if line not in lines}
+        return not any(name in bound and line not in lines for line, name in self._used)

@@ -7,6 +7,8 @@ draws inputs on which the program does something worth showing. Adding one is a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from arcnb.synth.splits import draw_n_train
 
 DSL_IMPORT = "from dsl import *\n"
 NUMPY_IMPORT = "import numpy as np\n"
+_NAMES = {name: getattr(dsl, name) for name in dsl.__all__}  # what a rule's program finds
 MAX_TRIES = 30  # draws of a task's rule and inputs until one is worth showing
 
 
@@ -69,9 +72,14 @@ def program(*lines: str) -> str:
 
 def compiled(text: str) -> Callable[[np.ndarray], object]:
     """`transform` of a program made here, in this process: for our own text only, never for a model's."""
-    namespace = {name: getattr(dsl, name) for name in dsl.__all__}
-    exec(compile(text.replace(DSL_IMPORT, "", 1), "<rule>", "exec"), namespace)
+    namespace = _NAMES.copy()
+    exec(_code(text), namespace)
     return namespace["transform"]
+
+
+@lru_cache(maxsize=4096)  # many rules are drawn again, with other inputs
+def _code(text: str) -> CodeType:
+    return compile(text.replace(DSL_IMPORT, "", 1), "<rule>", "exec")
 
 
 def rule_task(

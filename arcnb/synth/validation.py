@@ -20,9 +20,7 @@ What is asked of a task, in this order, with the reason that a rejection is coun
 Tasks stream through in order, so the outcome depends on the tasks and their order alone.
 """
 
-import hashlib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -33,11 +31,11 @@ from arcnb.arc.grids import Grid
 from arcnb.arc.tasks import Pair, Task
 from arcnb.programs.checks import static_checks
 from arcnb.programs.executor import Execution, Executor, Job, Limits
+from arcnb.synth.duplicates import Duplicates, outputs_of, recorded_outputs, same_outputs
 from arcnb.synth.probes import behaviour, behaviour_job
-from arcnb.synth.reduction import normal_form, removals
+from arcnb.synth.reduction import removals
 from arcnb.synth.reports import TaskReport
 
-MAX_ALIKE = 4  # programs kept for each behaviour on the probes
 BLOCK = 512  # tasks in flight together; larger blocks keep more workers busy at their ends
 
 
@@ -78,7 +76,7 @@ def validated(
     block_size: candidates in flight together; for a few tasks a smaller one draws fewer in vain.
     """
     report = TaskReport() if report is None else report
-    seen = _Duplicates(settings.max_per_program)
+    seen = Duplicates(settings.max_per_program)
     if first_run_here:
         settings = replace(settings, check_determinism=False)
     source = iter(tasks)
@@ -98,47 +96,13 @@ class _Rejected(Exception):
     """The argument is the reason."""
 
 
-class _Duplicates:
-    """Programs and behaviours accepted so far."""
-
-    def __init__(self, max_per_program: int):
-        self.max_per_program = max_per_program
-        self.programs: Counter[bytes] = Counter()
-        self.behaviours: dict[str, list[str]] = {}
-
-    def is_full(self, program: str) -> bool:
-        """Whether the program has as many tasks as it may have."""
-        return self.programs[_digest(program)] >= self.max_per_program
-
-    def add(self, task: Task, behaviour_key: str | None, executor: Executor, limits: Limits) -> None:
-        """Record an accepted task, or raise `_Rejected`.
-
-        The probes may not tell two programs apart that differ on their own inputs: a program that did the
-        same on them is run on this task before the task is called a duplicate.
-        """
-        digest = _digest(task.program)
-        if self.programs[digest] >= self.max_per_program:
-            raise _Rejected("duplicate program")
-        if self.programs[digest] == 0 and behaviour_key is not None:
-            alike = self.behaviours.setdefault(behaviour_key, [])
-            outputs = tuple(pair.output for pair in (*task.train, *task.test))
-            for other in _outputs([replace(task, program=text) for text in alike], executor, limits):
-                if other is not None and _same(other, outputs):
-                    raise _Rejected("duplicate behaviour")
-            if len(alike) < MAX_ALIKE:
-                alike.append(task.program)
-        self.programs[digest] += 1
-
-
-def _digest(program: str) -> bytes:
-    return hashlib.sha256(normal_form(program).encode()).digest()[:16]
-
-
-def _passes_reading(task: Task, settings: ValidationSettings, report: TaskReport, seen: _Duplicates) -> bool:
+def _passes_reading(task: Task, settings: ValidationSettings, report: TaskReport, seen: Duplicates) -> bool:
     """What can be said without running the program."""
     reason = None
     if task.program is None:
         reason = "no program"
+    elif seen.is_known_full(task.program):
+        reason = "duplicate program"
     else:
         hints = [hint.rule for hint in static_checks(task.program)]
         if "syntax" in hints:
@@ -168,8 +132,8 @@ def _reduced(
             i: waiting[i] for i, program in trials.items() if program is not None and wanted[i] is not None
         }
         jobs = [replace(current[i], program=trials[i]) for i in waiting]
-        for i, outputs in zip(list(waiting), _outputs(jobs, executor, limits), strict=True):
-            if outputs is not None and _same(outputs, wanted[i]):
+        for i, outputs in zip(list(waiting), outputs_of(jobs, executor, limits), strict=True):
+            if outputs is not None and same_outputs(outputs, wanted[i]):
                 current[i] = replace(current[i], program=trials[i])
                 waiting[i] = removals(trials[i])
                 report.lines_removed += 1
@@ -178,20 +142,11 @@ def _reduced(
 
 def _recorded_or_run(tasks: list[Task], executor: Executor, limits: Limits) -> list[tuple[Grid, ...] | None]:
     """The outputs that a task's program should keep: the recorded ones where there are all of them."""
-    recorded = [tuple(pair.output for pair in (*task.train, *task.test)) for task in tasks]
+    recorded = [recorded_outputs(task) for task in tasks]
     missing = [i for i, outputs in enumerate(recorded) if any(output is None for output in outputs)]
-    for i, outputs in zip(missing, _outputs([tasks[i] for i in missing], executor, limits), strict=True):
+    for i, outputs in zip(missing, outputs_of([tasks[i] for i in missing], executor, limits), strict=True):
         recorded[i] = outputs
     return recorded
-
-
-def _outputs(tasks: list[Task], executor: Executor, limits: Limits) -> list[tuple[Grid, ...] | None]:
-    jobs = (Job(task.program, tuple(task.inputs), limits) for task in tasks)
-    return [execution.outputs for execution in executor.run(jobs)]
-
-
-def _same(a: tuple[Grid, ...], b: tuple[Grid, ...]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _passing(
@@ -199,7 +154,7 @@ def _passing(
     executor: Executor,
     settings: ValidationSettings,
     report: TaskReport,
-    seen: _Duplicates,
+    seen: Duplicates,
 ) -> Iterator[Task]:
     once = Limits(seconds=settings.seconds)
     twice = replace(once, check_determinism=settings.check_determinism)
@@ -209,16 +164,24 @@ def _passing(
         for job in (Job(task.program, tuple(task.inputs), twice), behaviour_job(task.program, once))
     )
     executions = executor.run(jobs)
+    outcomes: list[Task | str] = []
+    passed: list[tuple[Task, str | None]] = []
     for task in tasks:
         execution, probed = next(executions), next(executions)
         try:
-            task = _checked(task, execution)
-            seen.add(task, behaviour(probed), executor, once)
+            passed.append((_checked(task, execution), behaviour(probed)))
+            outcomes.append(passed[-1][0])
         except _Rejected as rejection:
-            report.reject(str(rejection), origin(task))
+            outcomes.append(str(rejection))
+    reasons = iter(seen.reasons(passed, executor, once))
+    # Counted as they are taken, so that a report at any moment speaks of what was asked for by then.
+    for task, outcome in zip(tasks, outcomes, strict=True):
+        reason = outcome if isinstance(outcome, str) else next(reasons)
+        if reason is not None:
+            report.reject(reason, origin(task))
         else:
             report.accept(origin(task))
-            yield task
+            yield outcome
 
 
 def _checked(task: Task, execution: Execution) -> Task:
