@@ -4,16 +4,17 @@
         for result in in_order(pool, function, items, ahead=8):
             ...
 
-`Executor.map` would take in all items at once; a source that never ends wants this instead.
+`Executor.map` would take in all items at once; a source that never ends wants this instead. `Ahead` is for
+work that may be guessed before it is asked for.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from itertools import islice
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,3 +44,36 @@ def in_order(
     finally:
         for future in waiting:
             future.cancel()
+
+
+class Ahead(Generic[Item, Result]):
+    """A function's results, some of them worked on before they are asked for.
+
+    function: of the item alone, so that a wrong guess costs time and changes nothing. chunk: items that go to
+    a process together.
+    """
+
+    def __init__(self, pool: Executor, function: Callable[[Item], Result], chunk: int):
+        self._pool = pool
+        self._function = function
+        self._chunk = chunk
+        self._under_way: dict[Item, tuple[Future[list[Result]], int]] = {}
+
+    def __call__(self, items: list[Item], guessed: list[Item]) -> Iterator[Result]:
+        """function(item) of every item, in their order, while work on the guessed ones begins."""
+        self._begin(items)
+        self._begin(guessed)
+        for item in items:
+            future, i = self._under_way.pop(item)
+            yield future.result()[i]
+
+    def _begin(self, items: list[Item]) -> None:
+        new = [item for item in items if item not in self._under_way]
+        for start in range(0, len(new), self._chunk):
+            chunk = new[start : start + self._chunk]
+            future = self._pool.submit(_each, self._function, chunk)
+            self._under_way.update((item, (future, i)) for i, item in enumerate(chunk))
+
+
+def _each(function: Callable[[Item], Result], items: list[Item]) -> list[Result]:
+    return [function(item) for item in items]

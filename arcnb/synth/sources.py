@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count, islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import TypeAlias
 
 from arcnb.arc import tasksets
 from arcnb.arc.tasks import Task
+from arcnb.pools import Ahead
 from arcnb.programs.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc import barc_tasks
@@ -42,10 +42,12 @@ from arcnb.synth.validation import BLOCK, ValidationSettings, origin, validated
 # A generator that had this many candidates judged and a smaller share accepted has little new to give.
 ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.2
 BATCH = 512  # tasks of the DSL that are made together
+DRAWN_TOGETHER = 8  # of these, what a process makes at a time
 REARC_PARTS = ("held_out", "all")
 MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
 
 
+Draw: TypeAlias = tuple[str, int, int, int | None]  # generator, seed, index, n_train
 Source: TypeAlias = "Callable[[str, int | None, SourceSettings, TaskReport], Iterator[Task]]"
 
 
@@ -176,8 +178,8 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: T
     chosen = _generators(argument)
     composers = [generator for generator in chosen if generator.family == "composed"]
     named = [generator for generator in chosen if generator.family != "composed"]
-    with _mapping(settings.workers if n_tasks > BATCH else 1) as mapped:
-        streams = [_rounds(pool, settings, report, mapped) for pool in (named, composers) if pool]
+    with _drawing(settings.workers if n_tasks > BATCH else 1) as drawing:
+        streams = [_rounds(pool, settings, report, drawing) for pool in (named, composers) if pool]
         while streams:
             for stream in list(streams):
                 task = next(stream, None)
@@ -188,25 +190,34 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: T
 
 
 @contextmanager
-def _mapping(workers: int) -> Iterator[Callable]:
-    """`map`, here or spread over processes."""
+def _drawing(workers: int) -> Iterator[Callable[[list[Draw], list[Draw]], Iterator[Task | None]]]:
+    """Tasks of the draws asked for, made here, or by processes that go on with the draws likely to follow."""
     if workers == 1:
-        yield map
+        yield lambda draws, _: map(_drawn_task, draws)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield partial(pool.map, chunksize=max(1, BATCH // (4 * workers)))
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        yield Ahead(pool, _drawn_task, DRAWN_TOGETHER)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _rounds(
-    pool: list[TaskGenerator], settings: SourceSettings, report: TaskReport, mapped: Callable
+    pool: list[TaskGenerator], settings: SourceSettings, report: TaskReport, drawing: Callable
 ) -> Iterator[Task]:
-    """Task 0 of every generator, then task 1 of every one, ...; without those that have nothing new."""
+    """Task 0 of every generator, then task 1 of every one, ...; without those that have nothing new.
+
+    The next round is drawn while this one is judged, as if no generator were given up meanwhile: what that
+    draws in vain is dropped and what it lacks is drawn then, so the tasks depend on no timing.
+    """
     first = 0
     while pool := [generator for generator in pool if not _is_exhausted(report, generator.name)]:
         n_rounds = max(1, BATCH // len(pool))
-        indices = range(first, first + n_rounds)
-        drawn = [(one.name, settings.seed, index, settings.n_train) for index in indices for one in pool]
-        for (name, *_), task in zip(drawn, mapped(_drawn_task, drawn), strict=True):
+        draws, likely_next = (
+            [(one.name, settings.seed, index, settings.n_train) for index in indices for one in pool]
+            for indices in (range(first, first + n_rounds), range(first + n_rounds, first + 2 * n_rounds))
+        )
+        for (name, *_), task in zip(draws, drawing(draws, likely_next), strict=True):
             if task is None:
                 report.reject("no usable task", name)
             else:
@@ -215,8 +226,8 @@ def _rounds(
         first += n_rounds
 
 
-def _drawn_task(arguments: tuple[str, int, int, int | None]) -> Task | None:
-    name, seed, index, n_train = arguments
+def _drawn_task(draw: Draw) -> Task | None:
+    name, seed, index, n_train = draw
     try:
         return rule_task(GENERATORS[name], seed, index, n_train)
     except RuleError:
