@@ -1,13 +1,24 @@
 """Task sources by name.  pytest tests/synth/test_synth_sources.py"""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from arcnb.arc.tasksets import write_tasks
+from arcnb.pools import Ahead
 from arcnb.programs.executor import Executor
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS
-from arcnb.synth.sources import SourceError, SourceSettings, build_tasks, source_names, synth_task
+from arcnb.synth.sources import (
+    LEAST_ACCEPTANCE,
+    SourceError,
+    SourceSettings,
+    build_tasks,
+    source_names,
+    synth_task,
+)
 from arcnb.synth.splits import HELD_OUT_FAMILIES, HELD_OUT_TRAINING
+from arcnb.synth.task_sets import source_tasks
 
 
 @pytest.mark.parametrize("name", [name for name in source_names() if not name.startswith("dsl/")])
@@ -63,6 +74,25 @@ def test_validated_source_ends_when_nothing_is_new():
         tasks = list(build_tasks("dsl/turn_grid", 500, executor=executor, report=report))
     assert len(tasks) == 6, "there are six turns"
     assert report.rejected["duplicate program"] > 50
+
+
+def test_generators_are_given_up_alike_in_any_number_of_processes():
+    """What was drawn ahead for a generator that is given up meanwhile changes nothing."""
+    made = []
+    for workers in (1, 2):
+        report = TaskReport()
+        settings = SourceSettings(seed=3, block_size=128)
+        tasks = source_tasks("dsl/geometry", 700, settings, workers=workers, report=report)
+        made.append(([task.fingerprint for task in tasks], report.rejected, report.rejected_by))
+    assert made[0] == made[1]
+    assert report.acceptance("turn_grid") < LEAST_ACCEPTANCE, "one of those given up"
+
+
+def test_wrong_guesses_change_no_result():
+    with ThreadPoolExecutor(2) as pool:
+        ahead = Ahead(pool, lambda item: item**2, chunk=3)
+        assert list(ahead(list(range(10)), [10, 11, 40, 12])) == [i**2 for i in range(10)]
+        assert list(ahead([12, 10, 20, 11], [])) == [144, 100, 400, 121]
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,17 @@ def test_outcome_does_not_depend_on_the_number_of_workers(executor):
     assert [t.program for t in alone] == [t.program for t in judge(executor, *tasks)[0]]
 
 
+def test_outcome_of_a_block_is_that_of_its_tasks_one_by_one(executor):
+    tasks = [synth_task(name, 4, index) for index in range(12) for name in ("turn_grid", "composed")]
+    outcomes = []
+    for block_size in (1, 24):
+        report = TaskReport()
+        kept = list(validated(tasks, executor, report=report, block_size=block_size))
+        outcomes.append(([t.program for t in kept], report.rejected))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][1]["duplicate program"] > 0
+
+
 def test_no_program_is_a_reason(executor):
     assert judge(executor, replace(task(""), program=None))[1].rejected == {"no program": 1}
 
