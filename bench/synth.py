@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from arcnb.arc.tasks import Task
-from arcnb.programs.executor import Executor
 from arcnb.synth.rearc import rearc_examples, rearc_ids
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import SourceSettings, build_tasks
+from arcnb.synth.task_sets import source_tasks
 
 WORKERS = 2
 
@@ -66,8 +66,8 @@ def main() -> None:
     made("composed", n)
     for source in ("dsl", "composed"):
         report = TaskReport()
-        with measured(f"{source}, validated") as count, Executor(WORKERS) as executor:
-            count(len(list(build_tasks(source, n, executor=executor, report=report))))
+        with measured(f"{source}, validated") as count:
+            count(len(list(source_tasks(source, n, SourceSettings(), workers=WORKERS, report=report))))
         print(f"{'':34} {dict(report.rows())}, {report.lines_removed} lines removed")
 
 
