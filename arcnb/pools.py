@@ -60,10 +60,14 @@ class Ahead(Generic[Item, Result]):
         self._under_way: dict[Item, tuple[Future[list[Result]], int]] = {}
 
     def __call__(self, items: list[Item], guessed: list[Item]) -> Iterator[Result]:
-        """function(item) of every item, in their order, while work on the guessed ones begins."""
+        """function(item) of every item, in their order; work on the guessed ones begins after the first.
+
+        Not before, so that what others ask of the same pool at that moment comes before our guesses.
+        """
         self._begin(items)
-        self._begin(guessed)
-        for item in items:
+        for n, item in enumerate(items):
+            if n == 1:
+                self._begin(guessed)
             future, i = self._under_way.pop(item)
             yield future.result()[i]
 
