@@ -81,8 +81,8 @@ class PromptRows:
         from datasets import Dataset
 
         def rows(batch: dict) -> dict:
-            made = [self[index] for index in batch["row"]]
-            return {name: [row[name] for row in made] for name in made[0]}
+            made = {index: self[index] for index in dict.fromkeys(batch["row"])}  # a group repeats its row
+            return {name: [made[index][name] for index in batch["row"]] for name in made[batch["row"][0]]}
 
         return Dataset.from_dict({"row": list(range(n_rows))}).with_transform(rows)
 

@@ -84,7 +84,7 @@ def _merged_attention():
 
         @staticmethod
         def forward(ctx, query, key, value, layout, scale):
-            own, shared = kernel_for(layout.kernel, query)
+            own, shared = kernel_for(layout.kernel, query, layout.shared)
             out, lse = own.forward(query, key, value, layout.own, scale)
             if layout.shared is not None:
                 n = layout.n_prefix

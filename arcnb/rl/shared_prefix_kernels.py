@@ -19,12 +19,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from arcnb.rl.shared_prefix_packing import SharedPrefixError
+from arcnb.rl.shared_prefix_packing import Blocks, SharedPrefixError
 
 if TYPE_CHECKING:
     import torch
 
 _MATH_QUERIES = 1024
+# cuDNN is a third faster on large runs, but plans anew for every new length, and every step brings some: its
+# calls took 40% of the embedded model's steps (docs/log.md). It has to pay for its plans by runs of so many pairs.
+_CUDNN_PAIRS = 2**24
 
 
 class Kernel(NamedTuple):
@@ -32,18 +35,27 @@ class Kernel(NamedTuple):
     backward: object
 
 
-def kernel_for(name: str, query: torch.Tensor) -> tuple[Kernel, Kernel]:
-    """Kernels for the own segments and for the shared prefix. `auto`: by device and dtype of query."""
-    import torch
-
+def kernel_for(name: str, query: torch.Tensor, shared: Blocks | None = None) -> tuple[Kernel, Kernel]:
+    """Kernels for the own segments and for the shared prefix. `auto`: by device, dtype and `shared`'s size."""
     if name == "auto":
-        half = query.dtype in (torch.bfloat16, torch.float16)
-        name = "cpu" if query.device.type == "cpu" else "cudnn" if query.is_cuda and half else "math"
+        name = best_kernel(query.device.type, query.dtype, shared)
     if name not in KERNELS:
         raise SharedPrefixError(
             f"there is no attention kernel {name!r}; there are auto, {', '.join(KERNELS)}"
         )
     return KERNELS[name]
+
+
+def best_kernel(device: str, dtype: torch.dtype, shared: Blocks | None) -> str:
+    """Name of the fastest exact kernel. shared: the completions' attention to their prompts, if any."""
+    import torch
+
+    if device == "cpu":
+        return "cpu"
+    if device != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return "math"
+    pairs = [n * m for n, m in zip(shared.queries, shared.keys, strict=True)] if shared else []
+    return "cudnn" if pairs and sum(pairs) >= _CUDNN_PAIRS * len(pairs) else "flash"
 
 
 def _batch(x: torch.Tensor) -> torch.Tensor:

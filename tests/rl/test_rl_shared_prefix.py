@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from arcnb.rl.shared_prefix import prepare_model, row_log_probs, shuffle_groups
-from arcnb.rl.shared_prefix_packing import SharedPrefixError, pack
+from arcnb.rl.shared_prefix_kernels import best_kernel
+from arcnb.rl.shared_prefix_packing import Blocks, SharedPrefixError, pack
 from arcnb.rl.shared_prefix_reuse import KeptPass
 
 VOCABULARY = 97
@@ -303,3 +304,14 @@ def test_a_kept_pass_is_found_in_another_order_and_only_for_the_same_rows():
     assert kept.reordered(ids[:2], mask[:2]) is None
     mask[1, -1] = 0
     assert kept.reordered(ids, mask) is None
+
+
+def test_cudnn_only_where_a_run_is_large_enough_to_pay_for_its_plan():
+    def shared(*sizes):
+        return Blocks.of([n for n, _ in sizes], [m for _, m in sizes], False, "cpu")
+
+    assert best_kernel("cpu", torch.float32, shared((99, 99))) == "cpu"
+    assert best_kernel("cuda", torch.float32, shared((99, 99))) == "math"
+    assert best_kernel("cuda", torch.bfloat16, None) == "flash"
+    assert best_kernel("cuda", torch.bfloat16, shared((32 * 1024, 3800))) == "cudnn"
+    assert best_kernel("cuda", torch.bfloat16, shared(*[(16 * 100, 1000)] * 8)) == "flash"
