@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MATH_QUERIES = 1024
 # cuDNN is a third faster on large runs, but plans anew for every new length, and every step brings some: its
-# calls took 40% of the embedded model's steps (docs/log.md). It has to pay for its plans by runs of so many pairs.
+# calls took 40% of the embedded model's steps (docs/log.md). Runs of so many pairs pay for a plan.
 _CUDNN_PAIRS = 2**24
 
 
@@ -36,7 +36,7 @@ class Kernel(NamedTuple):
 
 
 def kernel_for(name: str, query: torch.Tensor, shared: Blocks | None = None) -> tuple[Kernel, Kernel]:
-    """Kernels for the own segments and for the shared prefix. `auto`: by device, dtype and `shared`'s size."""
+    """Kernels for the own segments and for the shared prefix. `auto`: by device, dtype and size."""
     if name == "auto":
         name = best_kernel(query.device.type, query.dtype, shared)
     if name not in KERNELS:
