@@ -97,6 +97,20 @@ def held_out(scores: Scores) -> float:
     return 1 + 9 * known if scores.has_outputs else 0.0
 
 
+def right_grids(scores: Scores) -> float:
+    """Share of right grids among those known, nothing for outputs that are merely valid; range [0, 1].
+
+    Where few programs are right, most groups differ by validity alone, and advantages divided by a group's
+    spread then teach short programs that run; see docs/results/grpo.md.
+    """
+    return scores.known_correct if scores.has_outputs else 0.0
+
+
+def solved(scores: Scores) -> float:
+    """1 for a program that is right on every grid whose expected output is known, else 0."""
+    return float(scores.has_outputs and scores.known_correct == 1.0)
+
+
 SCHEMES: dict[str, Callable[[Scores], float]] = {
     "arc-v1": arc_v1,
     "simplified": arc_v1,  # the study's other name for it
@@ -105,6 +119,8 @@ SCHEMES: dict[str, Callable[[Scores], float]] = {
     "legacy-sum": legacy_sum,
     "known-grids": known_grids,
     "held-out": held_out,
+    "right-grids": right_grids,
+    "solved": solved,
 }
 SCHEME_BOUNDS: dict[str, tuple[float, float]] = {
     "arc-v1": (0, 10),
@@ -114,6 +130,8 @@ SCHEME_BOUNDS: dict[str, tuple[float, float]] = {
     "legacy-sum": (-1, 2),
     "known-grids": (0, 1),
     "held-out": (0, 10),
+    "right-grids": (0, 1),
+    "solved": (0, 1),
 }
 
 

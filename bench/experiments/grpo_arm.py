@@ -4,14 +4,19 @@
         [--adapter DIR] [--tasks FILE.parquet] [--held-out FILE.parquet]
 
 DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl. Arms:
-  learn          plain sampling, groups of 16, truncated completions kept with an overlong ramp, moderate step
-  a              the study's recipe pushed hard: top_p 0.95, repetition penalty 1.02, truncated masked, groups
-                 of 8, token-level correction capped at 2, rewards scaled by the batch, beta 0.02, grad norm 0.05
+  learn          plain sampling, groups of 16, truncated completions kept with an overlong ramp, moderate step,
+                 reward for right grids only (right-grids)
+  learn-valid    learn, with the study's reward: a point for outputs that are merely valid
+  learn-focus    learn, with prompts that taught nothing twice shown less
+  a              the study's recipe: top_p 0.95, repetition penalty 1.02, truncated masked, groups
+                 of 8, token-level correction capped at 2, rewards scaled by the batch, beta 0.02, grad norm 0.05;
+                 pushed hard: five times its learning rate
   a0             the same at the study's own learning rate, 4e-6
   b              a, with a sampler that matches the learner (no top_p, no penalty)
   c              b, with truncated completions kept and an overlong ramp
   d0, d1         c with beta 0, and 0.01
-  e              c with the guard: rollback to the best checkpoint, learning rate halved
+  v              c, with reward for right grids only
+  e              v with the guard: rollback to the best checkpoint, learning rate halved
   rank1, 8, 32   learn from a fresh LoRA on the base with the adapter folded in; alpha / sqrt(r) = 11.3
 On a GPU: vLLM colocated, shared prompts (a run that fails with them starts anew without).
 """
@@ -33,7 +38,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-HARD = 1e-4
+HARD = 2e-5
 STUDY = {
     "num_generations": 8,
     "top_p": 0.95,
@@ -51,28 +56,33 @@ MATCHED = STUDY | {"top_p": 1.0, "repetition_penalty": 1.0}
 KEPT = MATCHED | {"mask_truncated_completions": False}
 LEARN = {
     "num_generations": 16,
-    "beta": 0.005,
-    "max_grad_norm": 0.5,
-    "learning_rate": 4e-5,
+    "beta": 0.01,
+    "max_grad_norm": 0.2,
+    "learning_rate": 1e-5,
     "warmup_steps": 0.02,
     "scale_rewards": "group",
     "vllm_importance_sampling_mode": "token_truncate",
     "vllm_importance_sampling_clip_max": 2.0,
 }
+# The ramp costs at most a fifth of what the scheme can give.
 RAMP = {"reward_weights": {"overlong": 2.0}, "overlong_buffer": 128}
+RIGHT = {"reward": "right-grids", "reward_weights": {"overlong": 0.2}, "overlong_buffer": 128}
 # arm -> (settings, options)
 ARMS = {
-    "learn": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
+    "learn": (LEARN, RIGHT),
+    "learn-valid": (LEARN, RAMP),
+    "learn-focus": (LEARN, RIGHT | {"signal_visits": 2, "signal_weight": 0.3}),
     "a": (STUDY, {}),
     "a0": (STUDY | {"learning_rate": 4e-6}, {}),
     "b": (MATCHED, {}),
     "c": (KEPT, RAMP),
     "d0": (KEPT | {"beta": 0.0}, RAMP),
     "d1": (KEPT | {"beta": 0.01}, RAMP),
-    "e": (KEPT, RAMP),
-    "rank1": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
-    "rank8": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
-    "rank32": (LEARN, RAMP | {"signal_visits": 2, "signal_weight": 0.3}),
+    "v": (KEPT, RIGHT),
+    "e": (KEPT, RIGHT),
+    "rank1": (LEARN, RIGHT),
+    "rank8": (LEARN, RIGHT),
+    "rank32": (LEARN, RIGHT),
 }
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 

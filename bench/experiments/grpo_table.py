@@ -10,7 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-ORDER = ["learn", "a0", "a", "b", "c", "d0", "d1", "e", "rank1", "rank8", "rank32"]
+ORDER = [
+    *("learn", "learn-valid", "learn-focus", "a0", "a", "b", "c", "d0", "d1", "v", "e"),
+    *("rank1", "rank8", "rank32"),
+]
 SERIES = {
     "reward": "reward",
     "completions/mean_length": "completion length (tokens)",
@@ -141,7 +144,7 @@ def page(runs: list[dict], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     arms = [arm for arm in ORDER if any(run["arm"] == arm for run in runs)]
-    colors = dict(zip(arms, plt.get_cmap("tab10").colors * 2, strict=False))
+    colors = dict(zip(arms, plt.get_cmap("tab20").colors, strict=False))
     fig, axes = plt.subplots(3, 4, figsize=(17, 10))
     for ax, (name, title) in zip(
         axes.flat, {**SERIES, "": "held-out pass rate a sample (%)"}.items(), strict=True
@@ -204,10 +207,10 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--page", type=Path)
     args = parser.parse_args()
-    runs = []
-    for folder in args.folders:
-        for path in sorted(folder.glob("*-s*.json")):
-            runs.append(json.loads(path.read_text()))
+    found = [
+        json.loads(path.read_text()) for folder in args.folders for path in sorted(folder.glob("*-s*.json"))
+    ]
+    runs = [run for run in found if "arm" in run]  # other experiments may share the folder
     if not runs:
         print("no results")
         return

@@ -73,7 +73,7 @@ def arguments():
     parser.add_argument("--sft-lr", type=float, default=1e-4)
     parser.add_argument("--rl-seconds", type=float, default=240, help="of each GRPO run's steps")
     parser.add_argument("--rl-steps", type=int, default=400)
-    parser.add_argument("--rl-lr", type=float, default=4e-5)
+    parser.add_argument("--rl-lr", type=float, default=1e-5)
     parser.add_argument("--group", type=int, default=16)
     parser.add_argument("--prompts", type=int, default=8, help="a step")
     parser.add_argument("--accumulation", type=int, default=8)
@@ -438,8 +438,8 @@ def reinforce(args) -> dict:
         "gradient_accumulation_steps": args.accumulation,
         "max_completion_length": args.rl_completion,
         "learning_rate": args.rl_lr,
-        "beta": 0.005,
-        "max_grad_norm": 0.5,
+        "beta": 0.01,
+        "max_grad_norm": 0.2,
         "warmup_steps": 0 if args.rehearse else 0.02,
         "gradient_checkpointing": on_gpu(),
         "use_vllm": on_gpu(),
@@ -452,7 +452,7 @@ def reinforce(args) -> dict:
         if frozen
         else {"turns": 2, "turn_reward": args.turn_reward, "max_prompt_tokens": args.rl_prompt_tokens}
     )
-    weights = {"overlong": 2.0} | ({"improvement": 2.0} if frozen else {})
+    weights = {"overlong": 0.2} | ({"improvement": 0.2} if frozen else {})
     with executor(args) as pool:
         report = train_grpo(
             model,
@@ -467,6 +467,7 @@ def reinforce(args) -> dict:
             options=GrpoOptions(
                 prompts_per_step=args.prompts,
                 max_sequence_length=args.rl_context,
+                reward="right-grids",  # a point for valid outputs taught short programs that only run (docs/log.md)
                 reward_weights=weights,
                 overlong_buffer=args.rl_completion // 3,
                 **own,

@@ -41,9 +41,17 @@ def test_every_scheme_stays_in_its_range_and_tops_out_for_a_perfect_program(name
     worst = Scores(False, False, 0.0, None, 0.0, None, 3, 1)
     perfect = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
     middling = Scores(True, True, 1 / 3, 0.0, 0.7, 0.5, 3, 1)
-    assert (
-        low <= SCHEMES[name](worst) < SCHEMES[name](middling) < SCHEMES[name](perfect) == pytest.approx(high)
-    )
+    found = [SCHEMES[name](scores) for scores in (worst, middling, perfect)]
+    assert low <= found[0] <= found[1] < found[2] == pytest.approx(high)
+    assert found[0] < found[1] or name == "solved"
+
+
+def test_valid_outputs_alone_earn_nothing_where_only_right_grids_count():
+    valid = Scores(True, True, 0.0, 0.0, 0.9, 0.9, 3, 1)
+    assert SCHEMES["right-grids"](valid) == SCHEMES["solved"](valid) == 0.0
+    assert SCHEMES["right-grids"](Scores(True, True, 1.0, 0.0, 1.0, 0.5, 3, 1)) == pytest.approx(0.75)
+    assert SCHEMES["solved"](Scores(True, True, 1.0, 0.0, 1.0, 0.5, 3, 1)) == 0.0
+    assert SCHEMES["solved"](Scores(True, True, 1.0, None, 1.0, None, 3, 1)) == 1.0  # test outputs unknown
 
 
 def test_known_grids_gives_the_top_where_test_outputs_are_unknown():
