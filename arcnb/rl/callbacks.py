@@ -205,7 +205,8 @@ def guard_callback(state: RunState, reward: ProgramReward):
 
     class Guard(TrainerCallback):
         def on_log(self, args, state_, control, logs=None, **kwargs):
-            if not logs or "reward" not in logs or not state_.is_world_process_zero:
+            watched = logs and ("reward" in logs or "held_out/pass@1" in logs)
+            if not watched or not state_.is_world_process_zero:
                 return self._agree(args, control)
             alarms = state.monitor.update(state_.global_step, logs)
             if alarms:

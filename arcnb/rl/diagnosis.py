@@ -21,12 +21,17 @@ REMEDIES = {
     "learner; use the repetition term of the reward instead.",
     "unique_tokens": "Few distinct tokens are left. If entropy fell long before, the learning rate is too "
     "high or the KL weight too low.",
+    "unique_outputs": "The completions of a group do the same thing. If the reward gives a point for outputs "
+    "that are merely valid and few programs are right, that point is what most groups teach: reward right "
+    "grids only (right-grids), lower the learning rate, raise beta.",
     "kl": "The policy is far from its start. Lower the learning rate or raise beta; if KL rose before "
     "anything else, the step size is the cause rather than the reward.",
     "gap": "Sampler and learner disagree about the same tokens. Sample plainly (top_p 1, no penalties) and "
     "check that prompts carry one begin-of-text token.",
     "ratio": "The importance correction works far from 1: sequence-level weights are next to 0 or clipped. "
     "Sample plainly or choose a token-level correction.",
+    "held_out": "What training improves is not what the held-out tasks need: a reward that can be earned "
+    "without solving, too few tasks, or too large a step.",
     "reward": "Reward fell. If another signal came first, start there; if none did, look at the error "
     "classes.",
 }

@@ -4,7 +4,8 @@
     for step, row in rows: alarms = monitor.update(step, row)
 
 Runs of the reference study ended alike: completions grow to the limit, first repeating themselves, later as
-gibberish, and reward falls. Each signal below is the mean over the last `window` logged steps; relative ones
+gibberish, and reward falls; small models can instead settle on a few short programs that run and solve nothing,
+with a reward that rises. Each signal below is the mean over the last `window` logged steps; relative ones
 are compared with the run's own first window, since a small model may start truncated and repetitive. No
 alarm is possible before one window (absolute signals) or two (relative ones) have passed.
 """
@@ -27,6 +28,10 @@ class Thresholds:
         `truncation` and first + `truncation_rise`.
     repetition: distinct 3-grams / 3-grams; fires at or below this share of first.
     unique_tokens: distinct tokens / tokens; the same.
+    unique_outputs: distinct outputs / completions of a group; the same. Policies that settle on a few short
+        programs that merely run lose these first, while nothing is truncated or repeats itself.
+    held_out, held_out_errors: pass rate of the last held-out evaluation; fires when it is at most this share
+        of the best one and lies that many standard errors (over tasks) of the difference below it.
     kl: nats a token to the starting policy (TRL's estimator); healthy runs stay below 0.1.
     gap: mean |log p(sampler) - log p(learner)| a token, nats; bf16 kernels alone give 0.01 to 0.02.
     ratio_low, ratio_high: mean importance ratio learner/sampler; fires outside.
@@ -39,6 +44,9 @@ class Thresholds:
     truncation_rise: float = 0.25
     repetition: float = 0.5
     unique_tokens: float = 0.5
+    unique_outputs: float = 0.6
+    held_out: float = 0.5
+    held_out_errors: float = 2.0
     kl: float = 1.0
     gap: float = 0.1
     ratio_low: float = 0.5
@@ -75,10 +83,17 @@ SERIES = {
     "truncation": ("truncated_completions_ratio",),
     "repetition": ("unique_3gram_ratio",),
     "unique_tokens": ("unique_tokens_ratio",),
+    "unique_outputs": ("unique_outputs",),
     "kl": ("kl",),
     "gap": ("sampling/logp_gap", "sampling/sampling_logp_difference/mean"),
     "ratio": ("sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"),
     "reward": ("reward",),
+    "held_out": ("held_out/pass@1",),
+}
+RELATIVE = {
+    "repetition": "distinct 3-grams / 3-grams",
+    "unique_tokens": "distinct tokens / tokens",
+    "unique_outputs": "distinct outputs / completions of a group",
 }
 
 
@@ -101,11 +116,13 @@ class CollapseMonitor:
     first: dict[str, float] = field(default_factory=dict)
     best_reward: tuple[float, float] | None = None  # mean and standard error of the best window
     lowest_reward: float = 0.0
+    best_held_out: tuple[float, float] | None = None  # pass rate and its standard error
     crossed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self):
+        # An evaluation is a mean over many samples by itself: the last one is its window.
         self._values: dict[str, deque[float]] = {
-            signal: deque(maxlen=self.options.window) for signal in SERIES
+            signal: deque(maxlen=1 if signal == "held_out" else self.options.window) for signal in SERIES
         }
         self._counts = dict.fromkeys(SERIES, 0)
 
@@ -120,15 +137,19 @@ class CollapseMonitor:
             self._counts[signal] += 1
             if signal == "reward":
                 self.lowest_reward = min(self.lowest_reward, float(value))
-            if len(self._values[signal]) < self.options.window:
+            if len(self._values[signal]) < self._values[signal].maxlen:
                 continue
-            alarm = self._judge(signal, step)
+            alarm = (
+                self._judge_held_out(step, float(value), float(row.get("held_out/pass@1_error") or 0.0))
+                if signal == "held_out"
+                else self._judge(signal, step)
+            )
             if alarm is None:
                 self.crossed.pop(signal, None)
             elif signal not in self.crossed:
                 self.crossed[signal] = step
                 alarms.append(alarm)
-            if self._counts[signal] == self.options.window:
+            if self._counts[signal] == self._values[signal].maxlen:
                 self.first.setdefault(signal, self.now(signal))
         return alarms
 
@@ -167,8 +188,7 @@ class CollapseMonitor:
             return self._above(signal, step, now, limit, "share of truncated completions")
         share = getattr(limits, signal)
         if now <= share * first:
-            names = {"repetition": "distinct 3-grams / 3-grams", "unique_tokens": "distinct tokens / tokens"}
-            text = f"{names[signal]} {now:.3g}, at most {share:g} of {first:.3g} in the first window"
+            text = f"{RELATIVE[signal]} {now:.3g}, at most {share:g} of {first:.3g} in the first window"
             return Alarm(signal, step, now, share * first, text)
         return None
 
@@ -188,6 +208,17 @@ class CollapseMonitor:
         text = f"reward {now:.3g} against {best:.3g} in the best window"
         return Alarm("reward", step, now, limit, text)
 
+    def _judge_held_out(self, step: int, now: float, error: float) -> Alarm | None:
+        limits = self.options.thresholds
+        if self.best_held_out is None or now > self.best_held_out[0]:
+            self.best_held_out = (now, error)
+            return None
+        best, best_error = self.best_held_out
+        limit = limits.held_out * best
+        if now > limit or best - now <= limits.held_out_errors * math.hypot(error, best_error):
+            return None
+        return Alarm("held_out", step, now, limit, f"held-out pass rate {now:.3g} against {best:.3g} at best")
+
     @staticmethod
     def _above(signal: str, step: int, now: float, limit: float, what: str) -> Alarm | None:
         return (
@@ -200,6 +231,7 @@ class CollapseMonitor:
             "first": self.first,
             "best_reward": self.best_reward,
             "lowest_reward": self.lowest_reward,
+            "best_held_out": self.best_held_out,
             "crossed": self.crossed,
             "values": {signal: list(values) for signal, values in self._values.items()},
             "counts": self._counts,
@@ -210,9 +242,10 @@ class CollapseMonitor:
         self.first = dict(state["first"])
         self.best_reward = tuple(state["best_reward"]) if state["best_reward"] else None
         self.lowest_reward = state["lowest_reward"]
+        self.best_held_out = tuple(state["best_held_out"]) if state["best_held_out"] else None
         self.crossed = dict(state["crossed"])
         for signal, values in state["values"].items():
-            self._values[signal] = deque(values, maxlen=self.options.window)
+            self._values[signal].extend(values)
         self._counts = dict(state["counts"])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 from arcnb.arc.metrics import pass_at_k
 from arcnb.arc.predictions import Prediction, PredictionSet
@@ -45,8 +46,9 @@ class HeldOut:
     def evaluate(self, trainer, step: int) -> dict[str, float]:
         """Sample, judge, keep. {"held_out/...": value}, the same in every process.
 
-        pass@1 is the share of samples that solve their task, pass@R the share of tasks that any sample
-        solves, unique_outputs the share of distinct outputs among a task's samples.
+        pass@1 is the share of samples that solve their task, pass@1_error its standard error over tasks,
+        pass@R the share of tasks that any sample solves, unique_outputs the share of distinct outputs among
+        a task's samples.
         """
         process, n_processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         # Every process takes the same number of tasks, since generation is collective with a vLLM server.
@@ -94,6 +96,8 @@ class HeldOut:
         for k in sorted({1, self.repeats} | {k for k in (2, 4, 8, 16, 32) if k < self.repeats}):
             chances = [pass_at_k(len(group), sum(row[1] for row in group), k) for group in groups]
             values[f"held_out/pass@{k}"] = sum(chances) / len(chances)
+            if k == 1 and len(chances) > 1:
+                values["held_out/pass@1_error"] = stdev(chances) / len(chances) ** 0.5
         values["held_out/valid_outputs"] = sum(row[2] for row in rows) / len(rows)
         values["held_out/truncated"] = sum(row[4] for row in rows) / len(rows)
         distinct = [len({row[3] for row in group} - {None}) / len(group) for group in groups]

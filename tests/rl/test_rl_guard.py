@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ HEALTHY = {
     "truncated_completions_ratio": 0.1,
     "unique_3gram_ratio": 0.8,
     "unique_tokens_ratio": 0.4,
+    "unique_outputs": 0.8,
     "kl": 0.02,
     "sampling/logp_gap": 0.015,
     "sampling/importance_sampling_ratio/mean": 1.0,
@@ -57,6 +59,7 @@ COLLAPSES = {
     "truncation": {"truncated_completions_ratio": after(100, 0.1, 0.95)},
     "repetition": {"unique_3gram_ratio": after(100, 0.8, 0.1)},
     "unique_tokens": {"unique_tokens_ratio": after(100, 0.4, 0.05)},
+    "unique_outputs": {"unique_outputs": after(100, 0.8, 0.2)},
     "kl": {"kl": after(100, 0.02, 5.0)},
     "gap": {"sampling/logp_gap": after(100, 0.015, 0.4)},
     "ratio": {"sampling/importance_sampling_ratio/mean": after(100, 1.0, 0.2)},
@@ -70,6 +73,37 @@ def test_each_signal_is_seen_within_a_window(signal):
     assert [alarm.signal for alarm in alarms] == [signal], "once, however long it lasts"
     assert 100 <= alarms[0].step <= 100 + WINDOW
     assert monitor.crossed == {signal: alarms[0].step}
+
+
+RECORDED = json.loads((Path(__file__).parent / "collapsed_runs.json").read_text())["runs"]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_collapses_are_seen_by_their_outputs(name):
+    """Real runs that settled on short programs: nothing truncated, nothing repeated, reward rose."""
+    columns = RECORDED[name]
+    rows = enumerate(
+        (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)), 1
+    )
+    seen = {alarm.signal for alarm in alarms_of(rows)[0]}
+    if name in ("a-s0", "e-s0"):  # outputs stayed diverse enough: only held-out evaluation shows these
+        assert seen == set()
+    else:
+        assert seen == {"unique_outputs"}
+
+
+def evaluations(*rates, error=0.01):
+    return [
+        (25 * i, {"held_out/pass@1": rate, "held_out/pass@1_error": error}) for i, rate in enumerate(rates)
+    ]
+
+
+def test_a_held_out_rate_that_falls_beyond_its_error_is_an_alarm():
+    alarms, monitor = alarms_of(evaluations(0.08, 0.10, 0.07, 0.03, 0.02))
+    assert [(alarm.signal, alarm.step) for alarm in alarms] == [("held_out", 75)], "once"
+    assert monitor.best_held_out == (0.10, 0.01)
+    assert alarms_of(evaluations(0.10, 0.06, 0.09))[0] == [], "not yet half"
+    assert alarms_of(evaluations(0.02, 0.005, error=0.02))[0] == [], "half, but within the error"
 
 
 def test_a_ratio_above_two_is_an_alarm_as_well():
@@ -97,7 +131,7 @@ def test_a_value_that_is_no_number_is_an_alarm():
 
 
 def test_state_survives_a_checkpoint():
-    rows = list(stream(130, **COLLAPSES["repetition"]))
+    rows = list(stream(130, **COLLAPSES["repetition"])) + evaluations(0.2, 0.01)
     _, before = alarms_of(rows[:60])
     after_resume = CollapseMonitor(GuardOptions(window=WINDOW))
     after_resume.restore(json.loads(json.dumps(before.as_dict())))
