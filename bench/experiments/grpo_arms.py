@@ -1,11 +1,13 @@
 """Several arms at once: python bench/experiments/grpo_arms.py a:0 b:0 c:0 learn:0 --seconds 540 --out DIR [-- ARGS OF grpo_arm]
 
-Spread over the GPUs there are; each gets its share of the GPU's memory. After --seconds (plus 25) whatever still
+Spread over the GPUs there are; each gets its share of the GPU's memory. Where the driver brings its multi-process
+service the processes of a GPU share it through that: their small kernels then run side by side, not in turns. After --seconds (plus 25) whatever still
 runs is ended. DIR/grpo.tar.gz holds every JSON, log tail and metrics.jsonl; the table is printed.
 """
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,14 +37,19 @@ def main() -> None:
     gpus = args.gpus or count_gpus()
     each = -(-len(args.arms) // max(1, gpus))
     cores = os.cpu_count() or 1
+    service = start_service(args.out) if each > 1 and gpus else {}
     running = []
     for number, entry in enumerate(args.arms):
         arm, seed = entry.split(":")
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(max(1, cores // len(args.arms))),
-            "MASTER_PORT": str(23000 + 37 * number),
-            "PYTHONUNBUFFERED": "1",
-        }
+        environment = (
+            os.environ
+            | {
+                "OMP_NUM_THREADS": str(max(1, cores // len(args.arms))),
+                "MASTER_PORT": str(23000 + 37 * number),
+                "PYTHONUNBUFFERED": "1",
+            }
+            | service
+        )
         extra = []
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
@@ -90,6 +97,8 @@ def main() -> None:
                 f"{entry} failed: " + " | ".join(last(args.out / f"{entry.replace(':', '-s')}.log", 3)),
                 flush=True,
             )
+    if service:
+        subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", env=os.environ | service, check=False)
     with tarfile.open(args.out / "grpo.tar.gz", "w:gz") as archive:
         for entry, _ in running:
             name = entry.replace(":", "-s")
@@ -126,6 +135,26 @@ def keep_adapter(out: Path, name: str) -> None:
     for number in range(-(-len(data) // size)):
         whole.with_suffix(f".{number}").write_bytes(data[number * size : (number + 1) * size])
     whole.unlink()
+
+
+def start_service(out: Path) -> dict[str, str]:
+    """Environment of processes that share GPUs through CUDA's multi-process service; {} where it does not start."""
+    folder = str(out.absolute() / "mps")
+    names = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+    if not shutil.which("nvidia-cuda-mps-control"):
+        print("no multi-process service: the processes of a GPU take turns", flush=True)
+        return {}
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    daemon = ["nvidia-cuda-mps-control", "-d"]
+    environment = {
+        name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"
+    } | names
+    probe = [sys.executable, "-c", "import torch; torch.ones(1, device='cuda').sum().item()"]
+    started = subprocess.run(daemon, env=environment, check=False).returncode == 0
+    if started and subprocess.run(probe, env=environment, check=False, timeout=120).returncode == 0:
+        return names
+    print("the multi-process service did not start: the processes of a GPU take turns", flush=True)
+    return {}
 
 
 def count_gpus() -> int:
