@@ -5,13 +5,14 @@ Code is folded, headings make a table of contents, parameters and manifest stand
 reader. A page stays below 15 MB: the largest pictures are reduced, other large outputs left out, with a note.
 """
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from arcnb.arc.palettes import palette_css
 from arcnb.lab import pages
-from arcnb.lab.manifest import write_whole
+from arcnb.lab.manifest import RunError, write_whole
 from arcnb.lab.notebooks import ERROR_TAG, NotebookError, read_notebook
 from arcnb.lab.parameters import ParameterError, notebook_parameters
 from arcnb.lab.runs import Run
@@ -21,11 +22,30 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 class ExportError(ValueError):
-    """A run that has nothing to export."""
+    """A page that could not be written; one sentence with the run folder and why."""
 
 
 def export_run(run: Run, output: Path | None = None) -> Path:
-    """Write the page of a run (default: beside its executed notebook) and return its path."""
+    """Write the page of a run (default: beside its executed notebook) and return its path.
+
+    Raises ExportError for whatever went wrong, a missing package too: the run itself is over, and its
+    manifest keeps the reason as `report_problem` until a page was written.
+    """
+    try:
+        written = _export(run, output)
+    except Exception as error:
+        told = isinstance(error, ExportError | RunError)
+        why = " ".join((f"{error}" if told else f"{type(error).__name__}: {error}").split())
+        with contextlib.suppress(RunError):  # a folder that takes no page may take no manifest either
+            run.update(report_problem=why)
+        raise ExportError(f"the report of {run.path} could not be written: {why}") from error
+    with contextlib.suppress(RunError):
+        if run.manifest.get("report_problem"):
+            run.update(report_problem=None)
+    return written
+
+
+def _export(run: Run, output: Path | None) -> Path:
     source = (run.manifest["notebook"] or {}).get("path")
     folders = [run.path] + ([Path(source).parent] if source else [])
     try:

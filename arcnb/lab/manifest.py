@@ -16,6 +16,7 @@ Keys (schema 1; times are ISO 8601 in UTC):
     peak_memory_gb              of the kernel and its children, sampled
     attempts                    [status, start, end, error] of the attempts before a resume
     outcome {}, artifacts [{path, bytes}]
+    report_problem              only of a run whose HTML page could not be written: why; null once it was
 
 Only in runs that were queued first (arcnb.lab.queueing):
 

@@ -74,6 +74,8 @@ def run_text(run: Run) -> str:
     lines.append(f"{'time':12} {times_text(manifest)}")
     if status == "running" and (beat := read_heartbeat(run.path)):
         lines.append(f"{'now':12} {place_text(beat)} {beat.get('progress') or ''}")
+    if manifest.get("report_problem"):
+        lines.append(f"{'report':12} not written: {manifest['report_problem']}")
     lines += [f"{name:12} {value}" for name, value in run_facts(manifest) if name != "packages"]
     for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
         width = max(map(len, values), default=0)

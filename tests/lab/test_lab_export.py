@@ -13,7 +13,7 @@ from arcnb.lab import cli, export
 from arcnb.lab.cells import external_references, without_external
 from arcnb.lab.export import ExportError, export_run, notebook_page
 from arcnb.lab.index import write_index
-from arcnb.lab.runs import new_run
+from arcnb.lab.runs import list_runs, new_run
 
 PNG = base64.b64encode(
     bytes.fromhex(
@@ -228,3 +228,50 @@ def test_report_writes_pages_and_index(run, tmp_path, capsys):
     assert cli.main(["report", "shown", "-o", str(tmp_path / "all.html"), "--title", "All"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "all.html")
     assert run.page_path.is_file()
+
+
+def test_a_page_that_cannot_be_written_is_said_and_leaves_the_run_done(
+    notebook, start, tmp_path, monkeypatch, capsys
+):
+    """As on a node without a package that nbconvert imports."""
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    (stubs / "jupyterlab_pygments.py").write_text("raise ModuleNotFoundError('No module named so')\n")
+    monkeypatch.setenv("PYTHONPATH", str(stubs))
+    process = start("run", notebook("run.record({'n': n})"), "--name", "plain")
+    out, error = process.communicate(timeout=120)
+    (run,) = list_runs()
+    why = "ModuleNotFoundError: No module named so"
+    sentence = f"the report of {run.path} could not be written: {why}"
+    assert process.returncode == 0, error
+    assert out.strip() == str(run.path)
+    assert f"arcnb: {sentence}; `arcnb report {run.path.name}` writes it later\n" in error
+    assert "Traceback" not in error
+    assert "done in" in error.splitlines()[-1]
+    assert (run.status, run.manifest["outcome"], run.manifest["error"]) == ("done", {"n": 3}, None)
+    assert not run.page_path.exists()
+    assert cli.main(["show", "plain"]) == 0
+    assert f"report       not written: {why}\n" in capsys.readouterr().out
+
+    process = start("report", "plain", "-o", tmp_path / "all.html")
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (1, f"arcnb: {sentence}\n")
+    monkeypatch.delenv("PYTHONPATH")
+    assert cli.main(["report", "plain", "-o", str(tmp_path / "all.html")]) == 0
+    assert run.page_path.is_file()
+    capsys.readouterr()
+    assert cli.main(["show", "plain"]) == 0
+    assert "not written" not in capsys.readouterr().out
+
+
+def test_the_report_of_a_failed_run_that_cannot_be_written_hides_no_failure(notebook, monkeypatch, capsys):
+    def broken(*arguments):
+        raise ZeroDivisionError("division by\nzero")
+
+    monkeypatch.setattr(export, "notebook_page", broken)
+    assert cli.main(["run", str(notebook("run.path / 0")), "--name", "torn"]) == 1
+    (run,) = list_runs()
+    error = capsys.readouterr().err
+    assert f"the report of {run.path} could not be written: ZeroDivisionError: division by zero;" in error
+    assert "01_small.ipynb failed at cell 4" in error
+    assert run.status == "failed"

@@ -100,6 +100,8 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
         print(write_index(runs, output, title))
     except ExportError as error:
         return say(error, 1)
+    except ImportError as error:
+        return say(f"{output} could not be written: {type(error).__name__}: {error}", 1)
     return 0
 
 
@@ -166,8 +168,8 @@ def _export(current: Run) -> None:
 
     try:
         export_run(current)
-    except (ExportError, RunError) as error:
-        note(f"arcnb: no page was exported: {error}")
+    except ExportError as error:
+        note(f"arcnb: {error}; `arcnb report {current.path.name}` writes it later")
 
 
 def _source_of(earlier: Run | None) -> str:
