@@ -10,6 +10,7 @@ number of random draws, not by the clock, so that a slow machine makes the same 
 """
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from arcnb.arc.grids import MAX_SIDE, Grid, as_grid
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasksets import TaskSet, load_tasks
 from arcnb.programs.rearc_dsl import load_rearc_module
 from arcnb.synth.rearc_programs import rewritten_verifier, verifier_ids
 from arcnb.synth.splits import draw_n_train
@@ -63,6 +65,24 @@ def rearc_program(task_id: str, line_length: int = 60) -> str:
     """
     _check_id(task_id)
     return rewritten_verifier(task_id, line_length)
+
+
+def reproduced_ids() -> tuple[str, ...]:
+    """The ids whose program is right on every pair of the original task, sorted."""
+    return tuple(task_id for task_id in rearc_ids() if task_id not in UNREPRODUCED)
+
+
+def original_task(task_id: str) -> Task:
+    """The ARC-AGI-1 training task itself, with its RE-ARC program. RearcError if it fails on that."""
+    if task_id in UNREPRODUCED:
+        raise RearcError(f"RE-ARC task {task_id}: {UNREPRODUCED[task_id]}")
+    program = rearc_program(task_id)
+    return replace(_originals()[task_id], source="rearc", program=program, meta={"original": task_id})
+
+
+@cache
+def _originals() -> TaskSet:
+    return load_tasks("arc-agi-1/training")
 
 
 def rearc_examples(

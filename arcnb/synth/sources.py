@@ -3,6 +3,7 @@
     arc-agi-1/training, ...     the task sets that `arcnb.arc.tasksets` knows, and any file or folder of tasks
     rearc                       RE-ARC tasks of the 320 trainable ids
     rearc/held_out, all, <id>   of the 80 held-out ids, of all 400, of one
+    rearc/originals             the trainable ARC-AGI-1 training tasks themselves, with RE-ARC's programs
     dsl                         the DSL's generators and the composer, without scenes and held-out families
     dsl/scenes                  composed programs on inputs of RE-ARC's generators (trainable ids)
     dsl/held_out                the held-out families alone
@@ -33,7 +34,15 @@ from arcnb.programs.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc import barc_tasks
 from arcnb.synth.ladder import LADDERS, ladder_tasks
-from arcnb.synth.rearc import DEFAULT_MAX_CELLS, RearcError, RearcSizeError, rearc_ids, rearc_task
+from arcnb.synth.rearc import (
+    DEFAULT_MAX_CELLS,
+    RearcError,
+    RearcSizeError,
+    original_task,
+    rearc_ids,
+    rearc_task,
+    reproduced_ids,
+)
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
@@ -120,7 +129,7 @@ def never_ends(source: str) -> bool:
 
 def source_names() -> list[str]:
     """Every name that `build_tasks` knows, paths aside."""
-    rearc = ["rearc", *(f"rearc/{part}" for part in REARC_PARTS)]
+    rearc = ["rearc", *(f"rearc/{part}" for part in (*REARC_PARTS, "originals"))]
     dsl = ["dsl", "dsl/held_out", *(f"dsl/{family}" for family in _families()), "composed"]
     return [*tasksets.SOURCES, *rearc, *dsl, *(f"ladder/{name}" for name in LADDERS)]
 
@@ -171,6 +180,17 @@ def _rearc(
         else:
             rejected_in_a_row = 0
             yield task
+
+
+def _originals(
+    argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
+) -> Iterator[Task]:
+    reproduced = set(reproduced_ids())
+    for task_id in training_split().trainable:
+        if task_id in reproduced:
+            yield original_task(task_id)
+        else:
+            report.reject("program does not reproduce the original", "rearc")
 
 
 def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport) -> Iterator[Task]:
@@ -259,6 +279,8 @@ def _find(source: str) -> tuple[Source, str]:
         return _barc, source.removeprefix("barc:")
     if kind == "rearc" and argument in ("", *REARC_PARTS, *rearc_ids()):
         return _rearc, argument
+    if source == "rearc/originals":
+        return _originals, ""
     if source == "composed":
         return _dsl, source
     if kind == "ladder" and argument in LADDERS:

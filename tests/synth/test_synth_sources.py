@@ -4,9 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from arcnb.arc.tasksets import write_tasks
+from arcnb.arc.tasksets import load_tasks, write_tasks
 from arcnb.pools import Ahead
 from arcnb.programs.executor import Executor
+from arcnb.synth.augmented import FreshAugmentations
+from arcnb.synth.rearc import UNREPRODUCED
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS
 from arcnb.synth.sources import (
@@ -46,6 +48,20 @@ def test_held_out_parts_are_apart():
     n = 2 * len(GENERATORS)
     assert not {t.meta["family"] for t in build_tasks("dsl", n)} & set(HELD_OUT_FAMILIES)
     assert {t.meta["family"] for t in build_tasks("dsl/held_out", 30)} == set(HELD_OUT_FAMILIES)
+
+
+def test_originals_are_the_trainable_tasks_whose_programs_reproduce_them():
+    report = TaskReport()
+    tasks = list(build_tasks("rearc/originals", report=report))
+    assert {t.task_id for t in tasks}.isdisjoint(HELD_OUT_TRAINING)
+    rejected = sum(report.rejected.values())
+    assert len(tasks) + rejected == 320
+    assert 0 < rejected <= len(UNREPRODUCED)
+    arc = load_tasks("arc-agi-1/training")
+    assert all(t.fingerprint == arc[t.task_id].fingerprint and t.program for t in tasks)
+    turned = [FreshAugmentations(0)(task, 1) for task in tasks[:5]]
+    assert all(other.train != task.train for task, other in zip(tasks, turned, strict=False))
+    assert any(other.program != task.program for task, other in zip(tasks, turned, strict=False))
 
 
 def test_one_family_one_generator_one_id():
