@@ -19,6 +19,8 @@ from pathlib import Path
 
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft_rows import IGNORED, collator
+from arcnb.search.learner_loss import add_answer_gradients
+from arcnb.search.learner_memory import PartSize, bytes_per_token, out_of_memory, padded_tokens
 from arcnb.search.rounds import PlanError
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -40,7 +42,8 @@ class LoraSettings:
     rank, alpha: the update is scaled by alpha / rank, with rslora by alpha / sqrt(rank). modules: names of
     the linear layers that get one. schedule: of the learning rate after `warmup` (share of the steps),
     "constant", "linear" or "cosine". batch_size: rows an optimizer step. batch_tokens: padded tokens in one
-    forward pass, which bounds memory and not what is learned, as does gradient_checkpointing.
+    forward pass, which bounds memory and not what is learned, as does gradient_checkpointing; both give way
+    by themselves where memory does not suffice (bytes a token: `arcnb.search.learner_memory`).
     """
 
     rank: int = 16
@@ -76,6 +79,8 @@ class LoraSettings:
 class LearningReport:
     """One call of `learn`. loss_first, loss_last: mean loss a token, in nats, of the first and last tenth of
     the steps. tokens: of all rows, prompts included. seconds: of training; save_seconds: of the rest.
+    peak_memory_gb: most that tensors took of the GPU, GB (2**30); 0 on a CPU. notes: sentences on what was
+    done other than asked.
     """
 
     adapter: Path
@@ -86,6 +91,8 @@ class LearningReport:
     loss_last: float
     seconds: float
     save_seconds: float
+    peak_memory_gb: float = 0.0
+    notes: list[str] = field(default_factory=list)
     losses: list[float] = field(default_factory=list, repr=False)
 
 
@@ -115,9 +122,10 @@ class LoraLearner:
             self._net = get_peft_model(base, config)
         except ValueError as error:  # no layer of the model has such a name
             raise PlanError(f"modules {', '.join(settings.modules)}: {error}") from error
+        self._modules = settings.modules
+        self._size = PartSize(settings.batch_tokens, False)
         if settings.gradient_checkpointing:
-            self._net.gradient_checkpointing_enable({"use_reentrant": False})
-            self._net.enable_input_require_grads()
+            self._recompute()
         self._collate = collator(load_tokenizer(model).pad_token_id)
         self.seconds = time.monotonic() - started
 
@@ -133,22 +141,31 @@ class LoraLearner:
 
         rows: {"input_ids", "labels"}, see `arcnb.search.hindsight_rows`. start: the adapter to go on from.
         stop: asked before every step; LearningStopped as soon as it says so, which leaves nothing. Raises
-        LearningError without rows, when a loss or a weight is not finite, or when memory runs out.
+        LearningError without rows, when a loss or a weight is not finite, or when memory runs out. Before
+        that, a step that runs out of memory is done again in smaller parts, with the same gradient, and last
+        with recomputed activations; what did fit is kept for the steps and calls after it.
         """
         import torch
 
         if not rows:
             raise LearningError("there is nothing to learn from")
-        started = time.monotonic()
-        self._set_weights(start, seed)
-        prepared = time.monotonic()
+        started, size_before = time.monotonic(), str(self._size)
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         try:
+            self._set_weights(start, seed)
+            prepared = time.monotonic()
             losses = self._train(list(rows), stop)
-        except torch.cuda.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            raise LearningError(
-                f"the GPU ran out of memory; lower batch_tokens from {self.settings.batch_tokens}"
-            ) from error
+        except RuntimeError as error:
+            if isinstance(error, LearningError) or not out_of_memory(error):
+                raise
+            raise LearningError(f"the GPU's memory does not even hold the adapter: {error}") from error
+        notes = []
+        if str(self._size) != size_before:
+            notes.append(
+                f"training ran out of GPU memory with {size_before} and goes on with {self._size}: "
+                "the same optimizer steps, in smaller parts"
+            )
         trained = time.monotonic()
         self._save(folder)
         tenth = max(1, len(losses) // 10)
@@ -161,6 +178,8 @@ class LoraLearner:
             loss_last=sum(losses[-tenth:]) / tenth,
             seconds=trained - prepared,
             save_seconds=(prepared - started) + (time.monotonic() - trained),
+            peak_memory_gb=torch.cuda.max_memory_allocated() / 2**30 if self.device == "cuda" else 0.0,
+            notes=notes,
             losses=losses,
         )
 
@@ -226,29 +245,48 @@ class LoraLearner:
         return values[: len(losses)].tolist()
 
     def _step_loss(self, rows: list[dict]):
-        """Adds the gradients of one optimizer step; its loss, as a tensor."""
+        """Adds the gradients of one optimizer step, in parts that memory holds; its loss, as a tensor."""
+        while True:
+            try:
+                return self._add_gradients(rows)
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                why = str(error).splitlines()[0]
+            # Out here the error is gone, and with it what its traceback kept of the pass.
+            self._make_room(rows, why)
+
+    def _add_gradients(self, rows: list[dict]):
         import torch
 
         n_answer = sum(sum(label != IGNORED for label in row["labels"]) for row in rows)
         total = torch.zeros((), device=self.device)
-        for part in _parts(rows, self.settings.batch_tokens):
-            batch = {name: tensor.to(self.device) for name, tensor in self._collate(part).items()}
-            labels = batch.pop("labels")[:, 1:]
-            # Logits are made from the first answer token on: over a vocabulary they outweigh the rest.
-            first = int((labels != IGNORED).any(0).nonzero()[0])
-            kept = torch.arange(first, labels.shape[1], device=self.device)
-            with torch.autocast("cuda", torch.bfloat16, enabled=self.device == "cuda"):
-                logits = self._net(**batch, logits_to_keep=kept).logits
-            loss = torch.nn.functional.cross_entropy(
-                logits.flatten(0, 1).float(),
-                labels[:, first:].flatten(),
-                ignore_index=IGNORED,
-                reduction="sum",
-            )
-            loss = loss / n_answer
-            loss.backward()
-            total += loss.detach()
+        for part in self._size.parts(rows):
+            total += add_answer_gradients(self._net.get_base_model(), self._collate(part), n_answer)
         return total
+
+    def _make_room(self, rows: list[dict], why: str) -> None:
+        """Forgets a step's gradients and sees to it that it takes less memory; LearningError if it cannot."""
+        import torch
+
+        self._net.zero_grad(set_to_none=True)
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        recomputed = self._size.checkpointing
+        if not self._size.lower(rows):
+            part = max(self._size.parts(rows), key=padded_tokens)
+            size = bytes_per_token(self._net.config, self._modules, True) * padded_tokens(part) / 2**30
+            raise LearningError(
+                f"the GPU ran out of memory with one row of {padded_tokens(part):,} tokens and gradient "
+                f"checkpointing, which need about {size:.1f} GB beside the weights: {why}"
+            )
+        if self._size.checkpointing and not recomputed:
+            self._recompute()
+
+    def _recompute(self) -> None:
+        self._size.checkpointing = True
+        self._net.gradient_checkpointing_enable({"use_reentrant": False})
+        self._net.enable_input_require_grads()
 
     def _save(self, folder: Path) -> None:
         """Under a temporary name first. A folder of that name is what a killed process had just finished."""
@@ -266,14 +304,3 @@ def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> floa
         return (step + 1) / (n_warmup + 1)
     left = (n_steps - step) / (n_steps - n_warmup)
     return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[settings.schedule]
-
-
-def _parts(rows: list[dict], batch_tokens: int) -> list[list[dict]]:
-    """The rows cut into forward passes of at most so many padded tokens, or of a single longer row."""
-    by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
-    parts: list[list[dict]] = [[]]
-    for row in by_length:
-        if parts[-1] and (len(parts[-1]) + 1) * len(row["input_ids"]) > batch_tokens:
-            parts.append([])
-        parts[-1].append(row)
-    return parts

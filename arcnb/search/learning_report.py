@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from arcnb.search.inference_report import InferenceReport
 from arcnb.search.learner import LearningReport
 from arcnb.search.search_state import TaskState
+from arcnb.search.step_journal import TIMES
 
 
 @dataclass
@@ -17,7 +18,9 @@ class SearchReport:
 
     opening_seconds: loading the engine (added by whoever opened it) and the trainer; switching_seconds:
     saving adapters, loading them into the trainer and into the engine. dropped: reason -> predictions that
-    were not learned from. failures: one sentence for every training that failed.
+    were not learned from. failures: one sentence for every training that failed; notes: for every one that
+    was done other than asked. by_round: {"round", and the seconds of `TIMES`} of every round, those of
+    earlier attempts too; opening the engine belongs to no round. peak_memory_gb: of a training, on the GPU.
     """
 
     tasks: int = 0
@@ -40,6 +43,9 @@ class SearchReport:
     too_long: dict[str, int] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    by_round: list[dict] = field(default_factory=list)
+    peak_memory_gb: float = 0.0
 
     @property
     def start_share(self) -> float:
@@ -67,6 +73,18 @@ class SearchReport:
         self.training_tokens += report.tokens
         self.learning_seconds += report.seconds
         self.switching_seconds += switching
+        self.peak_memory_gb = max(self.peak_memory_gb, report.peak_memory_gb)
+        self.notes += report.notes
+
+    def times(self) -> dict[str, float]:
+        """Seconds so far, by the names of `TIMES`."""
+        start_up = self.opening_seconds + self.switching_seconds
+        seconds = (self.sampling_seconds, self.relabelling_seconds, self.learning_seconds, start_up)
+        return dict(zip(TIMES, seconds, strict=True))
+
+    def times_since(self, before: Mapping[str, float], share: int = 1) -> dict[str, float]:
+        """What came on top of `before`, divided by `share` groups that it was for."""
+        return {name: (seconds - before[name]) / share for name, seconds in self.times().items()}
 
     def finish(self, states: Mapping[str, TaskState], rounds: int, out_of_time: bool, seconds: float) -> None:
         self.rounds, self.out_of_time, self.seconds = rounds, out_of_time, seconds
@@ -90,10 +108,11 @@ class SearchReport:
             + (" (the time was up)" if self.out_of_time else ""),
             f"{self.hindsight_tasks:,} hindsight tasks; {self.trainings} trainings on {self.training_rows:,} "
             f"rows, {self.training_tokens:,} tokens",
-            f"{times}: {self.start_share:.1%} of the time was start-up",
+            f"{times}: {self.start_share:.1%} of the time was start-up"
+            + (f"; training took up to {self.peak_memory_gb:.1f} GB" if self.peak_memory_gb else ""),
         ]
         if self.dropped:
             lines.append("not learned from: " + ", ".join(f"{n} {r}" for r, n in self.dropped.most_common()))
         if self.too_long:
             lines.append(f"{len(self.too_long)} tasks skipped, their prompts are too long for the context")
-        return "\n".join([*lines, *self.failures])
+        return "\n".join([*lines, *self.notes, *self.failures])

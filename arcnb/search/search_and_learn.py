@@ -125,6 +125,7 @@ class SearchAndLearn:
             self._refresh_submission()
             if self.learner is not None:
                 self.learner.close()
+            self.report.by_round = self.journal.seconds_by_round()
             self.report.finish(self.states, round_, self.clock.is_up, time.monotonic() - started)
         return self.report
 
@@ -159,7 +160,7 @@ class SearchAndLearn:
         return [list(some) for _, some in groupby(sorted(groups, key=lambda g: str(kind[g])), key=kind.get)]
 
     def _predict(self, round_: int, groups: list[int]) -> bool:
-        since = time.monotonic()
+        since, before = time.monotonic(), self.report.times()
         self.engine.adapters.clear()
         tasks = []
         for group in groups:
@@ -189,8 +190,9 @@ class SearchAndLearn:
         self._file(self.predictions.take_fresh())
         if self.clock.is_up:
             return False
+        spent = self.report.times_since(before, len(groups))
         for group in groups:
-            self.journal.add("predict", round_, group, seconds_per_task=seconds / len(tasks))
+            self.journal.add("predict", round_, group, seconds_per_task=seconds / len(tasks), **spent)
         self._refresh_submission()
         if len(self.predictions.parts()) > MANY_PARTS * self.plan.shard[1]:
             self.predictions.pack(*self.plan.shard)
@@ -219,7 +221,7 @@ class SearchAndLearn:
 
     def _learn(self, round_: int, group: int) -> dict | None:
         """The journal's line of the step; None when the time was up. An error keeps the adapter before."""
-        since, opening = time.monotonic(), self.report.opening_seconds
+        since, opening, before = time.monotonic(), self.report.opening_seconds, self.report.times()
         try:
             facts = self._trained(round_, group)
         except LearningStopped:
@@ -234,7 +236,8 @@ class SearchAndLearn:
             self.report.failures.append(sentence)
             facts = {"adapter": None, "error": f"{type(error).__name__}: {error}"}
         seconds = time.monotonic() - since - (self.report.opening_seconds - opening)
-        return self.journal.add("learn", round_, group, **facts, seconds=seconds)
+        spent = self.report.times_since(before)
+        return self.journal.add("learn", round_, group, **facts, seconds=seconds, **spent)
 
     def _trained(self, round_: int, group: int) -> dict:
         """Relabel, train, and show the engine the adapter; facts for the journal."""
@@ -251,6 +254,8 @@ class SearchAndLearn:
         switching = time.monotonic()
         self.engine.use_adapter(report.adapter)  # whether the engine takes it, while there is a way back
         self.report.add_learning(report, report.save_seconds + time.monotonic() - switching)
+        for note in report.notes:
+            self.announce(f"round {round_}, group {group}: {note}")
         names = ("rows", "steps", "tokens", "loss_first", "loss_last")
         return {"adapter": report.adapter.name, "error": None} | {
             name: getattr(report, name) for name in names

@@ -18,6 +18,8 @@ from pathlib import Path
 from arcnb.search.rounds import PlanError
 
 GIB = 1 << 30
+# Seconds that a line says its step took: start-up is loading the trainer, saving and switching adapters.
+TIMES = ("sampling_seconds", "relabelling_seconds", "learning_seconds", "start_seconds")
 PATIENCE = 90.0  # seconds to wait for the process that had a shard before
 
 
@@ -66,6 +68,15 @@ class StepJournal:
         self.lines.append(line)
         self._done[self._key(line)] = line
         return line
+
+    def seconds_by_round(self) -> list[dict]:
+        """{"round", and the seconds of TIMES} of every round, all groups together."""
+        sums: dict[int, dict[str, float]] = {}
+        for line in self.lines:
+            row = sums.setdefault(line["round"], dict.fromkeys(TIMES, 0.0))
+            for name in TIMES:
+                row[name] += line.get(name, 0.0)  # journals of earlier versions have none
+        return [{"round": round_, **row} for round_, row in sorted(sums.items())]
 
     def _look_up(self) -> None:
         self.lines = self._read()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.submission import validate_submission
@@ -21,12 +22,15 @@ from arcnb.arc.tasksets import load_tasks
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
 from arcnb.programs.executor import Executor
+from arcnb.search import learner as learner_module
 from arcnb.search.budgets import Budget, Clock
 from arcnb.search.hindsight import HindsightSettings
 from arcnb.search.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share
+from arcnb.search.learner_loss import add_answer_gradients
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
+from arcnb.search.step_journal import TIMES
 from arcnb.search.submission_file import SubmissionFile
 from tests.search.learning_engine import Mixing, Programming, program, small_tasks
 
@@ -415,6 +419,39 @@ def test_bad_budgets_and_adapters_are_refused(small_model):
         LoraSettings(schedule="wavy")
     with pytest.raises(PlanError, match="nowhere_proj"):
         LoraLearner(small_model, LoraSettings(modules=("nowhere_proj",)))
+
+
+def test_a_search_says_once_that_it_trains_in_smaller_parts(tmp_path, search, monkeypatch):
+    def memory_of_600_tokens(model, batch, n_answer):
+        loss = add_answer_gradients(model, batch, n_answer)
+        if batch["input_ids"].numel() > 600:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return loss
+
+    monkeypatch.setattr(learner_module, "add_answer_gradients", memory_of_600_tokens)
+    said = []
+    plan, lora = replace(PLAN, group_size=-1), replace(LORA, batch_tokens=20000)
+    report = search(plan, lora=lora, announce=said.append).run()
+    assert (report.trainings, report.failures) == (2, [])
+    assert len(said) == 1
+    assert said[0].startswith("round 0, group 0: training ran out of GPU memory with 20,000 tokens")
+    assert report.notes[0] in said[0]
+    assert report.notes[0] in str(report)
+
+
+def test_seconds_of_every_round_are_kept_over_restarts(tmp_path, search):
+    first = search(replace(PLAN, budget=Budget(8))).run()
+    whole = search().run()
+    assert [row["round"] for row in whole.by_round] == [0, 1, 2]
+    assert whole.by_round[0] == first.by_round[0]
+    assert whole.by_round[1]["sampling_seconds"] == first.by_round[1]["sampling_seconds"]
+    assert first.by_round[1]["learning_seconds"] == 0 < whole.by_round[1]["learning_seconds"]
+    for row in first.by_round:
+        assert min(row["sampling_seconds"], row["start_seconds"]) > 0
+    totals = {name: sum(row[name] for row in first.by_round) for name in TIMES}
+    assert totals == pytest.approx(first.times())
+    assert min(totals.values()) > 0
+    assert json.loads(json.dumps(whole.outcome()))["by_round"] == whole.by_round
 
 
 def test_the_report_says_where_the_time_went(search):

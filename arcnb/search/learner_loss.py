@@ -1,0 +1,67 @@
+"""The loss of answers, and its gradients, without the logits of a whole batch.
+
+Only hidden states in front of an answer's token go through the head (50 to 300 of 1,500 tokens here), some at
+a time: the gradient of a chunk goes back to its hidden states at once and its logits are gone before those of
+the next, so no more than LOGITS numbers of them exist, whatever the batch and the vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arcnb.models.sft_rows import IGNORED
+
+if TYPE_CHECKING:
+    import torch
+
+LOGITS = 1 << 26  # logits at a time: 0.8 GB with their float32 copy and both gradients
+
+
+def add_answer_gradients(model, batch: dict[str, torch.Tensor], n_answer: int, logits: int = LOGITS):
+    """Add to `model` the gradients of a part's share of the mean loss a token; the share, a detached scalar.
+
+    model: a decoder of transformers with a head (of a PEFT model, its base). batch: as the collator of
+    `arcnb.models.sft_rows` makes it, on any device, labels (B, T) included. n_answer: labelled tokens of the
+    whole optimizer step. It is what the mean of `cross_entropy` over the model's own logits would give.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    device = next(model.parameters()).device
+    targets = batch["labels"][:, 1:].flatten()
+    places = (targets != IGNORED).nonzero().flatten()
+    targets, places = targets[places].to(device), places.to(device)
+    shown = {name: tensor.to(device) for name, tensor in batch.items() if name != "labels"}
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        hidden = model.base_model(**shown, use_cache=False).last_hidden_state
+        answers = hidden[:, :-1].flatten(0, 1)[places]
+        size = max(1, logits // model.config.get_text_config().vocab_size)
+        chunks = [chunk.detach().requires_grad_() for chunk in answers.split(size)]
+        total = torch.zeros((), device=device)
+        for chunk, right in zip(chunks, targets.split(size), strict=True):
+            loss = cross_entropy(head_logits(model, chunk).float(), right, reduction="sum") / n_answer
+            loss.backward()
+            total += loss.detach()
+    answers.backward(torch.cat([chunk.grad for chunk in chunks]))
+    return total
+
+
+def head_logits(model, hidden: torch.Tensor) -> torch.Tensor:
+    """The model's logits (N, vocabulary) of hidden states (N, width), scaled and capped as its config says.
+
+    The names in the config are those of transformers' models (and what TRL's fused head reads).
+    """
+    import torch
+
+    config = model.config.get_text_config()
+    logits = model.get_output_embeddings()(hidden)
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):  # Cohere, Muse Glimmer, Falcon-H1
+        if (factor := getattr(config, name, None)) is not None:
+            logits = logits * factor
+            break
+    else:
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:  # Granite, MiniCPM3
+            logits = logits * divisor if config.model_type == "hyperclovax" else logits / divisor
+    if (cap := getattr(config, "final_logit_softcapping", None)) is not None:  # Gemma
+        logits = torch.tanh(logits / cap) * cap
+    return logits
