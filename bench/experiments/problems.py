@@ -47,6 +47,7 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--share", type=float, default=0.06, help="vllm_gpu_memory_utilization")
     parser.add_argument("--kv-gb", type=float, default=4.0, help="of vLLM's cache; 0: as --share says")
+    parser.add_argument("--memory-fraction", type=float, default=0.0, help="of the GPU, at most; 0: no cap")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--no-vllm", action="store_true")
     parser.add_argument("--tiny", action="store_true")
@@ -109,6 +110,10 @@ def main():
     from arcnb.rl.settings import vllm_environment
 
     os.environ |= vllm_environment()
+    if args.memory_fraction and not args.tiny:
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
     if args.kv_gb and not args.no_vllm:
         small_engine(args)
     training, held_out = load_problems("simple", args.seed), load_problems("simple/held_out", args.seed)

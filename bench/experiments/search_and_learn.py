@@ -2,15 +2,18 @@
 
     python bench/experiments/search_and_learn.py --out DIR --seconds 540
     ... --arms toy,arc128,arc128task,eval128,arc512      # in this order by default
+    ... --kv-gb 6 --memory-fraction 0.3                  # beside other processes on the GPU
     ... --tiny                                           # CPU, minutes
 
-Every arm is resumable: work lies in --work, small results (JSON) in --out; call again until it prints "all done".
-Results of arms finished earlier are read from --work and written to --out again.
+Arm after arm, seed after seed, search alone and then search and learn of each. Every one is resumable: work lies in
+--work, small results (JSON) in --out; call again until it prints "all done". Results of pairs finished earlier are
+read from --work and written to --out again. Exit status: 0 all done, 75 the time was up, 1 something failed.
 """
 
 import argparse
 import json
 import os
+import sys
 import time
 import traceback
 from dataclasses import replace
@@ -18,10 +21,21 @@ from pathlib import Path
 
 START = time.monotonic()
 ARMS = ["toy", "arc128", "arc128task", "eval128", "arc512"]
+FAILED, TIME_UP = 1, 75
+
+os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+from grpo_arm import small_engine  # noqa: E402
 
 
-def arguments():
-    p = argparse.ArgumentParser()
+class LearnedNothing(RuntimeError):
+    """A learning side without a single adapter: no result, and to be done anew."""
+
+
+def arguments(given=None):
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--work", type=Path, default=Path("/tmp/search_learn_work"))
     p.add_argument("--seconds", type=float, default=540)
@@ -36,10 +50,17 @@ def arguments():
         "--tag", default="", help="suffix of the learning arms, for another setting beside the first"
     )
     p.add_argument("--toy-steps", type=int, default=300)
-    p.add_argument("--gpu-memory", type=float, default=0.5)
+    p.add_argument("--batch-tokens", type=int, default=16384, help="in a forward pass; 0.85 MB each")
+    p.add_argument("--kv-gb", type=float, default=6.0, help="of vLLM's cache; 0: as --share says")
+    p.add_argument("--share", type=float, default=0.06, help="gpu_memory_utilization")
+    p.add_argument("--engine", choices=["graphs", "eager", "default"], default="graphs")
+    p.add_argument(
+        "--memory-fraction", type=float, default=0.0, help="of the GPU for training, at most; 0: no cap"
+    )
     p.add_argument("--max-loras", type=int, default=16, help="adapters in one batch; 1 if vLLM objects")
     p.add_argument("--tiny", action="store_true")
-    return p.parse_args()
+    p.set_defaults(arm="search and learn", seed=0)  # what small_engine calls itself
+    return p.parse_args(given)
 
 
 def left(args):
@@ -92,7 +113,7 @@ def toy_base(args):
             learning_rate=5e-4,
             schedule="cosine",
             batch_size=2 if args.tiny else 32,
-            batch_tokens=1000 if args.tiny else 65536,
+            batch_tokens=1000 if args.tiny else args.batch_tokens,
         )
         tokenizer, format_ = load_tokenizer(model), prompt_format()
         rows = []
@@ -115,7 +136,10 @@ def toy_base(args):
         learner.close()
         print(
             f"toy base: {report.steps} steps, {report.tokens:,} tokens in {report.seconds:.0f} s "
-            f"({report.tokens / report.seconds:,.0f} tokens/s), loss {report.loss_first:.3f} -> {report.loss_last:.3f}",
+            f"({report.tokens / report.seconds:,.0f} tokens/s), loss {report.loss_first:.3f} -> {report.loss_last:.3f}, "
+            f"{report.peak_memory_gb:.1f} GB",
+            *report.notes,
+            sep="\n",
             flush=True,
         )
         (args.work / "toy_base.json").write_text(
@@ -202,8 +226,14 @@ def evaluation(args):
     return tasks.sample(200, 0)
 
 
+def tasks_of(args, arm, seed):
+    if arm == "toy":
+        return toy_tasks(args, seed)
+    return evaluation(args) if arm == "eval128" else held_out(args)
+
+
 def plans(args, arm):
-    """(name of the result, tasks by seed, plan, lora, hindsight, augment) of an arm's learning side."""
+    """(plan, lora, hindsight) of an arm's learning side."""
     from arcnb.search.budgets import Budget
     from arcnb.search.hindsight import HindsightSettings
     from arcnb.search.learner import ATTENTION, LoraSettings
@@ -212,7 +242,12 @@ def plans(args, arm):
     size = sizes(args)
     everything = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
     lora = LoraSettings(
-        rank=16, alpha=32, modules=everything, learning_rate=args.lr, batch_size=16, batch_tokens=65536
+        rank=16,
+        alpha=32,
+        modules=everything,
+        learning_rate=args.lr,
+        batch_size=16,
+        batch_tokens=args.batch_tokens,
     )
     hindsight = HindsightSettings(per_task=args.per_task, replay=0.5, fresh_views=1)
     plan = SearchPlan(
@@ -240,29 +275,41 @@ def plans(args, arm):
     return plan, lora, hindsight
 
 
-def run_side(
-    args, arm, seed, tasks, engine, executor, base, plan, lora, hindsight, learn, shared=None, opened=0.0
-):
-    """One side of an arm; its report, or None when the time was up."""
+def side_name(args, learn):
+    return f"learn{args.tag}" if learn else "alone"
+
+
+def report_of(args, arm, seed, learn):
+    """The file that a finished side leaves."""
+    return args.work / f"{arm}-seed{seed}" / side_name(args, learn) / "report.json"
+
+
+def pair_is_done(args, arm, seed):
+    return report_of(args, arm, seed, False).exists() and report_of(args, arm, seed, True).exists()
+
+
+def run_side(args, arm, seed, learn, engine, executor, base, opened=0.0):
+    """Do or finish one side of an arm; False when the time was up. LearnedNothing puts its folder aside."""
     from arcnb.models.generation import Sampling
     from arcnb.models.prompt_format import prompt_format
     from arcnb.search.budgets import Clock
     from arcnb.search.search_and_learn import SearchAndLearn
 
-    side = f"learn{args.tag}" if learn else "alone"
-    folder = args.work / f"{arm}-seed{seed}" / side
-    done = folder / "report.json"
+    # per-task adapters and other settings share their search alone with the arm of all tasks
+    alone = alone_of(args, arm, seed)
+    done = report_of(args, arm, seed, learn)
     if done.exists():
-        return json.loads(done.read_text())
+        return True
     seconds = left(args) - 25
     if seconds < 20:
-        return None
+        return False
+    plan, lora, hindsight = plans(args, arm)
     tokens = 8 if args.tiny else 320 if arm == "toy" else 384
     search = SearchAndLearn(
-        tasks,
+        tasks_of(args, arm, seed),
         engine,
         executor,
-        folder,
+        done.parent,
         replace(plan, learn=learn, seed=seed),
         prompt_format(),
         Sampling(max_tokens=tokens),
@@ -271,24 +318,40 @@ def run_side(
         lora=lora,
         model=base.name,
         clock=Clock(seconds),
-        shared=shared,
+        shared=alone if learn else None,
     )
     search.report.add_engine(opened)
     report = search.run()
-    print(f"-- {arm} seed {seed} {side}\n{report}", flush=True)
+    print(f"-- {arm} seed {seed} {side_name(args, learn)}\n{report}\n{seconds_table(report)}", flush=True)
     if report.out_of_time:
-        return None
-    outcome = report.outcome()
-    done.write_text(json.dumps(outcome, default=str))
-    return outcome
+        return False
+    learned = any(line.get("adapter") for line in search.journal.lines)
+    if learn and not learned and report.failures:
+        aside = done.parent.with_name(f"{done.parent.name}-failed-{time.time_ns()}")
+        done.parent.rename(aside)
+        raise LearnedNothing(f"every training failed; what was made is in {aside}")
+    temporary = done.with_suffix(".tmp")
+    temporary.write_text(json.dumps(report.outcome(), default=str))
+    temporary.replace(done)
+    return True
 
 
-def compare(args, arm, seed, tasks, plan):
+def seconds_table(report):
+    """Seconds of every round."""
+    rows = [f"   {'round':>5}{'sampling':>10}{'relabel':>10}{'learning':>10}{'start-up':>10}  s"]
+    for row in report.by_round:
+        number, *seconds = row.values()
+        rows.append(f"   {number:>5}" + "".join(f"{value:>10.1f}" for value in seconds))
+    return "\n".join(rows)
+
+
+def compare(args, arm, seed):
     """Small results of both sides of one seed."""
     from arcnb.arc.predictions import PredictionSet
     from arcnb.search import learning_comparison as lc
     from arcnb.search.evaluation import TABLE_READ
 
+    tasks, (plan, _, _) = tasks_of(args, arm, seed), plans(args, arm)
     root = args.work / f"{arm}-seed{seed}"
     frames = {
         side: PredictionSet(root / side / "predictions").read(columns=TABLE_READ)
@@ -355,120 +418,105 @@ def over_seeds(results):
     return table
 
 
-def main():
-    args = arguments()
+def open_engine(args, base):
+    """The engine that all arms of a family share."""
+    from arcnb.models.generation import EngineOptions, open_backend
+
+    options = EngineOptions(
+        max_model_len=4096,
+        gpu_memory_utilization=args.share,
+        max_lora_rank=None if args.tiny else 16,
+        max_loras=1 if args.tiny else args.max_loras,
+        max_num_seqs=None if args.tiny else 512,
+    )
+    if not args.tiny:
+        return open_backend("vllm", base, None, options)
+    from tests.search.learning_engine import Programming
+
+    return Programming(open_backend("transformers", base, None, options))
+
+
+def main(given=None):
+    """Do what is left; the exit status."""
+    args = arguments(given)
     args.out.mkdir(parents=True, exist_ok=True)
     args.work.mkdir(parents=True, exist_ok=True)
-    from arcnb.models.generation import EngineOptions, open_backend
+    if not args.tiny:
+        import torch
+
+        if args.memory_fraction:
+            torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
+        if args.kv_gb:
+            small_engine(args)  # before anyone imports vllm's LLM
     from arcnb.programs.executor import Executor
 
-    finished, complete = [], True
-    with Executor(None if not args.tiny else 1) as executor:
-        for family in (["toy"], [arm for arm in ARMS if arm != "toy"]):
-            arms = [arm for arm in args.arms.split(",") if arm in family]
-            seeds = {
-                arm: range(sizes(args)["toy_seeds"] if arm == "toy" else (1 if args.tiny else args.seeds))
-                for arm in arms
-            }
-            todo = [
-                (arm, seed)
-                for arm in arms
-                for seed in seeds[arm]
-                if not (args.work / f"{arm}-seed{seed}" / f"learn{args.tag}" / "report.json").exists()
-            ]
-            if todo and left(args) < 90 and not args.tiny:
-                complete = False
-                continue
-            engine, opened = (
-                None,
-                0.0,
-            )  # opened: seconds, counted in the report of the first side that uses it
-            try:
-                if todo:
-                    base = toy_base(args) if family == ["toy"] else arc_base(args)
-                    since = time.monotonic()
-                    engine = open_backend(
-                        "transformers" if args.tiny else "vllm",
-                        base,
-                        None,
-                        EngineOptions(
-                            max_model_len=4096,
-                            gpu_memory_utilization=args.gpu_memory,
-                            max_lora_rank=None if args.tiny else 16,
-                            max_loras=1 if args.tiny else args.max_loras,
-                            max_num_seqs=None if args.tiny else 512,
-                        ),
-                    )
-                    if args.tiny:
-                        from tests.search.learning_engine import Programming
+    arms, problems, finished = args.arms.split(","), [], {}
+    if unknown := set(arms) - set(ARMS):
+        sys.exit(f"there is no arm {', '.join(unknown)}; there are {', '.join(ARMS)}")
+    n_seeds = {
+        arm: sizes(args)["toy_seeds"] if arm == "toy" else (1 if args.tiny else args.seeds) for arm in arms
+    }
+    pairs = [(arm, seed) for arm in arms for seed in range(n_seeds[arm])]
+    with Executor(1 if args.tiny else None) as executor:
+        for toy in (True, False):  # two base models, so two engines
+            of_family = [pair for pair in pairs if (pair[0] == "toy") is toy]
+            collect(args, of_family, finished, problems)
+            todo = [pair for pair in of_family if not pair_is_done(args, *pair)]
+            if todo and (args.tiny or left(args) >= 90):
+                run_family(args, todo, executor, toy, finished, problems)
+    print_table(list(finished.values()))
+    used = f"({time.monotonic() - START:.0f} s used)"
+    for problem in problems:
+        print(f"failed: {problem}", file=sys.stderr)
+    if problems:
+        print(f"NOT all done: {len(problems)} failed {used}")
+        return FAILED
+    if not all(pair_is_done(args, *pair) for pair in pairs):
+        print(f"NOT all done: call again {used}")
+        return TIME_UP
+    print("all done")
+    return 0
 
-                        engine = Programming(engine)
-                    opened = time.monotonic() - since
-                    print(f"engine opened in {opened:.0f} s", flush=True)
-                for arm in arms:
-                    for seed in seeds[arm]:
-                        tasks = (
-                            toy_tasks(args, seed)
-                            if arm == "toy"
-                            else evaluation(args)
-                            if arm == "eval128"
-                            else held_out(args)
-                        )
-                        plan, lora, hindsight = plans(args, arm)
-                        # per-task adapters and other settings share their search alone with the arm of all tasks
-                        alone = alone_of(args, arm, seed)
-                        if engine is not None:
-                            if (
-                                run_side(
-                                    args,
-                                    arm,
-                                    seed,
-                                    tasks,
-                                    engine,
-                                    executor,
-                                    base,
-                                    plan,
-                                    lora,
-                                    hindsight,
-                                    False,
-                                    opened=opened,
-                                )
-                                is None
-                            ):
-                                complete = False
-                                continue
-                            opened = 0.0
-                            if (
-                                run_side(
-                                    args,
-                                    arm,
-                                    seed,
-                                    tasks,
-                                    engine,
-                                    executor,
-                                    base,
-                                    plan,
-                                    lora,
-                                    hindsight,
-                                    True,
-                                    alone,
-                                    opened,
-                                )
-                                is None
-                            ):
-                                complete = False
-                                continue
-                        finished.append(compare(args, arm, seed, tasks, plan))
-                        save(args, finished)
-            except Exception:
-                complete = False
+
+def run_family(args, todo, executor, toy, finished, problems):
+    """Pair after pair on one engine. What fails is said, counted in `problems`, and left for another call."""
+    engine = None
+    try:
+        base = toy_base(args) if toy else arc_base(args)
+        since = time.monotonic()
+        engine = open_engine(args, base)
+        opened = time.monotonic() - since  # counted in the report of the first side that uses it
+        print(f"engine opened in {opened:.0f} s", flush=True)
+        for arm, seed in todo:
+            try:
+                for learn in (False, True):
+                    if not run_side(args, arm, seed, learn, engine, executor, base, opened):
+                        return
+                    opened = 0.0
+            except Exception as error:
                 traceback.print_exc()
-            finally:
-                if engine is not None:
-                    engine.close()
-    save(args, finished)
-    print_table(finished)
-    print("all done" if complete else f"NOT all done: call again ({time.monotonic() - START:.0f} s used)")
+                problems.append(f"{arm} seed {seed}: {type(error).__name__}: {error}")
+            collect(args, [(arm, seed)], finished, problems)
+    except Exception as error:
+        traceback.print_exc()
+        which = "toy" if toy else "ARC"
+        problems.append(f"engine of the {which} arms: {type(error).__name__}: {error}")
+    finally:
+        if engine is not None:
+            engine.close()
+
+
+def collect(args, pairs, finished, problems):
+    """Compare the pairs that are done, and write all results so far."""
+    for pair in pairs:
+        if pair in finished or not pair_is_done(args, *pair):
+            continue
+        try:
+            finished[pair] = compare(args, *pair)
+        except Exception as error:
+            traceback.print_exc()
+            problems.append(f"{pair[0]} seed {pair[1]}: comparing: {type(error).__name__}: {error}")
+    save(args, list(finished.values()))
 
 
 def alone_of(args, arm, seed):
@@ -512,4 +560,4 @@ def print_table(finished):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
