@@ -50,26 +50,49 @@ def judge(
     own. JudgingError: a prediction of a task that is not among `tasks`.
     """
     waiting: deque[tuple[Prediction, Extraction]] = deque()
-
-    @lru_cache(AUGMENTED_INPUTS)
-    def inputs(task_id: str, augmentation: Augmentation) -> tuple[Grid, ...]:
-        return tuple(augmentation.apply(grid) for grid in tasks[task_id].inputs)
+    asked = Asked(tasks, executor.entry, limits)
 
     def jobs() -> Iterator[Job]:
         for prediction in predictions:
-            if prediction.task_id not in tasks:
-                raise JudgingError(f"prediction {prediction.id}: task {prediction.task_id} is not at hand")
-            found = extract_program(
-                prediction.completion_prefix + prediction.completion,
-                entry=executor.entry,
-                truncated=prediction.finish_reason == "length",
-            )
+            found, job = asked.about(prediction)
             waiting.append((prediction, found))
-            yield Job(found.program, inputs(prediction.task_id, prediction.augmentation), limits)
+            yield job
 
     for execution in executor.run(jobs(), ordered=True):
         prediction, found = waiting.popleft()
         yield judged(prediction, found, execution, tasks[prediction.task_id])
+
+
+class Asked:
+    """What the executor is asked about predictions: their programs, on the inputs that their prompts showed.
+
+    entry: the function that a program has to define. remembered: prompts whose inputs are kept at hand.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        entry: str,
+        limits: Limits | None = None,
+        remembered: int = AUGMENTED_INPUTS,
+    ) -> None:
+        @lru_cache(remembered)
+        def inputs(task_id: str, augmentation: Augmentation) -> tuple[Grid, ...]:
+            return tuple(augmentation.apply(grid) for grid in tasks[task_id].inputs)
+
+        self._tasks, self._entry, self._limits, self._inputs = tasks, entry, limits, inputs
+
+    def about(self, prediction: Prediction) -> tuple[Extraction, Job]:
+        """The program as it was found, and the job. JudgingError: the prediction's task is not at hand."""
+        if prediction.task_id not in self._tasks:
+            raise JudgingError(f"prediction {prediction.id}: task {prediction.task_id} is not at hand")
+        found = extract_program(
+            prediction.completion_prefix + prediction.completion,
+            entry=self._entry,
+            truncated=prediction.finish_reason == "length",
+        )
+        inputs = self._inputs(prediction.task_id, prediction.augmentation)
+        return found, Job(found.program, inputs, self._limits)
 
 
 def judged(prediction: Prediction, found: Extraction, execution: Execution, task: Task) -> Prediction:

@@ -14,8 +14,9 @@ class InferenceReport:
     tokens of its longest skipped prompt. truncated: completions that reached max_tokens. prompt_tokens: a
     prompt counts once, however many completions share it. away_seconds: time that this process spent on
     anything else than driving the engine (building prompts, passing results on); an engine in a process of
-    its own goes on meanwhile, so this bounds from above how long it waited. program_seconds: time that
-    programs ran, of all workers together.
+    its own goes on meanwhile, so this bounds from above how long it waited. tail_seconds: from the engine's
+    end until the last programs were run, scored and on disk. program_seconds: time that programs ran, of all
+    workers together.
     """
 
     asked: int = 0
@@ -30,6 +31,7 @@ class InferenceReport:
     completion_tokens: int = 0
     seconds: float = 0.0
     away_seconds: float = 0.0
+    tail_seconds: float = 0.0
     program_seconds: float = 0.0
     workers: int = 1
 
@@ -59,7 +61,8 @@ class InferenceReport:
             f"{rates['completion_tokens_per_second']:,.0f} completion tokens a second; "
             f"{rates['truncated_share']:.1%} of the completions truncated",
             f"the engine waited for this process at most {rates['engine_waiting_share']:.1%} of the time; "
-            f"programs kept {self.workers} workers busy for {rates['executor_share']:.1%} of it",
+            f"programs kept {self.workers} workers busy for {rates['executor_share']:.1%} of it, "
+            f"the last {self.tail_seconds:.1f} s after the engine's end",
         ]
         if self.stopped:
             lines.append(

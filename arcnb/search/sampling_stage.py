@@ -61,6 +61,8 @@ def sample(
                 bar.update(len(rows))
             stage.cancel_stopped()
             report.away_seconds += time.monotonic() - since
+        generated = time.monotonic()
+    report.tail_seconds = time.monotonic() - generated
     if early_stop:
         report.stopped, report.dropped = len(early_stop.stopped), early_stop.dropped
     report.program_seconds = scoring.program_seconds

@@ -1,0 +1,115 @@
+"""Programs are judged while others still run: no prompt waits for another, and no order changes the rows.
+
+Run: pytest tests/search/test_scoring_thread.py
+"""
+
+import random
+import time
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.programs.executor import Executor
+from arcnb.search.inference import RoundPlan, predict
+from tests.search.canned_engine import CannedEngine
+from tests.search.test_search_inference import expected_keys, small_tasks
+
+PLAN = RoundPlan(n_predictions=12, per_prompt=3)
+HELD = "held back"
+PROGRAMS = (
+    "def transform(grid):\n    return grid\n```",
+    "def transform(grid):\n    return grid[5:0]\n```",
+    "def transform(grid):\n    return nothing\n```",
+    "no program",
+)
+
+
+class HoldingExecutor(Executor):
+    """Keeps the verdicts on programs that say so until they are let go, in an order of its own."""
+
+    def __init__(self, is_held, order=0):
+        super().__init__(1)
+        self.is_held, self.order, self.held = is_held, random.Random(order), []
+
+    def submit(self, job):
+        if not self.is_held(job):
+            return super().submit(job)
+        verdict = Future()
+        self.held.append((verdict, super().submit(job)))
+        return verdict
+
+    def let_go(self):
+        self.order.shuffle(self.held)
+        for verdict, made in self.held:
+            verdict.set_result(made.result())
+
+
+class LettingGo(CannedEngine):
+    """Waits after its last completion for `moment`, then lets the executor's verdicts go."""
+
+    def __init__(self, tokenizer, answer, executor, moment):
+        super().__init__(tokenizer, answer)
+        self.executor, self.moment, self.came = executor, moment, False
+
+    def generate(self, requests, sampling):
+        yield from super().generate(requests, sampling)
+        deadline = time.monotonic() + 60
+        while not (self.came or time.monotonic() > deadline):
+            time.sleep(0.01)
+            self.came = self.moment()
+        self.executor.let_go()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_model):
+    return load_tokenizer(small_model)
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return small_tasks()
+
+
+def run(engine, tasks, predictions, executor):
+    return predict(
+        tasks, engine, predictions, executor, PLAN, prompt_format(), Sampling(), part_rows=PLAN.per_prompt
+    )
+
+
+def test_a_slow_program_holds_up_its_own_prompt_and_no_other(tmp_path, tokenizer, tasks):
+    predictions, slow = PredictionSet(tmp_path / "p"), (tasks[0].task_id, 0)
+
+    def answer(key, index):
+        return f"# {HELD}\n{PROGRAMS[0]}" if (key, index) == (slow, 1) else PROGRAMS[index]
+
+    others = {key for key in expected_keys(tasks, PLAN) if key[:2] != slow}
+    with HoldingExecutor(lambda job: HELD in (job.program or "")) as executor:
+        engine = LettingGo(tokenizer, answer, executor, lambda: predictions.done_keys() == others)
+        report = run(engine, tasks, predictions, executor)
+    assert engine.came, "other prompts waited for the slow program"
+    assert report.made == len(predictions.done_keys()) == len(others) + PLAN.per_prompt
+    assert 0 < report.tail_seconds < report.seconds
+
+
+def test_rows_are_the_same_in_whatever_order_the_verdicts_come(tmp_path, tokenizer, tasks):
+    def answer(key, index):
+        return PROGRAMS[(key[1] + index) % len(PROGRAMS)]
+
+    found, n_rows = [], len(expected_keys(tasks, PLAN))
+    for order in range(3):
+        predictions = PredictionSet(tmp_path / str(order))
+        with HoldingExecutor(lambda job: True, order) as executor:
+            held = executor.held
+            engine = LettingGo(tokenizer, answer, executor, lambda held=held: len(held) == n_rows)
+            run(engine, tasks, predictions, executor)
+        assert engine.came
+        rows = list(predictions.iter_predictions())
+        found.append([(replace(row, seconds=None, cpu_seconds=None), row.fingerprint) for row in rows])
+    assert {row.status for row, _ in found[0]} == {"ok", "invalid_output", "error", "syntax"}
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == n_rows
