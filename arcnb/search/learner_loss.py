@@ -14,7 +14,7 @@ from arcnb.models.sft_rows import IGNORED
 if TYPE_CHECKING:
     import torch
 
-LOGITS = 1 << 26  # logits at a time: 0.8 GB with their float32 copy and both gradients
+LOGITS = 1 << 26  # logits at a time: about 1 GB with their float32 copies and gradients
 
 
 def add_answer_gradients(model, batch: dict[str, torch.Tensor], n_answer: int, logits: int = LOGITS):
