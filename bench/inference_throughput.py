@@ -9,9 +9,19 @@ included. "arcnb" is `predict` from its call to its return: prompts rendered and
 generated, programs run and scored on the CPUs, every part on disk. The ways take turns (the order turns round
 each time), so that what else the machine does hits all alike; the prefix cache is emptied before each turn.
 
-Tasks are those of ARC-AGI-1 and -2 whose prompts come closest to --prompt-tokens. Every completion runs to
---max-tokens (no stop at the end token), so all ways generate the same number of tokens. Untrained models
-write no programs: the stage is given RE-ARC's in place of their texts, so that the executor has real work.
+Tasks are those of ARC-AGI-1 and -2 whose prompts come closest to --prompt-tokens; --rounds asks each of them
+so often, through other views. Real completions end at different lengths. So each prompt has a length of its
+own, drawn between --shortest times --max-tokens and --max-tokens, the same in all ways, and its completions
+run to it (no stop at the end token): all ways generate the same number of tokens. With --shortest 1 all have
+one length, and the programs of the last wave arrive at once.
+
+A stage's line ends with "tail_seconds": the time from the last completion until the last program was run,
+scored and on disk. It is part of "seconds" and of the ratio, and does not grow with the number of prompts: at
+most what the slowest programs may take, and what is left to run where programs keep all workers busy. The
+executor remembers verdicts: a later turn finds those of programs that met the same prompt again.
+
+Untrained models write no programs: the stage is given RE-ARC's in place of their texts, so that the executor
+has real work (most on tasks that they were not written for; some of them run into the time limit).
 "plain-free" and "arcnb-free" sample without seeds, which vLLM does faster. --llama-8b takes a folder to put a
 config and the embedded model's tokenizer in.
 """
@@ -19,6 +29,7 @@ config and the embedded model's tokenizer in.
 import argparse
 import json
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -45,6 +56,8 @@ LLAMA_8B = {
     "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
+
+Lengths = dict[tuple[int, ...], int]  # tokens of a prompt's completions, by the prompt's token ids
 
 
 class WithPrograms:
@@ -95,7 +108,24 @@ def prompts_of(backend, tasks, plan: RoundPlan) -> list[list[int]]:
     return [prompt_ids(backend.tokenizer, prompt_format().prompt(task)) for task in shown]
 
 
-def plain(backend, prompts: list[list[int]], n: int, sampling: Sampling) -> float:
+def lengths_of(prompts: list[list[int]], longest: int, shortest: float) -> Lengths:
+    """Tokens that the completions of each prompt have, drawn evenly from shortest * longest to longest."""
+    draw = random.Random(0)
+    return {tuple(ids): draw.randint(max(1, round(shortest * longest)), longest) for ids in prompts}
+
+
+def hold_to_lengths(backend, lengths: Lengths) -> None:
+    """Has the backend's engine end each completion at its prompt's length."""
+    add = backend.engine.add
+
+    def add_with_length(name, prompt_ids, params, lora_request):
+        params.max_tokens = lengths[tuple(prompt_ids)]
+        add(name, prompt_ids, params, lora_request)
+
+    backend.engine.add = add_with_length
+
+
+def plain(backend, prompts: list[list[int]], n: int, sampling: Sampling, lengths: Lengths) -> float:
     """Seconds of `LLM.generate`, with its own fan-out of a prompt into n completions."""
     from vllm import SamplingParams
 
@@ -103,21 +133,25 @@ def plain(backend, prompts: list[list[int]], n: int, sampling: Sampling) -> floa
         SamplingParams(
             n=n,
             temperature=sampling.temperature,
-            max_tokens=sampling.max_tokens,
+            max_tokens=lengths[tuple(ids)],
             ignore_eos=True,
             seed=number if sampling.seeded else None,
         )
-        for number in range(len(prompts))
+        for number, ids in enumerate(prompts)
     ]
     start = time.perf_counter()
     outputs = backend.engine.llm.generate(
         [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
     )
     seconds = time.perf_counter() - start
-    assert sum(len(one.token_ids) for output in outputs for one in output.outputs) == (
-        len(prompts) * n * sampling.max_tokens
-    )
+    made = sum(len(one.token_ids) for output in outputs for one in output.outputs)
+    assert made == tokens_in(prompts, n, lengths)
     return seconds
+
+
+def tokens_in(prompts: list[list[int]], n: int, lengths: Lengths) -> int:
+    """Completion tokens of n completions for each prompt."""
+    return n * sum(lengths[tuple(ids)] for ids in prompts)
 
 
 def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executor):
@@ -150,9 +184,15 @@ def measure(backend, arguments, say=print) -> dict:
     made = len(prompts) * arguments.n
     mean_length = statistics.mean(map(len, prompts))
     lengths = sorted(map(len, prompts))
-    say(f"{len(prompts)} prompts of {mean_length:.0f} tokens ({lengths[0]} to {lengths[-1]})")
+    written = lengths_of(prompts, arguments.max_tokens, arguments.shortest)
+    hold_to_lengths(backend, written)
+    say(
+        f"{len(prompts)} prompts of {mean_length:.0f} tokens ({lengths[0]} to {lengths[-1]}), completions of "
+        f"{statistics.mean(written.values()):.0f} ({min(written.values())} to {max(written.values())})"
+    )
     hours: dict[str, list[float]] = {way: [] for way in arguments.ways.split(",")}
     cpus: dict[str, list[tuple[float, float]]] = {way: [] for way in hours}
+    tails: dict[str, list[float]] = {way: [] for way in hours if way.startswith("arcnb")}
     last_report, began = None, time.monotonic()
     with Executor(arguments.workers or None) as executor:
         for turn in range(arguments.turns + 1):  # the first turn warms up, with a quarter of the work
@@ -165,9 +205,10 @@ def measure(backend, arguments, say=print) -> dict:
                 cpu = cpu_seconds(backend)
                 drawn = replace(sampling, seeded=not way.endswith("-free"))
                 if way.startswith("plain"):
-                    seconds = plain(backend, asked, arguments.n, drawn)
+                    seconds = plain(backend, asked, arguments.n, drawn, written)
                 else:
                     seconds, report = stage(backend, some, plan, drawn, executor)
+                    assert report.completion_tokens == tokens_in(asked, arguments.n, written)
                     last_report = report if turn else None
                 rate = 3600 * len(asked) * arguments.n / seconds
                 here, engine = (
@@ -177,7 +218,11 @@ def measure(backend, arguments, say=print) -> dict:
                     hours[way].append(rate)
                     cpus[way].append((here, engine))
                 line = {"turn": turn, "way": way, "seconds": round(seconds, 2), "an_hour": round(rate)}
-                say(json.dumps(line | {"cpu_here": round(here, 2), "cpu_engine": round(engine, 2)}))
+                line |= {"cpu_here": round(here, 2), "cpu_engine": round(engine, 2)}
+                if way in tails:
+                    line["tail_seconds"] = round(report.tail_seconds, 2)
+                    tails[way] += [report.tail_seconds] if turn else []
+                say(json.dumps(line))
     medians = {way: statistics.median(rates) for way, rates in hours.items() if rates}
     ratios = {
         way: round(medians[way] / medians[way.replace("arcnb", "plain")], 4)
@@ -189,7 +234,7 @@ def measure(backend, arguments, say=print) -> dict:
         way: [round(statistics.median(part), 2) for part in zip(*pairs, strict=True)]
         for way, pairs in cpus.items()
     }
-    outcome |= {"median_an_hour": medians, "arcnb_to_plain": ratios}
+    outcome |= {"median_an_hour": medians, "arcnb_to_plain": ratios, "tail_seconds": tails}
     if last_report:
         outcome["rates_of_the_last_stage"] = last_report.rates
     say("RESULT " + json.dumps(outcome))
@@ -205,6 +250,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--prompt-tokens", type=int, default=500)
     made.add_argument("--n", type=int, default=4, help="completions a prompt")
     made.add_argument("--max-tokens", type=int, default=64)
+    made.add_argument("--shortest", type=float, default=0.25, help="share of --max-tokens, 1: all the same")
     made.add_argument("--max-num-seqs", type=int, default=None)
     made.add_argument("--turns", type=int, default=3)
     made.add_argument("--ways", default="plain,arcnb", help="of plain, arcnb, plain-free, arcnb-free")
