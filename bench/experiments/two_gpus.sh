@@ -4,7 +4,7 @@
 #   bash bench/experiments/two_gpus.sh OUT         # OUT/progress.txt says what runs; OUT/NAME.log each step's output
 #
 # Both GPUs: RL on coding problems with server and trainer (issue 10), one set of predictions in two shards (issue 5).
-# Then GPU 0: the same set by one GPU, the adapter trained by its command and sampled (issues 4, 5); GPU 1: shared
+# Then GPU 0: the same set by one GPU, and with the adapter folded into the weights; the adapter trained by its command and sampled (issues 4, 5); GPU 1: shared
 # prompts at other budgets and lengths, whole steps (issue 7), the sampling stage beside plain vLLM (issue 5).
 # Each step has a time limit and fails alone. ONLY="two single ..." runs these lanes only.
 set -u
@@ -58,7 +58,13 @@ if wanted two; then
 fi
 
 lane0() {
-    wanted two && arcnb single 300 0 "$first" "${sampled[@]}" -p tasks arc-agi-1/evaluation -p n_predictions 32 -p output "$out/set_one"
+    local one=("${sampled[@]}" -p tasks arc-agi-1/evaluation -p n_predictions 32)
+    wanted two && arcnb single 300 0 "$first" "${one[@]}" -p output "$out/set_one"
+    wanted merged && arcnb merged 300 0 "$first" "${one[@]}" -p output "$out/set_merged" -p adapter "" -p model "$(python3 -c '
+from arcnb.models.merging import merged_model
+from arcnb.models.registry import resolve_adapter, resolve_model
+model = resolve_model("default")
+print(merged_model(model, resolve_adapter("default", model)).folder)')"
     wanted adapter || return
     arcnb adapter "${SFT_SECONDS:-1000}" 0 "$first" 02 -f adapter -p adapter default -p seed 1 -p num_processes 1 \
         -p gradient_accumulation_steps 4 -p max_steps "${SFT_STEPS:-440}" -p learning_rate 4e-4 -p workers $((half - 2)) \
