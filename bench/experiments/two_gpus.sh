@@ -4,9 +4,10 @@
 #   bash bench/experiments/two_gpus.sh OUT         # OUT/progress.txt says what runs; OUT/NAME.log each step's output
 #
 # Both GPUs: RL on coding problems with server and trainer (issue 10), one set of predictions in two shards (issue 5).
-# Then GPU 0: the same set by one GPU, and with the adapter folded into the weights; the adapter trained by its command and sampled (issues 4, 5); GPU 1: shared
-# prompts at other budgets and lengths, whole steps (issue 7), the sampling stage beside plain vLLM (issue 5).
-# Each step has a time limit and fails alone. ONLY="two single ..." runs these lanes only.
+# Then GPU 0: the same set by one GPU, and with the adapter folded into the weights; the adapter trained by its
+# command and sampled (issues 4, 5). GPU 1: shared prompts at other budgets and lengths, whole steps (issue 7), the
+# sampling stage beside plain vLLM (issue 5).
+# Each step has a time limit and fails alone. ONLY="problems two merged adapter shared stage" names some of them.
 set -u
 out=$(realpath -m "${1:?usage: two_gpus.sh OUT}")
 root=$(cd "$(dirname "$0")/../.." && pwd)
