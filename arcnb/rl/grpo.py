@@ -178,6 +178,8 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
 def _check_shared_prompt(settings: dict, options: GrpoOptions, n_processes: int) -> None:
     """What shared prompts cannot go together with; the model itself is looked at at the first step."""
     reason = None
+    if options.shared_prompt_tokens < 1:
+        raise SettingsError(f"shared_prompt_tokens={options.shared_prompt_tokens} must be at least 1")
     if options.trainer != "trl":
         reason = f"trainer={options.trainer!r}, which computes log-probabilities in its own way"
     elif settings.get("use_liger_kernel"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arcnb.rl.guard import GuardOptions
+from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class GrpoOptions:
     resume: "auto" goes on with this folder's newest complete checkpoint, "never" does not, else a path.
     disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
     trainer: "trl" or "unsloth". load_in_4bit: quantize the base.
-    shared_prompt: pay for a prompt once a group, see arcnb.rl.shared_prefix.
+    shared_prompt: pay for a prompt once a group, see arcnb.rl.shared_prefix; shared_prompt_tokens: most of
+    a packed row, fewer take less memory and pay a group's prompt more than once.
     conversations: a refine.parquet of notebook 04, to train on its frozen later turns instead of first turns.
     turns: answers that an episode may have, each with feedback on the one before, see arcnb.rl.multi_turn;
     turn_reward, improvement_weight: which of them is rewarded, see arcnb.rl.multi_turn_reward.
@@ -50,6 +52,7 @@ class GrpoOptions:
     trainer: str = "trl"
     load_in_4bit: bool = False
     shared_prompt: bool = False
+    shared_prompt_tokens: int = TOKEN_BUDGET
     conversations: str = ""
     turns: int = 1
     turn_reward: str = "last"
@@ -67,4 +70,5 @@ FREE = (
     "accept_other_config",
     "insist_on_sampling",
     "shared_prompt",
+    "shared_prompt_tokens",
 )

@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING
 
 from arcnb.rl.shared_prefix_attention import NAME, register
 from arcnb.rl.shared_prefix_casting import input_casting
-from arcnb.rl.shared_prefix_packing import PackedRow, SharedPrefixError, pack
+from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET, PackedRow, SharedPrefixError, pack
 from arcnb.rl.shared_prefix_reuse import KeptPass, adapter_state, graph_of_training
 
 if TYPE_CHECKING:
     import torch
-
-# Bounds what a pass through one layer needs at once; at 8B shape about 0.3 MB a token.
-TOKEN_BUDGET = 65536
 
 
 def shared_prefix_trainer(base: type, token_budget: int | None = TOKEN_BUDGET, kernel: str = "auto") -> type:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+# Bounds what a pass through one layer needs at once; at 8B shape about 0.3 MB a token.
+TOKEN_BUDGET = 65536
+
 
 class SharedPrefixError(ValueError):
     """A batch, model or setting that shared-prompt training cannot treat exactly; the message names it."""

@@ -48,7 +48,9 @@ def make_trainer(run: Training, callbacks: Sequence):
         )
     from trl import GRPOConfig, GRPOTrainer
 
-    base = shared_prefix_trainer(GRPOTrainer) if run.options.shared_prompt else GRPOTrainer
+    base = GRPOTrainer
+    if run.options.shared_prompt:
+        base = shared_prefix_trainer(base, run.options.shared_prompt_tokens)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     asked = run.settings | {
         "per_device_train_batch_size": batch_layout(run.settings, n_processes, run.options.prompts_per_step),

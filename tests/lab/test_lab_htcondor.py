@@ -8,9 +8,11 @@ Skipped without such a folder. The pool has process ids of its own: its runs loo
 
 import json
 import os
+from functools import partial
 
 import condor_daemons
 import pytest
+from lab_clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
 from lab_watching import wait_for
 
 from arcnb.lab import cli
@@ -18,22 +20,6 @@ from arcnb.lab.heartbeat import HEARTBEAT, read_heartbeat
 from arcnb.lab.runs import list_runs
 
 pytestmark = pytest.mark.skipif(bool(condor_daemons.missing()), reason=condor_daemons.missing())
-
-PATIENT = """
-import os, time
-from arcnb.progress import progress
-(run.path / 'started').write_text(os.environ['ARCNB_JOB'])
-try:
-    for _ in progress(range(1200), 'waiting', unit='turn'):
-        if label == 'quick' or (run.path.parent / 'go').exists() or (run.path / 'saved').exists():
-            break
-        time.sleep(0.1)
-except KeyboardInterrupt:
-    (run.path / 'saved').write_text('x')
-    raise
-"""
-RECORD = "run.record({'n': n, 'gpu': os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}, artifacts=['started'])"
-SMALL = ["--cpus", "1", "--memory", "1G", "--time", "10m"]
 
 
 @pytest.fixture(scope="module")
@@ -56,27 +42,7 @@ def path(notebook):
     return notebook("# Wait", PATIENT, RECORD)
 
 
-def submit(*arguments, options=SMALL):
-    return cli.main(["submit", "--on", "htcondor", *map(str, arguments), *options])
-
-
-def status(capsys, *arguments):
-    capsys.readouterr()
-    assert cli.main(["status", *arguments]) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def started(run):
-    return (run.path / "started").is_file()
-
-
-def task_of(run):
-    return json.loads((run.path / "job" / "job.json").read_text())["task"]
-
-
-def only_run():
-    (run,) = list_runs()
-    return run
+submit = partial(submit_to, "htcondor")
 
 
 def test_a_sweep_is_one_submission_and_gpus_are_handed_out(path, runs_root, capsys):

@@ -6,9 +6,11 @@ pytest tests/lab/test_lab_slurm.py   (a minute; skipped where Slurm is not insta
 import json
 import sys
 import zipfile
+from functools import partial
 
 import pytest
 import slurm_daemons
+from lab_clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
 from lab_watching import wait_for
 
 from arcnb.lab import cli
@@ -16,23 +18,6 @@ from arcnb.lab.heartbeat import read_heartbeat
 from arcnb.lab.runs import list_runs
 
 pytestmark = pytest.mark.skipif(bool(slurm_daemons.missing()), reason=slurm_daemons.missing())
-
-# Waits for a file called `go` beside the run folders; when it is stopped it saves, and afterwards goes on.
-PATIENT = """
-import os, time
-from arcnb.progress import progress
-(run.path / 'started').write_text(os.environ['ARCNB_JOB'])
-try:
-    for _ in progress(range(1200), 'waiting', unit='turn'):
-        if label == 'quick' or (run.path.parent / 'go').exists() or (run.path / 'saved').exists():
-            break
-        time.sleep(0.1)
-except KeyboardInterrupt:
-    (run.path / 'saved').write_text('x')
-    raise
-"""
-RECORD = "run.record({'n': n, 'gpu': os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}, artifacts=['started'])"
-SMALL = ["--cpus", "1", "--memory", "1G", "--time", "10m"]
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +42,7 @@ def path(notebook):
     return notebook("# Wait", PATIENT, RECORD)
 
 
-def submit(*arguments, options=SMALL):
-    return cli.main(["submit", "--on", "slurm", *map(str, arguments), *options])
-
-
-def status(capsys, *arguments):
-    capsys.readouterr()
-    assert cli.main(["status", *arguments]) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def started(run):
-    return (run.path / "started").is_file()
-
-
-def only_run():
-    (run,) = list_runs()
-    return run
+submit = partial(submit_to, "slurm")
 
 
 def test_a_sweep_is_an_array_and_gpus_are_handed_out(path, runs_root, capsys):
@@ -118,10 +87,6 @@ def test_a_preempted_run_saves_waits_and_goes_on_in_its_folder(path, slurm, caps
         assert log.count(f"slurm {task_of(run)} on ") == 2
     assert len(list_runs()) == 2
     assert status(capsys) == []
-
-
-def task_of(run):
-    return json.loads((run.path / "job" / "job.json").read_text())["task"]
 
 
 def test_held_jobs_say_so_and_cancelled_ones_too(path, slurm, capsys):

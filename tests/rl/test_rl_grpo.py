@@ -108,6 +108,11 @@ def test_what_shared_prompts_cannot_go_with_is_refused(train, tmp_path, settings
         train(tmp_path, settings, options | {"shared_prompt": True})
 
 
+def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
+    with pytest.raises(SettingsError, match="shared_prompt_tokens=0 must be at least 1"):
+        train(tmp_path, options={"shared_prompt": True, "shared_prompt_tokens": 0})
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

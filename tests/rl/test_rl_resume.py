@@ -65,8 +65,10 @@ def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_
     shared = {"shared_prompt": True}
     ordinary = curve(train(tmp_path / "ordinary"))
     unbroken = curve(train(tmp_path / "unbroken", options=shared))
-    for found, expected in zip(unbroken, ordinary, strict=True):
-        assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    small_rows = curve(train(tmp_path / "small", options=shared | {"shared_prompt_tokens": 1}))
+    for curve_ in (unbroken, small_rows):
+        for found, expected in zip(curve_, ordinary, strict=True):
+            assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert unbroken != ordinary, "equal to the last bit: it was computed in the ordinary way"
     assert train(tmp_path / "broken", options=shared, callbacks=[_StopAt(2)]).status == "preempted"
     assert curve(train(tmp_path / "broken", options=shared)) == unbroken
