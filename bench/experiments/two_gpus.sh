@@ -7,7 +7,7 @@
 # Then GPU 0: the same set by one GPU, and with the adapter folded into the weights; the adapter trained by its
 # command and sampled (issues 4, 5). GPU 1: shared prompts at other budgets and lengths, whole steps (issue 7), the
 # sampling stage beside plain vLLM (issue 5).
-# Each step has a time limit and fails alone. ONLY="problems two merged adapter shared stage" names some of them.
+# Each step has a time limit and fails alone. ONLY="problems two merged adapter shared stage speed" names some of them.
 set -u
 out=$(realpath -m "${1:?usage: two_gpus.sh OUT}")
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -77,6 +77,9 @@ lane1() {
     if wanted shared; then
         step budgets 200 1 "$second" python3 bench/shared_prefix.py --device cuda --shape 8b --old --prompts 3800 \
             --ways shared --budgets 8192 16384 32768 65536 --steps 2 --json "$out/budgets.json"
+        step embedded 150 1 "$second" python3 bench/shared_prefix.py --device cuda --shape embedded --old \
+            --prompts 2000 3800 --completions 32 --tokens 512 --ways shared stock unsloth --steps 3 --limit 60 \
+            --json "$out/embedded.json"
         step whole_8600 260 1 "$second" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --prompt-tokens 7800 8600 \
             --rank 1 --max-completion-length 1024 --share 0.35 --steps 3 --warm 1 --ways shared --json "$out/whole_8600.json"
         step whole_3800 480 1 "$second" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --prompt-tokens 3300 3800 \
@@ -91,7 +94,12 @@ lane1() {
     fi
 }
 
+speed() {
+    step speed 600 1 "$second" python3 bench/grpo_speed.py --vllm --adapter default --groups 8 32 128 256 \
+        --ways shared trl unsloth --steps 6 --warm 2 --limit 120 --json "$out/speed.json"
+}
+
 lane0 &
-lane1 &
+{ lane1; wanted speed && speed; } &
 wait
 say "all done"
