@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from arcnb.models.adapter_casting import input_casting
 from arcnb.models.checkpoints import newest_complete
 from arcnb.models.launching import launch
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
@@ -224,7 +225,8 @@ def _train(
     started = time.monotonic()
     checkpoint = newest_complete(output / "checkpoints") if resume else None
     try:
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        with input_casting(trainer.model, enabled=not on_gpu):  # on a GPU all of it is under autocast
+            trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     except (OSError, SafetensorError) as error:  # a full disk, above all
         kept = newest_complete(output / "checkpoints")
         raise SftError(

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from arcnb.models.adapter_casting import input_casting
 from arcnb.rl.shared_prefix_attention import NAME, register
-from arcnb.rl.shared_prefix_casting import input_casting
 from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET, PackedRow, SharedPrefixError, pack
 from arcnb.rl.shared_prefix_reuse import KeptPass, adapter_state, graph_of_training
 

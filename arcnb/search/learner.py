@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arcnb.models.adapter_casting import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft_rows import IGNORED, collator
 from arcnb.search.learner_loss import add_answer_gradients
@@ -155,7 +156,8 @@ class LoraLearner:
         try:
             self._set_weights(start, seed)
             prepared = time.monotonic()
-            losses = self._train(list(rows), stop)
+            with input_casting(self._net, enabled=self.device != "cuda"):  # there it is all under autocast
+                losses = self._train(list(rows), stop)
         except RuntimeError as error:
             if isinstance(error, LearningError) or not out_of_memory(error):
                 raise
