@@ -187,7 +187,7 @@ class CollapseMonitor:
             limit = max(limits.truncation, first + limits.truncation_rise)
             return self._above(signal, step, now, limit, "share of truncated completions")
         share = getattr(limits, signal)
-        if now <= share * first:
+        if first and now <= share * first:  # a run that begins with nothing has nothing to lose
             text = f"{RELATIVE[signal]} {now:.3g}, at most {share:g} of {first:.3g} in the first window"
             return Alarm(signal, step, now, share * first, text)
         return None
