@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
 
-# A shell starts background jobs with SIGINT ignored, and whatever they start inherits that; tests of interrupts
+# A shell starts background jobs with SIGINT ignored, and what they start inherits that; tests of interrupts
 # start processes as a terminal would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
