@@ -11,7 +11,7 @@ import os, time
 from arcnb.progress import progress
 (run.path / 'started').write_text(os.environ['ARCNB_JOB'])
 try:
-    for _ in progress(range(1200), 'waiting', unit='turn'):
+    for _ in progress(range(3000), 'waiting', unit='turn'):
         if label == 'quick' or (run.path.parent / 'go').exists() or (run.path / 'saved').exists():
             break
         time.sleep(0.1)
