@@ -139,11 +139,7 @@ class CollapseMonitor:
                 self.lowest_reward = min(self.lowest_reward, float(value))
             if len(self._values[signal]) < self._values[signal].maxlen:
                 continue
-            alarm = (
-                self._judge_held_out(step, float(value), float(row.get("held_out/pass@1_error") or 0.0))
-                if signal == "held_out"
-                else self._judge(signal, step)
-            )
+            alarm = self._judge(signal, step, row)
             if alarm is None:
                 self.crossed.pop(signal, None)
             elif signal not in self.crossed:
@@ -164,7 +160,7 @@ class CollapseMonitor:
             values.clear()
         self.crossed.clear()
 
-    def _judge(self, signal: str, step: int) -> Alarm | None:
+    def _judge(self, signal: str, step: int, row: Mapping[str, float | None]) -> Alarm | None:
         limits, now = self.options.thresholds, self.now(signal)
         first = self.first.get(signal)
         if math.isnan(now):
@@ -181,6 +177,9 @@ class CollapseMonitor:
             return Alarm(signal, step, now, limit, text)
         if signal == "reward":
             return self._judge_reward(step, now)
+        if signal == "held_out":  # of a single task no error is known, and no fall is certain
+            error = row.get("held_out/pass@1_error")
+            return self._judge_held_out(step, now, math.inf if error is None else error)
         if first is None:
             return None
         if signal == "truncation":
@@ -242,11 +241,12 @@ class CollapseMonitor:
         self.first = dict(state["first"])
         self.best_reward = tuple(state["best_reward"]) if state["best_reward"] else None
         self.lowest_reward = state["lowest_reward"]
-        self.best_held_out = tuple(state["best_held_out"]) if state["best_held_out"] else None
+        kept = state.get("best_held_out")  # checkpoints of earlier versions lack it, and some signals
+        self.best_held_out = tuple(kept) if kept else None
         self.crossed = dict(state["crossed"])
         for signal, values in state["values"].items():
-            self._values[signal].extend(values)
-        self._counts = dict(state["counts"])
+            self._values[signal] = deque(values, maxlen=self._values[signal].maxlen)
+        self._counts |= state["counts"]
 
 
 def thresholds_from(overrides: Mapping[str, float]) -> Thresholds:

@@ -3,24 +3,17 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from arcnb.models.adapter_casting import input_casting
 
 
 @pytest.fixture
-def model():
+def model(small_model):
+    base = AutoModelForCausalLM.from_pretrained(small_model.path, dtype=torch.bfloat16)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
     lora = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-    return get_peft_model(LlamaForCausalLM(config).to(torch.bfloat16), lora)
+    return get_peft_model(base, lora)
 
 
 def gradients(model, enabled: bool):
@@ -29,7 +22,7 @@ def gradients(model, enabled: bool):
     seen = set()
     layers = [module for name, module in model.named_modules() if name.endswith("lora_A.default")]
     hooks = [layer.register_forward_pre_hook(lambda _, given: seen.add(given[0].dtype)) for layer in layers]
-    ids = torch.arange(48).reshape(2, 24) % 64
+    ids = torch.arange(48).reshape(2, 24)
     with input_casting(model, enabled), torch.autocast("cpu", torch.bfloat16):
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()

@@ -104,6 +104,19 @@ def test_a_held_out_rate_that_falls_beyond_its_error_is_an_alarm():
     assert monitor.best_held_out == (0.10, 0.01)
     assert alarms_of(evaluations(0.10, 0.06, 0.09))[0] == [], "not yet half"
     assert alarms_of(evaluations(0.02, 0.005, error=0.02))[0] == [], "half, but within the error"
+    assert alarms_of(evaluations(1.0, 0.0, error=None))[0] == [], "one task: no error is known"
+
+
+def test_a_restored_state_replaces_what_was_there():
+    _, before = alarms_of(list(stream(WINDOW // 2)))
+    state = json.loads(json.dumps(before.as_dict()))
+    _, other = alarms_of(list(stream(WINDOW, seed=1)))
+    other.restore(state)
+    assert other.as_dict() == before.as_dict()
+    del state["best_held_out"], state["values"]["unique_outputs"], state["counts"]["unique_outputs"]
+    earlier = CollapseMonitor(GuardOptions(window=WINDOW))
+    earlier.restore(state)  # of a checkpoint from before these signals
+    assert earlier.update(1, HEALTHY) == []
 
 
 def test_a_ratio_above_two_is_an_alarm_as_well():
