@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 _MATH_QUERIES = 1024
-# cuDNN is a third faster on large runs, but plans anew for every new length, and every step brings some: its
-# calls took 40% of the embedded model's steps (docs/log.md). Runs of so many pairs pay for a plan.
+# cuDNN is a third faster on large runs, but seems to plan anew for every new length, and every step brings some:
+# its calls took 35 to 43% of the embedded model's steps (docs/log.md). An estimate of what pays for a plan.
 _CUDNN_PAIRS = 2**24
 
 

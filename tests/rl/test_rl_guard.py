@@ -80,7 +80,7 @@ RECORDED = json.loads((Path(__file__).parent / "collapsed_runs.json").read_text(
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_collapses_are_seen_by_their_outputs(name):
-    """Real runs that settled on short programs: nothing truncated, nothing repeated, reward rose."""
+    """Real runs that settled on short programs: nothing truncated, nothing repeated, no fall of reward."""
     columns = RECORDED[name]
     rows = enumerate(
         (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)), 1
