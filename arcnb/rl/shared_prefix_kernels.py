@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 _MATH_QUERIES = 1024
-# cuDNN is a third faster on large runs, but seems to plan anew for every new length, and every step brings some:
+# cuDNN is a third faster on large runs, but seems to plan anew for each new length, and every step has some:
 # its calls took 35 to 43% of the embedded model's steps (docs/log.md). An estimate of what pays for a plan.
 _CUDNN_PAIRS = 2**24
 
