@@ -86,6 +86,18 @@ class SlurmDaemons:
     def start_controller(self) -> None:
         self.call("slurmctld", "-i")
 
+    def wait_until_saved(self, task: str) -> None:
+        """Return when the controller's state on disk holds the task as it is now: it is written some seconds after
+        a change, and a controller killed earlier forgets the task, whose processes its successor then ends."""
+        state = self.folder / "state" / "job_state"
+        before = time.time()
+        self.call("scontrol", "update", f"jobid={task}", "comment=saved")
+        end = time.monotonic() + 30
+        while not state.is_file() or state.stat().st_mtime <= before:
+            if time.monotonic() > end:
+                raise RuntimeError((self.folder / "slurmctld.log").read_text()[-2000:])
+            time.sleep(0.1)
+
     def call(self, *command: str) -> str:
         """Standard output of one of Slurm's tools."""
         program = shutil.which(command[0], path=PATH) or command[0]

@@ -205,6 +205,7 @@ def test_z_dead_daemons_are_told_from_dead_nodes(path, slurm, capsys):
     assert submit(path, "--name", "survivor") == 0
     run = only_run()
     wait_for(lambda: (read_heartbeat(run.path) or {"progress": ""})["progress"], 40)
+    slurm.wait_until_saved(task_of(run))
     slurm.kill("slurmctld")
     (line,) = status(capsys)
     assert line.startswith("running ")
