@@ -15,6 +15,7 @@ from papermill.utils import chdir
 
 from arcnb.lab.console import Console
 from arcnb.lab.heartbeat import Heartbeat
+from arcnb.lab.kernel_end import STATEMENT
 from arcnb.lab.journal import RunRecord
 from arcnb.lab.manifest import write_whole
 from arcnb.lab.processes import death_cause, out_of_memory_kills
@@ -94,6 +95,7 @@ class ArcnbClient(PapermillNotebookClient):
                     self.papermill_execute_cells()
                 finally:
                     heartbeat.finish()
+                    self.stop.write_request()  # the kernel may take longer to go than we are given
                     self.record.beat()
                 self.set_widgets_metadata()
         except DeadKernelError:
@@ -111,6 +113,7 @@ class ArcnbClient(PapermillNotebookClient):
             # A kernel of that name in the user's home may belong to another environment: ours runs in this
             # one.
             manager.kernel_spec.argv[0] = sys.executable
+            self.extra_arguments = [*self.extra_arguments, f"--IPKernelApp.exec_lines={STATEMENT}"]
         if hasattr(manager, "transport_encryption"):  # jupyter_client 8.10: other users of the node stay out
             manager.transport_encryption = "auto"
         return manager

@@ -65,7 +65,7 @@ class StopSignals:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
-        self._write_request()  # a cell that stops at once is quicker than the next tick
+        self.write_request()  # a cell that stops at once is quicker than the next tick
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
@@ -89,7 +89,7 @@ class StopSignals:
         """Called a few times a second from the heartbeat's thread."""
         if self.received is None:
             return
-        self._write_request()  # so that the reason is known even if this process is killed next
+        self.write_request()  # so that the reason is known even if this process is killed next
         if time.monotonic() > self.deadline:
             self.kill()
         elif time.monotonic() > self.nudge_at and self.pid:
@@ -97,7 +97,8 @@ class StopSignals:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, NUDGE)
 
-    def _write_request(self) -> None:
+    def write_request(self) -> None:
+        """Write the request down, once, if there was one."""
         if self.request is not None and not self.written:
             self.written = True
             self.write(self.request)

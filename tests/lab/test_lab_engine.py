@@ -205,6 +205,38 @@ def test_a_stop_is_written_down_though_the_cell_ends_before_the_next_tick():
     assert [request["signal"] for request in written] == ["SIGTERM"]
 
 
+def test_the_reason_of_a_stop_is_known_while_the_kernel_is_still_ending(notebook, start, runs_root):
+    """A scheduler may kill everything before a slow kernel has gone."""
+    slow_end = f"import atexit, time\natexit.register(time.sleep, 600)\n{READY}\ntime.sleep(600)"
+    process = start("run", notebook(slow_end))
+    wait_for(lambda: ready(runs_root))
+    run = only_run()
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: run.manifest["stop"])
+    assert run.manifest["status"] == "running"
+    kernel = run.manifest["kernel"]["pid"]
+    process.kill()
+    process.wait()
+    assert run.verdict()[0] == "preempted"
+    assert "stopped by SIGTERM, then ended before it could say more" in run.verdict()[1]
+    os.kill(kernel, signal.SIGKILL)
+
+
+def test_a_kernel_whose_sockets_do_not_close_ends_by_itself(notebook):
+    """Nobody has to end it: ten seconds later the client would send SIGTERM."""
+    stuck = (
+        "import signal\nfrom functools import partial\nfrom time import sleep\n"
+        "from ipykernel.kernelapp import IPKernelApp\n"
+        "signal.signal(signal.SIGTERM, lambda *_, touch=(run.path / 'terminated').touch: touch())\n"
+        "IPKernelApp.instance().reset_io = partial(sleep, 600)  # the first thing it does in the end"
+    )
+    ends = "import atexit\natexit.register((run.path / 'ended').touch)"
+    assert cli.main(["run", str(notebook(stuck, ends, RECORD))]) == 0
+    run = only_run()
+    assert (run.path / "ended").is_file(), "exit handlers of the cells are not cut short"
+    assert not (run.path / "terminated").exists()
+
+
 def test_a_signal_while_the_kernel_starts_stops_before_the_first_cell(notebook, start, runs_root):
     process = start("run", notebook(READY))
     wait_for(lambda: list(runs_root.glob("*/01_small.ipynb")))
@@ -235,7 +267,6 @@ def test_a_runner_that_vanishes_is_shown_as_killed_and_can_be_resumed(notebook, 
 
 def test_papermill_with_the_engine_checks_parameters_before_the_kernel(notebook, tmp_path):
     path, out = notebook(RECORD), tmp_path / "out.ipynb"
-    began = time.monotonic()
     with pytest.raises(
         ParameterError, match=r"01_small.ipynb has no parameter 'lable'; did you mean 'label'\?"
     ):
@@ -244,8 +275,7 @@ def test_papermill_with_the_engine_checks_parameters_before_the_kernel(notebook,
         ParameterError, match=r"parameter 'n' must be int \(default 3\), got 'many' of type str"
     ):
         papermill.execute_notebook(path, out, {"n": "many"}, engine_name="arcnb", progress_bar=False)
-    assert time.monotonic() - began < 2
-    assert list_runs() == []
+    assert list_runs() == [], "no kernel was started for nothing"
     papermill.execute_notebook(path, out, {"n": 4}, engine_name="arcnb", progress_bar=False)
     assert only_run().manifest["outcome"] == {"n": 4}
     assert only_run().copy_path.is_file()
