@@ -15,8 +15,8 @@ from papermill.utils import chdir
 
 from arcnb.lab.console import Console
 from arcnb.lab.heartbeat import Heartbeat
-from arcnb.lab.kernel_end import STATEMENT
 from arcnb.lab.journal import RunRecord
+from arcnb.lab.kernel_end import STATEMENT
 from arcnb.lab.manifest import write_whole
 from arcnb.lab.processes import death_cause, out_of_memory_kills
 from arcnb.lab.runs import RUN_DIR, Run

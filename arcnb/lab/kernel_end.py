@@ -1,8 +1,8 @@
 """The end of a kernel's process, bounded in time.
 
-ipykernel (7.4 here; positron #7142) closes its sockets in an order that can block for ever: its control thread
-wakes the output thread when that has just gone. About one kernel in twenty hung so on two loaded cores, and the
-runner waited 10 to 20 seconds for nothing, longer than many schedulers wait before they kill.
+ipykernel (7.4 here; positron #7142) closes its sockets in an order that can block for ever: its control
+thread wakes the output thread when that has just gone. About one kernel in twenty hung on two loaded cores,
+and the runner waited 10 to 20 seconds for nothing, longer than some schedulers wait before they kill.
 """
 
 import atexit

@@ -87,8 +87,9 @@ class SlurmDaemons:
         self.call("slurmctld", "-i")
 
     def wait_until_saved(self, task: str) -> None:
-        """Return when the controller's state on disk holds the task as it is now: it is written some seconds after
-        a change, and a controller killed earlier forgets the task, whose processes its successor then ends."""
+        """Return when the controller's state on disk holds the task as it is now: it is written some seconds
+        after a change, and a controller killed earlier forgets the task, whose processes its successor then
+        ends."""
         state = self.folder / "state" / "job_state"
         before = time.time()
         self.call("scontrol", "update", f"jobid={task}", "comment=saved")

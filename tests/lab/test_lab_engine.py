@@ -119,7 +119,7 @@ def test_a_killed_kernel_is_killed_and_leaves_no_children(notebook, capsys):
     assert "SIGKILL" in why
     assert statuses(run.copy_path) == ["completed", "completed", "killed", "pending"]
     assert "This run was killed" in run.copy_path.read_text()
-    wait_for(lambda: not process_exists(int((run.path / "child").read_text())), 5)
+    wait_for(lambda: not process_exists(int((run.path / "child").read_text())))
 
 
 def test_a_kernel_that_exits_is_killed_with_its_code(notebook):
@@ -134,7 +134,7 @@ def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, 
     kernel = wait_for(lambda: ready(runs_root))
     run = only_run()
     assert run.status == "running"
-    wait_for(lambda: (read_heartbeat(run.path) or {"cell": {"title": ""}})["cell"]["title"] == "Work", 3)
+    wait_for(lambda: (read_heartbeat(run.path) or {"cell": {"title": ""}})["cell"]["title"] == "Work")
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM

@@ -173,15 +173,14 @@ def test_a_fraction_of_a_second_is_a_limit_for_all_inputs(executor):
 
 
 def test_quick_programs_do_not_wait_for_endless_ones(executor):
-    endless = Limits(seconds=3, seconds_per_input=3)
+    endless = Limits(seconds=8, seconds_per_input=8)
     loops = [
         executor.submit(Job(f"def transform(grid):\n    while True: pass\n# {n}", GRIDS, endless))
         for n in range(4)
     ]
     time.sleep(0.5)
-    start = time.monotonic()
     quick = [answer(e) for e in executor.run(Job(program(5000 + n), GRIDS) for n in range(100))]
-    assert time.monotonic() - start < 2.5
+    assert not any(loop.done() for loop in loops)
     assert quick == list(range(5000, 5100))
     assert {loop.result().status for loop in loops} == {"timeout"}
 
@@ -199,7 +198,7 @@ def test_an_adaptive_limit_ends_endless_programs_early_and_no_quick_ones():
 
 def test_quick_programs_do_not_wait_for_endless_ones_that_run_alone(executor):
     """Endless programs that no batch would take, among quick ones of the same kind, in the same stream."""
-    endless = Limits(seconds=3, seconds_per_input=3)
+    endless = Limits(seconds=8, seconds_per_input=8)
     jobs = [Job(program(7000 + n, alone=True), GRIDS, key=n) for n in range(60)]
     for n in range(0, 60, 10):
         jobs[n] = Job(
