@@ -7,12 +7,13 @@ Each function returns a transformers TrainerCallback, made when called since tra
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.training_log import read_metrics
-from arcnb.rl.checkpoints import checkpoint_problem, keep_best, prune
+from arcnb.rl.checkpoints import ROLLBACKS, checkpoint_problem, keep_best, prune
 from arcnb.rl.diagnosis import write_diagnosis
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.held_out import HeldOut
@@ -22,7 +23,8 @@ from arcnb.rl.signal_history import SignalHistory
 
 @dataclass
 class RunState:
-    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far.
+    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far, step 0 being the
+    start.
 
     rollbacks: how often the run went back to its best checkpoint; it outlives checkpoints in a file of its
     own. rollback_wanted: the guard's wish, for whoever calls `train()`. collapsed: the guard stopped the run.
@@ -66,7 +68,7 @@ class RunState:
 
     @property
     def _rollback_file(self) -> Path:
-        return self.output / "checkpoints" / "rollbacks.json"
+        return self.output / "checkpoints" / ROLLBACKS
 
     @property
     def rollbacks(self) -> int:
@@ -167,15 +169,17 @@ def keeping_callback(state: RunState, budget_gb: float):
 
 
 def held_out_callback(state: RunState, held_out: HeldOut):
-    """Evaluates every `held_out.every` steps, and before the first. The best by pass@1 is saved."""
+    """Evaluates every `held_out.every` steps, and before the first. The best by pass@1 is saved; until a later
+    one is better, that is the start."""
     from transformers import TrainerCallback
 
     class HeldOutCallback(TrainerCallback):
         trainer = None  # set once the trainer exists: its generation is what is evaluated
 
         def on_train_begin(self, args, state_, control, **kwargs):
-            if state_.global_step == 0:
+            if state.resumed_from is None:
                 self._evaluate(state_, control)
+                keep_start(self.trainer, state)
 
         def on_step_end(self, args, state_, control, **kwargs):
             if state_.global_step % held_out.every == 0 or state_.global_step == state_.max_steps:
@@ -192,11 +196,25 @@ def held_out_callback(state: RunState, held_out: HeldOut):
             trainer.log(dict(values))
             control.should_log = should_log  # logging has taken the step's own line for written
             score = values["held_out/pass@1"]
-            if state_.global_step and (state.best is None or score > state.best["score"]):
+            if state.best is None or score > state.best["score"]:
                 state.best = {"step": state_.global_step, "score": score}
                 control.should_save = True
 
     return HeldOutCallback()
+
+
+def keep_start(trainer, state: RunState) -> None:
+    """Save the run as it is before its first step, as the best so far.
+
+    Among the other checkpoints it would bind a run that failed at once to the settings it failed with.
+    transformers saves only after steps; its own checkpoints on signals are made by this method, too.
+    """
+    trainer._save_checkpoint(trainer.model, trial=None)
+    trainer.accelerator.wait_for_everyone()
+    if trainer.accelerator.is_main_process:
+        saved = Path(trainer.args.output_dir) / "checkpoint-0"
+        keep_best(saved, state.best_folder)
+        shutil.rmtree(saved)
 
 
 def guard_callback(state: RunState, reward: ProgramReward):
@@ -229,7 +247,9 @@ def guard_callback(state: RunState, reward: ProgramReward):
             possible = state.best_checkpoint is not None and state.rollbacks < options.max_rollbacks
             if options.action == "rollback" and possible:
                 state.rollback_wanted = True
-                return f"back to {state.best_checkpoint.name} with a lower learning rate"
+                best = state.best_checkpoint.name
+                where = "the start" if best == "checkpoint-0" else best
+                return f"back to {where} with a lower learning rate"
             state.collapsed = True
             if options.action == "rollback":
                 reason = (

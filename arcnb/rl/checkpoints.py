@@ -16,18 +16,24 @@ from arcnb.models.checkpoints import (
     step_of,
 )
 
+ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
 STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
 
 
 def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
     """The checkpoint meant by `resume`: "" or "never": none; "auto": the newest complete one of this run, if
     any; else the path of a run folder, a folder of checkpoints or one checkpoint. CheckpointError if that has
-    none."""
+    none. A run that began from another one's checkpoint and was stopped goes on from its own."""
     if resume in ("", "never"):
         return None
     if resume == "auto":
         return newest_complete(own, announce)
     folder = Path(resume).expanduser()
+    if not folder.resolve().is_relative_to(own.parent.resolve()):
+        begun = newest_complete(own, announce)
+        if begun is not None:
+            announce(f"goes on from {begun}, not from {folder}, where this run began")
+            return begun
     if step_of(folder) >= 0:
         problem = checkpoint_problem(folder) if folder.is_dir() else "it does not exist"
         if problem:
@@ -122,8 +128,9 @@ def prune(folder: Path, budget_gb: float, keep: Iterable[Path] = ()) -> list[Pat
 def set_aside(output: Path, step: int) -> Path | None:
     """Move what a run wrote after `step` (-1: all of it) out of the way of the run that goes on from there.
 
-    Metrics lines, predictions and completion tables of later steps go to `abandoned/N/`; later checkpoints
-    are deleted. Returns that folder, or None where nothing was later.
+    Metrics lines, predictions, completion tables and a best checkpoint of later steps go to `abandoned/N/`,
+    with all of it the number of rollbacks too; later checkpoints are deleted. Returns that folder, or None
+    where nothing was later.
     """
     aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
     moved: list[tuple[Path, Path]] = []
@@ -138,6 +145,12 @@ def set_aside(output: Path, step: int) -> Path | None:
         for path in sorted((output / folder).glob(pattern)):
             if int(path.name[position]) >= first:
                 moved.append((path, aside / Path(folder).name / path.name))
+    for path in sorted((output / "best").glob("checkpoint-*")):
+        if step_of(path) > step:
+            moved.append((path, aside / "best" / path.name))
+    rollbacks = output / "checkpoints" / ROLLBACKS
+    if step < 0 and rollbacks.is_file():
+        moved.append((rollbacks, aside / ROLLBACKS))
     log = output / "metrics.jsonl"
     lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
     late = [line for line in lines if _step_in(line) > step]

@@ -59,8 +59,9 @@ class Thresholds:
 class GuardOptions:
     """action: what an alarm does, one of ACTIONS. window: steps that a mean is taken over.
 
-    rollback returns to the best checkpoint by held-out solve rate and multiplies the learning rate by
-    `learning_rate_factor`, at most `max_rollbacks` times; then, or without such a checkpoint, it stops.
+    rollback returns to the best checkpoint by held-out solve rate, which may be the start, and multiplies the
+    learning rate by `learning_rate_factor`, at most `max_rollbacks` times; then, or without such a
+    checkpoint, it stops.
     """
 
     action: str = "warn"

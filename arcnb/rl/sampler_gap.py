@@ -75,6 +75,11 @@ def measuring(trainer_class: type) -> type:
     class MeasuringTrainer(trainer_class):
         sampler_gap = None
 
+        def train(self, *args, **kwargs):
+            # A rollback trains again with the same trainer: what the abandoned policy sampled is not its own.
+            self._step, self._buffered_inputs = 0, None
+            return super().train(*args, **kwargs)
+
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             sampler, learner = inputs.get("sampling_per_token_logps"), inputs.get("old_per_token_logps")
             if self.model.training and sampler is not None and learner is not None:

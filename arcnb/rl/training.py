@@ -48,9 +48,11 @@ class Training:
         main = trainer.accelerator.is_main_process
         if main:
             (self.output / "checkpoints").mkdir(parents=True, exist_ok=True)
-            if resumed is None or resumed.is_relative_to(self.output):
-                set_aside(self.output, step_of(resumed) if resumed else -1)
+            own = resumed is not None and resumed.resolve().is_relative_to(self.output.resolve())
+            set_aside(self.output, step_of(resumed) if own else -1)
         trainer.accelerator.wait_for_everyone()
+        if self.state.best_checkpoint is None:  # of another run, or of steps that were just undone
+            self.state.best = None
         while True:
             self.state.resumed_from = resumed
             trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -80,9 +82,9 @@ class Training:
         best = self.state.best_checkpoint
         target = self.output / "checkpoints" / best.name
         if main:
-            set_aside(self.output, step_of(best))
             if not target.exists():
                 keep_best_copy(best, target)
+            set_aside(self.output, step_of(best))
             self.state.count_rollback()
         self.state.monitor.forget()
         self.state.rollback_wanted = False

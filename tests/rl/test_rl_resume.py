@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.rl.checkpoints import (
+    ROLLBACKS,
     CheckpointError,
     checkpoint_problem,
     checkpoint_to_resume,
@@ -102,7 +103,13 @@ def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
 
 def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_path):
     train(tmp_path, {"max_steps": 2})
+    keep_best(tmp_path / "checkpoints" / "checkpoint-2", tmp_path / "best")
+    (tmp_path / "checkpoints" / ROLLBACKS).write_text('{"rollbacks": 2}')
     report = train(tmp_path, {"max_steps": 1}, {"resume": "never"})
+    assert report.rollbacks == 0
+    assert report.history[0]["learning_rate"] == pytest.approx(1e-2)
+    assert not list((tmp_path / "best").iterdir())
+    assert (tmp_path / "abandoned" / "1" / "best" / "checkpoint-2").is_dir()
     assert [row["step"] for row in report.history if "reward" in row] == [1]
     assert len((tmp_path / "abandoned" / "1" / "metrics.jsonl").read_text().splitlines()) >= 2
     assert len(PredictionSet(tmp_path / "abandoned" / "1" / "rollouts")) == 6
@@ -158,6 +165,15 @@ def test_a_damaged_checkpoint_is_not_resumed_from(checkpoint, tmp_path, name):
 def test_a_copied_checkpoint_under_a_wrong_name_is_no_checkpoint(checkpoint, tmp_path):
     shutil.copytree(checkpoint, tmp_path / "checkpoint-9")
     assert checkpoint_problem(tmp_path / "checkpoint-9") == "trainer_state.json is of step 2"
+
+
+def test_a_run_that_began_at_another_ones_checkpoint_goes_on_from_its_own(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "checkpoints" / "checkpoint-2")
+    other, own = checkpoint.with_name("checkpoint-1"), tmp_path / "checkpoints"
+    said = []
+    assert checkpoint_to_resume(str(other), own, said.append) == own / "checkpoint-2"
+    assert said == [f"goes on from {own / 'checkpoint-2'}, not from {other}, where this run began"]
+    assert checkpoint_to_resume(str(other), checkpoint.parent) == other, "of its own it may choose any"
 
 
 def test_what_resume_may_say(checkpoint, tmp_path):

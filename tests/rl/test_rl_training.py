@@ -12,6 +12,7 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.models.training_log import read_metrics
 from arcnb.rl.checkpoints import checkpoint_problem
 from arcnb.rl.guard import GuardOptions
+from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_terms import TERMS
 
 
@@ -58,25 +59,46 @@ def test_a_run_that_collapses_is_seen_and_stopped_with_a_diagnosis(collapse, tmp
     assert checkpoint_problem(tmp_path / "checkpoints" / f"checkpoint-{report.steps}") is None
 
 
-def test_a_run_that_collapses_goes_back_to_its_best_checkpoint_at_a_lower_rate(collapse, tmp_path, tasks):
+def test_a_run_that_collapses_goes_back_to_its_best_state_at_a_lower_rate(
+    collapse, tmp_path, tasks, monkeypatch
+):
+    """Its best is the start at first; after the first rollback, step 2 is better."""
+    evaluate, seen = HeldOut.evaluate, []
+
+    def scored(self, trainer, step):
+        seen.append(step)
+        score = {0: 0.5, 2: 0.6 if seen.count(2) == 2 else 0.0}.get(step, 0.0)
+        return evaluate(self, trainer, step) | {"held_out/pass@1": score}
+
+    monkeypatch.setattr(HeldOut, "evaluate", scored)
     report = collapse(
         tmp_path, "rollback", held_out_every=2, held_out_repeats=2, held_out_tasks=list(tasks)[:1]
     )
     assert report.status == "collapsed", "after two rollbacks it gives up"
     assert report.rollbacks == 2
-    best = report.best["step"]
-    rates = {row["step"]: row["learning_rate"] for row in report.history if "reward" in row}
-    assert rates[best] == pytest.approx(0.1)
-    assert rates[best + 1] == pytest.approx(0.1 * 0.25)
-    aside = read_metrics(tmp_path / "abandoned" / "2" / "metrics.jsonl")
-    assert next(row["learning_rate"] for row in aside if "reward" in row) == pytest.approx(0.1 * 0.5)
-    assert [path.name for path in (tmp_path / "best").iterdir()] == [f"checkpoint-{best}"]
+    assert report.best == {"step": 2, "score": 0.6}
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-2"]
     assert len(report.pages) == 3
-    assert "2 rollbacks were made" in report.pages[-1].read_text()
-    held_out = PredictionSet(tmp_path / "abandoned" / "1" / "held_out")
-    assert min(row.round for row in held_out.iter_predictions()) > best
-    steps = [row["step"] for row in report.history if "reward" in row]
-    assert steps == list(range(1, report.steps + 1)), "undone steps are not in the curve"
+    assert "back to the start with a lower learning rate" in report.pages[0].read_text()
+    assert "back to checkpoint-2 with a lower learning rate" in report.pages[1].read_text()
+    assert "2 rollbacks were made" in report.pages[2].read_text()
+    assert seen.count(0) == 1, "the start is not judged again"
+
+    undone = [
+        [row for row in read_metrics(tmp_path / "abandoned" / n / "metrics.jsonl") if "reward" in row]
+        for n in "12"
+    ]
+    left = [row for row in report.history if "reward" in row]
+    assert [row["step"] for row in left] == list(range(1, report.steps + 1)), "undone steps are not there"
+    assert [rows[0]["step"] for rows in undone] == [1, 3]
+    rates = [row["learning_rate"] for row in (undone[0][0], left[0], undone[1][0], left[2])]
+    assert rates == pytest.approx([0.1, 0.1 * 0.5, 0.1 * 0.5, 0.1 * 0.25])
+    for again, rows in ((left[0], undone[0]), (left[2], undone[1])):
+        assert again["unique_tokens_ratio"] > 0.7 * rows[0]["unique_tokens_ratio"], "weights went back, too"
+        assert again["unique_tokens_ratio"] > rows[-1]["unique_tokens_ratio"]
+    for folder, best in (("1", 0), ("2", 2)):
+        held_out = PredictionSet(tmp_path / "abandoned" / folder / "held_out")
+        assert min(row.round for row in held_out.iter_predictions()) > best
 
 
 def test_held_out_tasks_are_evaluated_by_the_trainers_own_generation(train, tmp_path, tasks):
