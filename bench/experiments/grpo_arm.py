@@ -32,11 +32,7 @@ import time
 import traceback
 from pathlib import Path
 
-os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from one_gpu import cap_memory, small_engine
 
 HARD = 2e-5
 STUDY = {
@@ -121,31 +117,6 @@ def arguments():
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def small_engine(args) -> None:
-    """vLLM with a cache of a given size and little compilation: several processes share the GPU and start at
-    once, which its own memory profiling does not bear."""
-    import vllm
-
-    whole = vllm.LLM
-
-    class SmallLLM(whole):
-        def __init__(self, *positional, **options):
-            options |= {"kv_cache_memory_bytes": int(args.kv_gb * 2**30), "max_num_seqs": 256}
-            if args.engine == "graphs":
-                sizes = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256]
-                plain = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
-                try:
-                    super().__init__(*positional, **options | {"compilation_config": plain})
-                    return
-                except Exception as error:
-                    print(f"{args.arm} {args.seed}: engine without graphs: {str(error)[:200]}", flush=True)
-            if args.engine != "default":
-                options |= {"enforce_eager": True}
-            super().__init__(*positional, **options)
-
-    vllm.LLM = SmallLLM
 
 
 def evaluation_class():
@@ -295,9 +266,8 @@ def train(args) -> dict:
 
     on_gpu = torch.cuda.is_available()
     if on_gpu:
-        if args.memory_fraction:
-            torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
-        small_engine(args)
+        cap_memory(args.memory_fraction)
+        small_engine(args.kv_gb, args.engine)
     else:
         torch.set_num_threads(1)
     from arcnb.arc.tasksets import load_tasks

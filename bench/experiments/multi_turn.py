@@ -26,12 +26,7 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from one_gpu import small_engine
 
 # Done one after the other; the lanes of an entry at the same time, on one GPU or several.
 PLAN = (
@@ -215,26 +210,6 @@ def on_gpu() -> bool:
     return shutil.which("nvidia-smi") is not None  # torch would touch CUDA before vLLM does
 
 
-def quick_engine(args) -> None:
-    """vLLM that starts soon: no compilation, graphs for decoding only."""
-    import vllm
-
-    whole = vllm.LLM
-
-    class QuickLLM(whole):
-        def __init__(self, *positional, **options):
-            options |= {"kv_cache_memory_bytes": int(args.kv_gb * 2**30), "max_num_seqs": 512}
-            sizes = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512]
-            plain = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
-            try:
-                super().__init__(*positional, **options | {"compilation_config": plain})
-            except Exception as error:
-                print(f"engine without graphs: {str(error)[:200]}", flush=True)
-                super().__init__(*positional, **options | {"enforce_eager": True})
-
-    vllm.LLM = QuickLLM
-
-
 def splits(args):
     """(tasks to train on, tasks to compare on)"""
     from arcnb.arc.tasksets import TaskSet, load_tasks
@@ -399,7 +374,7 @@ def reinforce(args) -> dict:
     if warm and not (args.out / "sft" / "adapter").exists():
         return {"skipped": "no warm start"}
     if on_gpu():
-        quick_engine(args)
+        small_engine(args.kv_gb, max_num_seqs=512)
     else:
         torch.set_num_threads(1)
     from arcnb.models.prompt_format import prompt_format

@@ -21,16 +21,12 @@ and metrics.jsonl (step_time) of the run folder:
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
+from one_gpu import cap_memory, small_engine
+
 BEGAN = time.time()
-os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from grpo_arm import small_engine  # noqa: E402
 
 
 def arguments():
@@ -51,7 +47,6 @@ def arguments():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--no-vllm", action="store_true")
     parser.add_argument("--tiny", action="store_true")
-    parser.set_defaults(arm="problems", engine="graphs")
     return parser.parse_args()
 
 
@@ -110,12 +105,10 @@ def main():
     from arcnb.rl.settings import vllm_environment
 
     os.environ |= vllm_environment()
-    if args.memory_fraction and not args.tiny:
-        import torch
-
-        torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
+    if not args.tiny:
+        cap_memory(args.memory_fraction)
     if args.kv_gb and not args.no_vllm:
-        small_engine(args)
+        small_engine(args.kv_gb)
     training, held_out = load_problems("simple", args.seed), load_problems("simple/held_out", args.seed)
     if args.tiny:
         training, held_out = training[:4], held_out[:2]

@@ -19,15 +19,11 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
+from one_gpu import cap_memory, small_engine
+
 START = time.monotonic()
 ARMS = ["toy", "arc128", "arc128task", "eval128", "arc512"]
 FAILED, TIME_UP = 1, 75
-
-os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
-from grpo_arm import small_engine  # noqa: E402
 
 
 class LearnedNothing(RuntimeError):
@@ -59,7 +55,6 @@ def arguments(given=None):
     )
     p.add_argument("--max-loras", type=int, default=16, help="adapters in one batch; 1 if vLLM objects")
     p.add_argument("--tiny", action="store_true")
-    p.set_defaults(arm="search and learn", seed=0)  # what small_engine calls itself
     return p.parse_args(given)
 
 
@@ -442,12 +437,9 @@ def main(given=None):
     args.out.mkdir(parents=True, exist_ok=True)
     args.work.mkdir(parents=True, exist_ok=True)
     if not args.tiny:
-        import torch
-
-        if args.memory_fraction:
-            torch.cuda.set_per_process_memory_fraction(args.memory_fraction)
+        cap_memory(args.memory_fraction)
         if args.kv_gb:
-            small_engine(args)  # before anyone imports vllm's LLM
+            small_engine(args.kv_gb, args.engine)  # before anyone imports vllm's LLM
     from arcnb.programs.executor import Executor
 
     arms, problems, finished = args.arms.split(","), [], {}

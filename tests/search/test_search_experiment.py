@@ -17,6 +17,7 @@ PAIRS = [("toy", 0), ("toy", 1), ("toy", 2), ("arc128", 0), ("arc128", 1), ("arc
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """The script as a module, with stages that only note what was asked of them: `script.asked`."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("search_and_learn_experiment", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -50,7 +51,7 @@ def script(tmp_path, monkeypatch):
                 "reports": reports}  # fmt: skip
 
     for name in ("toy_base", "arc_base", "small_engine"):
-        monkeypatch.setattr(module, name, lambda args: None)
+        monkeypatch.setattr(module, name, lambda *args: None)
     for stage in (open_engine, run_side, compare):
         monkeypatch.setattr(module, stage.__name__, stage)
     given = ["--out", tmp_path / "out", "--work", tmp_path / "work", "--arms", "toy,arc128"]
@@ -169,7 +170,7 @@ def test_the_engine_has_a_cache_of_the_size_given(script, small_model, tmp_path,
     options_seen = []
     monkeypatch.setattr(vllm, "LLM", Whole)
     args = script.arguments(["--out", str(tmp_path), "--kv-gb", "1.5"])
-    script.true_small_engine(args)
+    script.true_small_engine(args.kv_gb, args.engine)
     options = EngineOptions(max_model_len=512, gpu_memory_utilization=args.share, max_lora_rank=16)
     with pytest.raises(GenerationError, match="it has seen enough"):
         open_backend("vllm", small_model, None, options)
