@@ -11,6 +11,7 @@ Adapters are a server's business: start it with `--lora-modules NAME=FOLDER`; th
 import contextlib
 import http.client
 import json
+import operator
 import queue
 import socket
 import threading
@@ -73,9 +74,9 @@ class ServerBackend:
         self._closed = False
         self.model, self.options = model, options
         self.tokenizer = load_tokenizer(model)
-        self._servers = [url.rstrip("/").removesuffix("/v1") for url in options.server_urls]
+        self._servers = [_address(url) for url in options.server_urls]
         served = self._find(adapter or options.server_model)
-        lengths = [entry["max_model_len"] for entry in served if entry.get("max_model_len")]
+        lengths = [n for entry in served if isinstance(n := entry.get("max_model_len"), int)]
         limits = [n for n in (*lengths, options.max_model_len, model.context) if n]
         if not limits:
             raise GenerationError("neither the servers nor the model state a context; set max_model_len")
@@ -206,21 +207,26 @@ class ServerBackend:
             with self._lock:
                 if server in self._busy:
                     self._busy[server] -= 1
-        choice = reply["choices"][0]
-        ids = choice.get("token_ids")
-        if ids is None:  # a server older than this field; the end token is not in the text
-            ids = self.tokenizer.encode(choice["text"], add_special_tokens=False)
-        logprob = sum(choice["logprobs"]["token_logprobs"]) if sampling.logprob else None
+        return self._completion(server, reply, order, sampling)
+
+    def _completion(self, server: str, reply: object, order: _Order, sampling: Sampling) -> Completion:
+        """The completion in an answer; _ServerFailure where there is none in it."""
+        try:
+            choice = reply["choices"][0]
+            text, finish_reason, ids = choice["text"], choice["finish_reason"], choice.get("token_ids")
+            if not isinstance(text, str) or finish_reason not in ("stop", "length"):
+                raise TypeError("text or finish_reason")
+            if ids is None:  # a server older than this field; the end token is not in the text
+                ids = self.tokenizer.encode(text, add_special_tokens=False)
+            ids = [operator.index(i) for i in ids]
+            logprob = sum(choice["logprobs"]["token_logprobs"]) if sampling.logprob else None
+        except (LookupError, TypeError, AttributeError) as error:
+            raise _ServerFailure(
+                f"server {server} answers without a completion: {json.dumps(reply)[:300]}"
+            ) from error
         n_prompt = len(order.request.prompt_ids)
         return Completion(
-            order.request.key,
-            order.index,
-            choice["text"],
-            ids,
-            choice["finish_reason"],
-            logprob,
-            n_prompt,
-            order.seed,
+            order.request.key, order.index, text, ids, finish_reason, logprob, n_prompt, order.seed
         )
 
     def _least_busy(self) -> str:
@@ -230,16 +236,22 @@ class ServerBackend:
     def _served_model(self, url: str, wanted: str | None) -> dict:
         """The server's entry for the wanted name, or its first."""
         try:
-            entries = self._exchange(url, "/v1/models")["data"]
+            reply = self._exchange(url, "/v1/models")
+            entries = {str(entry["id"]): entry for entry in reply["data"]}
         except _ServerFailure as failure:
             raise GenerationError(f"{failure}; is a vllm server running there?") from failure
-        found = [entry for entry in entries if wanted in (None, entry["id"])]
-        if not found:
-            served = ", ".join(entry["id"] for entry in entries)
-            raise GenerationError(f"the server at {url} does not serve {wanted!r}; it serves {served}")
-        return found[0]
+        except (LookupError, TypeError) as error:
+            raise GenerationError(
+                f"server {url} does not say which models it serves: {json.dumps(reply)[:300]}; "
+                "is it a vllm server?"
+            ) from error
+        if not entries or wanted not in (None, *entries):
+            asked = "any model" if wanted is None else repr(wanted)
+            served = ", ".join(entries) or "none"
+            raise GenerationError(f"the server at {url} does not serve {asked}; it serves {served}")
+        return next(iter(entries.values())) if wanted is None else entries[wanted]
 
-    def _exchange(self, server: str, path: str, question: dict | None = None, key: Hashable = None) -> dict:
+    def _exchange(self, server: str, path: str, question: dict | None = None, key: Hashable = None) -> object:
         """One question and its answer, both JSON. Raises _ServerFailure, or GenerationError if refused."""
         address = urlsplit(server)
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
@@ -277,3 +289,12 @@ class ServerBackend:
                 if concerns(key) and connection.sock is not None:
                     with contextlib.suppress(OSError):
                         connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _address(url: str) -> str:
+    """The address of a server without what every client appends to it. GenerationError if it is none."""
+    parts = urlsplit(url)
+    with contextlib.suppress(ValueError):  # a port that is no number
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url.rstrip("/").removesuffix("/v1")
+    raise GenerationError(f"server_urls: {url!r} is no address such as http://localhost:8000")

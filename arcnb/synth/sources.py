@@ -66,7 +66,7 @@ class SourceError(ValueError):
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """What every source gets: seed, and bounds on the tasks it makes.
+    """What every source gets: seed, and bounds on the tasks it makes. SourceError names a wrong one.
 
     n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`. workers:
     processes that make tasks of the DSL; their number changes nothing but the time. They are spawned, so a
@@ -82,6 +82,15 @@ class SourceSettings:
     max_cells: int = DEFAULT_MAX_CELLS
     workers: int = 1
     block_size: int = BLOCK
+
+    def __post_init__(self):
+        if not 0.0 <= self.diff_lb <= self.diff_ub <= 1.0:
+            raise SourceError(
+                f"difficulty goes from diff_lb to diff_ub within 0..1, not {self.diff_lb} to {self.diff_ub}"
+            )
+        for name in ("max_cells", "workers", "block_size"):
+            if getattr(self, name) < 1:
+                raise SourceError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
 def build_tasks(

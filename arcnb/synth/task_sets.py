@@ -26,7 +26,7 @@ from arcnb.progress import progress
 from arcnb.synth.augmented import P_PLAIN, augmented_task
 from arcnb.synth.rearc import RearcError, RearcSizeError, rearc_task
 from arcnb.synth.reports import TaskReport
-from arcnb.synth.sources import SourceError, SourceSettings, build_tasks
+from arcnb.synth.sources import MAX_REJECTED, SourceError, SourceSettings, build_tasks
 from arcnb.synth.splits import training_split
 
 CHUNK = 16  # RE-ARC tasks a process makes at a time
@@ -48,8 +48,14 @@ def build_task_set(
     n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" or "held_out" keeps that
     part of the ARC-AGI-1 training tasks, by id. augment: RE-ARC tasks are turned and recolored together
     with their programs (see `arcnb.synth.augmented`). report: gets the counts of tasks taken and rejected.
+    SourceError names the source, the split or the number that is wrong, and a recipe that gives no task.
     """
     report = TaskReport() if report is None else report
+    parts_of_split = training_split()._asdict()
+    if split and split not in parts_of_split:
+        raise SourceError(f"split is {split!r}, it must be one of {', '.join(parts_of_split)} or empty")
+    if n_tasks < 0:
+        raise SourceError(f"n_tasks must not be negative, it is {n_tasks}")
     started = time.monotonic()
     tasks: list[Task] = []
     versions = []
@@ -60,10 +66,8 @@ def build_task_set(
         tasks += progress(made, f"tasks of {source}", n, "task")
     report.core_seconds += workers * (time.monotonic() - started)
     if split:
-        parts = training_split()._asdict()
-        if split not in parts:
-            raise SourceError(f"split is {split!r}, it must be one of {', '.join(parts)} or empty")
-        tasks = [task for task in tasks if task.meta.get("original", task.task_id) in parts[split]]
+        kept = parts_of_split[split]
+        tasks = [task for task in tasks if task.meta.get("original", task.task_id) in kept]
     if not tasks:
         raise SourceError(f"{recipe} gave no task" + (f" of the {split} split" if split else ""))
     return TaskSet(recipe, tuple(tasks), ", ".join(versions) or f"seed {settings.seed}")
@@ -82,7 +86,7 @@ def _at_most(parts: Iterator[tuple[str, int | None]], n_tasks: int) -> Iterator[
     left = n_tasks or None
     for source, n in parts:
         if left is not None:
-            n = min(n, left) if n else left
+            n = left if n is None else min(n, left)
             left -= n
         yield source, n
 
@@ -98,29 +102,39 @@ def source_tasks(
 ) -> Iterator[Task]:
     """The first n tasks of one source, validated and counted, made by so many processes and in order."""
     report = TaskReport() if report is None else report
+    settings = replace(settings, workers=workers)
     if source == "rearc":
         if n is None:
             raise SourceError("source rearc never ends: say how many tasks, for instance rearc*1000")
-        yield from islice(_rearc_tasks(settings, augment, workers, report), n)
+        yield from islice(_rearc_tasks(settings, augment, report), n)
         return
     with Executor(workers) as executor:
         validating = executor if source not in SOURCES else None
-        yield from build_tasks(source, n, replace(settings, workers=workers), validating, report=report)
+        yield from build_tasks(source, n, settings, validating, report=report)
 
 
-def _rearc_tasks(settings: SourceSettings, augment: bool, workers: int, report: TaskReport) -> Iterator[Task]:
+def _rearc_tasks(settings: SourceSettings, augment: bool, report: TaskReport) -> Iterator[Task]:
     """What can be made of the endless list; chunks are made ahead and taken in their order."""
+    rejected_in_a_row = 0
     chunk = partial(_rearc_chunk, settings=settings, augment=augment)
     # Spawned: a fork could copy a lock that another thread of ours holds.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(settings.workers, mp_context=get_context("spawn"))
     try:
-        for made in in_order(pool, chunk, count(0, CHUNK), 3 * workers):
+        for made in in_order(pool, chunk, count(0, CHUNK), 3 * settings.workers):
             for task in made:
                 if isinstance(task, Task):
+                    rejected_in_a_row = 0
                     report.accept("rearc")
                     yield task
-                else:
-                    report.reject(task, "rearc")
+                    continue
+                rejected_in_a_row += 1
+                report.reject(task, "rearc")
+                if rejected_in_a_row > MAX_REJECTED:
+                    raise SourceError(
+                        f"source rearc: {rejected_in_a_row:,} tasks in a row were rejected, the last one as "
+                        f"{task!r}, with max_cells {settings.max_cells} and difficulty {settings.diff_lb} to "
+                        f"{settings.diff_ub}"
+                    )
     finally:
         pool.shutdown(cancel_futures=True)
 

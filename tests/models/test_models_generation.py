@@ -17,6 +17,7 @@ from arcnb.models import generation
 from arcnb.models.engine_guard import marked_processes
 from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
 from arcnb.models.registry import ModelError
+from arcnb.models.vllm_server import ServerBackend
 
 vllm_missing = generation.importlib.util.find_spec("vllm") is None
 NAMES = [
@@ -491,6 +492,53 @@ def test_adapters_of_a_server_are_the_names_it_serves(make_server, tiny):
     with open_backend("server", tiny, "other", options, announce=lambda line: None) as backend:
         list(backend.generate([request], sampling))
     assert server.questions[-1]["model"] == "other"
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        [],
+        "hello",
+        {"choices": []},
+        {"choices": [{"text": "no reason"}]},
+        {"choices": [{"text": None, "finish_reason": "stop", "token_ids": [9]}]},
+        {"choices": [{"text": "", "finish_reason": "abort", "token_ids": [9]}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": ["a"]}]},
+    ],
+)
+def test_a_server_that_answers_nonsense_is_left_out_like_one_that_fails(
+    make_server, tiny, monkeypatch, nonsense
+):
+    broken, sound = make_server(), make_server()
+    monkeypatch.setattr(broken, "complete", lambda question: nonsense)
+    requests = [Request([9] * 5, n=2, seed=i, key=i) for i in range(4)]
+    with open_server(tiny, broken, sound) as backend:
+        assert len(collect(backend, requests, Sampling(max_tokens=2))) == 8
+    with (
+        open_server(tiny, broken) as backend,
+        pytest.raises(GenerationError, match=r"no server is left.*answers without a completion: ."),
+    ):
+        list(backend.generate(requests, Sampling(max_tokens=2)))
+
+
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        ({"object": "error"}, r"does not say which models it serves: .*error.*is it a vllm server"),
+        (["tiny"], "does not say which models it serves"),
+        ({"data": []}, "does not serve any model; it serves none"),
+    ],
+)
+def test_what_is_no_vllm_server_is_refused_at_once(make_server, tiny, monkeypatch, reply, sentence):
+    monkeypatch.setattr(ServerBackend, "_exchange", lambda *_: reply)
+    with pytest.raises(GenerationError, match=sentence):
+        open_server(tiny, make_server())
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "http://", "http://a:port", "ftp://a"])
+def test_what_is_no_address_is_refused_by_name(tiny, url):
+    with pytest.raises(GenerationError, match=rf"server_urls: '{url}' is no address"):
+        open_backend("server", tiny, options=EngineOptions(server_urls=(url,)))
 
 
 def test_what_a_server_sends_in_place_of_text_is_kept(make_server, tiny, monkeypatch):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from arcnb.synth import task_sets
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import BATCH, SourceError, SourceSettings
 from arcnb.synth.splits import training_split
@@ -52,3 +53,36 @@ def test_training_data_holds_no_held_out_task(built):
 def test_a_recipe_that_cannot_be_read_is_refused():
     with pytest.raises(SourceError, match=r"'rearc\*many' in 'dsl\*3 \+ rearc\*many': what follows"):
         build_task_set("dsl*3 + rearc*many")
+
+
+def test_a_part_of_no_tasks_takes_none():
+    assert {task.source for task in build_task_set("rearc*0 + ladder/lines", 3)} == {"ladder"}
+    with pytest.raises(SourceError, match=r"dsl\*0 gave no task"):
+        build_task_set("dsl*0", 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"n_tasks": -1}, "n_tasks must not be negative, it is -1"),
+        ({"split": "test"}, "split is 'test', it must be one of trainable, held_out or empty"),
+        ({"workers": 0}, "workers must be at least 1, not 0"),
+    ],
+)
+def test_wrong_numbers_are_refused_by_name_before_a_task_is_made(asked, sentence):
+    report = TaskReport()
+    with pytest.raises(SourceError, match=sentence):
+        build_task_set("rearc*3", report=report, **asked)
+    assert report.seen == 0
+
+
+@pytest.mark.parametrize("bounds", [{"diff_ub": 3.0}, {"diff_lb": 0.5, "diff_ub": 0.2}, {"diff_ub": -1.0}])
+def test_a_difficulty_outside_its_range_is_refused(bounds):
+    with pytest.raises(SourceError, match=r"difficulty goes from diff_lb to diff_ub within 0\.\.1"):
+        SourceSettings(**bounds)
+
+
+def test_rearc_gives_up_when_nothing_fits(monkeypatch):
+    monkeypatch.setattr(task_sets, "MAX_REJECTED", 3)
+    with pytest.raises(SourceError, match=r"4 tasks in a row were rejected.*'too large', with max_cells 5 "):
+        build_task_set("rearc*3", settings=SourceSettings(max_cells=5))
