@@ -23,8 +23,7 @@ from arcnb.rl.signal_history import SignalHistory
 
 @dataclass
 class RunState:
-    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far, step 0 being the
-    start.
+    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far.
 
     rollbacks: how often the run went back to its best checkpoint; it outlives checkpoints in a file of its
     own. rollback_wanted: the guard's wish, for whoever calls `train()`. collapsed: the guard stopped the run.
@@ -169,8 +168,8 @@ def keeping_callback(state: RunState, budget_gb: float):
 
 
 def held_out_callback(state: RunState, held_out: HeldOut):
-    """Evaluates every `held_out.every` steps, and before the first. The best by pass@1 is saved; until a later
-    one is better, that is the start."""
+    """Evaluates every `held_out.every` steps, and before the first. The best by pass@1 is saved; until a
+    later one is better, that is the start."""
     from transformers import TrainerCallback
 
     class HeldOutCallback(TrainerCallback):

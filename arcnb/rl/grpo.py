@@ -24,7 +24,7 @@ from arcnb.rl.checkpoints import checkpoint_to_resume, refuse_other_settings, sa
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.multi_turn import check_multi_turn
 from arcnb.rl.multi_turn_rows import frozen_rows
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.options import COUNTS, GrpoOptions
 from arcnb.rl.policies import TRAINERS
 from arcnb.rl.preemption import saving_on_signals
 from arcnb.rl.rows import PromptRows, prompt_rows
@@ -158,6 +158,9 @@ def _context(model: ModelPath, options: GrpoOptions) -> int:
 
 
 def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int, held_out_tasks) -> None:
+    for name in COUNTS:
+        if (getattr(options, name) or 0) < 0:
+            raise SettingsError(f"{name} must not be negative, it is {getattr(options, name)}")
     check_settings(settings, context, n_processes, options.prompts_per_step)
     check_sampling(settings, options.insist_on_sampling)
     check_report_to(settings)

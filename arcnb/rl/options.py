@@ -62,6 +62,16 @@ class GrpoOptions:
     accept_other_config: bool = False
 
 
+# Options of which less than none makes no sense; 0 has a meaning of its own.
+COUNTS = (
+    "n_tasks",
+    "max_sequence_length",
+    "max_prompt_tokens",
+    "overlong_buffer",
+    "held_out_every",
+    "n_held_out",
+    "disk_budget_gb",
+)
 # Options that may differ between a run and its resumption: they do not change what is learnt.
 FREE = (
     "resume",

@@ -11,6 +11,7 @@ import difflib
 import importlib.util
 import math
 import os
+from collections.abc import Sequence
 
 from arcnb.models.training_log import log_problem
 
@@ -54,6 +55,13 @@ LORA_DEFAULTS = {
     "use_rslora": True,
     "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }
+# What TRL looks at only when it computes the first loss, after the first round of sampling.
+CHOICES = {
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "scale_rewards": ("group", "batch", "none"),
+    "importance_sampling_level": ("token", "sequence"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+}
 # Set by the program itself; a run that asked for them too would have two masters.
 RESERVED = ("output_dir", "per_device_train_batch_size", "shuffle_dataset", "seed", "log_completions")
 
@@ -72,6 +80,9 @@ def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_p
     reserved = sorted(set(settings) & set(RESERVED))
     if reserved:
         raise SettingsError(f"{reserved[0]} is derived from the other settings and cannot be set")
+    for name, known in _choices().items():
+        if settings.get(name, known[0]) not in known:
+            raise SettingsError(f"{name}={settings[name]!r} does not exist; there are {', '.join(known)}")
     group = settings["num_generations"]
     if group < 2:
         raise SettingsError(f"num_generations must be at least 2 to compare completions, not {group}")
@@ -173,6 +184,12 @@ def check_report_to(settings: dict) -> None:
     """SettingsError for a place to log to that does not exist or whose package is not installed."""
     if problem := log_problem(settings.get("report_to")):
         raise SettingsError(problem)
+
+
+def _choices() -> dict[str, Sequence[str]]:
+    from transformers import SchedulerType
+
+    return CHOICES | {"lr_scheduler_type": [schedule.value for schedule in SchedulerType]}
 
 
 def _config_names() -> set[str]:

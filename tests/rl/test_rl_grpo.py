@@ -1,5 +1,7 @@
 """GRPO on a random two-layer model: rows, guards, a few real steps. Run: pytest tests/rl/test_rl_grpo.py"""
 
+import inspect
+
 import pytest
 
 from arcnb.arc.predictions import PredictionSet
@@ -10,7 +12,7 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import read_metrics
 from arcnb.rl.rows import prompt_rows, trainer_text
 from arcnb.rl.sampling_guard import SamplingError, check_sampling
-from arcnb.rl.settings import DEFAULTS, SettingsError, check_settings
+from arcnb.rl.settings import CHOICES, DEFAULTS, SettingsError, check_settings
 
 
 def rows_of(tasks, tokenizer, n, seed=0):
@@ -127,11 +129,30 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
         ),
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
         ({"learning_rat": 1.0}, "'learning_rat'; did you mean learning_rate"),
+        ({"loss_type": "dpo"}, "loss_type='dpo' does not exist; there are grpo, dr_grpo, dapo"),
+        ({"scale_rewards": "std"}, "scale_rewards='std' does not exist; there are group, batch, none"),
+        (
+            {"lr_scheduler_type": "cosin"},
+            "lr_scheduler_type='cosin' does not exist; there are linear, cosine",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_named(settings, message):
     with pytest.raises(SettingsError, match=message):
         check_settings(DEFAULTS | settings, 2048)
+
+
+@pytest.mark.parametrize("name", ["n_tasks", "n_held_out", "max_prompt_tokens"])
+def test_less_than_no_tasks_or_tokens_are_refused(train, tmp_path, name):
+    with pytest.raises(SettingsError, match=f"{name} must not be negative, it is -1"):
+        train(tmp_path, options={name: -1})
+
+
+def test_the_choices_are_those_of_the_trainer():
+    from trl import GRPOTrainer
+
+    source = inspect.getsource(GRPOTrainer)
+    assert [f'"{value}"' in source for values in CHOICES.values() for value in values] == [True] * 17
 
 
 def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path):

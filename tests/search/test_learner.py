@@ -20,6 +20,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from arcnb.models.embedded import embedded_model
 from arcnb.models.sft_rows import collator
 from arcnb.search import learner as learner_module
 from arcnb.search.learner import LearningError, LoraLearner, LoraSettings
@@ -236,14 +237,7 @@ def test_bytes_per_token_are_those_that_autograd_keeps(modules, checkpointing):
 
 
 def embedded_widths(n):
-    return LlamaConfig(
-        vocab_size=99,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=n,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-    )
+    return LlamaConfig.from_pretrained(embedded_model(), num_hidden_layers=n, vocab_size=99, pad_token_id=0)
 
 
 def saved_bytes(config, modules, checkpointing, n_tokens):
