@@ -95,6 +95,7 @@ def arguments():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", default="arc-agi-1/training")
     parser.add_argument("--held-out", default="arc-agi-1/evaluation")
+    parser.add_argument("--solved-in", type=Path, help="predictions: train on tasks that they solve at times")
     parser.add_argument("--n-tasks", type=int, default=0, help="to train on, of those that fit; 0: all")
     parser.add_argument("--eval-tasks", type=int, default=64)
     parser.add_argument("--eval-repeats", type=int, default=16)
@@ -270,11 +271,13 @@ def train(args) -> dict:
         small_engine(args.kv_gb, args.engine)
     else:
         torch.set_num_threads(1)
+    from arcnb.arc.predictions import PredictionSet
     from arcnb.arc.tasksets import load_tasks
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.registry import load_tokenizer, resolve_model
     from arcnb.programs.executor import Executor
     from arcnb.programs.limits import Limits
+    from arcnb.rl.difficulty import tasks_solved_between
     from arcnb.rl.grpo import GrpoOptions, train_grpo
     from arcnb.rl.guard import GuardOptions
     from arcnb.rl.rows import prompt_rows
@@ -303,6 +306,9 @@ def train(args) -> dict:
     seen = prompt_rows(train_set, format_, tokenizer, seed=args.seed, n_tasks=args.n_tasks, **same).tasks
     seen = prompt_rows(seen, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
     unseen = prompt_rows(held_out_set, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
+    if args.solved_in:
+        # After `seen`: tasks chosen for their luck in one sampling have less of it in the next.
+        train_set = tasks_solved_between(train_set, PredictionSet(args.solved_in), 0.0, 0.9)
     guard = GuardOptions("warn", 10)
     if args.arm == "e":
         guard = GuardOptions("rollback", 10, max_rollbacks=3)
