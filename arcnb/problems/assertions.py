@@ -1,9 +1,10 @@
 """Assertion code into tests: what is called stays code, what is expected becomes a value kept outside.
 
-`assert f(2) == 4` becomes the call `f(2)` and the value 4. Understood are ==, `is`, bare and negated calls,
-abs(call - constant) < tolerance and math.isclose, at module level or inside `def check(candidate)`. Anything
-else (a loop, a comparison of two calls) would have to run inside the program's process, where a program could
-read or fake it: it is left out and counted.
+`assert f(2) == 4` becomes the call `f(2)` and the value 4. Understood are ==, `is`, bare and negated calls of
+the entry point, abs(call - constant) < tolerance and isclose, at module level or in `def check(candidate)`.
+Anything else (a loop, a comparison of two calls, `all(f(x) == y ...)`) would have to run inside the program's
+process, where a program could read or fake it: it is left out and counted. So is a call that needs names of
+the test code, since only its imports go along.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ def python_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
         raise AssertionCodeError(f"{line}{getattr(error, 'msg', None) or error}") from None
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     setup = "\n".join(map(ast.unparse, imports))
+    names = {"candidate": entry} if entry else {}
+    defined = _stored(tree) - {entry}
     tests, left_out = [], 0
     for statement in _statements(tree, entry):
         if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Constant):
             continue  # `assert True` of HumanEval asks nothing
-        names = {"candidate": entry} if entry else {}
-        test = (
-            _test(_Renamed(names).visit(statement.test), setup) if isinstance(statement, ast.Assert) else None
-        )
-        if test is not None:
+        test = None
+        if isinstance(statement, ast.Assert):
+            test = _test(_Renamed(names).visit(statement.test), setup)
+        if test is not None and _separable(test, entry, defined):
             tests.append(test)
         elif any(isinstance(node, ast.Assert) for node in ast.walk(statement)):
             left_out += 1
@@ -54,6 +56,24 @@ def _statements(tree: ast.Module, entry: str) -> list[ast.stmt]:
         else:
             found.append(statement)
     return found
+
+
+def _stored(tree: ast.AST) -> set[str]:
+    """Names that code gives a value to, imports and parameters apart."""
+    made = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return made | {node.id for node in names if isinstance(node.ctx, ast.Store)}
+
+
+def _separable(test: TestCase, entry: str, defined: set[str]) -> bool:
+    """Whether what is asked can run beside the program: it holds no answer, and its names are there."""
+    asked = ast.parse(test.call, mode="eval")
+    if test.compare in ("true", "false") and entry and _name(getattr(asked.body, "func", asked)) != entry:
+        return False  # `isinstance(f(2), int)`: a program can define that itself
+    if any(isinstance(node, ast.Compare) and _calls(node) for node in ast.walk(asked)):
+        return False
+    used = {node.id for node in ast.walk(asked) if isinstance(node, ast.Name)} - _stored(asked)
+    return not used & defined
 
 
 class _Renamed(ast.NodeTransformer):
@@ -88,25 +108,37 @@ def _comparison(node: ast.Compare, setup: str) -> TestCase | None:
         if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub):
             for asked, expected in ((difference.left, difference.right), (difference.right, difference.left)):
                 value = _constant_or(expected)
-                if isinstance(value, int | float) and isinstance(tolerance, int | float) and _calls(asked):
+                if _is_number(value) and _is_number(tolerance) and _calls(asked):
                     return _asking(asked, setup, value, "close", float(tolerance))
     return None
 
 
 def _isclose(node: ast.Call, setup: str) -> TestCase | None:
-    if len(node.args) < 2:
+    """math.isclose, or numpy's isclose and allclose of numbers, by their own tolerances."""
+    of_math = isinstance(node.func, ast.Name) or _name(node.func.value) == "math"
+    given = {"rel_tol": 1e-9, "abs_tol": 0.0} if of_math else {"rtol": 1e-5, "atol": 1e-8}
+    names = list(given)
+    given |= {word.arg: _constant_or(word.value) for word in node.keywords}
+    if len(node.args) != 2 or list(given) != names or not all(map(_is_number, given.values())):
         return None
-    given = {word.arg: _constant_or(word.value) for word in node.keywords}
-    tolerances = [value for value in given.values() if isinstance(value, int | float)]
-    for asked, expected in (node.args[:2], node.args[1::-1]):
+    relative, absolute = map(float, given.values())
+    for asked, expected in (node.args, node.args[::-1]):
         value = _constant_or(expected)
-        if value is not _UNKNOWN and _calls(asked):
-            return _asking(asked, setup, value, "close", float(max(tolerances, default=1e-6)))
+        if _is_number(value) and _calls(asked):
+            if not of_math:  # numpy adds them
+                relative, absolute = 0.0, absolute + relative * abs(value)
+            return _asking(asked, setup, value, "close", absolute, relative)
     return None
 
 
-def _asking(node: ast.expr, setup: str, value: object, compare: str, tolerance: float = 1e-6) -> TestCase:
-    return TestCase(ast.unparse(node), value, compare, tolerance, setup=setup)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _asking(
+    node: ast.expr, setup: str, value: object, compare: str, tolerance: float = 1e-6, relative: float = 0.0
+) -> TestCase:
+    return TestCase(ast.unparse(node), value, compare, tolerance, setup=setup, relative=relative)
 
 
 _UNKNOWN = object()
@@ -131,11 +163,12 @@ def _constant(node: ast.expr) -> object:
         return _MAKERS[node.func.id](*map(_constant, node.args))
     if isinstance(node, ast.BinOp) and type(node.op) in (ast.Add, ast.Sub, ast.Mult, ast.Div):
         a, b = _constant(node.left), _constant(node.right)
-        if isinstance(a, int | float) and isinstance(b, int | float) and abs(a) < 1e15 and abs(b) < 1e15:
+        numbers = int | float | complex
+        if isinstance(a, numbers) and isinstance(b, numbers) and abs(a) < 1e15 and abs(b) < 1e15:
             word = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"}
             kind = (
                 complex
-                if isinstance(a, complex)
+                if isinstance(a, complex) or isinstance(b, complex)
                 else float
                 if isinstance(a, float) or isinstance(b, float)
                 else int
@@ -148,9 +181,12 @@ def _constant(node: ast.expr) -> object:
     if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
         return {_constant(k): _constant(v) for k, v in zip(node.keys, node.values, strict=True)}
     try:
-        return ast.literal_eval(node)
+        value = ast.literal_eval(node)
     except ValueError:
         raise _NotConstant from None
+    if isinstance(value, bytes) or value is ...:  # no program's result arrives as such
+        raise _NotConstant
+    return value
 
 
 def _calls(node: ast.expr) -> bool:

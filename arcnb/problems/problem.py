@@ -14,8 +14,11 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from keyword import iskeyword
+
+from arcnb.problems.values import encode
 
 LANGUAGES = ("python", "q")
 COMPARISONS = ("equal", "close", "true", "false", "text")
@@ -35,7 +38,8 @@ class TestCase:
 
     call: an expression of the language, evaluated where the program is defined; "" runs the program as a
     script with `stdin`. expected: a plain value, compared outside as `compare` says: "equal" to it, "close"
-    within `tolerance`, "true" or "false" (no expected value), "text" (the same words on the same lines).
+    within `tolerance` or the share `relative` of the larger one, "true" or "false" (no expected value),
+    "text" (the same words on the same lines).
     setup: import statements that the call needs. loose: lists and tuples are the same, as in JSON.
     """
 
@@ -48,6 +52,11 @@ class TestCase:
     stdin: str = ""
     setup: str = ""
     loose: bool = False
+    relative: float = 0.0
+
+    def as_row(self) -> dict:
+        """Plain values for JSON, the expected one as arcnb.problems.values.encode writes it."""
+        return asdict(self) | {"expected": encode(self.expected)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +86,12 @@ class Problem:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of description, language and tests."""
-        parts = [self.description, self.language, self.entry_point, *map(repr, self.tests)]
+        parts = [
+            self.description,
+            self.language,
+            self.entry_point,
+            *(repr(test.as_row()) for test in self.tests),
+        ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     @property
@@ -93,16 +107,20 @@ class Problem:
         for field in ("problem_id", "description", "language"):
             if not isinstance(row.get(field), str) or not row[field].strip():
                 raise ProblemError(f"{name}: {field} is missing or no text")
-        language, entry = row["language"].lower(), row.get("entry_point") or ""
+        language, entry = row["language"].lower(), str(row.get("entry_point") or "")
         if language not in LANGUAGES:
             raise ProblemError(
                 f"{name}: language {row['language']!r} is not known; there are {', '.join(LANGUAGES)}"
             )
         pattern = r"[A-Za-z_]\w*" if language == "python" else r"\.?[A-Za-z][\w.]*"
-        if entry and not re.fullmatch(pattern, entry):
+        if entry and (not re.fullmatch(pattern, entry) or (language == "python" and iskeyword(entry))):
             raise ProblemError(f"{name}: entry_point {entry!r} is no name of {language}")
         tests, left_out = _tests(row.get("tests"), language, entry, name)
-        texts = {key: str(row.get(key) or "") for key in ("difficulty", "preamble", "source")}
+        for field in ("solution", "preamble"):
+            if not isinstance(row.get(field) or "", str):
+                raise ProblemError(f"{name}: {field} is no text")
+        texts = {key: str(row.get(key) or "") for key in ("preamble", "source")}
+        texts["difficulty"] = "" if row.get("difficulty") is None else str(row["difficulty"])
         solution = row.get("solution") or None
         return cls(
             row["problem_id"], row["description"], language, tests, entry, solution=solution,
@@ -124,13 +142,16 @@ def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase,
             raise ProblemError(f"{name}: its tests cannot be parsed: {error}") from None
         if not found:
             raise InseparableTestsError(
-                f"{name}: none of its {left_out} assertions compares a result with a constant, so that "
+                f"{name}: none of its {left_out} assertions compares a call with a constant, so that "
                 "the comparison can be made outside the program"
+                if left_out
+                else f"{name}: its tests hold no assertion"
             )
         return tuple(found), left_out
-    tests = [] if tests is None or isinstance(tests, str) else list(tests)
-    if not tests:
+    if not tests or isinstance(tests, str):
         raise ProblemError(f"{name}: it has no tests")
+    if not isinstance(tests, list | tuple):
+        raise ProblemError(f"{name}: its tests are neither a list nor assertion code")
     return tuple(_test(test, language, entry, f"{name}, test {i}") for i, test in enumerate(tests)), 0
 
 
@@ -151,6 +172,10 @@ def _test(test, language: str, entry: str, name: str) -> TestCase:
         if not isinstance(asked, str) or not isinstance(expected, str):
             raise ProblemError(f"{name}: without entry_point, input is standard input and expected is output")
         return TestCase("", expected, "text", stdin=asked)
+    try:
+        encode([asked, expected])
+    except TypeError as error:
+        raise ProblemError(f"{name}: it holds no plain values: {error}") from None
     arguments = asked if isinstance(asked, list | tuple) else [asked]
     call = f"{entry}({', '.join(map(_literal, arguments))})"
     return TestCase(call, expected, loose=True)

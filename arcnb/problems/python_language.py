@@ -141,7 +141,7 @@ def passes(test: TestCase, value: object) -> bool:
     if test.compare == "text":
         return same_text(test.expected, value)
     if test.compare == "close":
-        return isinstance(value, int | float) and near(value, test.expected, test.tolerance)
+        return isinstance(value, int | float) and near(value, test.expected, test.tolerance, test.relative)
     return same(test.expected, value, loose=test.loose)
 
 

@@ -13,8 +13,31 @@ MAX_DEPTH = 60
 UNREADABLE = object()
 
 
+def encode(value: object) -> str:
+    """The text that `decode` reads, the same in every process: sets are put in order.
+
+    TypeError for what is no plain value.
+    """
+    return json.dumps(_tagged(value))
+
+
+def _tagged(value: object) -> object:
+    if isinstance(value, dict):
+        return ["d", [[_tagged(key), _tagged(item)] for key, item in value.items()]]
+    if isinstance(value, complex):
+        return ["c", [value.real, value.imag]]
+    if isinstance(value, set | frozenset):
+        return ["s", sorted(map(_tagged, value), key=json.dumps)]
+    if isinstance(value, list | tuple):
+        return ["l" if isinstance(value, list) else "t", list(map(_tagged, value))]
+    return value
+
+
 def decode(text: str) -> object:
-    """The value that `python_language.WRITER` wrote; UNREADABLE for anything else (text is hostile)."""
+    """The value that `encode` or `python_language.WRITER` wrote; UNREADABLE for anything else.
+
+    The text is hostile: a program may have written it.
+    """
     try:
         return _plain(json.loads(text), 0)
     except (ValueError, RecursionError, TypeError, KeyError):
@@ -77,11 +100,11 @@ def _close(a: float, b: float, tolerance: float) -> bool:
     return a == b or abs(a - b) <= tolerance * max(1.0, abs(a), abs(b))
 
 
-def near(value: float, expected: float, tolerance: float) -> bool:
-    """Whether they differ by no more than the tolerance, which is absolute."""
+def near(value: float, expected: float, tolerance: float, relative: float = 0.0) -> bool:
+    """Whether they differ by no more than the tolerance, or this share of the larger one."""
     try:
-        return abs(float(value) - float(expected)) <= tolerance
-    except OverflowError:
+        return math.isclose(value, expected, rel_tol=relative, abs_tol=tolerance)
+    except (OverflowError, ValueError):  # an integer beyond floats, a tolerance below zero
         return False
 
 

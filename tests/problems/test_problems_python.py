@@ -5,6 +5,12 @@ Run: pytest tests/problems/test_problems_python.py
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,6 +24,7 @@ from arcnb.problems.judging import ProblemJudge, check_solutions
 from arcnb.problems.languages import Languages, Question
 from arcnb.problems.problem import Problem, ProblemError
 from arcnb.problems.prompts import problem_format
+from arcnb.problems.python_language import passes
 
 
 def problem(**changes) -> Problem:
@@ -41,8 +48,17 @@ def ask(languages, program, asked=None):
         ({"tests": "assert add(1, 2 = 3"}, "problem add: its tests cannot be parsed: line 1"),
         (
             {"tests": "assert add(1, 2) == add(2, 1)"},
-            "none of its 1 assertions compares a result with a constant",
+            "none of its 1 assertions compares a call with a constant",
         ),
+        ({"tests": "print(add(1, 2))"}, "problem add: its tests hold no assertion"),
+        ({"tests": 5}, "problem add: its tests are neither a list nor assertion code"),
+        ({"entry_point": 5}, "problem add: entry_point '5' is no name of python"),
+        ({"entry_point": "class"}, "problem add: entry_point 'class' is no name of python"),
+        (
+            {"tests": [{"input": [1], "expected": date(2026, 1, 1)}]},
+            "test 0: it holds no plain values: .*date",
+        ),
+        ({"solution": ["def add"]}, "problem add: solution is no text"),
         ({"tests": [{"input": [1, 2]}]}, 'problem add, test 0: it needs "input" and "expected"'),
         ({"tests": ["{not json"]}, "problem add, test 0: it cannot be parsed"),
         ({"language": "cobol"}, "problem add: language 'cobol' is not known; there are python, q"),
@@ -124,6 +140,46 @@ def test_translated_assertions_judge(languages):
     off = program.replace("(2, 3)", "[2, 3]").replace("0.5004", "0.502").replace("-3", "3")
     passed = [answer.passed for answer in ask(languages, off, asked)]
     assert passed == [False, True, True, True, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "assert all(add(a, b) == c for a, b, c in [(1, 2, 3)])",
+        "assert bool(add(1, 2) == 3) == True",
+        "assert same(add(1, 2), 3)",
+        "assert isinstance(add(1, 2), int)",
+        "assert np.allclose(add([1], [2]), [3])",
+        "assert add(b'a', b'b') == b'ab'",
+        "one = 1\nassert add(one, 2) == 3",
+        "def twice(x):\n    return add(x, x)\nassert twice(1) == 2",
+    ],
+)
+def test_what_would_carry_an_answer_inside_or_miss_a_name_is_left_out(code):
+    read = problem(tests=f"{code}\nassert add(*[n for n in (1, 2)]) == 3")
+    assert [test.call for test in read.tests] == ["add(*[n for n in (1, 2)])"]
+    assert read.left_out == 1
+
+
+@pytest.mark.parametrize(
+    ("assertion", "passing", "failing"),
+    [
+        ("math.isclose(f(), 4188.79, rel_tol=0.001)", 4192.0, 4194.0),
+        ("math.isclose(f(), 2.0, abs_tol=0.1)", 2.09, 2.11),
+        ("math.isclose(f(), 1e-9)", 1e-9, 0),
+        ("np.isclose(f(), 100.0)", 100.0009, 100.002),
+        ("np.allclose(f(), 100.0, atol=1)", 101, 101.1),
+        ("abs(f() - 100) < 1", 100.9, 101.1),
+        ("f() == 1 + 2j", 1 + 2j, 1 - 2j),
+    ],
+)
+def test_tolerances_are_those_of_the_assertion(assertion, passing, failing):
+    (test,) = problem(entry_point="f", tests=f"assert {assertion}").tests
+    assert (passes(test, passing), passes(test, failing)) == (True, False)
+
+
+def test_difficulty_zero_is_a_difficulty():
+    assert [problem(difficulty=level).difficulty for level in (0, 2, "easy", None)] == ["0", "2", "easy", ""]
 
 
 # ---------------------------------------------------------------- the sandbox
@@ -306,11 +362,29 @@ def test_written_problems_come_back_the_same(tmp_path):
         problem(entry_point="f", tests=CODE),
         human_eval_problem(HUMAN_EVAL),
         *simple_problems("simple*5"),
+        problem(tests=[{"input": [1], "expected": [{"a": [float("inf"), -1.5]}, None]}]),
+        problem(entry_point="f", tests="assert f(1) == {'a': {('x', 2j), ('y', 1j)}, 'b': frozenset()}"),
     ]
+    for number, one in enumerate(problems):
+        problems[number] = replace(one, problem_id=str(number))
     write_problems(problems, tmp_path / "x.jsonl")
     back = load_problems(tmp_path / "x.jsonl")
     assert [p.fingerprint for p in back] == [p.fingerprint for p in problems]
     assert [p.solution for p in back] == [p.solution for p in problems]
+    assert [p.tests for p in back] == [p.tests for p in problems]
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    program = (
+        "from problem_examples import ADD; from arcnb.problems.problem import Problem; "
+        'tests = \'assert add(1, 2) == {1j, None, "a", "b", "c", "d"}\'; '
+        "print(Problem.from_row(ADD | {'tests': tests}).fingerprint)"
+    )
+    seen = set()
+    for seed in ("1", "2", "3"):  # the order of a set of texts follows it
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)}
+        seen.add(subprocess.check_output([sys.executable, "-c", program], env=environment))
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(

@@ -323,6 +323,20 @@ def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, reposito
     assert {"training", "server"} == set(planned.memory["GPU of"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"subject_options": {"answer_format": "xml"}}, "answer format 'xml' does not exist"),
+        ({"subject_options": {"base": -1.0}}, "base_reward_weight is -1.0"),
+        ({"template": "nosuch.jinja"}, "there is no template nosuch.jinja"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(changes, sentence, small_model, tmp_path):
+    plan = GrpoPlan([], tmp_path, model=str(small_model.path), subject=NAME)
+    with pytest.raises(ValueError, match=sentence):
+        dry_run(replace(plan, **changes))
+
+
 # ---------------------------------------------------------------- the notebook
 
 
