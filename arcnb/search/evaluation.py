@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from arcnb.arc.metrics import (
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.submission import Submission, create_submission
+from arcnb.arc.tasks import Pair
 from arcnb.arc.tasksets import TaskSet
 
 if TYPE_CHECKING:
@@ -78,6 +80,42 @@ def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
         if frame.empty:
             raise EvaluationError(f"prediction set {sets[name].folder} holds no predictions")
     return frames
+
+
+def tasks_to_count(
+    sets: Mapping[str, PredictionSet], tasks: TaskSet, task_ids_from: str = ""
+) -> tuple[TaskSet, int]:
+    """(the tasks that tables are over, how many have predictions): all, or with "predicted" those that some
+    set has predictions of.
+
+    EvaluationError for predictions of another version of a task; one whose test outputs were hidden is the
+    same.
+    """
+    if task_ids_from not in ("", "predicted"):
+        raise EvaluationError(f'task_ids_from is "predicted" or "", not {task_ids_from!r}')
+    hidden = {
+        task.task_id: replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in tasks
+    }
+    versions = {task.task_id: (task.fingerprint, hidden[task.task_id].fingerprint) for task in tasks}
+    answered = set()
+    for one in sets.values():
+        frame = one.read(columns=["task_id", "task_fingerprint"]).drop_duplicates()
+        for task_id, fingerprint in frame.itertuples(index=False):
+            answered.add(task_id)
+            if fingerprint not in versions.get(task_id, (fingerprint,)):
+                raise EvaluationError(
+                    f"{one.folder} answers another version of task {task_id}: the fingerprints differ"
+                )
+    if task_ids_from == "predicted":
+        tasks = tasks.subset([id_ for id_ in tasks.ids if id_ in answered])
+    return tasks, len(answered)
+
+
+def set_number(sets: Mapping[str, PredictionSet], number: int) -> PredictionSet:
+    """The set of that number, counted from 0. EvaluationError where there is none."""
+    if not 0 <= number < len(sets):
+        raise EvaluationError(f"submission_from is {number}, but the sets are 0 to {len(sets) - 1}")
+    return list(sets.values())[number]
 
 
 def comparison_table(

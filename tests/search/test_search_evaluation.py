@@ -3,12 +3,15 @@
 Run: pytest tests/search/test_search_evaluation.py
 """
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from arcnb.arc.metrics import score
 from arcnb.arc.predictions import Prediction, PredictionSet, output_fingerprint
 from arcnb.arc.submission import create_submission, score_submission, validate_submission
+from arcnb.arc.tasks import Pair
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
@@ -83,6 +86,28 @@ def test_an_empty_set_is_refused(tmp_path):
         evaluation.read_sets(evaluation.open_sets(str(tmp_path / "empty")))
 
 
+def test_predictions_of_another_version_of_a_task_are_refused(sets, tasks):
+    task = tasks[1]
+    hidden = replace(task, test=tuple(Pair(pair.input) for pair in task.test))
+    assert hidden.fingerprint != task.fingerprint
+    assert evaluation.tasks_to_count(sets, tasks, "predicted") == (tasks, 4)
+    sets["a"].write_part([Prediction(task.task_id, hidden.fingerprint, 0, 7)], 0)
+    assert evaluation.tasks_to_count(sets, tasks)[1] == 4, "it is the same task"
+    turned = replace(task, train=task.train[::-1])
+    sets["b"].write_part([Prediction(task.task_id, turned.fingerprint, 0, 7)], 0)
+    with pytest.raises(evaluation.EvaluationError, match=f"version of task {task.task_id}: the fingerprints"):
+        evaluation.tasks_to_count(sets, tasks)
+
+
+def test_parameters_that_name_nothing_are_refused(sets, tasks):
+    with pytest.raises(evaluation.EvaluationError, match='task_ids_from is "predicted" or "", not \'all\''):
+        evaluation.tasks_to_count(sets, tasks, "all")
+    assert evaluation.set_number(sets, 1) is sets["b"]
+    for number in (2, -1):
+        with pytest.raises(evaluation.EvaluationError, match=f"is {number}, but the sets are 0 to 1"):
+            evaluation.set_number(sets, number)
+
+
 def test_who_solves_what(sets, tasks):
     frames = evaluation.read_sets(sets)
     rates = evaluation.solve_rates(frames, tasks.ids)
@@ -140,8 +165,17 @@ def test_one_adapter_fills_the_folder_and_several_get_a_folder_each(tmp_path):
     runs = adapter_runs("none, x/A ,x/B", tmp_path)
     assert [(run.name, run.adapter) for run in runs] == [("none", ""), ("A", "x/A"), ("B", "x/B")]
     assert [run.predictions.folder for run in runs] == [tmp_path / name for name in ("none", "A", "B")]
-    with pytest.raises(PlanError, match="called 'A'; rename a folder"):
-        adapter_runs("x/A,y/A", tmp_path)
+
+
+def test_adapters_of_the_same_name_are_called_by_their_runs(tmp_path):
+    runs = adapter_runs("none, runs/A/adapter, runs/B/adapter, C", tmp_path)
+    assert [run.name for run in runs] == ["none", "A", "B", "C"]
+    assert runs[2].predictions.folder == tmp_path / "B"
+    deep = adapter_runs("A/checkpoints/checkpoint-5,B/checkpoints/checkpoint-5", tmp_path)
+    assert [run.name for run in deep] == ["A", "B"]
+    for twice, name in (("x/A,x/A", "A"), ("A/adapter,B/adapter,z/A", "A"), ("adapter,B/adapter", "adapter")):
+        with pytest.raises(PlanError, match=f"called '{name}'; take one out or rename it"):
+            adapter_runs(twice, tmp_path)
 
 
 def test_the_engine_has_to_make_room_for_the_highest_rank(tmp_path, small_model):
