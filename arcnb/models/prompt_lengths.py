@@ -11,6 +11,7 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts import PromptError
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.progress import progress
 
@@ -77,6 +78,17 @@ def length_percentiles(lengths: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(rows).T.round(0).astype(int)
     table.columns = ["max" if q == 1.0 else f"{q:.0%}" for q in QUANTILES]
     return table
+
+
+def fitting(lengths: pd.DataFrame, max_prompt_tokens: int) -> pd.DataFrame:
+    """The rows of tasks whose longest prompt has at most so many tokens. PromptError when there is none."""
+    kept = lengths[lengths["prompt_tokens"] <= max_prompt_tokens]
+    if kept.empty:
+        raise PromptError(
+            f"none of {len(lengths)} tasks has a prompt of at most max_prompt_tokens={max_prompt_tokens}; "
+            f"the shortest has {lengths['prompt_tokens'].min()} tokens"
+        )
+    return kept
 
 
 def fitting_table(lengths: pd.DataFrame, completion_tokens: int = 512) -> pd.DataFrame:

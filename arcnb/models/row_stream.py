@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -176,6 +177,9 @@ def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) ->
         _write_blocks(tasks, builder, root, plan, parent)
     except _Orphaned:
         os.killpg(0, signal.SIGKILL)
+    except SftError as error:  # says all that there is to say
+        _write_whole(root / FAILED, str(error))
+        sys.exit(1)
     except Exception as error:
         _write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
         raise
@@ -243,7 +247,11 @@ def _with_program(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
         fruitless += 1
         counts["n_without_program"] += number == 0
         if fruitless > ENOUGH:
-            raise SftError(f"none of {fruitless:,} tasks in a row has a program to learn from")
+            different = counts["n_without_program"]
+            raise SftError(
+                f"tasks: none of {fruitless:,} in a row has a program to learn from ({different:,} different "
+                "ones so far); rearc, dsl and BARC-style rows have some"
+            )
 
 
 def _order(dataset, plan: RowPlan, seed: int, number: int) -> list[int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from arcnb.models.adapter_casting import input_casting
 from arcnb.models.checkpoints import newest_complete
-from arcnb.models.launching import launch
+from arcnb.models.launching import launch, parallel_problem
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
 from arcnb.models.row_stream import RowStream
 from arcnb.models.sft_rows import SftError, SftRows, collator
@@ -77,12 +77,43 @@ class SftReport:
 
 
 def number_of_steps(max_steps: int, epochs: float, n_rows: int, rows_a_step: int, packing: bool) -> int:
-    """Optimizer steps of a training: max_steps, or, where that is -1, so many rounds of n_rows rows."""
+    """Optimizer steps of a training: max_steps, or, where that is -1, so many rounds of n_rows rows.
+
+    SftError where a step has no rows, or the number of steps cannot be known.
+    """
+    if rows_a_step < 1:
+        raise SftError(
+            "batch_size, gradient_accumulation_steps and num_processes must be at least 1: "
+            f"their product is {rows_a_step} rows a step"
+        )
     if max_steps > 0:
         return max_steps
     if packing:
         raise SftError("how many packed rows a round gives is not known beforehand: packing needs max_steps")
     return max(1, round(epochs * n_rows / rows_a_step))
+
+
+def check_training(lora: dict | None, full: bool, settings: dict | None, num_processes: int = 1) -> None:
+    """SftError for what `train_sft` could not train with, before rows are made and a model is loaded."""
+    from transformers import SchedulerType
+
+    rank = (LORA_DEFAULTS | (lora or {}))["r"]
+    if not full and rank < 1:
+        raise SftError(f"lora rank must be at least 1, not {rank}")
+    settings = DEFAULTS | (settings or {})
+    for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps", "eval_steps"):
+        if settings.get(name, 1) < 1:
+            raise SftError(f"{name} must be at least 1, not {settings[name]}")
+    if settings["learning_rate"] <= 0:
+        raise SftError(f"learning_rate must be positive, not {settings['learning_rate']}")
+    schedules = [kind.value for kind in SchedulerType]
+    if settings["lr_scheduler_type"] not in schedules:
+        raise SftError(
+            f"schedule {settings['lr_scheduler_type']!r} does not exist; there are {', '.join(schedules)}"
+        )
+    problem = log_problem(settings["report_to"]) or parallel_problem(num_processes, "ddp")
+    if problem:
+        raise SftError(problem)
 
 
 def train_sft(
@@ -107,15 +138,13 @@ def train_sft(
     eval_dataset: of `sft_rows`. adapter: go on training this LoRA. full: train
     all weights instead. settings: SFTConfig's names; batch sizes are a process's. resume: go on from the
     newest complete checkpoint under output, if there is one, with the same order of rows. max_seconds,
-    stop_after: stop early, after so much wall time or so many steps of the schedule.
+    stop_after: stop early, after so much wall time or so many steps of the schedule. SftError names what is
+    wrong, or, after a full disk, the checkpoint to resume from.
     """
+    check_training(lora, full, settings, num_processes)
     lora = LORA_DEFAULTS | (lora or {})
-    if not full and lora["r"] < 1:
-        raise SftError(f"lora rank must be at least 1, not {lora['r']}")
     if isinstance(dataset, SftRows):
         dataset = dataset.dataset
-    if problem := log_problem((settings or {}).get("report_to")):
-        raise SftError(problem)
     if isinstance(dataset, RowStream) and (settings or {}).get("max_steps", -1) < 1:
         raise SftError("a stream of rows has no end: max_steps says how long to train")
     options = {

@@ -54,7 +54,7 @@ class Limits:
         for name in ("seconds", "seconds_per_input", "memory_mb", "output_mb"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-                raise LimitsError(f"{name} must be a number between 0 and 1,000,000, got {value!r}")
+                raise LimitsError(f"{name} must be a number above 0 and below 1,000,000, got {value!r}")
         fields = (self.seconds, self.seconds_per_input, self.memory_mb, self.output_mb)
         object.__setattr__(self, "_hash", hash((*fields, self.fresh_calls, self.check_determinism)))
 

@@ -26,17 +26,29 @@ class AdapterRun:
 def adapter_runs(adapters: str, folder: str | Path) -> list[AdapterRun]:
     """The runs for a list of adapters, separated by commas. One adapter, or "" for none: one set in `folder`.
 
-    Several: a set in a folder below it for each, called by the last part of the adapter's path.
+    Several: a set in a folder below it for each, called by the last part of the adapter's path, or, of those
+    that share it (`A/adapter, B/adapter`), by the first part before it in which they all differ.
     """
     listed = [name.strip() for name in adapters.split(",") if name.strip()] or [ALONE]
     chosen = ["" if name == ALONE else name for name in listed]
-    names = [Path(name).name for name in listed]
+    names = _names(listed)
     if len(listed) == 1:
         return [AdapterRun(names[0], chosen[0], PredictionSet(folder))]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PlanError(f"two of the adapters to compare are called {twice[0]!r}; rename a folder")
+        raise PlanError(f"two of the adapters to compare are called {twice[0]!r}; take one out or rename it")
     runs = zip(names, chosen, strict=True)
     return [AdapterRun(name, adapter, PredictionSet(Path(folder) / name)) for name, adapter in runs]
+
+
+def _names(adapters: Sequence[str]) -> list[str]:
+    names = [Path(adapter).name for adapter in adapters]
+    for shared in {name for name in names if names.count(name) > 1}:
+        same = [i for i, name in enumerate(names) if name == shared]
+        levels = zip(*(reversed(Path(adapters[i]).parts) for i in same), strict=False)
+        different = next((level for level in levels if len(set(level)) == len(same)), None)
+        for i, name in zip(same, different or (), strict=False):
+            names[i] = name
+    return names
 
 
 def highest_rank(runs: Sequence[AdapterRun], model: str, backend: str) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.tasks import Task
-from arcnb.arc.views import View
+from arcnb.arc.views import AUGMENTATIONS, View
 
 
 class PlanError(ValueError):
@@ -40,6 +40,8 @@ class RoundPlan:
         for name in ("n_predictions", "per_prompt"):
             if getattr(self, name) < 1:
                 raise PlanError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.augment not in AUGMENTATIONS:
+            raise PlanError(f"augment must be one of {', '.join(AUGMENTATIONS)}, not {self.augment!r}")
         if self.early_stop < 0:
             raise PlanError(f"early_stop must not be negative, it is {self.early_stop}")
         index, count = self.shard

@@ -1,11 +1,16 @@
 """Templates and tasks become chats: what is shown, what never is, and the sentence for what goes wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from arcnb.arc.encodings import EncodingError
 from arcnb.arc.tasks import Task
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompt_lengths import fitting, fitting_table, length_percentiles, prompt_lengths
 from arcnb.models.prompts import PromptError, build_prompt, render_blocks, template_path
+from arcnb.models.registry import load_tokenizer
 
 
 @pytest.fixture
@@ -141,3 +146,19 @@ def test_prompts_of_arc_tasks_fit_the_embedded_model(embedded_tokenizer):
     assert len(lengths) == 400
     assert (lengths <= 8192 - 1024).sum() == 399
     assert (lengths <= 2048).sum() >= 345
+
+
+def test_prompt_lengths_are_those_of_the_longest_prompt_and_say_what_fits(task, small_model):
+    small = Task.from_dict(
+        "small", {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[1]]}]}
+    )
+    lengths = prompt_lengths([task, replace(small, program="pass\n")], small_model, prompt_format())
+    ids = prompt_format().prompt_ids(load_tokenizer(small_model), task)
+    longest, shortest = lengths["prompt_tokens"]
+    assert longest == len(ids) > shortest
+    assert lengths["program_tokens"].isna().tolist() == [True, False]
+    assert length_percentiles(lengths).loc["prompt_tokens", "max"] == longest
+    assert fitting_table(lengths, 1024 - shortest)["tasks that fit"].tolist() == [1, 2, 2, 2, 2]
+    assert fitting(lengths, shortest)["task_id"].tolist() == ["small"]
+    with pytest.raises(PromptError, match=rf"none of 2 tasks .* max_prompt_tokens=5; .* has {shortest}"):
+        fitting(lengths, 5)

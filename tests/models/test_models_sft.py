@@ -11,7 +11,7 @@ from arcnb.models.checkpoints import newest_complete
 from arcnb.models.launching import LaunchError
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
-from arcnb.models.sft import number_of_steps, train_sft
+from arcnb.models.sft import check_training, number_of_steps, train_sft
 from arcnb.models.sft_rows import IGNORED, SftError, collator, packed_rows, sft_rows
 from arcnb.models.training_log import read_metrics
 from arcnb.synth.augmented import FreshAugmentations
@@ -84,6 +84,8 @@ def test_rank_zero_is_refused(tasks, small_model, tmp_path):
 def test_steps_are_given_or_follow_from_rounds_which_packing_cannot_know():
     assert number_of_steps(7, 3.0, 100, 10, packing=True) == 7
     assert number_of_steps(-1, 1.5, 100, 10, packing=False) == 15
+    with pytest.raises(SftError, match=r"batch_size, .* must be at least 1: their product is 0 rows"):
+        number_of_steps(7, 1.0, 100, 0, packing=False)
     with pytest.raises(SftError, match="packing needs max_steps"):
         number_of_steps(-1, 1.0, 100, 10, packing=True)
 
@@ -92,6 +94,25 @@ def test_a_place_to_log_to_that_is_not_there_is_named_before_training(tasks, sma
     rows = rows_of(tasks, small_model)
     with pytest.raises(SftError, match="report_to='wandbb' does not exist; there are none, wandb"):
         train_sft(small_model, rows, tmp_path, settings={"report_to": "wandbb"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"lora": {"r": 0}}, "lora rank must be at least 1, not 0"),
+        ({"settings": {"logging_steps": 0}}, "logging_steps must be at least 1, not 0"),
+        ({"settings": {"learning_rate": -1e-4}}, "learning_rate must be positive, not -0.0001"),
+        (
+            {"settings": {"lr_scheduler_type": "cosin"}},
+            "schedule 'cosin' does not exist; there are linear, cos",
+        ),
+        ({"num_processes": 0}, "num_processes must be at least 1, not 0"),
+    ],
+)
+def test_what_cannot_be_trained_with_is_named_before_rows_are_made(wrong, sentence):
+    check_training({"r": 0}, full=True, settings=None)  # without LoRA its rank does not matter
+    with pytest.raises(SftError, match=sentence):
+        check_training(**{"lora": None, "full": False, "settings": None} | wrong)
 
 
 def test_training_lowers_the_loss_and_leaves_an_adapter_of_this_model(tasks, small_model, tmp_path):

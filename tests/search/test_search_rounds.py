@@ -34,6 +34,11 @@ def test_impossible_shards_are_refused(shard):
         replace(PLAN, shard=shard)
 
 
+def test_an_unknown_augmentation_is_refused_before_a_set_is_begun_with_it():
+    with pytest.raises(PlanError, match="augment must be one of none, geometry, colors, all, not 'flips'"):
+        replace(PLAN, augment="flips")
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_shards_hold_every_task_once_and_weigh_nearly_the_same(tasks, count):
     weights = rng(0, "weights").lognormal(7, 1, len(tasks)).tolist()
