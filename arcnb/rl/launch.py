@@ -95,6 +95,8 @@ class GrpoPlan:
 
 def run_grpo(plan: GrpoPlan) -> TrainingReport:
     """Carry the plan out, where it has to be. SettingsError and the like as train_grpo raises them."""
+    if plan.workers is not None and plan.workers < 1:
+        raise SettingsError(f"workers must be at least 1, or 0 for one a core, not {plan.workers}")
     problem = parallel_problem(plan.num_processes, plan.parallel)
     if problem:
         raise SettingsError(problem)

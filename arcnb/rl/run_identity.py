@@ -30,6 +30,11 @@ def run_notes(tasks, options, adapter, settings) -> list[str]:
             f"{len(unknown)} of {len(tasks)} tasks have no known test outputs: their reward and `solved` "
             "rest on train pairs, which the prompt shows"
         )
+    if options.conversations:
+        notes.append(
+            "conversations are shown as they were recorded, every one that fits: n_tasks, augment and "
+            "signal_visits do not change them; held-out evaluation is of first answers"
+        )
     if options.trainer == "unsloth" and adapter and settings["beta"]:
         notes.append(
             "unsloth measures KL to the base model without the starting adapter; TRL, to the adapter"

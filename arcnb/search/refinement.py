@@ -80,6 +80,15 @@ class RefinementDataset:
         return frame.groupby("turn")["n_prompt_tokens"].describe(percentiles=percentiles).round(0)
 
 
+def turn_numbers(text: str) -> list[int]:
+    """Turns separated by commas, counted from 0. RefinementError for anything else."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not part.isdecimal():
+            raise RefinementError(f'turns are numbers separated by commas, as in "0,1", not {part!r}')
+    return [int(part) for part in parts]
+
+
 @dataclass(frozen=True)
 class Gathered:
     """The predictions of one task from all sets. ancestors: set number -> {id: prediction}."""

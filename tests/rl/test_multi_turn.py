@@ -319,6 +319,8 @@ def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, ref
     options = {"conversations": str(refine_file), "reward_weights": {"even_tokens": 1.0, "improvement": 0.5}}
     report = train(tmp_path / "run", {"max_steps": -1}, options)
     assert report.steps == 3  # an epoch shows each conversation once
+    (note,) = report.notes
+    assert "n_tasks, augment and signal_visits do not change them" in note
     rows = list(PredictionSet(tmp_path / "run" / "rollouts").iter_predictions())
     assert {(row.turn, row.parent) for row in rows} == {(1, f"{task.task_id}/0/0/0") for task in tasks}
     assert {tuple(row.pair_order) for row in rows} == {(1, 0)}

@@ -249,6 +249,7 @@ def test_several_gpus_are_started_by_accelerate(monkeypatch):
     ("changes", "message"),
     [
         ({"num_processes": 0}, "num_processes must be at least 1"),
+        ({"workers": -1}, "workers must be at least 1, or 0 for one a core, not -1"),
         ({"parallel": "fsdp"}, "'fsdp' does not exist; there are ddp, zero3"),
         ({"num_processes": 2, "parallel": "zero3"}, "needs the package deepspeed"),
     ],

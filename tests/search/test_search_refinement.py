@@ -26,7 +26,13 @@ from arcnb.models.sft_rows import IGNORED, SftError
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.search.conversation_view import ConversationView
-from arcnb.search.refinement import RefinementError, refinement_rows, write_conversations, write_refinement
+from arcnb.search.refinement import (
+    RefinementError,
+    refinement_rows,
+    turn_numbers,
+    write_conversations,
+    write_refinement,
+)
 from arcnb.search.refinement_successes import successful_rows
 from arcnb.search.selection import choose
 
@@ -323,3 +329,11 @@ def test_what_a_prediction_answered_is_rebuilt(tasks, executor):
     book = Conversations({task.task_id: task for task in tasks}, prompt_format(), executor)
     first = prediction(tasks[0], "x", view=PLAIN)
     assert book.asked(first, {}) == prompt_format().prompt(PLAIN.apply(tasks[0]))
+
+
+def test_turns_are_read_from_a_parameter():
+    assert turn_numbers("") == []
+    assert turn_numbers("0, 2,") == [0, 2]
+    for text in ("x", "0,-1", "1.5"):
+        with pytest.raises(RefinementError, match="turns are numbers separated by commas"):
+            turn_numbers(text)
