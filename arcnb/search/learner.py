@@ -76,6 +76,23 @@ class LoraSettings:
         return kept | {"modules": list(self.modules)}
 
 
+def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
+    """PlanError for a name that none of the model's layers has; its weights are not loaded.
+
+    peft passes over such a name as long as another one fits.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        net = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.path))
+    layers = [name for name, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
+    for wanted in modules:
+        if not any(f".{name}".endswith(f".{wanted}") for name in layers):
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+            raise PlanError(f"modules: {model.name} has no layer {wanted!r}; there are {known}")
+
+
 @dataclass(frozen=True)
 class LearningReport:
     """One call of `learn`. loss_first, loss_last: mean loss a token, in nats, of the first and last tenth of

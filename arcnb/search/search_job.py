@@ -30,7 +30,7 @@ from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.programs.executor import Executor, Limits
 from arcnb.search.budgets import Budget, Clock
 from arcnb.search.hindsight import HindsightSettings
-from arcnb.search.learner import LoraSettings
+from arcnb.search.learner import LoraSettings, check_modules
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
@@ -90,6 +90,8 @@ class SearchJob:
         clock, tasks = Clock(self.seconds * (1 - RESERVE)), load_tasks(self.tasks)
         submission = self.open_submission(tasks)  # before anything that can fail
         base = base_model(self.model, self.adapter)
+        if LEARN in self.arms:
+            check_modules(base, self.lora.modules)
         executor = Executor(self.workers or None, Limits(seconds_per_input=self.seconds_per_input))
         options = self.engine
         if LEARN in self.arms:
@@ -148,7 +150,9 @@ def usable_backend(name: str) -> str:
 
 
 def default_processes(processes: int = 0) -> int:
-    """As many processes as asked for; 0: one a GPU, or one."""
+    """As many processes as asked for; 0: one a GPU, or one. PlanError for less."""
+    if processes < 0:
+        raise PlanError(f"processes must not be negative, it is {processes}")
     return processes or max(1, _n_gpus())
 
 
@@ -157,10 +161,28 @@ def run_shards(job: SearchJob, processes: int, announce=print) -> dict[str, dict
 
     What they print goes to `process0.log` and so on in the output folder. When the caller is interrupted they
     are, too, and get time to write what they have; when it is killed they notice. PlanError, with a process's
-    last words, when one fails; the others finish first.
+    last words, when one fails (the others finish first), and when nothing at all was made.
     """
-    if processes == 1:
-        return job.run(announce)
+    outcomes = job.run(announce) if processes == 1 else _in_processes(job, processes)
+    for arm in job.arms:
+        if not len(job.predictions(arm)):
+            raise PlanError(f"search {arm!r} made nothing: {_why_nothing(job, outcomes)}")
+    return outcomes
+
+
+def _why_nothing(job: SearchJob, outcomes: dict[str, dict]) -> str:
+    if any(outcome["out_of_time"] for outcome in outcomes.values()):
+        return f"its time, {job.seconds:,.0f} s, was up before the first completion"
+    longest = max((n for outcome in outcomes.values() for n in outcome["too_long"].values()), default=0)
+    context = (
+        f"a context of {job.engine.max_model_len:,}" if job.engine.max_model_len else "the model's context"
+    )
+    return (
+        f"prompts of up to {longest:,} tokens and answers of {job.sampling.max_tokens:,} do not fit {context}"
+    )
+
+
+def _in_processes(job: SearchJob, processes: int) -> dict[str, dict]:
     folder = Path(job.output)
     job.open_submission(load_tasks(job.tasks))
     base_model(job.model, job.adapter)  # made once, not by all of them at the same time

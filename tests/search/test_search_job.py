@@ -23,7 +23,7 @@ from arcnb.search.budgets import Budget
 from arcnb.search.learner import LoraSettings
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.rounds import PlanError
-from arcnb.search.search_job import SearchJob, read_job, run_shards, usable_backend
+from arcnb.search.search_job import SearchJob, default_processes, read_job, run_shards, usable_backend
 from arcnb.search.submission_file import SubmissionFile
 from tests.search.learning_engine import small_tasks
 
@@ -83,6 +83,28 @@ def test_bad_jobs_are_refused(job):
         replace(job, arms=("learn", "guess"))
     with pytest.raises(PlanError, match="time budget"):
         replace(job, seconds=-1)
+
+
+def test_a_job_that_could_make_nothing_says_why(tmp_path, job):
+    with pytest.raises(
+        PlanError, match=r"'alone' made nothing: prompts of up to \d+ tokens and answers of 2,047"
+    ):
+        run_shards(replace(job, sampling=Sampling(max_tokens=2047)), 1)
+    with pytest.raises(PlanError, match="processes must not be negative, it is -2"):
+        default_processes(-2)
+    late = replace(job, output=str(tmp_path / "late"), seconds=1e-3)
+    with pytest.raises(PlanError, match="its time, 0 s, was up before the first completion"):
+        run_shards(late, 1)
+    validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
+
+
+def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(job):
+    lora = LoraSettings(rank=2, modules=("q_proj", "nowhere_proj"))
+    with pytest.raises(PlanError, match="has no layer 'nowhere_proj'; there are q_proj, k_proj, v_proj"):
+        run_shards(replace(job, lora=lora), 1)
+    assert not len(job.predictions("alone"))
+    lora = LoraSettings(rank=2, modules=("self_attn.q_proj",))
+    assert set(run_shards(replace(job, lora=lora), 1)) == {"alone", "learn"}
 
 
 def test_a_named_backend_is_taken_as_it_is():
