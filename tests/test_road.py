@@ -73,6 +73,22 @@ def test_inference_leaves_every_prediction_judged(sampled):
     assert outcome(sampled)["n_preds"] == 3
 
 
+def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
+    sizes = {
+        "n_tasks": 1,
+        "n_shards": 2,
+        "shard": 1,
+        "n_predictions": 2,
+        "max_tokens": 8,
+        "max_model_len": 2048,
+    }
+    run = done(runs, "03", model=small_model.path, adapter="", backend="transformers", **sizes)
+    assert outcome(run)["inference_asked"] == outcome(run)["n_preds"] == 0
+    executed = (run / "03_inference.ipynb").read_text()
+    assert "adapter none: predictions of 0 of 1 tasks" in executed
+    assert "There are no predictions yet." in executed
+
+
 def test_refinement_conversations_come_out_of_the_predictions(runs, data, sampled):
     refined = done(
         runs, "04", tasks=data / "tasks.parquet", predictions=sampled / "predictions", chooser="diverse"

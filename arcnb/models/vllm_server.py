@@ -248,7 +248,8 @@ class ServerBackend:
         if not entries or wanted not in (None, *entries):
             asked = "any model" if wanted is None else repr(wanted)
             served = ", ".join(entries) or "none"
-            raise GenerationError(f"the server at {url} does not serve {asked}; it serves {served}")
+            hint = "" if wanted is None else ' (an adapter goes by the name it is served under, "" is none)'
+            raise GenerationError(f"the server at {url} does not serve {asked}; it serves {served}{hint}")
         return next(iter(entries.values())) if wanted is None else entries[wanted]
 
     def _exchange(self, server: str, path: str, question: dict | None = None, key: Hashable = None) -> object:

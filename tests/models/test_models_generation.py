@@ -485,7 +485,7 @@ def test_adapters_of_a_server_are_the_names_it_serves(make_server, tiny):
         for adapter in ("other", None):
             backend.use_adapter(adapter)
             list(backend.generate([request], sampling))
-        with pytest.raises(GenerationError, match="does not serve 'third'; it serves tiny, other"):
+        with pytest.raises(GenerationError, match=r"not serve 'third'; it serves tiny, other .*\"\" is none"):
             backend.use_adapter("third")
     assert [question["model"] for question in server.questions] == ["other", "tiny"]
     options = EngineOptions(server_urls=(server.url,))
