@@ -129,6 +129,8 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
         ),
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
         ({"learning_rat": 1.0}, "'learning_rat'; did you mean learning_rate"),
+        ({"beta": -0.1}, "beta must be at least 0, not -0.1"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be above 0, not 0"),
         ({"loss_type": "dpo"}, "loss_type='dpo' does not exist; there are grpo, dr_grpo, dapo"),
         ({"scale_rewards": "std"}, "scale_rewards='std' does not exist; there are group, batch, none"),
         (
