@@ -14,15 +14,20 @@ from arcnb.arc.tasksets import TaskSet
 _COLUMNS = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_correct"]
 
 
-def tasks_solved_between(tasks: TaskSet, predictions: PredictionSet, low: float, high: float) -> TaskSet:
-    """The tasks, in their order, of which the predictions solve more than the share `low` and at most `high`.
+def tasks_solved_between(
+    tasks: TaskSet, predictions: PredictionSet, min_solved: float, max_solved: float
+) -> TaskSet:
+    """The tasks, in order, of whose samples a share above min_solved and up to max_solved solves them.
 
     A sample solves a task if its program is right on all train pairs and on all test pairs whose outputs are
-    known. Only first turns count. Tasks without predictions are left out. Raises TaskError for shares outside
-    0 <= low < high <= 1, for predictions of another version of a task, and when no task is left.
+    known. Only first turns count. Tasks without predictions are left out. Raises TaskError for shares
+    that are none, for predictions of another version of a task, and when no task is left.
     """
-    if not 0 <= low < high <= 1:
-        raise TaskError(f"shares of solving samples must be 0 <= low < high <= 1, not {low:g} and {high:g}")
+    if not 0 <= min_solved < max_solved <= 1:
+        raise TaskError(
+            "min_solved and max_solved are shares, 0 <= min_solved < max_solved <= 1, "
+            f"not {min_solved:g} and {max_solved:g}"
+        )
     frame = predictions.read(columns=_COLUMNS)
     frame = frame[(frame["turn"] == 0) & frame["task_id"].isin(tasks.ids)]
     if frame.empty:
@@ -32,11 +37,11 @@ def tasks_solved_between(tasks: TaskSet, predictions: PredictionSet, low: float,
         raise TaskError(f"{predictions.folder}: predictions of another version of {', '.join(changed[:5])}")
     right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
     shares = right.groupby(frame["task_id"].astype(object)).mean()
-    chosen = shares.index[(shares > low) & (shares <= high)]
+    chosen = shares.index[(shares > min_solved) & (shares <= max_solved)]
     if chosen.empty:
         raise TaskError(
-            f"{predictions.folder}: no task is solved by more than {low:g} and at most {high:g} of its "
-            f"samples; the largest share is {shares.max():.3g}"
+            f"{predictions.folder}: no task is solved by more than {min_solved:g} and at most {max_solved:g} "
+            f"of its samples; the largest share is {shares.max():.3g}"
         )
     kept = set(chosen)
     return tasks.subset([task_id for task_id in tasks.ids if task_id in kept])

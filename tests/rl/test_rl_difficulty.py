@@ -55,7 +55,7 @@ def test_a_task_without_predictions_is_left_out(tasks, predictions):
 
 @pytest.mark.parametrize(("low", "high"), [(-0.1, 1), (0.5, 0.5), (0, 1.01), (0.9, 0.1)])
 def test_shares_out_of_order_are_refused(tasks, predictions, low, high):
-    with pytest.raises(TaskError, match="0 <= low < high <= 1"):
+    with pytest.raises(TaskError, match="0 <= min_solved < max_solved <= 1"):
         tasks_solved_between(tasks, predictions, low, high)
 
 
