@@ -256,13 +256,13 @@ def _train(
     try:
         with input_casting(trainer.model, enabled=not on_gpu):  # on a GPU all of it is under autocast
             trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        trainer.save_model(str(output / "adapter"))
     except (OSError, SafetensorError) as error:  # a full disk, above all
         kept = newest_complete(output / "checkpoints")
         raise SftError(
             f"training under {output} ended at step {trainer.state.global_step}: {error}; "
             + (f"{kept.name} is complete, resume from it" if kept else "there is no complete checkpoint")
         ) from error
-    trainer.save_model(str(output / "adapter"))
     trainer.accelerator.wait_for_everyone()  # the first process alone writes the log that all of them read
     seconds = time.monotonic() - started
     report = SftReport(

@@ -14,6 +14,7 @@ import ast
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None
     Rejections counted in `report`: `few examples` (fewer than 3 valid, different ones), `too large`,
     `identity`, `duplicate` (same grids as an earlier task), `unreadable` (no object with `examples`).
     A program that does not parse is left out, its task kept and counted in `programs_dropped`.
-    BarcError for a file of another kind, or when its first row has no `examples`.
+    BarcError for a file of another kind, one that is damaged, or when its first row has no `examples`.
     """
     path, report = Path(path), TaskReport() if report is None else report
     fingerprints: set[str] = set()
@@ -104,9 +105,16 @@ def _draw(pairs: list[Pair], rng: np.random.Generator) -> list[Pair] | None:
 
 
 def _has_code(row: Mapping) -> bool:
-    return bool(row.get("source")) or any(
-        "```" in message["content"] for message in row.get("messages") or ()
-    )
+    return bool(row.get("source")) or any("```" in answer for answer in _answers(row))
+
+
+def _answers(row: Mapping) -> list[str]:
+    """What the assistant says in the row's messages; nothing where they are no chat."""
+    messages = row.get("messages")
+    if not isinstance(messages, list | np.ndarray):
+        return []
+    said = [m.get("content") for m in messages if isinstance(m, Mapping) and m.get("role") == "assistant"]
+    return [content for content in said if isinstance(content, str)]
 
 
 def _program(row: Mapping) -> str | None:
@@ -114,13 +122,10 @@ def _program(row: Mapping) -> str | None:
     source = row.get("source")
     if isinstance(source, str) and source.strip():
         return transform_of_source(source)
-    messages = row.get("messages")
-    if messages is not None and len(messages):
-        answers = [message["content"] for message in messages if message.get("role") == "assistant"]
-        program = extract_program(answers[-1]).program if answers else None
-        broken = program is None or {"syntax", "entry"} & {hint.rule for hint in static_checks(program)}
-        return None if broken else program
-    return None
+    answers = _answers(row)
+    program = extract_program(answers[-1]).program if answers else None
+    broken = program is None or {"syntax", "entry"} & {hint.rule for hint in static_checks(program)}
+    return None if broken else program
 
 
 def transform_of_source(source: str) -> str | None:
@@ -155,6 +160,15 @@ def _lists(grid: object) -> object:
 
 
 def _rows(path: Path) -> Iterator[object]:
+    import pyarrow as pa
+
+    try:
+        yield from _rows_of_kind(path)
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise BarcError(f"{path}: damaged or cut short ({error})") from error
+
+
+def _rows_of_kind(path: Path) -> Iterator[object]:
     if not path.exists():
         raise BarcError(f"{path}: no such file")
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
@@ -172,12 +186,12 @@ def _rows(path: Path) -> Iterator[object]:
 
 def _json_rows(path: Path) -> Iterator[object]:
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt") as file:
+    with opener(path, "rb") as file:
         for number, line in enumerate(file):
             if line.strip():
                 try:
                     yield json.loads(line)
-                except json.JSONDecodeError as error:
+                except ValueError as error:  # no JSON, or no text
                     if number == 0:
-                        raise BarcError(f"{path}: line 1 is not JSON ({error.msg})") from None
+                        raise BarcError(f"{path}: line 1 is not JSON ({error})") from None
                     yield None

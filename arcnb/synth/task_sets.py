@@ -69,7 +69,12 @@ def build_task_set(
         kept = parts_of_split[split]
         tasks = [task for task in tasks if task.meta.get("original", task.task_id) in kept]
     if not tasks:
-        raise SourceError(f"{recipe} gave no task" + (f" of the {split} split" if split else ""))
+        rejected = ", ".join(f"{reason} {n:,}" for reason, n in report.rejected.most_common())
+        raise SourceError(
+            f"{recipe} gave no task"
+            + (f" of the {split} split" if split else "")
+            + (f"; rejected: {rejected}" if rejected else "")
+        )
     return TaskSet(recipe, tuple(tasks), ", ".join(versions) or f"seed {settings.seed}")
 
 
@@ -79,6 +84,8 @@ def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:
         source, star, count = part.strip().partition("*")
         if star and not count.strip().isdigit():
             raise SourceError(f"{part.strip()!r} in {recipe!r}: what follows * is a number of tasks")
+        if not source.strip():
+            raise SourceError(f"{recipe!r} has a part without a source")
         yield source.strip(), int(count) if star else None
 
 

@@ -234,3 +234,10 @@ def test_the_checkpoint_before_survives_a_disk_that_fills_up(tasks, small_model,
     assert newest_complete(tmp_path / "checkpoints").name == "checkpoint-1"
     report = train_sft(small_model, rows, tmp_path, lora={"r": 4}, settings=settings, resume=True)
     assert report.steps == 3
+
+
+def test_an_adapter_that_cannot_be_saved_leaves_the_last_checkpoint(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    (tmp_path / "adapter").write_text("in the way")
+    with pytest.raises(SftError, match=r"ended at step 1: .*checkpoint-1 is complete, resume from it"):
+        train_sft(small_model, rows, tmp_path, lora={"r": 4}, settings={"max_steps": 1, "save_steps": 1})

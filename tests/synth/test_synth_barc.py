@@ -173,3 +173,38 @@ def test_a_dataset_without_programs_is_refused_when_programs_are_required(tmp_pa
     assert len(list(build_tasks(f"barc:{path}"))) == 1
     with pytest.raises(SourceError, match="none of its tasks has a program"):
         list(build_tasks(f"barc:{path}", require_programs=True))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    ["text", ["text"], [{"role": "assistant"}], [{"role": "assistant", "content": None}], {"role": "user"}],
+)
+def test_messages_that_are_no_chat_carry_no_program(tmp_path, messages):
+    rows = [{"examples": flips(4), "messages": messages}, {"examples": flips(5), "source": SCRIPT}]
+    first, second = barc_tasks(write(tmp_path / "a.jsonl", rows))
+    assert first.program is None
+    assert second.program is not None
+
+
+def test_a_line_that_is_no_text_is_counted(tmp_path):
+    file = tmp_path / "a.jsonl"
+    line = json.dumps({"examples": flips(4)}).encode()
+    file.write_bytes(line + b'\n{"a": "\xff"}\n')
+    report = TaskReport()
+    assert len(list(barc_tasks(file, report=report))) == 1
+    assert report.rejected == {"unreadable": 1}
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl.gz", b"no gzip")])
+def test_a_damaged_file_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BarcError, match=rf"{name}: damaged or cut short \("):
+        list(barc_tasks(tmp_path / name))
+
+
+def test_a_compressed_file_that_is_cut_short_is_named(tmp_path):
+    file = tmp_path / "a.jsonl.gz"
+    write(file, [{"examples": flips(4, offset=i)} for i in range(9)])
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BarcError, match="damaged or cut short"):
+        list(barc_tasks(file))

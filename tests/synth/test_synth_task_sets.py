@@ -53,6 +53,9 @@ def test_training_data_holds_no_held_out_task(built):
 def test_a_recipe_that_cannot_be_read_is_refused():
     with pytest.raises(SourceError, match=r"'rearc\*many' in 'dsl\*3 \+ rearc\*many': what follows"):
         build_task_set("dsl*3 + rearc*many")
+    for recipe in ("", "dsl*3 + ", "*5"):
+        with pytest.raises(SourceError, match="has a part without a source"):
+            build_task_set(recipe)
 
 
 def test_a_part_of_no_tasks_takes_none():
@@ -80,6 +83,13 @@ def test_wrong_numbers_are_refused_by_name_before_a_task_is_made(asked, sentence
 def test_a_difficulty_outside_its_range_is_refused(bounds):
     with pytest.raises(SourceError, match=r"difficulty goes from diff_lb to diff_ub within 0\.\.1"):
         SourceSettings(**bounds)
+
+
+def test_a_source_without_a_task_says_what_it_rejected(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"examples": [[[[1]], [[2]]]]}\nnonsense\n')
+    with pytest.raises(SourceError, match=r"gave no task; rejected: few examples 1, unreadable 1$"):
+        build_task_set(f"barc:{file}")
 
 
 def test_rearc_gives_up_when_nothing_fits(monkeypatch):
