@@ -51,6 +51,16 @@ def test_equal_sampler_and_learner_have_no_gap():
     assert gap.metrics() == {}, "a step's numbers are given once"
 
 
+def test_a_training_that_begins_again_samples_anew():
+    class Base:
+        _step, _buffered_inputs = 3, ["sampled by the policy that was given up"]
+
+        def train(self):
+            return self._step, self._buffered_inputs
+
+    assert measuring(Base)().train() == (0, None)
+
+
 def test_gap_ratio_and_clipped_share_count_only_real_tokens():
     sampler = tensors([math.log(0.5), math.log(0.25), -50.0], [math.log(0.5), math.nan, -50.0])
     learner = tensors([math.log(0.25), math.log(0.5), 0.0], [math.log(0.5), -1.0, 0.0])

@@ -112,6 +112,11 @@ def test_held_out_tasks_are_evaluated_by_the_trainers_own_generation(train, tmp_
     assert len(rows) == 3 * 2 * 3
     assert {row.task_id for row in rows} == {task.task_id for task in held_out}
     assert all(row.n_tokens <= 8 for row in rows)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-0"], "none was better"
+    options |= {"resume": str(tmp_path), "accept_other_settings": True}
+    further = train(tmp_path / "further", {"max_steps": 4}, options, held_out_tasks=held_out)
+    assert further.best == {"step": 4, "score": 0.0}, "the best of another run is not kept here"
+    assert [path.name for path in (tmp_path / "further" / "best").iterdir()] == ["checkpoint-4"]
     alone = train(tmp_path / "alone", {"max_steps": 3})
     with_it = [(row["loss"], row["reward"]) for row in report.history if "reward" in row]
     assert with_it == [(row["loss"], row["reward"]) for row in alone.history if "reward" in row]
