@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from arcnb.models.embedded import FOLDER_NAME, cache_folder
+from arcnb.models.embedded import FOLDER_NAME, HUB_ID, cache_folder
 
 WEIGHTS = "adapter_model.safetensors"
 _EDGE = 1 << 20  # bytes compared at either end of a weight file
@@ -78,8 +78,9 @@ def _is_other_model(trained_on: str, model: Path, model_name: str) -> bool:
         base = Path(trained_on).expanduser()
     if base.is_dir():
         return base.resolve() != model.resolve() and not _same_weights(base, model)
-    both_are_hub_ids = _looks_like_hub_id(trained_on) and _looks_like_hub_id(model_name)
-    return both_are_hub_ids and _bare_name(trained_on) != _bare_name(model_name)
+    asked = HUB_ID if model_name == "default" else model_name
+    both_are_hub_ids = _looks_like_hub_id(trained_on) and _looks_like_hub_id(asked)
+    return both_are_hub_ids and _bare_name(trained_on) != _bare_name(asked)
 
 
 def _looks_like_hub_id(name: str) -> bool:

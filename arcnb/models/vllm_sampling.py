@@ -141,9 +141,12 @@ class VllmBackend:
 
     def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
         window = 2 * self.engine.max_num_seqs
-        restarted, more = False, True
+        deaths, dead, more = 0, False, True
         while True:
             try:
+                if dead:
+                    self._restart(sampling)
+                    dead = False
                 while more and len(self._flights) < window:
                     if (request := next(source, None)) is None:
                         more = False
@@ -157,10 +160,9 @@ class VllmBackend:
                     return
                 outputs = self.engine.step()
             except EngineDied as death:
-                if restarted:
+                deaths, dead = deaths + 1, True
+                if deaths > 1:
                     raise GenerationError(f"the vllm engine died twice: {death}") from death
-                restarted = True
-                self._restart(sampling)
                 continue
             for output in outputs:
                 flight = self._flights.pop(output.request_id, None)

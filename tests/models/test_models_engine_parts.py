@@ -12,8 +12,10 @@ import pytest
 from arcnb.models import gpu_memory
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
 from arcnb.models.engine_log import EngineLog
-from arcnb.models.generation import EngineOptions
+from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling
 from arcnb.models.gpu_memory import GIB, Gpu, memory_advice, memory_problem, visible_gpus
+from arcnb.models.vllm_engine import EngineDied
+from arcnb.models.vllm_sampling import VllmBackend
 
 PARENT = f"""
 import os, subprocess, sys, time
@@ -198,3 +200,35 @@ OUT_OF_MEMORY = [
 def test_a_start_without_enough_memory_says_what_to_change_and_by_how_much(cause, advice):
     options = EngineOptions(gpu_memory_utilization=0.9, max_model_len=8192, max_num_seqs=256)
     assert memory_advice(cause, options).startswith(advice)
+
+
+class DyingEngine:
+    """Dies at the first step; the one started in its place dies as soon as it is given something to do."""
+
+    running, max_num_seqs, starts = True, 2, 1
+
+    def add(self, *request):
+        if self.starts > 1:
+            raise EngineDied("no memory")
+
+    def step(self):
+        raise EngineDied("no memory")
+
+    def restart(self):
+        self.starts += 1
+
+    def abort(self, names):
+        pass
+
+    close = abort
+
+
+def test_an_engine_that_dies_while_it_is_fed_anew_has_died_twice(monkeypatch):
+    monkeypatch.setattr(VllmBackend, "_sampling_params", lambda *_: None)
+    backend = VllmBackend.__new__(VllmBackend)  # without starting an engine
+    backend.engine, backend.adapter, backend.context = DyingEngine(), None, 100
+    backend._flights, backend._ids, backend._generating, backend._merged = {}, iter(range(9)), False, False
+    with pytest.raises(GenerationError, match="the vllm engine died twice: no memory"):
+        list(backend.generate([Request([1, 2])], Sampling(max_tokens=2)))
+    assert backend.engine.starts == 2
+    assert not backend._flights

@@ -164,6 +164,13 @@ def test_hub_names_are_compared_without_owner_and_packing(tmp_path, tiny):
         resolve_adapter(make_adapter(tmp_path / "b", "other/Model"), named)
 
 
+def test_the_embedded_model_has_a_hub_name_too(tmp_path, tiny):
+    named = registry.ModelPath("default", tiny.folder)
+    resolve_adapter(make_adapter(tmp_path / "a", "HuggingFaceTB/SmolLM2-135M-Instruct"), named)
+    with pytest.raises(AdapterError, match="trained on HuggingFaceTB/SmolLM2-135M, not on model 'default'"):
+        resolve_adapter(make_adapter(tmp_path / "b", "HuggingFaceTB/SmolLM2-135M"), named)
+
+
 @pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
 def test_incomplete_adapter_is_refused(tmp_path, tiny, missing):
     adapter = make_adapter(tmp_path / "a", "/gone")
