@@ -6,7 +6,6 @@ rest is not started. When this process is killed, the kernel tells the runs by S
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -21,10 +20,10 @@ from arcnb.lab import provenance
 from arcnb.lab.manifest import RunError
 from arcnb.lab.parameters import ParameterError
 from arcnb.lab.runs import Run
+from arcnb.orphans import ending_with_parent
 
 LOG = "log.txt"  # in the run folder: what the run's process printed
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_PR_SET_PDEATHSIG = 1
 
 Slot = dict[str, str]  # environment variables of whoever runs in it
 
@@ -119,15 +118,10 @@ def _start(run: Run, slot: Slot, quiet: bool) -> "subprocess.Popen[bytes]":
                 stdout=log,
                 stderr=log if quiet else None,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=ending_with_parent(),
             )
     except OSError as error:
         raise RunError(f"cannot start {run.path.name}: {error.strerror or error}") from None
-
-
-def _end_with_parent() -> None:
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from arcnb.orphans import ending_with_parent
+
 PARALLEL = ("ddp", "zero3")
 GRACE = 60  # seconds that processes get to save when the caller is stopped
 
@@ -103,6 +105,7 @@ def launch(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        preexec_fn=ending_with_parent(),
         start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
         env=defaults | os.environ | dict(environment or {}) | {"PYTHONUNBUFFERED": "1"},
     )
@@ -166,12 +169,12 @@ def _cause(log: Path, began: int) -> str:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End the launcher's whole session, if it is still there."""
-    if process.poll() is not None:
-        return
-    for sign, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 10)):
+    """End the launcher's session where it is still there, and whatever a launcher that died left of it."""
+    if process.poll() is None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
+            os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-            return
+            process.wait(GRACE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -23,9 +23,11 @@ from urllib.request import urlopen
 from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.launching import LaunchError
 from arcnb.models.registry import ModelPath
+from arcnb.orphans import ending_with_parent
 from arcnb.rl.settings import SettingsError, vllm_environment
 
 READY_SECONDS = 900  # a large model is read, compiled and its graphs are captured
+END_SECONDS = 20  # that the server gets to end in order
 
 
 def shared_out(n_server: int, n_training: int) -> tuple[list[str], list[str]]:
@@ -72,6 +74,7 @@ def generation_server(
             stdout=file,
             stderr=file,
             start_new_session=True,
+            preexec_fn=ending_with_parent(),
             env=os.environ | vllm_environment() | settings,
         )
         address = f"http://127.0.0.1:{port}"
@@ -97,9 +100,11 @@ def _wait(server: subprocess.Popen, address: str, log: Path) -> None:
 
 
 def _end(server: subprocess.Popen) -> None:
-    for sign, seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, 10)):
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, sign)
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(seconds)
-            return
+    """End the server, and whatever of its processes it leaves behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(END_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()

@@ -5,7 +5,10 @@ Run: pytest tests/rl/test_rl_generation_server.py
 
 import socket
 import stat
+import subprocess
 import sys
+import time
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -64,8 +67,59 @@ def test_a_server_is_ready_within_and_gone_after(small_model, tmp_path, monkeypa
     )
     with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as address:
         assert urlopen(f"{address}/health").read() == b"2,31"
+    assert not answers(int(address.rsplit(":", 1)[1]))
+
+
+LEAVES_A_PROCESS = """
+import subprocess
+engine = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; sleep 600"], stdout=subprocess.PIPE)
+engine.stdout.readline()
+open({path!r}, "w").write(str(engine.pid))
+"""
+
+
+def test_what_a_server_leaves_behind_ends_too(small_model, tmp_path, monkeypatch):
+    """The engine of a data-parallel server is a process of its own."""
+    text = LEAVES_A_PROCESS.format(path=str(tmp_path / "pid")) + SERVE
+    monkeypatch.setattr(servers, "server_command", lambda *words: [sys.executable, "-c", text, str(words[3])])
+    with servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt"):
+        engine = int((tmp_path / "pid").read_text())
+        assert is_there(engine)
+    wait_until(lambda: not is_there(engine))
+
+
+def test_a_server_ends_with_a_training_that_is_killed(tmp_path):
+    """Nobody is left to end it."""
+    training = (
+        "import sys\nfrom pathlib import Path\nfrom arcnb.rl import generation_server as servers\n"
+        f"servers.server_command = lambda *words: [sys.executable, '-c', {SERVE!r}, str(words[3])]\n"
+        f"with servers.generation_server(None, ['0'], 512, Path({str(tmp_path)!r}, 'log')) as address:\n"
+        "    print(address, flush=True)\n    sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", training], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    port = int(process.stdout.readline().rsplit(":", 1)[1])
+    process.kill()
+    process.wait()
+    wait_until(lambda: not answers(port))
+
+
+def is_there(pid):
+    stat = Path("/proc", str(pid), "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def answers(port):
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", int(address.rsplit(":", 1)[1]))) != 0
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
 
 
 def test_a_server_that_ends_is_quoted(small_model, tmp_path, monkeypatch):
