@@ -56,7 +56,8 @@ def parameter_page(facts: list[NotebookFacts]) -> str:
     """docs/notebooks.md."""
     parts = [_HEAD]
     for one in facts:
-        parts.append(f"## {one.title}\n\n`notebooks/{one.path.name}` — {one.purpose}\n")
+        purpose = re.sub(r"\]\((?=[\w-]+\.ipynb\))", "](../notebooks/", one.purpose)  # links beside it
+        parts.append(f"## {one.title}\n\n`notebooks/{one.path.name}` — {purpose}\n")
         rows = [
             f"| `{name}` | {_code(known.default)} | {_code_text(known.kind)} | {_cell(known.comment)} |"
             for name, known in one.parameters.items()

@@ -73,6 +73,16 @@ def test_profile_then_parameter(path, capsys):
     assert "[4/5]" not in capsys.readouterr().out, "standard output holds the folder only"
 
 
+def test_a_profile_of_other_notebooks_is_refused(path, notebook, capsys):
+    notebook(name="02_other")
+    (path.parent / "profiles").mkdir()
+    profile = path.parent / "profiles" / "gpu.yaml"
+    profile.write_text("02_other: {n: 5}\n")
+    assert cli.main(["run", str(path), "-f", "gpu"]) == 2
+    assert capsys.readouterr().err == f"arcnb: {profile} gives no parameter of 01_small\n"
+    assert list_runs() == []
+
+
 def test_ls_and_show(capsys):
     assert cli.main(["ls"]) == 0
     assert "no runs in" in capsys.readouterr().err

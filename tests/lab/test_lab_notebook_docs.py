@@ -4,6 +4,7 @@ pytest tests/lab/test_lab_notebook_docs.py
 """
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -96,3 +97,11 @@ def test_git_shows_changes_of_a_notebook_cell_by_cell(notebook, tmp_path):
     assert "nbdiff" in shown
     assert "modified /cells/3/source" in shown
     assert '"cell_type"' not in shown
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+)
+def test_links_between_pages_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in targets if "://" not in link and not (page.parent / link).exists()] == []

@@ -40,7 +40,11 @@ def given_values(options: argparse.Namespace, path: Path, declared: dict[str, An
     own = declared[path.stem]
     values: dict[str, Any] = {}
     for reference in options.profile:
-        values |= profiles.profile_values(profiles.find_profile(reference, path.parent), path.stem, declared)
+        profile = profiles.find_profile(reference, path.parent)
+        given = profiles.profile_values(profile, path.stem, declared)
+        if not given:  # a profile of other notebooks: a run on the defaults is not what was asked for
+            raise ParameterError(f"{profile} gives no parameter of {path.stem}")
+        values |= given
     for name, text in options.parameter:
         if name not in own:
             raise ParameterError(f"{path.name} has no parameter {name!r}{nearest(name, own)}")
