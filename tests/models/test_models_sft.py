@@ -207,8 +207,8 @@ def test_two_processes_learn_what_one_does_with_batches_twice_as_large(tasks, sm
 
 def test_a_process_that_fails_is_quoted(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model, n_rows=4).dataset
-    settings = {"max_steps": 1, "lr_scheduler_type": "no_such_schedule"}
-    with pytest.raises(LaunchError, match="no_such_schedule"):
+    settings = {"max_steps": 1, "optim": "no_such_optimizer"}
+    with pytest.raises(LaunchError, match="no_such_optimizer"):
         train_sft(small_model, rows, tmp_path, settings=settings, num_processes=2)
 
 
