@@ -1,9 +1,11 @@
-"""Child processes that do not outlive their parent, whatever ends it."""
+"""Child processes that do not outlive their parent, whatever ends it, nor leave anything behind."""
 
 import ctypes
 import os
 import signal
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here, not anew in every child
@@ -21,3 +23,16 @@ def ending_with_parent(sign: int = signal.SIGTERM) -> Callable[[], None]:
                 os.kill(os.getpid(), sign)
 
     return arrange
+
+
+def end_session(process: subprocess.Popen, seconds: float) -> None:
+    """End a child that leads a session of its own: SIGTERM to all of it where the child is still there, so
+    many seconds, then SIGKILL to what is left, also of a leader that died before."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

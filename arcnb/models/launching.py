@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from arcnb.orphans import ending_with_parent
+from arcnb.orphans import end_session, ending_with_parent
 
 PARALLEL = ("ddp", "zero3")
 GRACE = 60  # seconds that processes get to save when the caller is stopped
@@ -119,7 +119,7 @@ def launch(
                     raise
         code = process.wait()
     finally:
-        _end(process)
+        end_session(process, GRACE)
     if code:
         processes = f"one of {num_processes} processes" if num_processes > 1 else "its process"
         raise LaunchError(f"{module} failed in {processes} (exit {code}): {_cause(log, began)}; see {log}")
@@ -166,15 +166,3 @@ def _cause(log: Path, began: int) -> str:
         re.MULTILINE,
     )
     return found[1] if found else "no exception was printed"
-
-
-def _end(process: subprocess.Popen) -> None:
-    """End the launcher's session where it is still there, and whatever a launcher that died left of it."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -9,7 +9,6 @@ holds a copy of the model (data parallel).
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from urllib.request import urlopen
 from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.launching import LaunchError
 from arcnb.models.registry import ModelPath
-from arcnb.orphans import ending_with_parent
+from arcnb.orphans import end_session, ending_with_parent
 from arcnb.rl.settings import SettingsError, vllm_environment
 
 READY_SECONDS = 900  # a large model is read, compiled and its graphs are captured
@@ -82,7 +81,7 @@ def generation_server(
             _wait(server, address, log)
             yield address
         finally:
-            _end(server)
+            end_session(server, END_SECONDS)
 
 
 def _wait(server: subprocess.Popen, address: str, log: Path) -> None:
@@ -97,14 +96,3 @@ def _wait(server: subprocess.Popen, address: str, log: Path) -> None:
             return
         time.sleep(0.5)
     raise LaunchError(f"the vLLM server was not ready after {READY_SECONDS} s; see {log}")
-
-
-def _end(server: subprocess.Popen) -> None:
-    """End the server, and whatever of its processes it leaves behind."""
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        server.wait(END_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
