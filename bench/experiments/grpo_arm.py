@@ -10,7 +10,7 @@ DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl
   learn-focus    learn, with prompts that taught nothing twice shown less
   a              the study's recipe: top_p 0.95, repetition penalty 1.02, truncated masked, groups
                  of 8, token-level correction capped at 2, rewards scaled by the batch, beta 0.02, grad norm 0.05;
-                 pushed hard: five times its learning rate
+                 pushed hard: ten times its learning rate
   a0             the same at the study's own learning rate, 4e-6
   b              a, with a sampler that matches the learner (no top_p, no penalty)
   c              b, with truncated completions kept and an overlong ramp
@@ -34,7 +34,7 @@ from pathlib import Path
 
 from one_gpu import cap_memory, small_engine
 
-HARD = 2e-5
+HARD = 4e-5
 STUDY = {
     "num_generations": 8,
     "top_p": 0.95,
@@ -109,6 +109,7 @@ def arguments():
     parser.add_argument("--set", nargs="*", default=[], help="NAME=JSON settings that override the arm's")
     parser.add_argument("--accumulation", type=int, default=0, help="0: 1 with shared prompts, else 4")
     parser.add_argument("--no-shared", action="store_true")
+    parser.add_argument("--packed-tokens", type=int, default=0, help="most of a packed row; 0: the default")
     parser.add_argument("--kv-gb", type=float, default=4.0)
     parser.add_argument("--engine", choices=["graphs", "eager", "default"], default="graphs")
     parser.add_argument("--share", type=float, default=0.06, help="vllm_gpu_memory_utilization")
@@ -334,6 +335,7 @@ def train(args) -> dict:
                 guard=guard,
                 max_sequence_length=context,
                 shared_prompt=not args.no_shared,
+                **({"shared_prompt_tokens": args.packed_tokens} if args.packed_tokens else {}),
                 disk_budget_gb=1e-6,
                 **same,
                 **options,

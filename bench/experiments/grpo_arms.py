@@ -1,15 +1,17 @@
-"""Several arms at once, spread over the GPUs there are.
+"""Many arms, several at once, spread over GPUs.
 
-    python bench/experiments/grpo_arms.py a:0 b:0 c:0 learn:0 --seconds 540 --out DIR [-- ARGUMENTS OF grpo_arm.py]
+    python bench/experiments/grpo_arms.py a:0 b:0 c:0 learn:0:400 --seconds 540 --out DIR [-- ARGUMENTS OF grpo_arm.py]
 
-The processes of a GPU share it evenly, through CUDA's multi-process service where the driver brings it. What still
-runs 25 seconds after --seconds is ended. DIR/grpo.tar.gz holds every JSON, log tail and metrics.jsonl; the table is
-printed.
+An entry is ARM:SEED or ARM:SEED:STEPS. With --at-once N the others wait for a place; one that would have less than
+--least seconds is not begun, and said. The processes of a GPU share it evenly, through CUDA's multi-process service
+where the driver brings it. What still runs 25 seconds after --seconds is ended. DIR/grpo.tar.gz holds every JSON,
+log tail and metrics.jsonl; the table is printed.
 """
 
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -30,16 +32,20 @@ class Running:
 
     entry: str  # "learn:0"
     out: Path
+    place: int
     process: subprocess.Popen
 
     @property
     def name(self) -> str:
-        return self.entry.replace(":", "-s")
+        return name_of(self.entry)
+
+    def runs(self) -> bool:
+        return self.process.poll() is None
 
     def state(self) -> str:
         log = self.out / self.name / "metrics.jsonl"
         lines = len(log.read_text().splitlines()) if log.is_file() else 0
-        ended = "" if self.process.poll() is None else f" (ended {self.process.returncode})"
+        ended = "" if self.runs() else f" (ended {self.process.returncode})"
         return f"{self.entry} {lines}{ended}"
 
     def last_lines(self, n: int) -> list[str]:
@@ -49,60 +55,76 @@ class Running:
 
     def end(self) -> None:
         """Say how it went; what still runs is killed."""
-        if self.process.poll() is None:
+        if self.runs():
             os.killpg(self.process.pid, signal.SIGKILL)
             print(f"{self.entry} had to be ended", flush=True)
         elif self.process.returncode:
             print(f"{self.entry} failed: " + " | ".join(self.last_lines(3)), flush=True)
 
 
+def name_of(entry: str) -> str:
+    """of an arm's files: learn-s0"""
+    return "-s".join(entry.split(":")[:2])
+
+
 def arguments() -> argparse.Namespace:
     words, _, rest = " ".join(sys.argv[1:]).partition(" -- ")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("arms", nargs="+", metavar="ARM:SEED")
+    parser.add_argument("arms", nargs="+", metavar="ARM:SEED[:STEPS]")
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--gpus", type=int, default=0, help="0: ask nvidia-smi")
+    parser.add_argument("--devices", help="GPUs by number, 0,1; without it all that nvidia-smi lists")
+    parser.add_argument("--at-once", type=int, default=0, help="processes at the same time; 0: all")
+    parser.add_argument("--least", type=float, default=150, help="seconds that a run must have left to begin")
     parser.add_argument("--share-of-gpu", type=float, default=0.88, help="for all processes of a GPU")
     parser.add_argument("--keep", nargs="*", default=[], metavar="ARM:SEED", help="whose adapters come back")
     args = parser.parse_args(words.split())
     args.rest = rest.split()
+    args.at_once = min(args.at_once or len(args.arms), len(args.arms))
+    args.devices = args.devices.split(",") if args.devices else [str(gpu) for gpu in range(count_gpus())]
     return args
 
 
-def start(args: argparse.Namespace, began: float, gpus: int, service: dict[str, str]) -> list[Running]:
-    each = -(-len(args.arms) // max(1, gpus))
-    threads = max(1, (os.cpu_count() or 1) // len(args.arms))
-    running = []
-    for number, entry in enumerate(args.arms):
-        arm, seed = entry.split(":")
-        environment = os.environ | service
-        environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-        environment["MASTER_PORT"] = str(23000 + 37 * number)
-        command = [sys.executable, str(HERE / "grpo_arm.py"), arm, seed, "--out", str(args.out)]
-        command += ["--seconds", str(args.seconds), "--began", str(began)]
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
-            command += ["--memory-fraction", f"{args.share_of_gpu / each:.3f}"]
-        with (args.out / f"{arm}-s{seed}.log").open("w") as log:
-            process = subprocess.Popen(
-                [*command, *args.rest], stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-        running.append(Running(entry, args.out, process))
-    return running
+def free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("", 0))
+        return asked.getsockname()[1]
 
 
-def watch(running: list[Running], began: float, seconds: float) -> None:
+def start(args: argparse.Namespace, entry: str, place: int, seconds: float) -> Running:
+    arm, seed, *steps = entry.split(":")
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "MASTER_PORT": str(free_port())}
+    environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // args.at_once))
+    command = [sys.executable, str(HERE / "grpo_arm.py"), arm, seed, "--out", str(args.out)]
+    command += ["--seconds", str(seconds), "--began", str(time.time()), *args.rest]
+    command += ["--steps", *steps] if steps else []
+    if args.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = args.devices[place % len(args.devices)]
+        each = -(-args.at_once // len(args.devices))
+        command += ["--memory-fraction", f"{args.share_of_gpu / each:.3f}"]
+    with (args.out / f"{name_of(entry)}.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    return Running(entry, args.out, place, process)
+
+
+def run_all(args: argparse.Namespace, began: float) -> list[Running]:
     """Until all have ended or the time is up, a line a minute."""
-    told = 0.0
-    while any(one.process.poll() is None for one in running) and time.time() < began + seconds + PATIENCE:
-        time.sleep(1)
-        passed = time.time() - began
+    waiting, running, told = list(args.arms), [], 0.0
+    while (passed := time.time() - began) < args.seconds + PATIENCE:
+        free = set(range(args.at_once)) - {one.place for one in running if one.runs()}
+        while waiting and free and args.seconds - passed >= args.least:
+            running.append(start(args, waiting.pop(0), free.pop(), args.seconds - passed))
+        if len(free) == args.at_once:
+            break
         if passed > told + 60:
             told = passed
             print(f"{passed:.0f} s: " + "  ".join(one.state() for one in running), flush=True)
+        time.sleep(1)
     for one in running:
         one.end()
+    if waiting:
+        print("not begun: " + " ".join(waiting), flush=True)
+    return running
 
 
 def pack(out: Path, running: list[Running]) -> None:
@@ -142,14 +164,13 @@ def main() -> None:
     args = arguments()
     began = time.time()
     args.out.mkdir(parents=True, exist_ok=True)
-    gpus = args.gpus or count_gpus()
-    service = start_service(args.out / "mps") if 0 < gpus < len(args.arms) else {}
-    running = start(args, began, gpus, service)
-    watch(running, began, args.seconds)
+    service = start_service(args.out / "mps") if 0 < len(args.devices) < args.at_once else {}
+    os.environ.update(service)
+    running = run_all(args, began)
     stop_service(service)
     pack(args.out, running)
     for entry in args.keep:
-        keep_adapter(args.out, entry.replace(":", "-s"))
+        keep_adapter(args.out, name_of(entry))
     subprocess.run([sys.executable, str(HERE / "grpo_table.py"), str(args.out)], check=False)
 
 

@@ -69,7 +69,9 @@ def count_gpus() -> int:
 
 def start_service(folder: Path) -> dict[str, str]:
     """Environment of processes that share GPUs through CUDA's multi-process service: their small kernels then run
-    side by side, not in turns. Empty where it does not start; its pipes and logs lie in `folder`."""
+    side by side, not in turns. Empty where it does not start or already runs; its pipes and logs lie in `folder`."""
+    if os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
+        return {}
     if not shutil.which("nvidia-cuda-mps-control"):
         print("no multi-process service: the processes of a GPU take turns", flush=True)
         return {}
