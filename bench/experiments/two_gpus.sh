@@ -61,10 +61,10 @@ if wanted two; then
 fi
 
 stage() { # GPU CORES
-    step stage_8b 480 "$1" "$2" python3 bench/inference_throughput.py --llama-8b "$out/llama8b" --prompts 144 --rounds 2 \
+    step stage_8b 480 "$1" "$2" python3 bench/inference_throughput.py --llama-8b "$out/llama8b" --prompts 96 --rounds 2 \
         --prompt-tokens 3800 --n 8 --max-tokens 400 --turns 1 --budget 400 --workers $((half - 2))
-    step stage_embedded 320 "$1" "$2" python3 bench/inference_throughput.py --prompts 200 --rounds 3 \
-        --prompt-tokens 3800 --n 8 --max-tokens 400 --turns 1 --ways plain-free,arcnb-free --workers $((half - 2))
+    step stage_embedded 320 "$1" "$2" python3 bench/inference_throughput.py --prompts 200 --rounds 2 \
+        --prompt-tokens 3800 --n 8 --max-tokens 400 --turns 2 --ways plain-free,arcnb-free --workers $((half - 2))
 }
 
 lane0() {
@@ -88,10 +88,10 @@ print(merged_model(model, resolve_adapter("default", model)).folder)')"
 lane1() {
     if wanted shared; then
         local whole=(python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 --share 0.35
-            --steps 2 --warm 1)
-        step whole_3800 600 "$gpu1" "$second" "${whole[@]}" --prompt-tokens 3300 3800 --ways shared trl unsloth \
+            --warm 1 --limit 270 --seconds 590)
+        step whole_3800 600 "$gpu1" "$second" "${whole[@]}" --prompt-tokens 3300 3800 --steps 3 --ways shared trl unsloth \
             --json "$out/whole_3800.json"
-        step whole_8600 450 "$gpu1" "$second" "${whole[@]}" --prompt-tokens 7800 8600 --ways shared trl \
+        step whole_8600 450 "$gpu1" "$second" "${whole[@]}" --prompt-tokens 7800 8600 --steps 2 --ways shared trl \
             --json "$out/whole_8600.json"
         step budgets 200 "$gpu1" "$second" python3 bench/shared_prefix.py --device cuda --shape 8b --old --prompts 3800 \
             --ways shared --budgets 8192 16384 32768 65536 --steps 2 --json "$out/budgets.json"
