@@ -18,6 +18,7 @@ from arcnb.rl.preemption import agreed_stop, can_listen
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
+from arcnb.rl.weight_sync import send_merged_weights
 
 if TYPE_CHECKING:
     from arcnb.rl.training import Training
@@ -104,6 +105,7 @@ def make_trainer(run: Training, callbacks: Sequence):
     for callback in (*callbacks, evaluation):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer
+    send_merged_weights(trainer)
     stop_printing(trainer)
     check_effective(asked, trainer.args, run.options.accept_other_config)
     return trainer, effective_table(asked, trainer.args)

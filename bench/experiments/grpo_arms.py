@@ -11,7 +11,6 @@ log tail and metrics.jsonl; the table is printed.
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -80,20 +79,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--keep", nargs="*", default=[], metavar="ARM:SEED", help="whose adapters come back")
     args = parser.parse_args(words.split())
     args.rest = rest.split()
+    # Below the ports that systems hand out, and apart from those of another call on this machine.
+    args.port = 10000 + 100 * (os.getpid() % 200)
     args.at_once = min(args.at_once or len(args.arms), len(args.arms))
     args.devices = args.devices.split(",") if args.devices else [str(gpu) for gpu in range(count_gpus())]
     return args
 
 
-def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("", 0))
-        return asked.getsockname()[1]
-
-
 def start(args: argparse.Namespace, entry: str, place: int, seconds: float) -> Running:
     arm, seed, *steps = entry.split(":")
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "MASTER_PORT": str(free_port())}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "MASTER_PORT": str(args.port + 3 * place)}
     environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // args.at_once))
     command = [sys.executable, str(HERE / "grpo_arm.py"), arm, seed, "--out", str(args.out)]
     command += ["--seconds", str(seconds), "--began", str(time.time()), *args.rest]
