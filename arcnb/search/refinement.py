@@ -40,7 +40,7 @@ class RefinementDataset:
     """rows: one conversation each, see `refinement_rows`; parents: the predictions that they refine.
 
     too_long: prediction id -> tokens, of those left out. n_right_on_train: programs that failed on a test
-    input only, about which nothing may be said.
+    input only, about which nothing may be said. n_repeated: predictions that an earlier set holds, too.
     """
 
     rows: list[dict]
@@ -49,6 +49,7 @@ class RefinementDataset:
     n_solved: int
     too_long: dict[str, int] = field(default_factory=dict)
     n_right_on_train: int = 0
+    n_repeated: int = 0
 
     def outcome(self) -> dict:
         """Plain numbers for the run's manifest."""
@@ -61,6 +62,7 @@ class RefinementDataset:
             "parents_without_a_right_pair": sum(not parent.train_correct_grids for parent in self.parents),
             "left_out_as_too_long": self.too_long,
             "left_out_as_right_on_train": self.n_right_on_train,
+            "left_out_as_in_two_sets": self.n_repeated,
             "longest_prompt": max(row["n_prompt_tokens"] for row in self.rows),
         }
 
@@ -95,10 +97,34 @@ class Gathered:
 
     rows: list[tuple[int, Prediction]]
 
+    def once(self) -> list[tuple[int, Prediction]]:
+        """The rows, without those that repeat one of an earlier set, as folders that overlap give them.
+
+        Equal ids are not enough, any two sets share some: the answers and those they refine have to be equal.
+        """
+        ancestors = {number: self.ancestors(number) for number, _ in self.rows}
+        first_in: dict[tuple, int] = {}
+        return [
+            (number, prediction)
+            for number, prediction in self.rows
+            if first_in.setdefault(_history(prediction, ancestors[number]), number) == number
+        ]
+
     def ancestors(self, number: int) -> dict[str, Prediction]:
         """id -> prediction as the rows of that set mean it: their own set's, then the others' in order."""
         others = sorted(self.rows, key=lambda row: (row[0] != number, row[0]), reverse=True)
         return {prediction.id: prediction for _, prediction in others}
+
+
+def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tuple:
+    """What the conversation that ends with this prediction is made of, turn by turn, the last one first."""
+    turns = []
+    one: Prediction | None = prediction
+    while one is not None:
+        view = (one.augmentation, tuple(one.pair_order), one.test_index)
+        turns.append((one.id, view, one.completion_prefix, one.completion))
+        one = ancestors.get(one.parent)
+    return tuple(turns)
 
 
 def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tuple[str, Gathered]]:
@@ -172,8 +198,10 @@ def refinement_rows(
         dataset.n_solved += solved
         if solved and not keep_solved:
             continue
-        of_set = {id(p): number for number, p in found.rows if not wanted or p.turn in wanted}
-        candidates = [p for _, p in found.rows if id(p) in of_set]
+        rows = found.once()
+        dataset.n_repeated += len(found.rows) - len(rows)
+        of_set = {id(p): number for number, p in rows if not wanted or p.turn in wanted}
+        candidates = [p for _, p in rows if id(p) in of_set]
         for parent in choose(chooser, candidates, per_task, rng(seed, "refine", task_id)):
             number = of_set[id(parent)]
             ancestors = found.ancestors(number)

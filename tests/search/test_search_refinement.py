@@ -224,6 +224,32 @@ def test_two_sets_with_the_same_keys_keep_their_own_parents(written, tasks, toke
     assert answers == ["```python\n" + text for text in (COPIES, SMALL)]
 
 
+@pytest.mark.parametrize("chooser", ["best", "distinct"])
+def test_what_two_sets_hold_is_refined_once_and_counted(written, tasks, tokenizer, executor, chooser):
+    first, later = third_turn_sets(written, tasks)
+    copied = written("copied", [*first.iter_predictions(), prediction(tasks[1], COPIES, view=PLAIN)])
+    once = built([first, later], tasks, tokenizer, executor, chooser=chooser)
+    assert once.outcome()["left_out_as_in_two_sets"] == 0
+    twice = built([first, later, first, later], tasks, tokenizer, executor, chooser=chooser)
+    assert twice.rows == once.rows
+    assert twice.outcome()["left_out_as_in_two_sets"] == 3
+    partly = built([first, later, copied], tasks, tokenizer, executor, chooser=chooser)
+    assert partly.rows[: len(once.rows)] == once.rows
+    assert [row["task_id"] for row in partly.rows[len(once.rows) :]] == ["mirror1"]
+    assert partly.n_repeated == 1
+
+
+def test_children_of_different_parents_are_not_the_same_answer(written, tasks, tokenizer, executor):
+    sets = []
+    for name, completion in (("one", ZEROES), ("other", COPIES)):
+        parent = prediction(tasks[0], completion, view=PLAIN)
+        sets.append(written(name, [parent, replace(parent, completion=SMALL, turn=1, parent=parent.id)]))
+    dataset = built(sets, tasks, tokenizer, executor, chooser="best", turns=[1])
+    answers = [[m["content"] for m in r["messages"] if m["role"] == "assistant"] for r in dataset.rows]
+    assert answers == [["```python\n" + text for text in (first, SMALL)] for first in (ZEROES, COPIES)]
+    assert dataset.n_repeated == 0
+
+
 def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, executor, tmp_path):
     sets = [written("a", [prediction(tasks[0], ZEROES)])]
     with pytest.raises(RefinementError, match=r"mirror0/0/0/0 answers a task that is not in this task set"):
@@ -311,6 +337,8 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
         ("mirror0", "siblings", "mirror0/0/0/1"),
         ("mirror1", "siblings", "mirror1/0/1/0"),
     }
+    again = successful_rows([children, siblings, siblings, children], tasks, prompt_format(), executor)
+    assert again == rows
     path = write_conversations(rows, tmp_path / "sft.parquet")
     learnt = conversation_rows(path, small_model, max_tokens=2048)
     tokenizer = load_tokenizer(small_model)
