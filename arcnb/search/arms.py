@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
-from arcnb.search.evaluation import TABLE_READ, EvaluationError
+from arcnb.arc.tasksets import TaskSet
+from arcnb.search.evaluation import TABLE_READ, EvaluationError, check_versions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +57,17 @@ def _source(text: str, arm: str) -> tuple[Path, int]:
 
 def arm_folders(text: str) -> str:
     """The folders that the arms are made of, each once, separated by commas."""
-    folders = [str(path) for seeds in parse_arms(text).values() for seed in seeds for path, _ in seed]
-    return ",".join(dict.fromkeys(folders))
+    return ",".join(map(str, _folders(text)))
+
+
+def _folders(text: str) -> list[Path]:
+    folders = [path for seeds in parse_arms(text).values() for seed in seeds for path, _ in seed]
+    return list(dict.fromkeys(folders))
+
+
+def check_arms(text: str, tasks: TaskSet) -> None:
+    """EvaluationError for arms that cannot be read, or that answer another version of a task."""
+    check_versions(map(PredictionSet, _folders(text)), tasks)
 
 
 def read_arms(text: str, task_ids: Sequence[str]) -> Arms:

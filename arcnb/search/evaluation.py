@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.arc.attempts import RULES
 from arcnb.arc.metrics import (
     LOOSE_COLUMN,
     TABLE_COLUMNS,
@@ -88,17 +89,28 @@ def tasks_to_count(
     """(the tasks that tables are over, how many have predictions): all, or with "predicted" those that some
     set has predictions of.
 
-    EvaluationError for predictions of another version of a task; one whose test outputs were hidden is the
-    same.
+    EvaluationError for predictions of another version of a task, see `check_versions`.
     """
     if task_ids_from not in ("", "predicted"):
         raise EvaluationError(f'task_ids_from is "predicted" or "", not {task_ids_from!r}')
+    answered = check_versions(sets.values(), tasks)
+    if task_ids_from == "predicted":
+        tasks = tasks.subset([id_ for id_ in tasks.ids if id_ in answered])
+    return tasks, len(answered)
+
+
+def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
+    """The ids of all tasks that the sets have predictions of.
+
+    EvaluationError for predictions of another version of a task; one whose test outputs were hidden is the
+    same.
+    """
     hidden = {
         task.task_id: replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in tasks
     }
     versions = {task.task_id: (task.fingerprint, hidden[task.task_id].fingerprint) for task in tasks}
     answered = set()
-    for one in sets.values():
+    for one in sets:
         frame = one.read(columns=["task_id", "task_fingerprint"]).drop_duplicates()
         for task_id, fingerprint in frame.itertuples(index=False):
             answered.add(task_id)
@@ -106,13 +118,13 @@ def tasks_to_count(
                 raise EvaluationError(
                     f"{one.folder} answers another version of task {task_id}: the fingerprints differ"
                 )
-    if task_ids_from == "predicted":
-        tasks = tasks.subset([id_ for id_ in tasks.ids if id_ in answered])
-    return tasks, len(answered)
+    return answered
 
 
-def set_number(sets: Mapping[str, PredictionSet], number: int) -> PredictionSet:
-    """The set of that number, counted from 0. EvaluationError where there is none."""
+def set_to_submit(sets: Mapping[str, PredictionSet], number: int, rule: str) -> PredictionSet:
+    """The set of that number, counted from 0. EvaluationError where there is none, or no such rule."""
+    if rule not in RULES:
+        raise EvaluationError(f"submission_rule {rule!r} does not exist; there are {', '.join(RULES)}")
     if not 0 <= number < len(sets):
         raise EvaluationError(f"submission_from is {number}, but the sets are 0 to {len(sets) - 1}")
     return list(sets.values())[number]

@@ -18,6 +18,7 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor import Executor
 from arcnb.search import evaluation
 from arcnb.search.adapters import adapter_runs, highest_rank
+from arcnb.search.arms import check_arms
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.rounds import PlanError
 from arcnb.search.showcase import best_predictions, best_programs, write_programs
@@ -99,13 +100,27 @@ def test_predictions_of_another_version_of_a_task_are_refused(sets, tasks):
         evaluation.tasks_to_count(sets, tasks)
 
 
+def test_arms_of_another_version_of_a_task_are_refused(sets, tasks):
+    folders = [one.folder for one in sets.values()]
+    text = f"first = {folders[0]}; second = {folders[0]}[:1] + {folders[1]}"
+    check_arms(text, tasks)
+    turned = replace(tasks[1], train=tasks[1].train[::-1])
+    sets["b"].write_part([Prediction(turned.task_id, turned.fingerprint, 0, 7)], 0)
+    with pytest.raises(evaluation.EvaluationError, match="b/predictions answers another version of task"):
+        check_arms(text, tasks)
+    with pytest.raises(evaluation.EvaluationError, match="at least two arms"):
+        check_arms(f"first = {folders[0]}", tasks)
+
+
 def test_parameters_that_name_nothing_are_refused(sets, tasks):
     with pytest.raises(evaluation.EvaluationError, match='task_ids_from is "predicted" or "", not \'all\''):
         evaluation.tasks_to_count(sets, tasks, "all")
-    assert evaluation.set_number(sets, 1) is sets["b"]
+    assert evaluation.set_to_submit(sets, 1, "majority") is sets["b"]
     for number in (2, -1):
         with pytest.raises(evaluation.EvaluationError, match=f"is {number}, but the sets are 0 to 1"):
-            evaluation.set_number(sets, number)
+            evaluation.set_to_submit(sets, number, "majority")
+    with pytest.raises(evaluation.EvaluationError, match="submission_rule 'most' does not exist; there are t"):
+        evaluation.set_to_submit(sets, 1, "most")
 
 
 def test_who_solves_what(sets, tasks):
