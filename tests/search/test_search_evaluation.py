@@ -119,7 +119,7 @@ def test_parameters_that_name_nothing_are_refused(sets, tasks):
     for number in (2, -1):
         with pytest.raises(evaluation.EvaluationError, match=f"is {number}, but the sets are 0 to 1"):
             evaluation.set_to_submit(sets, number, "majority")
-    with pytest.raises(evaluation.EvaluationError, match="submission_rule 'most' does not exist; there are t"):
+    with pytest.raises(evaluation.EvaluationError, match="submission_rule 'most' does not exist; there are"):
         evaluation.set_to_submit(sets, 1, "most")
 
 
