@@ -24,7 +24,7 @@ from arcnb.rl.checkpoints import checkpoint_to_resume, refuse_other_settings, sa
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.multi_turn import check_multi_turn
 from arcnb.rl.multi_turn_rows import frozen_rows
-from arcnb.rl.options import COUNTS, GrpoOptions
+from arcnb.rl.options import GrpoOptions, check_options
 from arcnb.rl.policies import TRAINERS
 from arcnb.rl.preemption import saving_on_signals
 from arcnb.rl.rows import PromptRows, prompt_rows
@@ -158,9 +158,7 @@ def _context(model: ModelPath, options: GrpoOptions) -> int:
 
 
 def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int, held_out_tasks) -> None:
-    for name in COUNTS:
-        if (getattr(options, name) or 0) < 0:
-            raise SettingsError(f"{name} must not be negative, it is {getattr(options, name)}")
+    check_options(options, held_out_tasks)
     check_settings(settings, context, n_processes, options.prompts_per_step)
     check_sampling(settings, options.insist_on_sampling)
     check_report_to(settings)
@@ -169,13 +167,6 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
     if options.shared_prompt:
         _check_shared_prompt(settings, options, n_processes)
-    if options.guard.action == "rollback" and not options.held_out_every:
-        raise SettingsError(
-            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
-            "set held_out_every to more than 0"
-        )
-    if options.held_out_every and not held_out_tasks:
-        raise SettingsError(f"held_out_every={options.held_out_every}, but there are no held-out tasks")
 
 
 def _check_shared_prompt(settings: dict, options: GrpoOptions, n_processes: int) -> None:

@@ -24,6 +24,7 @@ from arcnb.programs.executor import Executor
 from arcnb.rl.generation_server import generation_server, shared_out
 from arcnb.rl.grpo import GrpoOptions, TrainingReport, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
+from arcnb.rl.options import check_options
 from arcnb.rl.settings import SettingsError, vllm_environment
 from arcnb.rl.subject import subject_of
 
@@ -100,6 +101,7 @@ def run_grpo(plan: GrpoPlan) -> TrainingReport:
     problem = parallel_problem(plan.num_processes, plan.parallel)
     if problem:
         raise SettingsError(problem)
+    check_options(plan.options, plan.held_out_tasks)  # before a server or processes start
     if _wants_server(plan):
         return _train_with_server(plan)
     if plan.options.trainer == "trl" and plan.num_processes == 1:

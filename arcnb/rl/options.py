@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 
 from arcnb.rl.guard import GuardOptions
+from arcnb.rl.settings import SettingsError
 from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET
 
 
@@ -82,3 +84,23 @@ FREE = (
     "shared_prompt",
     "shared_prompt_tokens",
 )
+
+
+def check_options(options: GrpoOptions, held_out_tasks: Sized) -> None:
+    """SettingsError for options that no settings could make right; needs neither model nor trainer."""
+    for name in COUNTS:
+        if (getattr(options, name) or 0) < 0:
+            raise SettingsError(f"{name} must not be negative, it is {getattr(options, name)}")
+    every = options.held_out_every
+    if options.guard.action == "rollback" and not every:
+        raise SettingsError(
+            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
+            "set held_out_every to more than 0"
+        )
+    if every and not held_out_tasks:
+        raise SettingsError(f"held_out_every={every}, but there are no held-out tasks")
+    if every and options.held_out_repeats < 1:
+        raise SettingsError(
+            f"held_out_repeats is {options.held_out_repeats}, but an evaluation every {every} steps "
+            "(held_out_every) takes at least 1 sample of each task"
+        )

@@ -1,6 +1,7 @@
 """GRPO on a random two-layer model: rows, guards, a few real steps. Run: pytest tests/rl/test_rl_grpo.py"""
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,10 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasksets import load_tasks
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import prompt_format
-from arcnb.models.registry import load_tokenizer
+from arcnb.models.registry import ModelError, load_tokenizer
 from arcnb.models.training_log import read_metrics
+from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.options import GrpoOptions
 from arcnb.rl.rows import prompt_rows, trainer_text
 from arcnb.rl.sampling_guard import SamplingError, check_sampling
 from arcnb.rl.settings import CHOICES, DEFAULTS, SettingsError, check_settings
@@ -148,6 +151,16 @@ def test_settings_that_cannot_work_are_named(settings, message):
 def test_less_than_no_tasks_or_tokens_are_refused(train, tmp_path, name):
     with pytest.raises(SettingsError, match=f"{name} must not be negative, it is -1"):
         train(tmp_path, options={name: -1})
+
+
+@pytest.mark.parametrize("repeats", [0, -2])
+def test_evaluations_without_samples_are_refused_before_a_model_is_looked_for(tasks, tmp_path, repeats):
+    options = GrpoOptions(held_out_every=5, held_out_repeats=repeats)
+    plan = GrpoPlan(tasks, tmp_path, model="/no/such/model", held_out_tasks=tasks, options=options)
+    with pytest.raises(SettingsError, match=rf"^held_out_repeats is {repeats}, but an evaluation every 5 st"):
+        run_grpo(plan)
+    with pytest.raises(ModelError):
+        run_grpo(replace(plan, options=replace(options, held_out_every=0)))
 
 
 def test_the_choices_are_those_of_the_trainer():
