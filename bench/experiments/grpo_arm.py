@@ -149,6 +149,12 @@ def evaluation_class():
                 tasks = self.sets["held_out"][: self.args.mid_tasks]
                 found = self.one("mid", tasks, self.args.mid_repeats, state.global_step)
                 self.curve.append({"step": state.global_step, **summary(found)})
+                say(self.args, f"step {state.global_step}: held_out {brief(self.curve[-1])}")
+                self.save(state.global_step)
+
+        def save(self, step):
+            """What there is so far, for the table of a run that does not come to its end."""
+            write(self.args, outcome(self.args, self, "running", step))
 
         def run(self, name, step):
             started = time.time()
@@ -157,6 +163,7 @@ def evaluation_class():
                 for which, tasks in self.sets.items()
             }
             self.seconds = time.time() - started
+            self.save(step)
             say(
                 self.args,
                 f"{name} {self.seconds:.0f} s  "
@@ -352,31 +359,45 @@ def train(args) -> dict:
 
             restore_adapter(evaluation.trainer.model, next(best.glob("checkpoint-*")))
             evaluation.run("best", report.best["step"])
-    ended = time.time()
     shutil.copy(folder / "metrics.jsonl", args.out / f"{args.arm}-s{args.seed}.metrics.jsonl")
-    steps = [row for row in report.history if "reward" in row and "step_time" in row]
-    times = sorted(row["step_time"] for row in steps)
-    return {
-        "arm": args.arm,
-        "seed": args.seed,
-        "status": report.status,
-        "steps": report.steps,
-        "seconds": ended - args.began,
+    return outcome(args, evaluation, report.status, report.steps) | {
         "rollbacks": report.rollbacks,
         "best": report.best,
-        "shared": not args.no_shared,
         "settings": settings,
-        "step_time_median": times[len(times) // 2] if times else None,
         "peak_gb": torch.cuda.max_memory_reserved() / 1e9 if on_gpu else None,
         "alarms": [page.name for page in report.pages],
         "notes": report.notes,
         "n_tasks": len(seen),
+    }
+
+
+def outcome(args, evaluation, status: str, step: int) -> dict:
+    """What the table needs of a run, finished or not."""
+    log = args.out / f"{args.arm}-s{args.seed}" / "metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    steps = [row for row in rows if "reward" in row and "step_time" in row]
+    times = sorted(row["step_time"] for row in steps)
+    return {
+        "arm": args.arm,
+        "seed": args.seed,
+        "status": status,
+        "steps": step,
+        "rollbacks": 0,
+        "seconds": time.time() - args.began,
+        "shared": not args.no_shared,
+        "step_time_median": times[len(times) // 2] if times else None,
         "evaluations": evaluation.found,
         "curve": evaluation.curve,
         "curves": {
             name: [[row["step"], row[name]] for row in steps if row.get(name) is not None] for name in CURVES
         },
     }
+
+
+def write(args, values: dict) -> None:
+    path = args.out / f"{args.arm}-s{args.seed}.json"
+    path.with_suffix(".tmp").write_text(json.dumps(values))
+    path.with_suffix(".tmp").replace(path)
 
 
 CURVES = (
@@ -429,7 +450,7 @@ def child(args) -> None:
         say(args, f"{type(error).__name__}: {str(error)[:300]}")
         sys.stdout.flush()
         os._exit(1)
-    (args.out / f"{name}.json").write_text(json.dumps(values))
+    write(args, values)
     say(args, f"written; {values['step_time_median']} s a step, peak {values['peak_gb'] or 0:.1f} GB")
     sys.stdout.flush()
     os._exit(0)  # an engine in the process may take its time to end

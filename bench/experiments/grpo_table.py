@@ -107,6 +107,7 @@ def table(runs: list[dict]) -> str:
                     + " | ".join(cells[1:])
                     + " |"
                 )
+    lines += held_out_curves(runs, arms)
     lines += [
         "",
         "last 10 steps of training (mean over seeds)",
@@ -132,6 +133,35 @@ def table(runs: list[dict]) -> str:
         states = ", ".join(f"{run['rollbacks']} {run['status']}" for run in those)
         lines.append(f"| {arm} | " + " | ".join(f"{value:.3g}" for value in numbers) + f" | {states} |")
     return "\n".join(lines)
+
+
+def held_out_curves(runs: list[dict], arms: list[str]) -> list[str]:
+    """Looks at a few held-out tasks while training; unfinished runs have them, too."""
+    steps = sorted({look["step"] for run in runs for look in run["curve"]})
+    if not steps:
+        return []
+    lines = [
+        "",
+        "held out while training: % of samples solved, (% of tasks), unique outputs; mean over seeds",
+        "",
+    ]
+    lines += [
+        "| arm | " + " | ".join(f"step {step}" for step in steps) + " |",
+        "|---" * (len(steps) + 1) + "|",
+    ]
+    for arm in arms:
+        cells = []
+        for step in steps:
+            looks = [
+                look for run in runs if run["arm"] == arm for look in run["curve"] if look["step"] == step
+            ]
+            solved, tasks, unique = (
+                statistics.mean(look[name] for look in looks) if looks else float("nan")
+                for name in ("per_sample", "any", "unique")
+            )
+            cells.append(f"{100 * solved:.1f} ({100 * tasks:.0f}) {unique:.2f}" if looks else "-")
+        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def page(runs: list[dict], path: Path) -> None:
