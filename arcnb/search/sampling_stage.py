@@ -3,7 +3,7 @@
 The work list is the slots of the questions minus what the prediction set already holds, so a stage that
 was killed is finished by starting it again; a part is written only with whole prompts, and an unfinished
 prompt is generated anew. The caller's thread drives the engine; a second one runs the programs,
-scores and writes, so the engine never waits for a program.
+scores and writes, so the engine never waits for a program; a third makes the next prompts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from arcnb.models.chat import prompt_ids
 from arcnb.models.generation import Completion, Request, Sampling
 from arcnb.programs.executor import Executor
 from arcnb.progress import progress
+from arcnb.search.ahead import ahead
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference_report import InferenceReport
 from arcnb.search.questions import Question, Questions, n_asked
 from arcnb.search.scoring_thread import Answers, ScoringThread
 
 PromptKey = tuple[str, int]  # task id and slot
+PROMPTS_AHEAD = 32  # tokenizing takes milliseconds, in which the engine's thread can do something else
 
 
 def sample(
@@ -103,24 +105,36 @@ class _Stage:
                 self.early_stop.found(*key, n_solving[key])
 
     def requests(self, scoring: ScoringThread) -> Iterator[Request]:
-        """The prompts to do, slot by slot; made only when the engine has room for them."""
+        """The prompts to do, slot by slot; made little sooner than the engine has room for them."""
+        for key, (question, ids) in ahead(self.keys(), self.made, PROMPTS_AHEAD):
+            if self.has_ended(key[0]):
+                continue
+            if len(ids) + self.sampling.max_tokens > self.backend.context:
+                self._skip(key, len(ids))
+                scoring.put(Answers(*key, []))
+                continue
+            self.shown[key] = question
+            yield Request(ids, self.questions.completions_in(key[1]), question.seed, key)
+
+    def keys(self) -> Iterator[PromptKey]:
+        """What is not done, and not of a task that has ended early."""
         slots = {task_id: self.questions.slots(task_id) for task_id in self.tasks}
         for slot in range(max(slots.values(), default=0)):
-            for task in self.tasks.values():
-                key = (task.task_id, slot)
-                if slot >= slots[task.task_id]:
+            for task_id, n_slots in slots.items():
+                if slot >= n_slots:
                     continue
-                if key in self.done:
+                if (task_id, slot) in self.done:
                     self.report.found += self.questions.completions_in(slot)
-                elif self.early_stop is None or task.task_id not in self.early_stop.stopped:
-                    question = self.questions.question(task, slot)
-                    ids = prompt_ids(self.backend.tokenizer, question.prompt)
-                    if len(ids) + self.sampling.max_tokens > self.backend.context:
-                        self._skip(key, len(ids))
-                        scoring.put(Answers(*key, []))
-                        continue
-                    self.shown[key] = question
-                    yield Request(ids, self.questions.completions_in(slot), question.seed, key)
+                elif not self.has_ended(task_id):
+                    yield task_id, slot
+
+    def made(self, key: PromptKey) -> tuple[Question, list[int]]:
+        """The question of a key, and its prompt's token ids."""
+        question = self.questions.question(self.tasks[key[0]], key[1])
+        return question, prompt_ids(self.backend.tokenizer, question.prompt)
+
+    def has_ended(self, task_id: str) -> bool:
+        return self.early_stop is not None and task_id in self.early_stop.stopped
 
     def timed(self, requests: Iterable[Request]) -> Iterator[Request]:
         """The requests; the time that it takes to make them goes into the report."""

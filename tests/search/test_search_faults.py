@@ -186,10 +186,11 @@ def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, exe
     monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_PROMPTS", 8)
     monkeypatch.setattr("arcnb.search.scoring_thread.JUDGED_ROWS", 32)
     monkeypatch.setattr("arcnb.programs.service.REMEMBERED", 16)
+    monkeypatch.setattr("arcnb.search.sampling_stage.PROMPTS_AHEAD", 2)
     peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
     few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
     for attempt in range(3):  # a busy machine makes more wait at times; what grows grows each time
-        many = peak_memory(tokenizer, executor, tasks, tmp_path / f"many {attempt}", 40)
-        if many < 1.3 * few:
+        many = peak_memory(tokenizer, executor, tasks, tmp_path / f"many {attempt}", 72)
+        if many < 1.4 * few:
             break
-    assert many < 1.3 * few
+    assert many < 1.4 * few
