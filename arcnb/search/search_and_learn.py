@@ -53,7 +53,8 @@ class SearchAndLearn:
     base: the model that the engine runs, to be trained; None for search alone. open_learner: called with it
     and `lora` when there is something to learn. model, adapter: what the rows are said to be sampled from
     before anything was learned. shared: a set whose rows of the first round are taken over (search alone,
-    say: both arms then begin with the same programs). submission: kept up to date.
+    say: both arms then begin with the same programs). submission: kept up to date. after_round: called with
+    the number of each round whose predictions are on disk and counted, before anything is learned from them.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class SearchAndLearn:
         submission: SubmissionFile | None = None,
         shared: PredictionSet | None = None,
         announce: Callable[[str], None] = print,
+        after_round: Callable[[int], None] = lambda round_: None,
     ):
         if plan.learn and base is None:
             raise PlanError("search and learn needs the model that is to be trained")
@@ -101,6 +103,7 @@ class SearchAndLearn:
         self.current: dict[int, Path | None] = dict.fromkeys(range(len(self.groups)))
         self.states = {task_id: TaskState() for task_id in self.tasks}
         self.report = SearchReport(tasks=len(self.tasks))
+        self._after_round = after_round
         self._unsubmitted: set[str] = set(self.tasks)
         self._shared = shared
 
@@ -118,6 +121,7 @@ class SearchAndLearn:
                 going = [group for group in range(len(self.groups)) if self._active(group)]
                 if not self._predict_round(round_, going):
                     break
+                self._after_round(round_)
                 if self.plan.learn:
                     self._learn_round(round_, [group for group in going if self._active(group)])
                 round_ += 1
@@ -128,6 +132,11 @@ class SearchAndLearn:
             self.report.by_round = self.journal.seconds_by_round()
             self.report.finish(self.states, round_, self.clock.is_up, time.monotonic() - started)
         return self.report
+
+    def solved_tasks(self) -> list[str]:
+        """Tasks that get no further rounds because their train pairs are solved."""
+        enough = self.plan.stop_after
+        return [task_id for task_id, state in self.states.items() if 0 < enough <= len(state.solving)]
 
     # ----------------------------------------------------------------- predict
 

@@ -1,13 +1,32 @@
-"""Experiments of search and learn on one GPU (or, with --tiny, a rehearsal on a CPU).
+"""Experiments of search and learn on one or several GPUs (or, with --tiny, a rehearsal on a CPU).
 
     python bench/experiments/search_and_learn.py --out DIR --seconds 540
-    ... --arms toy,arc128,arc128task,eval128,arc512      # in this order by default
+    ... --arms toy,arc128,arc512,eval128,arc128task      # in this order by default
+    ... --part 0/4                                       # a share of the pairs, beside 1/4, 2/4 and 3/4
     ... --kv-gb 6 --memory-fraction 0.3                  # beside other processes on the GPU
+    ... --table                                          # of whatever DIR holds, also of a copy
     ... --tiny                                           # CPU, minutes
 
-Arm after arm, seed after seed, search alone and then search and learn of each. Every one is resumable: work lies in
---work, small results (JSON) in --out; call again until it prints "all done". Results of pairs finished earlier are
-read from --work and written to --out again. Exit status: 0 all done, 75 the time was up, 1 something failed.
+Pair after pair of an arm and a seed, search alone and then search and learn of each. Every one is resumable: work lies in
+--work, small results (JSON) in --out; call again until it prints "all done". Exit status: 0 all done, 75
+the time was up, 1 something failed.
+
+--part i/n takes a share of the pairs, so that n processes on n GPUs (or on one: an engine and a trainer take turns in a
+process, so two share a GPU well, each with half of --memory-fraction) do the whole, with the same --out and --work.
+--out gets counts-ARM-seedN-SIDE.json after every round, pair-ARM-seedN.json when both sides are
+done, and the table, made anew by whichever process has finished something.
+
+Expected on one H200 with 16 cores (estimates from rates measured apart, docs/log.md; never measured as a whole), minutes:
+  engine               0.7 warm, 2.2 on a cold node, for each of the two families (toy; the others)
+  toy base             0.7 once: 200 steps of 32 rows of about 500 tokens
+  toy                  1 a seed: 13 tasks x 192 completions alone (20 s), 8 rounds of learning, 13 to 170 rows each (40 s)
+                       -> three seeds 4.5 with engine and base
+  arc128               5 a seed with engine: alone 80 x 128 = 10,000 completions (80 s), learn 7,500 more (60 s),
+                       three trainings of up to 1,920 rows of 1,330 tokens (26 s each, 8 s of tokenizing, 3 s of programs)
+  arc512               15 to 18 a seed (33,000 completions a side, seven trainings); eval128 11 a seed (200 tasks)
+  arc128task           6 a seed beyond arc128's: 80 adapters a round, 4 steps each, half of it Python
+GPU memory (estimates): engine 16 GB of cache and 4 more; learning 14 GB for 16,384 tokens in a forward pass and 2 for
+logits and weights; rows of up to 4,096 tokens. A step that does not fit is done again in halves.
 """
 
 import argparse
@@ -20,9 +39,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from one_gpu import cap_memory, small_engine
+from solved_counts import HEAD, READ, cells_of, is_solved, line_of, n_samples, paired, read_counts, write_json
 
 START = time.monotonic()
-ARMS = ["toy", "arc128", "arc128task", "eval128", "arc512"]
+ARMS = ["toy", "arc128", "arc512", "eval128", "arc128task"]
+MINUTES = {
+    "toy": 1.0,
+    "arc128": 4.3,
+    "arc512": 16.0,
+    "eval128": 10.0,
+    "arc128task": 6.0,
+}  # of a pair, for shares
+OPENING = {True: 1.5, False: 0.8}  # of an engine, with the toy base or not
 FAILED, TIME_UP = 1, 75
 
 
@@ -36,18 +64,21 @@ def arguments(given=None):
     p.add_argument("--work", type=Path, default=Path("/tmp/search_learn_work"))
     p.add_argument("--seconds", type=float, default=540)
     p.add_argument("--arms", default=",".join(ARMS))
-    p.add_argument("--seeds", type=int, default=3)
+    p.add_argument("--seeds", type=int, default=3, help="of toy")
+    p.add_argument("--arc-seeds", type=int, default=1, help="of the others")
+    p.add_argument("--part", default="0/1", help="i/n: the i-th of n shares of the pairs")
+    p.add_argument("--table", action="store_true", help="print the table of what DIR holds, no more")
     p.add_argument("--lr", type=float, default=2e-4)
     p.add_argument("--toy-lr", type=float, default=5e-4)
     p.add_argument("--epochs", type=int, default=1)
-    p.add_argument("--per-task", type=int, default=16)
+    p.add_argument("--per-task", type=int, default=12, help="programs learned from, a round")
     p.add_argument("--per-round", type=int, default=32)
     p.add_argument(
         "--tag", default="", help="suffix of the learning arms, for another setting beside the first"
     )
-    p.add_argument("--toy-steps", type=int, default=300)
+    p.add_argument("--toy-steps", type=int, default=200)
     p.add_argument("--batch-tokens", type=int, default=16384, help="in a forward pass; 0.85 MB each")
-    p.add_argument("--kv-gb", type=float, default=6.0, help="of vLLM's cache; 0: as --share says")
+    p.add_argument("--kv-gb", type=float, default=16.0, help="of vLLM's cache; 0: as --share says")
     p.add_argument("--share", type=float, default=0.06, help="gpu_memory_utilization")
     p.add_argument("--engine", choices=["graphs", "eager", "default"], default="graphs")
     p.add_argument(
@@ -55,7 +86,14 @@ def arguments(given=None):
     )
     p.add_argument("--max-loras", type=int, default=16, help="adapters in one batch; 1 if vLLM objects")
     p.add_argument("--tiny", action="store_true")
-    return p.parse_args(given)
+    p.add_argument("--workers", type=int, default=0, help="programs at the same time; 0: as many as cores")
+    args = p.parse_args(given)
+    args.part = tuple(map(int, args.part.split("/")))
+    if len(args.part) != 2 or not 0 <= args.part[0] < args.part[1]:
+        p.error("--part is i/n with 0 <= i < n")
+    if unknown := set(args.arms.split(",")) - set(ARMS):
+        p.error(f"there is no arm {', '.join(sorted(unknown))}; there are {', '.join(ARMS)}")
+    return args
 
 
 def left(args):
@@ -68,6 +106,7 @@ def sizes(args):
             "toy_rungs": 2,
             "toy_seeds": 1,
             "toy_budget": 12,
+            "toy_round": 4,
             "n_arc": 2,
             "arc_budget": 8,
             "round": 4,
@@ -76,7 +115,8 @@ def sizes(args):
     return {
         "toy_rungs": 9,
         "toy_seeds": args.seeds,
-        "toy_budget": 256,
+        "toy_budget": 192,
+        "toy_round": 24,
         "n_arc": 80,
         "arc_budget": 128,
         "round": args.per_round,
@@ -257,7 +297,8 @@ def plans(args, arm):
         adapter_gb=20,
     )
     if arm == "toy":
-        plan = replace(plan, budget=Budget(size["toy_budget"]), augment="colors", stop_after=1)
+        rounds = {"first_round": size["toy_round"], "per_round": size["toy_round"]}
+        plan = replace(plan, budget=Budget(size["toy_budget"]), augment="colors", stop_after=1, **rounds)
         lora = replace(lora, learning_rate=args.toy_lr, batch_size=8)
         hindsight = replace(hindsight, augment="colors")
     if arm == "arc128task":
@@ -295,11 +336,16 @@ def run_side(args, arm, seed, learn, engine, executor, base, opened=0.0):
     done = report_of(args, arm, seed, learn)
     if done.exists():
         return True
+    print(
+        f"-- {arm} seed {seed} {side_name(args, learn)} begins at {time.monotonic() - START:.0f} s",
+        flush=True,
+    )
     seconds = left(args) - 25
     if seconds < 20:
         return False
     plan, lora, hindsight = plans(args, arm)
-    tokens = 8 if args.tiny else 320 if arm == "toy" else 384
+    # Programs of the ladder's highest rung have 426 tokens.
+    tokens = 8 if args.tiny else 448 if arm == "toy" else 384
     search = SearchAndLearn(
         tasks_of(args, arm, seed),
         engine,
@@ -314,6 +360,7 @@ def run_side(args, arm, seed, learn, engine, executor, base, opened=0.0):
         model=base.name,
         clock=Clock(seconds),
         shared=alone if learn else None,
+        after_round=lambda round_: count(args, arm, seed, learn, search),
     )
     search.report.add_engine(opened)
     report = search.run()
@@ -325,10 +372,29 @@ def run_side(args, arm, seed, learn, engine, executor, base, opened=0.0):
         aside = done.parent.with_name(f"{done.parent.name}-failed-{time.time_ns()}")
         done.parent.rename(aside)
         raise LearnedNothing(f"every training failed; what was made is in {aside}")
-    temporary = done.with_suffix(".tmp")
-    temporary.write_text(json.dumps(report.outcome(), default=str))
-    temporary.replace(done)
+    write_json(done, report.outcome())
+    count(args, arm, seed, learn, search)
     return True
+
+
+def count(args, arm, seed, learn, search):
+    """Write down what a side has so far, as a small file."""
+    cells = cells_of(search.predictions.read(columns=READ), search.tasks)
+    plan = search.plan
+    facts = {
+        "arm": f"{arm}/{side_name(args, learn)}",
+        "seed": seed,
+        "first": plan.first_round,
+        "per_round": plan.per_round,
+        "budget": plan.budget.completions,
+        "finished": report_of(args, arm, seed, learn).exists(),
+        "ended": search.solved_tasks(),
+        "cells": cells,
+        "seconds_by_round": search.journal.seconds_by_round(),
+        "start_share": search.report.start_share if report_of(args, arm, seed, learn).exists() else None,
+        "learned": [line for line in search.journal.lines if line["step"] == "learn"][-8:],
+    }
+    write_json(args.out / f"counts-{arm}-seed{seed}-{side_name(args, learn)}.json", facts)
 
 
 def seconds_table(report):
@@ -377,42 +443,6 @@ def compare(args, arm, seed):
     return result
 
 
-def over_seeds(results):
-    """Mean over seeds per task, then over tasks; bootstrap over tasks and a sign-flip test on them."""
-    import numpy as np
-
-    budgets = [row["completions"] for row in results[0]["is_correct"]]
-    table = []
-    for budget in budgets:
-        per_task = {}
-        for result in results:
-            alone, learned = result["first_solved_at"].values()
-            for (task_id, a), b in zip(alone.items(), learned.values()):
-                key = task_id.rsplit("_", 1)[0] if task_id.startswith("ladder") else task_id
-                per_task.setdefault(key, []).append(((a or 10**9) <= budget, (b or 10**9) <= budget))
-        a, b = (
-            np.array([np.mean([pair[i] for pair in pairs]) for pairs in per_task.values()]) for i in (0, 1)
-        )
-        d, random = b - a, np.random.default_rng(0)
-        boot = d[random.integers(len(d), size=(5000, len(d)))].mean(1)
-        flips = (random.choice([-1, 1], size=(20000, len(d))) * d).mean(1)
-        p = float((np.abs(flips) >= abs(d.mean()) - 1e-12).mean())
-        table.append(
-            {
-                "completions": budget,
-                "seeds": len(results),
-                "tasks": len(d),
-                "alone": a.mean(),
-                "learned": b.mean(),
-                "difference": d.mean(),
-                "low": np.percentile(boot, 2.5),
-                "high": np.percentile(boot, 97.5),
-                "p_flip": p,
-            }
-        )
-    return table
-
-
 def open_engine(args, base):
     """The engine that all arms of a family share."""
     from arcnb.models.generation import EngineOptions, open_backend
@@ -431,32 +461,57 @@ def open_engine(args, base):
     return Programming(open_backend("transformers", base, None, options))
 
 
+def pairs_of(args) -> list[tuple[str, int]]:
+    """All (arm, seed), arm after arm."""
+    seeds = {arm: args.seeds if arm == "toy" else args.arc_seeds for arm in args.arms.split(",")}
+    return [(arm, seed) for arm, n in seeds.items() for seed in range(1 if args.tiny else n)]
+
+
+def share_of(pairs, part: tuple[int, int]) -> list[tuple[str, int]]:
+    """The pairs of process i of n, in their order: the longest first, each to who would be done with it first. A pair
+    of arc128task goes with that of arc128, whose search alone it takes over."""
+    index, n = part
+    riding = {pair for pair in pairs if pair[0] == "arc128task" and ("arc128", pair[1]) in pairs}
+    minutes = {
+        pair: MINUTES[pair[0]]
+        + (MINUTES["arc128task"] if ("arc128task", pair[1]) in riding and pair[0] == "arc128" else 0)
+        for pair in pairs
+        if pair not in riding
+    }
+    work, families, owner = [0.0] * n, [set() for _ in range(n)], {}
+    for pair in sorted(minutes, key=lambda pair: -minutes[pair]):
+        toy = pair[0] == "toy"
+        costs = [work[i] + minutes[pair] + (0 if toy in families[i] else OPENING[toy]) for i in range(n)]
+        owner[pair] = chosen = costs.index(min(costs))
+        work[chosen] = costs[chosen]
+        families[chosen].add(toy)
+    owner |= {pair: owner["arc128", pair[1]] for pair in riding}
+    return [pair for pair in pairs if owner[pair] == index]
+
+
 def main(given=None):
     """Do what is left; the exit status."""
     args = arguments(given)
+    if args.table:
+        print(table(args.out, args.tag))
+        return 0
     args.out.mkdir(parents=True, exist_ok=True)
     args.work.mkdir(parents=True, exist_ok=True)
     if not args.tiny:
         cap_memory(args.memory_fraction)
         if args.kv_gb:
-            small_engine(args.kv_gb, args.engine)  # before anyone imports vllm's LLM
-    from arcnb.programs.executor import Executor
+            small_engine(args.kv_gb, args.engine, max_num_seqs=512)  # before anyone imports vllm's LLM
+    from arcnb.programs.executor import Executor, Limits
 
-    arms, problems, finished = args.arms.split(","), [], {}
-    if unknown := set(arms) - set(ARMS):
-        sys.exit(f"there is no arm {', '.join(unknown)}; there are {', '.join(ARMS)}")
-    n_seeds = {
-        arm: sizes(args)["toy_seeds"] if arm == "toy" else (1 if args.tiny else args.seeds) for arm in arms
-    }
-    pairs = [(arm, seed) for arm in arms for seed in range(n_seeds[arm])]
-    with Executor(1 if args.tiny else None) as executor:
+    problems, pairs = [], share_of(pairs_of(args), args.part)
+    with Executor(1 if args.tiny else args.workers or None, Limits(seconds_per_input=1.0)) as executor:
         for toy in (True, False):  # two base models, so two engines
             of_family = [pair for pair in pairs if (pair[0] == "toy") is toy]
-            collect(args, of_family, finished, problems)
+            collect(args, of_family, problems)
             todo = [pair for pair in of_family if not pair_is_done(args, *pair)]
             if todo and (args.tiny or left(args) >= 90):
-                run_family(args, todo, executor, toy, finished, problems)
-    print_table(list(finished.values()))
+                run_family(args, todo, executor, toy, problems)
+    print(table(args.out, args.tag))
     used = f"({time.monotonic() - START:.0f} s used)"
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
@@ -466,11 +521,11 @@ def main(given=None):
     if not all(pair_is_done(args, *pair) for pair in pairs):
         print(f"NOT all done: call again {used}")
         return TIME_UP
-    print("all done")
+    print("all done" if args.part[1] == 1 else f"all done of part {args.part[0]}/{args.part[1]}")
     return 0
 
 
-def run_family(args, todo, executor, toy, finished, problems):
+def run_family(args, todo, executor, toy, problems):
     """Pair after pair on one engine. What fails is said, counted in `problems`, and left for another call."""
     engine = None
     try:
@@ -488,7 +543,7 @@ def run_family(args, todo, executor, toy, finished, problems):
             except Exception as error:
                 traceback.print_exc()
                 problems.append(f"{arm} seed {seed}: {type(error).__name__}: {error}")
-            collect(args, [(arm, seed)], finished, problems)
+            collect(args, [(arm, seed)], problems)
     except Exception as error:
         traceback.print_exc()
         which = "toy" if toy else "ARC"
@@ -498,17 +553,18 @@ def run_family(args, todo, executor, toy, finished, problems):
             engine.close()
 
 
-def collect(args, pairs, finished, problems):
-    """Compare the pairs that are done, and write all results so far."""
-    for pair in pairs:
-        if pair in finished or not pair_is_done(args, *pair):
+def collect(args, pairs, problems):
+    """Compare the pairs that are done, each once, and make the table of all results so far."""
+    for arm, seed in pairs:
+        path = args.out / f"pair-{arm}-seed{seed}{args.tag}.json"
+        if path.exists() or not pair_is_done(args, arm, seed):
             continue
         try:
-            finished[pair] = compare(args, *pair)
+            write_json(path, compare(args, arm, seed))
         except Exception as error:
             traceback.print_exc()
-            problems.append(f"{pair[0]} seed {pair[1]}: comparing: {type(error).__name__}: {error}")
-    save(args, list(finished.values()))
+            problems.append(f"{arm} seed {seed}: comparing: {type(error).__name__}: {error}")
+    table(args.out, args.tag)
 
 
 def alone_of(args, arm, seed):
@@ -520,35 +576,63 @@ def alone_of(args, arm, seed):
     if arm == "arc128task" and not folder.exists() and (other / "report.json").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         os.symlink(other, folder)
+        counts = json.loads((args.out / f"counts-arc128-seed{seed}-alone.json").read_text())
+        write_json(args.out / f"counts-{arm}-seed{seed}-alone.json", counts | {"arm": f"{arm}/alone"})
     return PredictionSet(folder / "predictions")
 
 
-def save(args, finished):
-    name = f"search_learn{args.tag}.json"
-    table = {
-        arm: over_seeds([r for r in finished if r["arm"] == arm])
-        for arm in dict.fromkeys(r["arm"] for r in finished)
-    }
-    (args.out / name).write_text(json.dumps({"results": finished, "over_seeds": table}, default=float))
+# ------------------------------------------------------------------ the table
 
 
-def print_table(finished):
-    print(
-        f"{'arm':<12}{'seed':>5}{'n':>5}{'compl.':>8}{'alone':>8}{'learn':>8}{'diff':>8}  95% over tasks      p   start share"
-    )
-    for result in finished:
-        last = result["is_correct"][-1]
-        share = list(result["reports"].values())[-1]["start_share"]
-        print(
-            f"{result['arm']:<12}{result['seed']:>5}{result['n_tasks']:>5}{last['completions']:>8}{last['alone']:>8.3f}"
-            f"{last['learned']:>8.3f}{last['difference']:>+8.3f}  [{last['low']:+.3f}, {last['high']:+.3f}]  {last['p_value']:.3f}  {share:.1%}"
-        )
-    for arm in dict.fromkeys(r["arm"] for r in finished):
-        for row in over_seeds([r for r in finished if r["arm"] == arm]):
-            print(
-                f"{arm:<12} all {row['tasks']:>5}{row['completions']:>8}{row['alone']:>8.3f}{row['learned']:>8.3f}"
-                f"{row['difference']:>+8.3f}  [{row['low']:+.3f}, {row['high']:+.3f}]  flip p {row['p_flip']:.3f}"
+def table(out, tag=""):
+    """What there is, and learning against search alone at the end of each round that both have reached, paired over the
+    tasks and seeds that both have. Left in `out`, too."""
+    arms = read_counts(out)
+    lines = ["what there is:"]
+    for arm, seeds in arms.items():
+        for seed, counts in sorted(seeds.items()):
+            cells = counts["cells"].values()
+            n, solved = sum(map(n_samples, cells)), sum(map(is_solved, cells))
+            train = sum(any(cell[4] for cell in own) for own in cells)
+            state = "finished" if counts["finished"] else "UNFINISHED"
+            seconds = [sum(v for k, v in row.items() if k != "round") for row in counts["seconds_by_round"]]
+            learned = [line["loss_last"] for line in counts["learned"] if line.get("loss_last")]
+            lines.append(
+                f"  {arm:<18} seed {seed}: {len(cells)} tasks, {n:,} samples, {train} solved on train, {solved} on all, "
+                f"{state}; {sum(seconds):.0f} s"
+                + (f", {counts['start_share']:.1%} of it start-up" if counts["start_share"] else "")
+                + (f", last loss {learned[-1]:.3f}" if learned else "")
             )
+            lines += [
+                f"      learning failed: {line['error']}" for line in counts["learned"] if line.get("error")
+            ]
+    found = {}
+    for arm in [arm for arm in ARMS if f"{arm}/alone" in arms and f"{arm}/learn{tag}" in arms]:
+        sides = arms[f"{arm}/alone"], arms[f"{arm}/learn{tag}"]
+        facts = next(iter(sides[1].values()))
+        lines += ["", f"{arm}: learning (b) against search alone (a)", HEAD]
+        for budget in range(facts["first"], facts["budget"] + 1, facts["per_round"]):
+            pair = paired(*map(by_rung if arm == "toy" else dict, sides), facts["first"], budget, budget)
+            if pair:
+                found[f"{arm} at {budget}"] = pair
+                lines.append(line_of(f"{arm} at {budget}", pair))
+    text = "\n".join(lines)
+    if arms:
+        write_json(out / f"table{tag}.json", found)
+        (out / f"table{tag}.txt").write_text(text + "\n")
+    return text
+
+
+def by_rung(seeds):
+    """Counts of toy tasks, whose names carry their seed, by rung: the same rung under another seed is the same task."""
+    return {
+        seed: counts
+        | {
+            "cells": {task.rpartition("_")[0]: cells for task, cells in counts["cells"].items()},
+            "ended": [task.rpartition("_")[0] for task in counts["ended"]],
+        }
+        for seed, counts in seeds.items()
+    }
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
 from arcnb.search.step_journal import TIMES
 from arcnb.search.submission_file import SubmissionFile
-from tests.search.learning_engine import Mixing, Programming, program, small_tasks
+from tests.search.learning_engine import Mixing, Programming, program, small_tasks, text_of
 
 SAMPLING = Sampling(max_tokens=6)
 PLAN = SearchPlan(Budget(12), first_round=4, per_round=4, per_prompt=2, stop_after=0, seed=3)
@@ -459,3 +459,21 @@ def test_the_report_says_where_the_time_went(search):
     parts = report.sampling_seconds + report.relabelling_seconds + report.learning_seconds
     parts += report.opening_seconds + report.switching_seconds
     assert 0.5 * report.seconds < parts <= report.seconds + 0.1
+
+
+def test_after_each_round_its_predictions_are_on_disk_and_solved_tasks_are_known(tmp_path, search):
+    seen = []
+
+    def look(round_):
+        frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id", "round"])
+        ended = frame["round"].map(PLAN.round_of).groupby(frame["task_id"]).max().to_dict()
+        seen.append((round_, ended, one.solved_tasks()))
+
+    def pick(key, index, ids):
+        return SOLVING if key[0] == "fill4" else text_of(ids)
+
+    one = search(replace(PLAN, stop_after=1, augment="none"), pick=pick, after_round=look)
+    one.run()
+    assert [round_ for round_, _, _ in seen] == [0, 1, 2]
+    assert [solved for _, _, solved in seen] == [["fill4"]] * 3
+    assert [ended for _, ended, _ in seen] == [{"fill4": 0, "odd1": last, "odd2": last} for last in range(3)]

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from arcnb.arc.predictions import PredictionSet
+
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "experiments" / "search_and_learn.py"
 PAIRS = [("toy", 0), ("toy", 1), ("toy", 2), ("arc128", 0), ("arc128", 1), ("arc128", 2)]
 
@@ -21,7 +23,7 @@ def script(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("search_and_learn_experiment", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.asked, module.broken, module.patience = [], {}, 10**9
+    module.asked, module.engines, module.broken, module.patience = [], [], {}, 10**9
     module.true_run_side, module.true_small_engine = module.run_side, module.small_engine
 
     def open_engine(args, base):
@@ -42,26 +44,22 @@ def script(tmp_path, monkeypatch):
         report.write_text("{}")
         return True
 
-    row = {"completions": 1, "alone": 0, "learned": 0, "difference": 0, "low": 0, "high": 0, "p_value": 1}
-
     def compare(args, arm, seed):
-        reports = {"alone": {}, "learn": {"start_share": 0.1}}
-        solved = {side: {"t": None} for side in reports}
-        return {"arm": arm, "seed": seed, "n_tasks": 1, "is_correct": [row], "first_solved_at": solved,
-                "reports": reports}  # fmt: skip
+        return {"arm": arm, "seed": seed}
 
-    for name in ("toy_base", "arc_base", "small_engine"):
+    for name in ("toy_base", "arc_base"):
         monkeypatch.setattr(module, name, lambda *args: None)
+    monkeypatch.setattr(module, "small_engine", lambda *args, **more: module.engines.append((*args, more)))
     for stage in (open_engine, run_side, compare):
         monkeypatch.setattr(module, stage.__name__, stage)
-    given = ["--out", tmp_path / "out", "--work", tmp_path / "work", "--arms", "toy,arc128"]
+    given = ["--out", tmp_path / "out", "--work", tmp_path / "work", "--arms", "toy,arc128", "--arc-seeds", 3]
     module.call = lambda *more: module.main([str(part) for part in (*given, *more)])
     return module
 
 
 def written(tmp_path):
-    results = json.loads((tmp_path / "out" / "search_learn.json").read_text())["results"]
-    return [(result["arm"], result["seed"]) for result in results]
+    results = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("pair-*.json")]
+    return sorted(((result["arm"], result["seed"]) for result in results), key=PAIRS.index)
 
 
 def test_each_pair_is_complete_before_the_next(script, tmp_path, capsys):
@@ -115,6 +113,85 @@ def test_a_failure_outweighs_the_time(script):
     assert script.call() == 1
 
 
+def test_parts_share_all_pairs_and_each_writes_its_own(script, tmp_path):
+    assert script.call("--part", "0/2") == 0
+    mine = list(dict.fromkeys((arm, seed) for arm, seed, _ in script.asked))
+    assert written(tmp_path) == mine
+    assert 0 < len(mine) < len(PAIRS)
+    script.asked.clear()
+    assert script.call("--part", "1/2") == 0
+    assert not set(mine) & {(arm, seed) for arm, seed, _ in script.asked}
+    assert written(tmp_path) == PAIRS
+
+
+def test_shares_are_about_equal_and_keep_together_what_shares_its_search_alone(script):
+    pairs = [*PAIRS, ("arc512", 0), *(("arc128task", seed) for seed in range(3))]
+    for n in (1, 2, 3, 4):
+        shares = [script.share_of(pairs, (i, n)) for i in range(n)]
+        assert sorted(pair for share in shares for pair in share) == sorted(pairs)
+        assert all(share == sorted(share, key=pairs.index) for share in shares)
+        for seed in range(3):
+            assert len([s for s in shares if {("arc128", seed), ("arc128task", seed)} & set(s)]) == 1
+    minutes = [sum(script.MINUTES[arm] for arm, _ in share) for share in shares]
+    assert max(minutes) <= 1.0 + max(script.MINUTES["arc512"], sum(minutes) / 4)
+
+
+def test_a_part_that_is_none_is_refused(script, capsys):
+    for part in ("2/2", "-1/2", "1"):
+        with pytest.raises(SystemExit):
+            script.arguments(["--out", "x", f"--part={part}"])
+        assert "--part" in capsys.readouterr().err
+
+
+def side(script, out, learn, per_task, finished=False, seed=0, ended=(), **more):
+    """A file of counts: per_task is {task: solved of each round of 8}."""
+    name = "learn" if learn else "alone"
+    cells = {t: [[0, i, 8, n, n, 100] for i, n in enumerate(solved)] for t, solved in per_task.items()}
+    facts = {"arm": f"arc128/{name}", "seed": seed, "first": 8, "per_round": 8, "budget": 24, "ended": ended,
+             "finished": finished, "cells": cells, "seconds_by_round": [], "learned": [],
+             "start_share": None}  # fmt: skip
+    script.write_json(out / f"counts-arc128-seed{seed}-{name}.json", facts | more)
+
+
+def test_the_table_is_made_of_sides_that_are_not_finished(script, tmp_path):
+    side(script, tmp_path, False, {"a": [0, 0, 0], "b": [1, 0, 0], "c": [0, 0, 1]}, finished=True)
+    side(script, tmp_path, True, {"a": [0, 1], "b": [1], "c": [0, 0]}, ended=["a", "b"])
+    text = script.table(tmp_path)
+    found = json.loads((tmp_path / "table.json").read_text())
+    assert list(found) == ["arc128 at 8", "arc128 at 16", "arc128 at 24"]
+    assert (found["arc128 at 16"]["a"], found["arc128 at 16"]["b"]) == (1 / 3, 2 / 3)
+    last = found["arc128 at 24"]  # c is still at work on one side
+    assert (last["tasks"], last["a"], last["b"], last["finished"]) == (2, 0.5, 1.0, False)
+    assert "UNFINISHED" in text
+    assert (tmp_path / "table.txt").read_text() == text + "\n"
+
+
+def test_rungs_of_the_ladder_are_the_same_task_under_every_seed(script):
+    counts = {"cells": {"ladder_lines_3_1": [[0, 0, 8, 0, 0, 9]]}, "ended": ["ladder_lines_3_1"]}
+    assert script.by_rung({1: counts})[1] == {
+        "cells": {"ladder_lines_3": [[0, 0, 8, 0, 0, 9]]},
+        "ended": ["ladder_lines_3"],
+    }
+
+
+def test_no_program_of_the_ladder_is_longer_than_its_completions_may_be(script, monkeypatch, tmp_path):
+    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.registry import load_tokenizer, resolve_model
+
+    given = {}
+    monkeypatch.setattr(
+        Search, "__init__", lambda self, *positional, **more: given.update(enumerate(positional))
+    )
+    monkeypatch.setattr("arcnb.search.search_and_learn.SearchAndLearn", Search)
+    args = script.arguments(["--out", str(tmp_path), "--work", str(tmp_path / "work")])
+    with pytest.raises(AttributeError, match="report"):
+        script.true_run_side(args, "toy", 0, False, None, None, SimpleNamespace(name="m"))
+    tokenizer = load_tokenizer(resolve_model("default"))
+    programs = [task.program for seed in range(3) for task in script.toy_tasks(args, seed)]
+    longest = max(len(prompt_format().completion_ids(tokenizer, program)) for program in programs)
+    assert 300 < longest <= given[6].max_tokens
+
+
 class Search:
     """In place of SearchAndLearn: every training fails, as it does without memory."""
 
@@ -126,7 +203,10 @@ class Search:
             add_engine=lambda seconds: None, out_of_time=False, failures=self.failures, by_round=[]
         )
         self.report.outcome = lambda: {"failures": self.failures}
-        self.journal = SimpleNamespace(lines=[{"step": "learn", "adapter": name} for name in self.learned])
+        lines = [{"step": "learn", "adapter": name} for name in self.learned]
+        self.journal = SimpleNamespace(lines=lines, seconds_by_round=list)
+        self.report.start_share, self.tasks, self.solved_tasks = 0.0, {}, list
+        self.plan, self.predictions = settings[0], PredictionSet(folder / "predictions")
 
     def run(self):
         (self.folder / "predictions").mkdir(parents=True)
@@ -170,11 +250,14 @@ def test_the_engine_has_a_cache_of_the_size_given(script, small_model, tmp_path,
     options_seen = []
     monkeypatch.setattr(vllm, "LLM", Whole)
     args = script.arguments(["--out", str(tmp_path), "--kv-gb", "1.5"])
-    script.true_small_engine(args.kv_gb, args.engine)
+    script.call("--kv-gb", "1.5", "--seconds", 0)
+    ((*asked, more),) = script.engines
+    script.true_small_engine(*asked, **more)
     options = EngineOptions(max_model_len=512, gpu_memory_utilization=args.share, max_lora_rank=16)
     with pytest.raises(GenerationError, match="it has seen enough"):
         open_backend("vllm", small_model, None, options)
     assert {seen["kv_cache_memory_bytes"] for seen in options_seen} == {3 << 29}
     assert {seen["gpu_memory_utilization"] for seen in options_seen} == {0.06}
+    assert {seen["max_num_seqs"] for seen in options_seen} == {512}
     assert options_seen[0]["compilation_config"]["mode"] == 0
     assert options_seen[-1]["enforce_eager"] is True
