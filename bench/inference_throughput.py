@@ -21,7 +21,9 @@ most what the slowest programs may take, and what is left to run where programs 
 executor remembers verdicts: a later turn finds those of programs that met the same prompt again.
 
 Untrained models write no programs: the stage is given RE-ARC's in place of their texts, so that the executor
-has real work (most on tasks that they were not written for; some of them run into the time limit).
+has real work (most on tasks that they were not written for; some of them run into the time limit: about ten
+times the work of programs that a trained model writes). With --adapter the model writes programs of its own,
+which end where they end; what is compared is then tokens a second, since the ways draw different samples.
 "plain-free" and "arcnb-free" sample without seeds, which vLLM does faster. --llama-8b takes a folder to put a
 config and the embedded model's tokenizer in.
 """
@@ -125,28 +127,33 @@ def hold_to_lengths(backend, lengths: Lengths) -> None:
     backend.engine.add = add_with_length
 
 
-def plain(backend, prompts: list[list[int]], n: int, sampling: Sampling, lengths: Lengths) -> float:
-    """Seconds of `LLM.generate`, with its own fan-out of a prompt into n completions."""
+def plain(
+    backend, prompts: list[list[int]], n: int, sampling: Sampling, lengths: Lengths | None
+) -> tuple[float, int]:
+    """Seconds of `LLM.generate`, with its own fan-out of a prompt into n completions, and tokens made."""
     from vllm import SamplingParams
 
     params = [
         SamplingParams(
             n=n,
             temperature=sampling.temperature,
-            max_tokens=lengths[tuple(ids)],
-            ignore_eos=True,
+            max_tokens=lengths[tuple(ids)] if lengths else sampling.max_tokens,
+            ignore_eos=sampling.ignore_eos,
             seed=number if sampling.seeded else None,
         )
         for number, ids in enumerate(prompts)
     ]
     start = time.perf_counter()
     outputs = backend.engine.llm.generate(
-        [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
+        [{"prompt_token_ids": ids} for ids in prompts],
+        params,
+        use_tqdm=False,
+        lora_request=backend._lora_request(backend.adapter),
     )
     seconds = time.perf_counter() - start
     made = sum(len(one.token_ids) for output in outputs for one in output.outputs)
-    assert made == tokens_in(prompts, n, lengths)
-    return seconds
+    assert lengths is None or made == tokens_in(prompts, n, lengths)
+    return seconds, made
 
 
 def tokens_in(prompts: list[list[int]], n: int, lengths: Lengths) -> int:
@@ -159,7 +166,8 @@ def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executo
     with tempfile.TemporaryDirectory() as folder:
         predictions = PredictionSet(Path(folder) / "predictions")
         start = time.perf_counter()
-        report = predict(tasks, WithPrograms(backend), predictions, executor, plan, prompt_format(), sampling)
+        writing = backend if backend.adapter else WithPrograms(backend)
+        report = predict(tasks, writing, predictions, executor, plan, prompt_format(), sampling)
         seconds = time.perf_counter() - start
         assert len(predictions) == report.made == len(tasks) * plan.n_predictions
     return seconds, report
@@ -177,21 +185,25 @@ def cpu_seconds(backend) -> tuple[float, float]:
 def measure(backend, arguments, say=print) -> dict:
     """Takes the turns, says each as a line, and returns the medians and ratios."""
     plan = RoundPlan(arguments.n * arguments.rounds, arguments.n)
-    sampling = Sampling(max_tokens=arguments.max_tokens, ignore_eos=True)
+    own_programs = backend.adapter is not None
+    sampling = Sampling(max_tokens=arguments.max_tokens, ignore_eos=not own_programs)
     longest = backend.context - arguments.max_tokens
     tasks = tasks_of_length(backend, arguments.prompts, arguments.prompt_tokens, longest)
     prompts = prompts_of(backend, tasks, plan)
     made = len(prompts) * arguments.n
     mean_length = statistics.mean(map(len, prompts))
     lengths = sorted(map(len, prompts))
-    written = lengths_of(prompts, arguments.max_tokens, arguments.shortest)
-    hold_to_lengths(backend, written)
-    say(
-        f"{len(prompts)} prompts of {mean_length:.0f} tokens ({lengths[0]} to {lengths[-1]}), completions of "
-        f"{statistics.mean(written.values()):.0f} ({min(written.values())} to {max(written.values())})"
-    )
+    written = None
+    ending = f"completions of at most {arguments.max_tokens}"
+    if not own_programs:
+        written = lengths_of(prompts, arguments.max_tokens, arguments.shortest)
+        hold_to_lengths(backend, written)
+        mean, least, most = (take(written.values()) for take in (statistics.mean, min, max))
+        ending = f"completions of {mean:.0f} ({least} to {most})"
+    say(f"{len(prompts)} prompts of {mean_length:.0f} tokens ({lengths[0]} to {lengths[-1]}), {ending}")
     hours: dict[str, list[float]] = {way: [] for way in arguments.ways.split(",")}
     cpus: dict[str, list[tuple[float, float]]] = {way: [] for way in hours}
+    speeds: dict[str, list[float]] = {way: [] for way in hours}
     tails: dict[str, list[float]] = {way: [] for way in hours if way.startswith("arcnb")}
     last_report, began = None, time.monotonic()
     with Executor(arguments.workers or None) as executor:
@@ -205,10 +217,11 @@ def measure(backend, arguments, say=print) -> dict:
                 cpu = cpu_seconds(backend)
                 drawn = replace(sampling, seeded=not way.endswith("-free"))
                 if way.startswith("plain"):
-                    seconds = plain(backend, asked, arguments.n, drawn, written)
+                    seconds, tokens = plain(backend, asked, arguments.n, drawn, written)
                 else:
                     seconds, report = stage(backend, some, plan, drawn, executor)
-                    assert report.completion_tokens == tokens_in(asked, arguments.n, written)
+                    tokens = report.completion_tokens
+                    assert own_programs or tokens == tokens_in(asked, arguments.n, written)
                     last_report = report if turn else None
                 rate = 3600 * len(asked) * arguments.n / seconds
                 here, engine = (
@@ -216,25 +229,34 @@ def measure(backend, arguments, say=print) -> dict:
                 )
                 if turn:
                     hours[way].append(rate)
+                    speeds[way].append(tokens / seconds)
                     cpus[way].append((here, engine))
-                line = {"turn": turn, "way": way, "seconds": round(seconds, 2), "an_hour": round(rate)}
+                line = {
+                    "turn": turn,
+                    "way": way,
+                    "seconds": round(seconds, 2),
+                    "an_hour": round(rate),
+                    "tokens_a_second": round(tokens / seconds),
+                }
                 line |= {"cpu_here": round(here, 2), "cpu_engine": round(engine, 2)}
                 if way in tails:
                     line["tail_seconds"] = round(report.tail_seconds, 2)
                     tails[way] += [report.tail_seconds] if turn else []
                 say(json.dumps(line))
     medians = {way: statistics.median(rates) for way, rates in hours.items() if rates}
+    medians_of_tokens = {way: statistics.median(rates) for way, rates in speeds.items() if rates}
     ratios = {
-        way: round(medians[way] / medians[way.replace("arcnb", "plain")], 4)
-        for way in medians
-        if way.startswith("arcnb") and way.replace("arcnb", "plain") in medians
+        way: round(speed / medians_of_tokens[way.replace("arcnb", "plain")], 4)
+        for way, speed in medians_of_tokens.items()
+        if way.startswith("arcnb") and way.replace("arcnb", "plain") in medians_of_tokens
     }
     outcome = {"predictions_a_turn": made, "prompt_tokens": mean_length, "an_hour": hours}
     outcome["cpu_seconds_here_and_engine"] = {
         way: [round(statistics.median(part), 2) for part in zip(*pairs, strict=True)]
         for way, pairs in cpus.items()
     }
-    outcome |= {"median_an_hour": medians, "arcnb_to_plain": ratios, "tail_seconds": tails}
+    outcome |= {"median_an_hour": medians, "median_tokens_a_second": medians_of_tokens}
+    outcome |= {"arcnb_to_plain": ratios, "tail_seconds": tails}
     if last_report:
         outcome["rates_of_the_last_stage"] = last_report.rates
     say("RESULT " + json.dumps(outcome))
@@ -244,6 +266,7 @@ def measure(backend, arguments, say=print) -> dict:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("--model", default="default")
+    made.add_argument("--adapter", help="of that model: it writes its own programs")
     made.add_argument("--llama-8b", type=Path, help="folder to make and take the 8B shape in")
     made.add_argument("--prompts", type=int, default=8, help="tasks")
     made.add_argument("--rounds", type=int, default=1, help="prompts of each task")
@@ -269,7 +292,7 @@ def main() -> None:
         gpu_memory_utilization=arguments.gpu_memory,
         load_format="dummy" if arguments.llama_8b else "auto",
     )
-    with open_backend("vllm", model, options=options) as backend:
+    with open_backend("vllm", model, arguments.adapter, options) as backend:
         measure(backend, arguments, say=lambda line: print(line, flush=True))
 
 

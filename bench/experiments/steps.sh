@@ -1,0 +1,122 @@
+# What is measured on a node with GPUs, a function a step; sourced by two_gpus.sh and four_gpus.sh.
+#
+# Each step is given GPUs and cores, has a time limit, and fails alone. OUT/progress.txt says what runs, OUT/NAME.log
+# what it says, OUT/NAME holds a notebook's report, manifest and metrics. END is the second at which all must be over.
+set -u
+out=$(realpath -m "${1:?usage: $0 OUT}")
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$root" || exit 1
+mkdir -p "$out"
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 ARCNB_RUNS=${ARCNB_RUNS:-$out/runs}
+began=$(date +%s)
+
+passed() { echo $(($(date +%s) - began)); }
+left() { echo $((${END:-1600} - $(passed))); }
+say() { echo "[$(passed) s] $*" | tee -a "$out/progress.txt"; }
+wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; }
+n_cores() { echo $((${1#*-} - ${1%-*} + 1)); }
+
+# step NAME LIMIT GPUS CORES COMMAND...
+step() {
+    local name=$1 limit=$2 gpus=$3 on=$4 most
+    shift 4
+    most=$(left)
+    [ "$most" -gt 20 ] || { say "$name: no time left"; return 1; }
+    say "$name begins"
+    CUDA_VISIBLE_DEVICES=$gpus timeout -k 20 $((limit < most ? limit : most)) taskset -c "$on" "$@" > "$out/$name.log" 2>&1
+    local code=$?
+    say "$name: exit $code"
+    return $code
+}
+
+# notebook NAME LIMIT GPUS CORES ARGUMENTS of `arcnb run`
+notebook() {
+    local name=$1 code
+    step "${@:1:4}" python3 -m arcnb.lab.cli run "${@:5}" --quiet --name "$name"
+    code=$?
+    mkdir -p "$out/$name"
+    for folder in "$ARCNB_RUNS"/*-"$name"; do
+        find "$folder" -maxdepth 1 -type f -size -8M \
+            \( -name '*.json' -o -name '*.jsonl' -o -name '*.html' -o -name '*.log' \) -exec cp {} "$out/$name/" \;
+    done
+    return $code
+}
+
+# Issue 10: server and trainer. GPUS CORES
+problems() {
+    notebook two-gpus 560 "$1" "$2" 09 -p problems simple -p evaluation simple/held_out -p use_vllm true \
+        -p vllm_mode server -p vllm_server_gpus 1 -p num_processes 1 -p vllm_gpu_memory_utilization 0.5 -p max_steps 30 \
+        -p num_generations 16 -p prompts_per_step 8 -p max_completion_length 128 -p max_model_len 2048 \
+        -p learning_rate 4e-5 -p eval_steps 10 -p simple_eval_problems 15 -p repeat_eval_problems 4 -p final_samples 8
+}
+
+# Issues 4 and 5: predictions in OUT/sets/SET. NAME GPU CORES SET TASKS N MORE...
+samples() {
+    local name=$1 gpu=$2 on=$3 set=$4 tasks=$5 n=$6
+    shift 6
+    notebook "$name" 1200 "$gpu" "$on" 03 -p tasks "$tasks" -p n_tasks 0 -p n_predictions "$n" -p per_prompt 8 -p max_tokens 512 \
+        -p max_model_len 4096 -p seeded false -p workers $(($(n_cores "$on") - 1)) -p output "$out/sets/$set" "$@"
+}
+
+# Issue 5: the same in two shards. GPU0 GPU1 CORES0 CORES1 SET TASKS N MORE...
+shards() {
+    samples shard0 "$1" "$3" "${@:5}" -p n_shards 2 -p shard 0 &
+    local other=$!
+    samples shard1 "$2" "$4" "${@:5}" -p n_shards 2 -p shard 1
+    wait $other
+}
+
+# Issue 5: the whole stage beside plain vLLM. GPU CORES
+stage_8b() {
+    step stage_8b 480 "$1" "$2" python3 bench/inference_throughput.py --llama-8b "$out/llama8b" --prompts 96 --rounds 2 \
+        --prompt-tokens 3800 --n 8 --max-tokens 400 --turns 1 --budget 400 --workers $(($(n_cores "$2") - 2))
+}
+stage_embedded() {
+    step stage_embedded 420 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --rounds 8 \
+        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,arcnb-free --workers $(($(n_cores "$2") - 2))
+}
+
+# Issue 4: the adapter trained by its command, from the shipped one. GPU CORES
+adapter() {
+    notebook adapter "${SFT_SECONDS:-1000}" "$1" "$2" 02 -f adapter -p adapter default -p seed 1 -p num_processes 1 \
+        -p gradient_accumulation_steps 4 -p max_steps "${SFT_STEPS:-440}" -p learning_rate 4e-4 \
+        -p workers $(($(n_cores "$2") - 2)) -p tasks "rearc*2400 + dsl*1800 + dsl/scenes*1900 + rearc/originals"
+}
+
+# Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
+whole_3800() { whole whole_3800 600 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways shared trl unsloth; }
+whole_8600() { whole whole_8600 450 "$1" "$2" --prompt-tokens 7800 8600 --steps 2 --ways shared trl; }
+whole() {
+    step "${@:1:4}" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 \
+        --share 0.35 --warm 1 --limit 270 --seconds 590 "${@:5}" --json "$out/$1.json"
+}
+budgets() {
+    step budgets 240 "$1" "$2" python3 bench/shared_prefix.py --device cuda --shape 8b --old --prompts 3800 --ways shared \
+        --budgets 8192 16384 32768 65536 --steps 2 --json "$out/budgets.json"
+}
+shared_embedded() {
+    step shared_embedded 240 "$1" "$2" python3 bench/shared_prefix.py --device cuda --shape embedded --old \
+        --prompts 2000 3800 --completions 32 --tokens 512 --ways shared stock unsloth --steps 3 --limit 60 \
+        --json "$out/shared_embedded.json"
+}
+
+# Issue 6: seconds a step against the size of groups. GPU CORES
+speed() {
+    step speed 600 "$1" "$2" python3 bench/grpo_speed.py --vllm --adapter default --groups 8 32 128 256 \
+        --ways shared trl unsloth --steps 6 --warm 2 --limit 120 --json "$out/speed.json"
+}
+
+# One multi-process service for all GPUs; only what is started with these variables uses it.
+share_gpus() {
+    export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps
+    mkdir -p "$out/mps"
+    [ -e "$out/mps/nvidia-cuda-mps-control.pid" ] || env -u CUDA_VISIBLE_DEVICES nvidia-cuda-mps-control -d
+}
+
+# Issue 6: arms of its experiments. NAME GPU CORES "ARM:SEED:STEPS ..." AT_ONCE SHARE_OF_GPU MORE...
+arms() {
+    local name=$1 gpu=$2 on=$3 list=$4 at_once=$5 share=$6
+    shift 6
+    step "$name" 3000 "$gpu" "$on" python3 bench/experiments/grpo_arms.py $list --devices "$gpu" --at-once "$at_once" \
+        --share-of-gpu "$share" --seconds $(($(left) - 40)) --out "$out/$name" -- --kv-gb 2 --packed-tokens 16384 "$@"
+}
