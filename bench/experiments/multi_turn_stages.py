@@ -11,6 +11,7 @@ from multi_turn_plan import Plan
 from one_gpu import cap_memory, small_engine
 from solved_counts import READ, cells_of, kept_up_to_date, write_json
 
+SHARE = 0.06  # what vLLM wants to find free of a GPU, beside others; its cache is given in GB
 NOTHING_READY, GO_ON = 77, 76  # exit statuses: of a sampler, of a training that goes on from its checkpoint
 
 
@@ -105,6 +106,7 @@ class Sampling:
             max_model_len=args.max_model_len,
             max_lora_rank=adapter_rank(self.shipped),  # of all arms: trainings go on from this adapter
             max_num_seqs=512 if on_gpu() else None,
+            gpu_memory_utilization=SHARE,
         )
         self.backend = open_backend("vllm" if on_gpu() else "transformers", args.model, None, options)
         self.pool = executor(args)
@@ -204,7 +206,7 @@ class Sampling:
 def train(args, name: str) -> int:
     """A training, or the conversations for it; exit status."""
     arm = name.rpartition("-")[0] or name
-    if on_gpu():
+    if on_gpu() and arm != "data":
         cap_memory(float(os.environ.get("EXP_FRACTION", "0")))
     stage = {"data": data, "sft": sft}.get(arm, reinforce)
     since, plan = time.time(), plan_of(args)
@@ -326,7 +328,7 @@ def reinforce(args, name: str) -> dict:
         "save_steps": args.save_steps,
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": 2.0,
-    } | ({"vllm_gpu_memory_utilization": 0.1} if on_gpu() else {})
+    } | ({"vllm_gpu_memory_utilization": SHARE} if on_gpu() else {})
     own = (
         {"conversations": str(args.out / "refine.parquet")}
         if frozen

@@ -32,7 +32,12 @@ def table(out: Path) -> str:
             )
     found = {}
     for by_tokens in (False, True):
-        lines += ["", f"at equal {'tokens' if by_tokens else 'samples'} a task:", HEAD]
+        what = (
+            "tokens a task, in whole prompts (study.txt cuts at single samples)"
+            if by_tokens
+            else "samples a task"
+        )
+        lines += ["", f"at equal {what}:", HEAD]
         for a, b in pairs_of(arms):
             first, budget = next(iter(arms[b].values()))["first"], next(iter(arms[b].values()))["budget"]
             pair = paired(arms[a], arms[b], first, first + 1, budget, by_tokens)

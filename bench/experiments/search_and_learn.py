@@ -30,11 +30,13 @@ logits and weights; rows of up to 4,096 tokens. A step that does not fit is done
 """
 
 import argparse
+import fcntl
 import json
 import os
 import sys
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +88,9 @@ def arguments(given=None):
     )
     p.add_argument("--max-loras", type=int, default=16, help="adapters in one batch; 1 if vLLM objects")
     p.add_argument("--tiny", action="store_true")
-    p.add_argument("--workers", type=int, default=0, help="programs at the same time; 0: as many as cores")
+    p.add_argument(
+        "--workers", type=int, default=0, help="programs at the same time; 0: the part's share of the cores"
+    )
     args = p.parse_args(given)
     args.part = tuple(map(int, args.part.split("/")))
     if len(args.part) != 2 or not 0 <= args.part[0] < args.part[1]:
@@ -212,8 +216,10 @@ def tiny_model(args):
             pad_token_id=tokenizer.pad_token_id,
             tie_word_embeddings=True,
         )
-        LlamaForCausalLM(config).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        work = args.work / f"tiny.{os.getpid()}"
+        LlamaForCausalLM(config).save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        work.rename(folder)  # whole or not at all
     return resolve_model(folder)
 
 
@@ -504,7 +510,8 @@ def main(given=None):
     from arcnb.programs.executor import Executor, Limits
 
     problems, pairs = [], share_of(pairs_of(args), args.part)
-    with Executor(1 if args.tiny else args.workers or None, Limits(seconds_per_input=1.0)) as executor:
+    cores = max(1, len(os.sched_getaffinity(0)) // args.part[1])
+    with Executor(1 if args.tiny else args.workers or cores, Limits(seconds_per_input=1.0)) as executor:
         for toy in (True, False):  # two base models, so two engines
             of_family = [pair for pair in pairs if (pair[0] == "toy") is toy]
             collect(args, of_family, problems)
@@ -525,11 +532,20 @@ def main(given=None):
     return 0
 
 
+@contextmanager
+def one_at_a_time(args):
+    """Parts begin at the same time and need the same base models: one makes them, the others wait and find them."""
+    with open(args.work / "bases.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def run_family(args, todo, executor, toy, problems):
     """Pair after pair on one engine. What fails is said, counted in `problems`, and left for another call."""
     engine = None
     try:
-        base = toy_base(args) if toy else arc_base(args)
+        with one_at_a_time(args):
+            base = toy_base(args) if toy else arc_base(args)
         since = time.monotonic()
         engine = open_engine(args, base)
         opened = time.monotonic() - since  # counted in the report of the first side that uses it

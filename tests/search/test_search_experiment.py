@@ -5,6 +5,8 @@ Run: pytest tests/search/test_search_experiment.py
 
 import importlib.util
 import json
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -141,6 +143,25 @@ def test_a_part_that_is_none_is_refused(script, capsys):
         with pytest.raises(SystemExit):
             script.arguments(["--out", "x", f"--part={part}"])
         assert "--part" in capsys.readouterr().err
+
+
+def test_base_models_are_made_by_one_part_at_a_time(script, tmp_path, monkeypatch):
+    order, first_is_in = [], threading.Event()
+
+    def base(args):
+        order.append("begins")
+        first_is_in.set()
+        time.sleep(0.1)
+        order.append("ends")
+
+    monkeypatch.setattr(script, "toy_base", base)
+    args = script.arguments(["--out", str(tmp_path), "--work", str(tmp_path)])
+    other = threading.Thread(target=script.run_family, args=(args, [], None, True, []))
+    other.start()
+    first_is_in.wait(10)
+    script.run_family(args, [], None, True, [])
+    other.join()
+    assert order == ["begins", "ends"] * 2
 
 
 def side(script, out, learn, per_task, finished=False, seed=0, ended=(), **more):
