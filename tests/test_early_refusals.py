@@ -12,17 +12,25 @@ from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasksets import load_tasks
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+# Where the work of a notebook begins: all that can be refused without it, is refused before that cell.
+WORK = {
+    "01": "build_task_set(source",
+    "02": "build_task_set(eval_tasks",
+    "03": "open_backend(backend",
+    "04": "refinement_rows(",
+    "06": "comparison_table(",
+}
 
 
 @pytest.fixture
 def refusal(tmp_path, monkeypatch):
-    """refusal("03", "open_backend(", workers=-1) -> the sentence, said before the cell that has that text."""
+    """refusal("03", workers=-1) -> the sentence that the notebook says before its work."""
     monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "runs"))
 
-    def refused(number, work, **parameters):
+    def refused(number, **parameters):
         (path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-        (first_work,) = (i for i, cell in enumerate(code) if work in cell.source)
+        (first_work,) = (i for i, cell in enumerate(code) if WORK[number] in cell.source)
         names: dict = {}
         for cell in code[:first_work]:
             try:
@@ -32,7 +40,7 @@ def refusal(tmp_path, monkeypatch):
             if "parameters" in cell.metadata.get("tags", []):
                 assert set(parameters) <= set(names)
                 names |= parameters
-        raise AssertionError(f"nothing was refused before {work}")
+        raise AssertionError(f"nothing was refused before {WORK[number]}")
 
     return refused
 
@@ -51,8 +59,27 @@ def two_versions(tmp_path_factory):
 
 def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
     one, other = two_versions
-    said = refusal("06", "comparison_table(", predictions=str(one), arms=f"a = {one}; b = {one} + {other}")
+    said = refusal("06", predictions=str(one), arms=f"a = {one}; b = {one} + {other}")
     assert said.startswith(f"{other} answers another version of task 007bbfb7")
-    assert "rule 'most' does not exist" in refusal(
-        "06", "comparison_table(", predictions=str(one), submission_rule="most"
-    )
+    assert "rule 'most' does not exist" in refusal("06", predictions=str(one), submission_rule="most")
+
+
+@pytest.mark.parametrize(
+    ("notebook", "parameters", "sentence"),
+    [
+        ("01", {"library": "numpy"}, "library 'numpy' is not one that programs import"),
+        ("01", {"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
+        ("02", {"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
+        ("02", {"n_samples": -1}, "n_samples must not be negative, it is -1"),
+        ("02", {"max_tokens": 60}, "no row fits max_tokens=60: with template arc_code a"),
+        ("02", {"max_steps": -1, "epochs": 0.0}, "epochs must be positive where max_steps"),
+        ("02", {"rank": 0}, "lora rank must be at least 1, not 0"),
+        ("03", {"workers": -1}, "workers must be at least 1, got -1"),
+        ("03", {"seconds_per_input": 0.0}, "seconds_per_input must be a number above 0"),
+        ("03", {"temperature": -1.0}, "temperature is -1.0, it must be at least 0"),
+        ("04", {"successes_from": "sons"}, "successes come from children, siblings, both, n"),
+        ("04", {"successes_per_task": 0}, "must be at least 1, not 0"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_work(refusal, notebook, parameters, sentence):
+    assert sentence in refusal(notebook, **parameters)

@@ -174,6 +174,15 @@ BACKENDS = {
 }
 
 
+def backend_name(name: str) -> str:
+    """The key of BACKENDS that a name means on this machine, "auto" included. GenerationError for no name."""
+    if name == "auto":
+        return "vllm" if importlib.util.find_spec("vllm") else "transformers"
+    if name not in BACKENDS:
+        raise GenerationError(f"unknown backend {name!r}; known are auto, {', '.join(BACKENDS)}")
+    return name
+
+
 def open_backend(
     name: str = "auto",
     model: str | Path | ModelPath = "default",
@@ -187,10 +196,7 @@ def open_backend(
     `registry.resolve_adapter`; for servers, the name that they serve it under. `announce` is called with a
     line that says which backend runs on what. Raises GenerationError, ModelError or AdapterError.
     """
-    if name == "auto":
-        name = "vllm" if importlib.util.find_spec("vllm") else "transformers"
-    if name not in BACKENDS:
-        raise GenerationError(f"unknown backend {name!r}; known are auto, {', '.join(BACKENDS)}")
+    name = backend_name(name)
     options = options or EngineOptions()
     resolved = resolve_model(model, need_weights=options.load_format != "dummy" and name != "server")
     module, kind = BACKENDS[name].split(":")

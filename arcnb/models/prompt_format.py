@@ -17,9 +17,21 @@ from arcnb.models.prompts import (
     Prompt,
     build_prompt,
 )
+from arcnb.models.refinement import ProgramError, build_refinement
 from arcnb.models.template_checks import refuse_test_outputs
 
 FENCE = "```"
+_TRIAL = Task.from_dict(
+    "trial",
+    {
+        "train": [
+            {"input": [[1]], "output": [[1]]},
+            {"input": [[1, 2]], "output": [[1, 3]]},
+            {"input": [[1]], "output": [[1, 1]]},
+        ],
+        "test": [{"input": [[1]]}],
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,16 @@ class PromptFormat:
 def prompt_format(
     template: str = DEFAULT_TEMPLATE, encoding: str = "", refine_template: str = "refine"
 ) -> PromptFormat:
-    """The checked format; an empty encoding is the default one. PromptError or EncodingError otherwise."""
+    """The checked format; an empty encoding is the default one. PromptError or EncodingError otherwise.
+
+    Both templates are tried on a small task, so that a name that they do not get is noticed before any work.
+    """
     for name in (template, refine_template):
         refuse_test_outputs(name)
     grid_encoding(encoding or DEFAULT_ENCODING)
-    return PromptFormat(template, encoding or DEFAULT_ENCODING, refine_template)
+    format_ = PromptFormat(template, encoding or DEFAULT_ENCODING, refine_template)
+    first = format_.prompt(_TRIAL)
+    outputs = [pair.input for pair in _TRIAL.train]  # right, wrong in a cell, and of another size
+    for said in ({"outputs": outputs}, {"error": ProgramError("Error")}):
+        build_refinement(_TRIAL, first, "", **said, template=refine_template, encoding=format_.encoding)
+    return format_

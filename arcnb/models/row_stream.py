@@ -90,7 +90,7 @@ def row_stream(
     are counted and passed over. SftError when no row is to be had; what else goes wrong later reaches whoever
     reads.
     """
-    check_max_tokens(builder.model, plan.max_tokens)
+    check_max_tokens(builder.model, plan.max_tokens, builder.prompt_format)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (FAILED, MAKER):

@@ -90,6 +90,8 @@ def number_of_steps(max_steps: int, epochs: float, n_rows: int, rows_a_step: int
         return max_steps
     if packing:
         raise SftError("how many packed rows a round gives is not known beforehand: packing needs max_steps")
+    if epochs <= 0:
+        raise SftError(f"epochs must be positive where max_steps is not, it is {epochs}")
     return max(1, round(epochs * n_rows / rows_a_step))
 
 

@@ -22,12 +22,16 @@ import numpy as np
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts import PromptError
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.pools import in_order
 from arcnb.progress import progress
 
 IGNORED = -100  # label of a token that does not count in the loss
 CHUNK = 64  # rows that a process makes at a time
+_LEAST = Task.from_dict(
+    "least", {"train": [{"input": [[0]], "output": [[0]]}], "test": [{"input": [[0]]}]}
+)  # no task has a shorter prompt
 
 
 class SftError(ValueError):
@@ -166,7 +170,7 @@ def sft_rows(
     augment: (task, how often it has come round) -> the task to show; it has to be picklable for workers (see
     `arcnb.synth.augmented.FreshAugmentations`).
     """
-    check_max_tokens(model, max_tokens)
+    check_max_tokens(model, max_tokens, prompt_format)
     with_program = [task for task in tasks if task.program]
     if not with_program:
         raise SftError(f"none of the {len(tasks)} tasks has a program to learn from")
@@ -185,11 +189,24 @@ def sft_rows(
     return SftRows(table.dataset(), table.too_long, len(tasks) - len(with_program))
 
 
-def check_max_tokens(model: ModelPath, max_tokens: int) -> None:
-    """SftError where rows would exceed what the model was built for."""
+def check_max_tokens(model: ModelPath, max_tokens: int, prompt_format: PromptFormat) -> None:
+    """SftError where rows would exceed what the model was built for, or where no row could be short enough.
+
+    The shortest is of a task whose grids are single cells. What tasks of a recipe need is known only once
+    they are made.
+    """
     if model.context and max_tokens > model.context:
         raise SftError(
             f"max_tokens={max_tokens} exceeds the {model.context} tokens that {model.name!r} was built for"
+        )
+    try:
+        least = len(prompt_format.prompt_ids(_tokenizer(model), _LEAST))
+    except PromptError:  # a template that shows more pairs than one by their numbers
+        return
+    if least >= max_tokens:
+        raise SftError(
+            f"no row fits max_tokens={max_tokens}: with template {prompt_format.template} already the prompt "
+            f"of a task with one pair of single cells has {least} tokens, and its program comes on top"
         )
 
 

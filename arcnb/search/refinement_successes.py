@@ -22,6 +22,14 @@ from arcnb.search.selection import choose
 PARTNERS = ("children", "siblings", "both")
 
 
+def check_successes(partners: str, per_task: int) -> None:
+    """RefinementError for what `successful_rows` does not know, for a stage to ask before its work."""
+    if partners not in PARTNERS:
+        raise RefinementError(f"successes come from {', '.join(PARTNERS)}, not from {partners!r}")
+    if per_task < 1:
+        raise RefinementError(f"the successes of a task, at most, must be at least 1, not {per_task}")
+
+
 def successful_rows(
     sets: Sequence[PredictionSet],
     tasks: Sequence[Task],
@@ -39,8 +47,7 @@ def successful_rows(
     Solved means right on every pair whose output is known; distinct answers first come, first kept.
     chooser: which of a prompt's misses are corrected. RefinementError as `refinement_rows`.
     """
-    if partners not in PARTNERS:
-        raise RefinementError(f"successes come from {', '.join(PARTNERS)}, not from {partners!r}")
+    check_successes(partners, per_task)
     book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
     rows = []
     for task_id, found in gather(sets, tasks):

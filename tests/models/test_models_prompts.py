@@ -113,6 +113,10 @@ def test_faulty_template_is_one_sentence_with_its_name(task, tmp_path, text, sen
     with pytest.raises(PromptError, match=sentence) as caught:
         build_prompt(task, template)
     assert "faulty.jinja" in str(caught.value)
+    with pytest.raises(PromptError, match=sentence):
+        prompt_format(str(template))  # before any work with it
+    with pytest.raises(PromptError, match=sentence):
+        prompt_format(refine_template=str(template))
 
 
 def test_unknown_template_lists_the_known_ones():

@@ -12,7 +12,7 @@ from arcnb.models.launching import LaunchError
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
 from arcnb.models.sft import check_training, number_of_steps, train_sft
-from arcnb.models.sft_rows import IGNORED, SftError, collator, packed_rows, sft_rows
+from arcnb.models.sft_rows import IGNORED, SftError, check_max_tokens, collator, packed_rows, sft_rows
 from arcnb.models.training_log import read_metrics
 from arcnb.synth.augmented import FreshAugmentations
 from arcnb.synth.sources import SourceSettings
@@ -64,9 +64,15 @@ def test_long_rows_are_left_out_and_named_never_cut(tasks, small_model):
     assert max(rows.dataset["length"]) <= limit < min(rows.too_long.values())
 
 
-def test_rows_longer_than_the_models_context_are_refused(tasks, small_model):
+def test_limits_that_no_row_or_no_model_fits_are_refused(tasks, small_model, tmp_path):
     with pytest.raises(SftError, match="max_tokens=9999 exceeds the 2048 tokens"):
         rows_of(tasks, small_model, max_tokens=9999)
+    with pytest.raises(SftError, match=r"no row fits max_tokens=100: .* arc_code .* has 110 tokens"):
+        check_max_tokens(small_model, 100, prompt_format())
+    check_max_tokens(small_model, 111, prompt_format())
+    template = tmp_path / "second.jinja"  # it cannot show a task of one pair
+    template.write_text("{% block user %}{{ train[1].input }}{% endblock %}")
+    check_max_tokens(small_model, 2, prompt_format(str(template)))
 
 
 def test_tasks_without_a_program_are_counted_and_none_at_all_is_an_error(tasks, small_model):
