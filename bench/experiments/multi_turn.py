@@ -22,24 +22,25 @@ from its last checkpoint. Two calls on one folder at the same time share the wor
 DIR/results/ is what to fetch (below 1 MB): counts-ARM-SEED.json, written every 20 seconds while the arm is sampled,
 table.txt, and at the end study.txt and study.json; DIR/done/NAME.json and DIR/NAME/metrics.jsonl tell of trainings.
 
-Expected on one H200 with 16 cores, 3 seeds, cold start (estimates from rates measured apart, docs/log.md; never
-measured as a whole). Minutes from the start:
-  0 to 2.5     samplers and the on-policy trainer start together (130 s on a cold node, 40 s warm)
-  2.5 to 3.5   193 training tasks x 24 first turns = 4,600 completions
-  3 to 8       first, untrained and rest of 3 seeds: 46,000 completions by two engines at about 160 a second together;
-               the first pair of arms can be compared at about minute 5
-  3.5 to 4.5   conversations (two processes' worth of Python, not measured)
-  4.5 to 7     sft: start 0.7, at most 200 steps or 90 s
-  2.5 to 8     onpolicy: 330 s of steps, 40 to 80 of them
-  4.5 to 12    frozen: start 1.5, 330 s of steps
-  7 to 14      onpolicy-warm: start 1.5, 330 s of steps
-  8 to 16      4 trained arms x 3 seeds, 13,000 completions and 80 to 100 s an arm; the last one ends about
-               two minutes after the last training
-On four GPUs with three training seeds: 9 GRPO trainings and 3 sft, three to a GPU, also about 14 to 16 minutes.
+Expected on one H200 with 16 cores, 3 seeds, cold start: estimates from rates measured apart (docs/log.md: 100 to 150
+completions a second and engine, GRPO 2 to 4 s a step with several on a GPU, 70 rows of 1,200 tokens a second); the whole
+was never measured. Minutes from the start:
+  0 to 2.5     samplers and the on-policy trainer start together (130 s on a cold node; 40 s warm)
+  2.5 to 3.5   193 training tasks x 32 first turns = 6,200 completions
+  2.5 to 8     first, untrained and rest of 3 seeds: 46,000 completions by two engines, about 160 a second together; the
+               first pair of arms can be compared at about minute 5, all three seeds of it at minute 8
+  3.5 to 4.5   conversations (Python and programs, not measured at this size)
+  4.5 to 6.5   sft: start 0.7, three passes, at most 200 steps or 90 s
+  2.5 to 8     onpolicy: 330 s of steps, 50 to 90 of them
+  4.5 to 11.5  frozen: start 1.5, 330 s of steps
+  6.5 to 13.5  onpolicy-warm: start 1.5, 330 s of steps
+  7 to 16      4 trained arms x 3 seeds, 4,400 completions and 30 to 45 s each; the last ends two minutes after the last training
+A node that is at hand for 15 minutes: --rl-seconds 200 --arms untrained,onpolicy,onpolicy-warm. On four GPUs with three
+training seeds: 9 GRPO trainings and 3 sft, three to a GPU, four samplers: 14 to 16 minutes as well.
 
-GPU memory of the default sizes (estimates): a sampler 16 GB (12 of them cache), a GRPO trainer at most its cap, a share of
-88% of what samplers leave (about 33 GB with three; needed about 20: cache 6, logits of 8 conversations of 2,072 tokens
-after the prompt, 1.6 GB a copy in bfloat16, 5 to 6 copies), sft 15 to 25 GB.
+GPU memory of the default sizes (estimates): a sampler 17 GB (12 of them cache); a GRPO trainer at most its cap, a third of
+88% of what the samplers leave, about 31 GB on one GPU (needed: cache 6, weights and rest 2, and per copy of the logits of
+8 conversations with 2,072 tokens after the prompt 1.6 GB, at most six copies; TRL's fused head holds fewer); sft 15 to 25 GB.
 """
 
 import argparse
@@ -61,7 +62,7 @@ from one_gpu import start_service, stop_service  # before arcnb: it makes that i
 from arcnb.orphans import end_session, ending_with_parent
 
 TIME_UP, FAILED = 75, 1
-CRASHES = 3  # of samplers, then no more are started in this call
+CRASHES = 3  # of samplers in a row that got nowhere; then no more are started in this call
 GPU_GB = 141
 REHEARSAL = {
     "train_tasks": 2,
@@ -105,7 +106,7 @@ def arguments(given=None):
     parser.add_argument("--model", default="default")
     parser.add_argument("--adapter", default="default")
     parser.add_argument("--train-tasks", type=int, default=0, help="of the trainable ones that fit; 0: all")
-    parser.add_argument("--train-predictions", type=int, default=24, help="a task, for conversations and sft")
+    parser.add_argument("--train-predictions", type=int, default=32, help="a task, for conversations and sft")
     parser.add_argument("--eval-tasks", type=int, default=0, help="of the held-out ones; 0: all")
     parser.add_argument(
         "--also-evaluation", type=int, default=0, help="so many tasks of the evaluation set as well"
@@ -173,7 +174,7 @@ class Driver:
         self.args, self.plan, self.environment = args, plan, environment
         self.end = time.time() + args.seconds
         self.running: list[Running] = []
-        self.crashes, self.told = 0, time.time()
+        self.crashes, self.known, self.told = 0, None, time.time()
 
     def run(self) -> int:
         while time.time() < self.end - 5:
@@ -277,9 +278,16 @@ class Driver:
             return
         print("\n".join(lines[-20:]), flush=True)
         if one.samples:
-            self.crashes += 1
+            known = self.progress()
+            self.crashes = self.crashes + 1 if known == self.known else 1
+            self.known = known
         else:
             self.plan.fail(one.name, last)
+
+    def progress(self) -> tuple[int, int]:
+        """Units done, and failures written down, which are limited for each unit."""
+        units = self.plan.units
+        return sum(map(self.plan.is_done, units)), sum(len(self.plan.failures(name)) for name in units)
 
     def stop(self) -> None:
         for one in self.running:

@@ -355,11 +355,12 @@ def reinforce(args, name: str) -> dict:
                 **own,
             ),
         )
-    if not clock.over and report.status != "done":
+    if not clock.over and report.status == "preempted":
         print("cut by the end of the call; goes on from its checkpoint", flush=True)
         sys.exit(GO_ON)
     return {
         "steps": report.steps,
+        "status": "out of its seconds" if clock.over else report.status,
         "seconds": report.seconds,
         "notes": report.notes,
         "too_long": len(report.too_long),

@@ -11,8 +11,9 @@ Pair after pair of an arm and a seed, search alone and then search and learn of 
 --work, small results (JSON) in --out; call again until it prints "all done". Exit status: 0 all done, 75
 the time was up, 1 something failed.
 
---part i/n takes a share of the pairs, so that n processes on n GPUs (or on one: an engine and a trainer take turns in a
-process, so two share a GPU well, each with half of --memory-fraction) do the whole, with the same --out and --work.
+--part i/n takes a share of the pairs, so that n processes, each with its GPU, do the whole with the same --out and --work:
+    for i in 0 1 2 3; do CUDA_VISIBLE_DEVICES=$i python .../search_and_learn.py --out DIR --part $i/4 & done; wait
+Two may share a GPU (engine and trainer of a process take turns): CUDA_VISIBLE_DEVICES=$((i / 2)) and --memory-fraction 0.3.
 --out gets counts-ARM-seedN-SIDE.json after every round, pair-ARM-seedN.json when both sides are
 done, and the table, made anew by whichever process has finished something.
 

@@ -323,6 +323,24 @@ def test_samplers_that_cannot_start_are_not_started_for_ever(driver, capsys):
     assert "run the same command again" in capsys.readouterr().out
 
 
+def test_units_that_fail_do_not_keep_the_others_from_being_done(driver, tmp_path, capsys):
+    """Each sampler does one unit; those of untrained fail, as they would with a damaged set."""
+
+    def script(name):
+        for unit in one.plan.ready(one.plan.units):
+            if unit.startswith("untrained"):
+                one.plan.fail(unit, "damaged")
+                return "exit 1"
+            one.plan.finish(unit, {})
+            return "exit 0"
+
+    one = driver("--arms", "untrained", "--seeds", "4", "--samplers", "1", script=script)
+    assert one.run() == 1
+    left = [name for name in one.plan.units if not one.plan.is_done(name)]
+    assert left == [f"untrained@{seed}" for seed in range(4)]
+    assert capsys.readouterr().out.endswith(f"NOT all done, failed: {', '.join(left)}\n")
+
+
 def test_time_that_is_up_is_75(driver):
     one = driver("--seconds", "20", script=lambda name: "true")
     assert one.run() == 75
