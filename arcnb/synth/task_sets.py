@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
@@ -26,7 +27,7 @@ from arcnb.progress import progress
 from arcnb.synth.augmented import P_PLAIN, augmented_task
 from arcnb.synth.rearc import RearcError, RearcSizeError, rearc_task
 from arcnb.synth.reports import TaskReport
-from arcnb.synth.sources import MAX_REJECTED, SourceError, SourceSettings, build_tasks
+from arcnb.synth.sources import MAX_REJECTED, SourceError, SourceSettings, build_tasks, never_ends
 from arcnb.synth.splits import training_split
 
 CHUNK = 16  # RE-ARC tasks a process makes at a time
@@ -46,28 +47,38 @@ def build_task_set(
     """The tasks of a recipe, in its order.
 
     n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" or "held_out" keeps that
-    part of the ARC-AGI-1 training tasks, by id. augment: RE-ARC tasks are turned and recolored together
-    with their programs (see `arcnb.synth.augmented`). report: gets the counts of tasks taken and rejected.
-    SourceError names the source, the split or the number that is wrong, and a recipe that gives no task.
+    part of the ARC-AGI-1 training tasks, by id, and n_tasks counts those (but a source that never ends makes
+    so many before). augment: RE-ARC tasks are turned and recolored together with their programs (see
+    `arcnb.synth.augmented`). report: gets the counts of tasks taken and rejected. SourceError names the
+    source, the split or the number that is wrong, before a task is made, and a recipe that gives no task.
     """
     report = TaskReport() if report is None else report
     parts_of_split = training_split()._asdict()
     if split and split not in parts_of_split:
         raise SourceError(f"split is {split!r}, it must be one of {', '.join(parts_of_split)} or empty")
+    kept = frozenset(parts_of_split.get(split, ()))
     if n_tasks < 0:
         raise SourceError(f"n_tasks must not be negative, it is {n_tasks}")
+    parts = list(parsed_recipe(recipe))
+    for source, n in parts:
+        if never_ends(source) and n is None and not n_tasks:
+            raise SourceError(f"source {source} never ends: say how many tasks, for instance {source}*1000")
     started = time.monotonic()
     tasks: list[Task] = []
     versions = []
-    for source, n in _at_most(parsed_recipe(recipe), n_tasks):
+    for source, n in parts:
+        left = n_tasks - len(tasks) if n_tasks else None
         if source in SOURCES:
             versions.append(load_tasks(source).version)
-        made = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)
-        tasks += progress(made, f"tasks of {source}", n, "task")
+        if left is not None and (not split or (n is None and never_ends(source))):
+            n = left if n is None else min(n, left)
+        making = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)
+        with closing(making):
+            if split:
+                of_split = (task for task in making if task.meta.get("original", task.task_id) in kept)
+                making, n = islice(of_split, left), left
+            tasks += progress(making, f"tasks of {source}", n, "task")
     report.core_seconds += workers * (time.monotonic() - started)
-    if split:
-        kept = parts_of_split[split]
-        tasks = [task for task in tasks if task.meta.get("original", task.task_id) in kept]
     if not tasks:
         rejected = ", ".join(f"{reason} {n:,}" for reason, n in report.rejected.most_common())
         raise SourceError(
@@ -87,15 +98,6 @@ def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:
         if not source.strip():
             raise SourceError(f"{recipe!r} has a part without a source")
         yield source.strip(), int(count) if star else None
-
-
-def _at_most(parts: Iterator[tuple[str, int | None]], n_tasks: int) -> Iterator[tuple[str, int | None]]:
-    left = n_tasks or None
-    for source, n in parts:
-        if left is not None:
-            n = left if n is None else min(n, left)
-            left -= n
-        yield source, n
 
 
 def source_tasks(

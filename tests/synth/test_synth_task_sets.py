@@ -2,6 +2,7 @@
 
 import pytest
 
+from arcnb.arc.tasksets import load_tasks, write_tasks
 from arcnb.synth import task_sets
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import BATCH, SourceError, SourceSettings
@@ -62,6 +63,35 @@ def test_a_part_of_no_tasks_takes_none():
     assert {task.source for task in build_task_set("rearc*0 + ladder/lines", 3)} == {"ladder"}
     with pytest.raises(SourceError, match=r"dsl\*0 gave no task"):
         build_task_set("dsl*0", 3)
+
+
+@pytest.mark.parametrize(("part", "n"), [("held_out", 50), ("trainable", 300), ("held_out", 0)])
+def test_the_split_is_taken_before_tasks_are_counted(part, n):
+    ids = getattr(training_split(), part)
+    tasks = build_task_set("arc-agi-1/training", n, split=part)
+    assert tasks.ids == sorted(ids)[: n or None]
+
+
+def test_what_a_source_lacks_the_next_one_gives(tmp_path):
+    few = load_tasks("arc-agi-1/training")[:3]
+    path = write_tasks(few, tmp_path / "few.parquet")
+    tasks = build_task_set(f"{path} + ladder/lines*9", 5)
+    assert tasks.ids[:3] == few.ids
+    assert len(tasks) == 5
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ("rearc*3 + rearx*2", "no task source 'rearx', and no such file; did you mean rearc?"),
+        ("rearc*3 + dsl", r"source dsl never ends: say how many tasks, for instance dsl\*1000"),
+    ],
+)
+def test_a_wrong_part_is_refused_before_those_before_it_are_made(recipe, sentence):
+    report = TaskReport()
+    with pytest.raises(SourceError, match=sentence):
+        build_task_set(recipe, report=report)
+    assert report.seen == 0
 
 
 @pytest.mark.parametrize(
