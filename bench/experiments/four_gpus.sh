@@ -26,6 +26,7 @@ a=0-16 b=17-33 c=34-48 d=49-63
 {
     shards 2 3 $c $d again arc-agi-1/evaluation 128 -p seed 1
     problems 2,3 "$c,$d"
+    gpu_tests 2,3 "$c,$d"
     { whole_3800 2 $c; budgets 2 $c; } &
     { whole_8600 3 $d; shared_embedded 3 $d; speed 3 $d; } &
     wait

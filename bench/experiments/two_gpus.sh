@@ -8,7 +8,7 @@ source "$(dirname "$0")/steps.sh"
 half=$(($(nproc) / 2))
 first=0-$((half - 1)) second=$half-$((2 * half - 1))
 
-wanted problems && problems 0,1 "$first,$second"
+wanted problems && { problems 0,1 "$first,$second"; gpu_tests 0,1 "$first,$second"; }
 wanted shards && shards 0 1 "$first" "$second" two arc-agi-1/evaluation "${N:-128}"
 {
     wanted single && samples single 0 "$first" one arc-agi-1/evaluation "${N:-128}"

@@ -71,7 +71,7 @@ def ordinary(model, ids, mask, n_completion):
 
 def gradients(model, log_probs, entropies) -> dict[str, torch.Tensor]:
     """Of a loss in which every completion token has its own weight, and entropy takes part."""
-    weights = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(5))
+    weights = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(5)).to(log_probs.device)
     model.zero_grad()
     (log_probs * weights + 0.3 * entropies * weights.flip(0)).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}

@@ -1,0 +1,87 @@
+"""What only GPUs can show: half precision with their kernels, and a policy that reaches its vLLM server.
+
+Run on a node with GPUs: pytest tests/rl/test_rl_gpu.py -rs
+"""
+
+import json
+
+import pytest
+import torch
+
+from arcnb.problems.files import load_problems
+from arcnb.problems.subject import NAME
+from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.options import GrpoOptions
+from arcnb.rl.shared_prefix import prepare_model, row_log_probs
+from arcnb.rl.shared_prefix_packing import pack
+from tests.rl.test_rl_shared_prefix import batch, gradients, ordinary, relative_error, tiny
+
+DEVICE = "cuda"
+N_GPUS = torch.cuda.device_count()
+SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 2048,
+}
+
+
+def found(kind, dtype, sample, kernel=None):
+    """(log-probabilities, gradients) by the ordinary path, or by shared prompts with a kernel."""
+    model = tiny(kind, **SHAPE).to(DEVICE, dtype)
+    if kernel is None:
+        outputs = ordinary(model, *sample)
+    else:
+        prepare_model(model)
+        ids, mask, n_completion = sample
+        outputs = row_log_probs(model, pack(ids, mask, n_completion, None, kernel), len(ids), n_completion)
+    grads = gradients(model, *(part.float() for part in outputs))
+    return outputs[0].float(), {name: grad.float() for name, grad in grads.items()}
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3", "Mistral"])
+def test_half_precision_is_as_near_to_float32_as_the_ordinary_path(kind, kernel):
+    ids, mask, n_completion = batch([600, 431], [[40, 130, 1, 300], [64, 0, 257, 90]])
+    sample = ids.to(DEVICE), mask.to(DEVICE), n_completion
+    truth, true_gradients = found(kind, torch.float32, sample)
+    plain, plain_gradients = found(kind, torch.bfloat16, sample)
+    shared, shared_gradients = found(kind, torch.bfloat16, sample, kernel)
+    assert relative_error(shared, truth) < 1.25 * relative_error(plain, truth)
+
+    def distance(ours):
+        return sum(relative_error(ours[name], grad) for name, grad in true_gradients.items())
+
+    assert distance(shared_gradients) < 1.25 * distance(plain_gradients)
+
+
+@pytest.mark.skipif(N_GPUS < 2, reason="needs two GPUs: one trains, one serves")
+def test_a_server_samples_from_the_policy(tmp_path):
+    """Steps this large move the policy far from the base model: a server that stays behind would show it."""
+    plan = GrpoPlan(
+        tasks=load_problems("simple*40"),
+        output=tmp_path,
+        template="",
+        lora={"r": 32, "lora_alpha": 64},
+        settings={
+            "use_vllm": True,
+            "vllm_mode": "server",
+            "vllm_gpu_memory_utilization": 0.3,
+            "max_steps": 8,
+            "num_generations": 8,
+            "max_completion_length": 96,
+            "learning_rate": 4e-4,
+            "max_grad_norm": 1.0,
+        },
+        options=GrpoOptions(prompts_per_step=8, max_sequence_length=1024),
+        subject=NAME,
+        subject_options={"max_tests": 3},
+        workers=4,
+    )
+    assert run_grpo(plan).steps == 8
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    gaps = [row["sampling/logp_gap"] for row in rows if row.get("sampling/logp_gap") is not None]
+    assert len(gaps) == 8
+    # What half precision and other kernels alone make of it is seen before the first update.
+    assert max(gaps) < 2 * gaps[0] + 0.02, gaps
