@@ -50,8 +50,11 @@ problems() {
         -p learning_rate 4e-5 -p eval_steps 10 -p simple_eval_problems 15 -p repeat_eval_problems 4 -p final_samples 8
 }
 
-# Issues 7 and 10: tests that need GPUs. GPUS CORES
-gpu_tests() { step gpu_tests 300 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py -rs -p no:cacheprovider; }
+# Tests that need GPUs (issues 5, 7, 10). GPUS CORES
+gpu_tests() {
+    step gpu_tests 420 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py tests/models/test_models_gpu.py -v -rs \
+        -p no:cacheprovider
+}
 
 # Issues 4 and 5: predictions in OUT/sets/SET. NAME GPU CORES SET TASKS N MORE...
 samples() {
