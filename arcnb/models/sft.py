@@ -99,15 +99,19 @@ def check_training(lora: dict | None, full: bool, settings: dict | None, num_pro
     """SftError for what `train_sft` could not train with, before rows are made and a model is loaded."""
     from transformers import SchedulerType
 
-    rank = (LORA_DEFAULTS | (lora or {}))["r"]
-    if not full and rank < 1:
-        raise SftError(f"lora rank must be at least 1, not {rank}")
+    lora = LORA_DEFAULTS | (lora or {})
+    if not full and lora["r"] < 1:
+        raise SftError(f"lora rank must be at least 1, not {lora['r']}")
+    if not full and lora["lora_alpha"] <= 0:
+        raise SftError(f"lora alpha must be positive, not {lora['lora_alpha']}: it scales what the lora adds")
     settings = DEFAULTS | (settings or {})
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps", "eval_steps"):
         if settings.get(name, 1) < 1:
             raise SftError(f"{name} must be at least 1, not {settings[name]}")
     if settings["learning_rate"] <= 0:
         raise SftError(f"learning_rate must be positive, not {settings['learning_rate']}")
+    if settings["warmup_steps"] < 0:
+        raise SftError(f"warmup must not be negative, it is {settings['warmup_steps']}")
     schedules = [kind.value for kind in SchedulerType]
     if settings["lr_scheduler_type"] not in schedules:
         raise SftError(
