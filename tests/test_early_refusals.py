@@ -80,6 +80,8 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
         ("03", {"workers": -1}, "workers must be at least 1, got -1"),
         ("03", {"seconds_per_input": 0.0}, "seconds_per_input must be a number above 0"),
         ("03", {"temperature": -1.0}, "temperature is -1.0, it must be at least 0"),
+        ("03", {"first_from": "x"}, "first_from needs turns of at least 2: there is nothing to refine"),
+        ("03", {"first_from": "x", "turns": 2}, "first_from x holds no first turns of these tasks"),
         ("04", {"successes_from": "sons"}, "successes come from children, siblings, both, n"),
         ("04", {"successes_per_task": 0}, "must be at least 1, not 0"),
     ],

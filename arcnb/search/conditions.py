@@ -60,6 +60,15 @@ def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
             return
         except FileExistsError:  # another shard has just begun the set
             pass
+    compare_conditions(predictions, wanted)
+
+
+def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
+    """PlanError where the set was begun with other conditions, or holds other tasks; nothing is written."""
+    path = predictions.folder / FILE_NAME
+    if not path.exists():
+        _compare_rows(predictions, wanted["tasks"])
+        return
     try:
         begun = json.loads(path.read_bytes())
         tasks, settings = begun["tasks"], begun["settings"]

@@ -20,7 +20,7 @@ from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import template_path
 from arcnb.programs.executor import Executor
-from arcnb.search.conditions import conditions, hold_to_conditions
+from arcnb.search.conditions import compare_conditions, conditions, hold_to_conditions
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference import predict, shard_of
 from arcnb.search.inference_report import InferenceReport
@@ -30,7 +30,7 @@ from arcnb.search.sampling_stage import sample
 from arcnb.search.turn_budget import TurnPlan
 from arcnb.search.turn_report import TURN_READ, TurnReport, TurnsReport, turn_table
 
-__all__ = ["TURN_READ", "TurnPlan", "TurnsReport", "predict_turns", "turn_table"]
+__all__ = ["TURN_READ", "TurnPlan", "TurnsReport", "check_turns", "predict_turns", "turn_table"]
 
 
 def predict_turns(
@@ -57,12 +57,9 @@ def predict_turns(
     writing = {"part_rows": part_rows, "part_seconds": part_seconds}
     names = {"model": model, "adapter": adapter}
     stage = (tasks, backend, predictions, executor)
+    wanted = _conditions(tasks, plan, prompt_format, sampling, model, adapter, first_from)
     if plan.turns == 1:
-        if first_from is not None:
-            raise PlanError("first_from needs turns of at least 2: there is nothing to refine in one turn")
         return predict(*stage, plan.first, prompt_format, sampling, **names, **writing)
-    wanted = conditions(tasks, plan.first, prompt_format, sampling, model, adapter)
-    wanted["settings"] |= _turn_settings(plan, prompt_format, tasks, first_from)
     hold_to_conditions(predictions, wanted)
     report = TurnsReport()
     if first_from is None:
@@ -90,6 +87,34 @@ def predict_turns(
         )
         report.turns.append(TurnReport.of(turn, made, choice, plan.slots(turn)))
     return report
+
+
+def check_turns(
+    tasks: Sequence[Task],
+    predictions: PredictionSet,
+    plan: TurnPlan,
+    prompt_format: PromptFormat,
+    sampling: Sampling,
+    *,
+    model: str = "",
+    adapter: str = "",
+    first_from: PredictionSet | None = None,
+) -> None:
+    """PlanError where `predict_turns` would refuse `first_from`, or what the set was begun with.
+
+    For a stage to ask before it loads a model; nothing is written.
+    """
+    wanted = _conditions(tasks, plan, prompt_format, sampling, model, adapter, first_from)
+    compare_conditions(predictions, wanted)
+
+
+def _conditions(tasks, plan: TurnPlan, prompt_format, sampling, model, adapter, first_from) -> dict:
+    if plan.turns == 1 and first_from is not None:
+        raise PlanError("first_from needs turns of at least 2: there is nothing to refine in one turn")
+    wanted = conditions(tasks, plan.first, prompt_format, sampling, model, adapter)
+    if plan.turns > 1:
+        wanted["settings"] |= _turn_settings(plan, prompt_format, tasks, first_from)
+    return wanted
 
 
 def _turn_settings(plan: TurnPlan, prompt_format: PromptFormat, tasks, first_from) -> dict:

@@ -18,7 +18,7 @@ from arcnb.search.refinement_tree import best_trees
 from arcnb.search.rounds import PlanError, RoundPlan
 from arcnb.search.turn_budget import TurnPlan
 from arcnb.search.turn_report import TURN_READ, turn_table
-from arcnb.search.turns import predict_turns
+from arcnb.search.turns import check_turns, predict_turns
 from tests.search.canned_engine import CannedEngine
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
@@ -219,6 +219,18 @@ def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, task
     assert report.turns[1].too_long
     assert all(row.n_prompt_tokens + 64 <= 330 for row in predictions.iter_predictions())
     assert len(predictions) == 12
+
+
+def test_what_would_be_refused_is_known_without_an_engine(run, tasks, tmp_path):
+    made, _, _ = run("p")
+    asked = (prompt_format(), Sampling(max_tokens=1))
+    with pytest.raises(PlanError, match="was begun with max_tokens "):
+        check_turns(tasks, made, PLAN, *asked)
+    with pytest.raises(PlanError, match="holds no first turns of these tasks"):
+        check_turns(tasks, made, PLAN, *asked, first_from=PredictionSet(tmp_path / "none"))
+    new = PredictionSet(tmp_path / "new")
+    check_turns(tasks, new, PLAN, *asked)
+    assert not new.folder.exists()
 
 
 def test_another_budget_or_chooser_is_refused(run):
