@@ -19,6 +19,7 @@ WORK = {
     "03": "open_backend(backend",
     "04": "refinement_rows(",
     "06": "comparison_table(",
+    "09": "run_grpo(plan)",
 }
 
 
@@ -88,3 +89,15 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
 )
 def test_what_cannot_work_is_refused_before_the_work(refusal, notebook, parameters, sentence):
     assert sentence in refusal(notebook, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"final_samples": -1}, "final_samples must not be negative, it is -1"),
+        ({"final_backend": "vlm"}, "unknown backend 'vlm'; known are auto, "),
+        ({"final_backend": "server"}, "final_backend is vllm, transformers or auto"),
+    ],
+)
+def test_09_asks_for_its_last_evaluation_before_training(refusal, parameters, sentence):
+    assert sentence in refusal("09", **parameters)

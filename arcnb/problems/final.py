@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
-from arcnb.models.generation import EngineOptions, Sampling, open_backend
+from arcnb.models.generation import EngineOptions, Sampling, backend_name, open_backend
 from arcnb.problems.evaluation import Evaluation, evaluate
 from arcnb.problems.files import ProblemSet
 from arcnb.problems.judging import check_solutions
@@ -41,6 +41,14 @@ def checked(
         judges = "; ".join(languages[name].described for name in used)
     total = len(training) + len(evaluation)
     return f"{n} of {total} problems have a solution, and all pass. Judged by: {judges}"
+
+
+def check_final(n: int, backend: str) -> None:
+    """ProblemError or GenerationError for what `evaluate_model` could not do, to be asked before training."""
+    if n < 0:
+        raise ProblemError(f"final_samples must not be negative, it is {n}")
+    if backend_name(backend) == "server":
+        raise ProblemError("final_backend is vllm, transformers or auto: a server has no adapter of this run")
 
 
 def summary(**sets: ProblemSet) -> pd.DataFrame:
