@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from one_gpu import count_gpus, start_service, stop_service
+from one_gpu import count_gpus, quiet_port, start_service, stop_service
 
 HERE = Path(__file__).resolve().parent
 PATIENCE = 25.0  # seconds beyond the time given
@@ -79,8 +79,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--keep", nargs="*", default=[], metavar="ARM:SEED", help="whose adapters come back")
     args = parser.parse_args(words.split())
     args.rest = rest.split()
-    # Below the ports that systems hand out, and apart from those of another call on this machine.
-    args.port = 10000 + 100 * (os.getpid() % 200)
     args.at_once = min(args.at_once or len(args.arms), len(args.arms))
     args.devices = args.devices.split(",") if args.devices else [str(gpu) for gpu in range(count_gpus())]
     return args
@@ -88,7 +86,7 @@ def arguments() -> argparse.Namespace:
 
 def start(args: argparse.Namespace, entry: str, place: int, seconds: float) -> Running:
     arm, seed, *steps = entry.split(":")
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "MASTER_PORT": str(args.port + 3 * place)}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "MASTER_PORT": str(quiet_port(place))}
     environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // args.at_once))
     command = [sys.executable, str(HERE / "grpo_arm.py"), arm, seed, "--out", str(args.out)]
     command += ["--seconds", str(seconds), "--began", str(time.time()), *args.rest]

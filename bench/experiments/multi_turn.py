@@ -46,7 +46,6 @@ GPU memory of the default sizes (estimates): a sampler 17 GB (12 of them cache);
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -57,7 +56,7 @@ from pathlib import Path
 from multi_turn_plan import ARMS, Plan
 from multi_turn_stages import GO_ON, NOTHING_READY, on_gpu, plan_of, sampler, study, train
 from multi_turn_table import table
-from one_gpu import start_service, stop_service  # before arcnb: it makes that importable
+from one_gpu import quiet_port, start_service, stop_service  # before arcnb: it makes that importable
 
 from arcnb.orphans import end_session, ending_with_parent
 
@@ -159,6 +158,7 @@ class Running:
 
     name: str
     gpu: int
+    place: int
     process: subprocess.Popen
     began: float
 
@@ -234,7 +234,7 @@ class Driver:
         environment |= {
             "EXP_END": str(self.end - 10),
             "EXP_FRACTION": f"{self.fraction():.3f}",
-            "MASTER_PORT": str(free_port()),
+            "MASTER_PORT": str(quiet_port(self.place())),
             "PYTHONUNBUFFERED": "1",
         }
         environment.setdefault("OMP_NUM_THREADS", "2")
@@ -250,9 +250,13 @@ class Driver:
                 env=environment,
                 preexec_fn=ending_with_parent(),
             )
-        self.running.append(Running(name, gpu, process, time.time()))
+        self.running.append(Running(name, gpu, self.place(), process, time.time()))
         self.say(f"{name} begins on GPU {gpu}")
         return True
+
+    def place(self) -> int:
+        """The least number that no running process has."""
+        return min(set(range(len(self.running) + 1)) - {one.place for one in self.running})
 
     def device(self, gpu: int) -> str:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -300,12 +304,6 @@ class Driver:
     @staticmethod
     def say(sentence: str) -> None:
         print(f"[{time.strftime('%H:%M:%S')}] {sentence}", flush=True)
-
-
-def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("", 0))
-        return asked.getsockname()[1]
 
 
 def drive(args) -> int:

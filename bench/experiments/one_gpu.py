@@ -59,6 +59,12 @@ def cap_memory(fraction: float) -> None:
         torch.cuda.set_per_process_memory_fraction(fraction)
 
 
+def quiet_port(number: int) -> int:
+    """A port for this process's child of that number (below 30): not one that the system hands out to others, as
+    happened to one that was free when it was asked for, and apart from those of another call on this machine."""
+    return 10000 + 100 * (os.getpid() % 200) + 3 * number
+
+
 def count_gpus() -> int:
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
