@@ -135,8 +135,7 @@ class SearchAndLearn:
 
     def solved_tasks(self) -> list[str]:
         """Tasks that get no further rounds because their train pairs are solved."""
-        enough = self.plan.stop_after
-        return [task_id for task_id, state in self.states.items() if 0 < enough <= len(state.solving)]
+        return [task_id for task_id, state in self.states.items() if state.is_solved(self.plan.stop_after)]
 
     # ----------------------------------------------------------------- predict
 

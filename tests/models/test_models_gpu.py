@@ -8,6 +8,7 @@ import torch
 
 from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.registry import load_tokenizer, resolve_model
+from tests.random_llama import random_llama
 
 N_GPUS = torch.cuda.device_count()
 SHORT = Sampling(max_tokens=24, temperature=0.0)
@@ -33,24 +34,8 @@ def test_a_base_in_four_bits_writes_nearly_the_same():
 
 @pytest.mark.skipif(N_GPUS < 2, reason="needs two GPUs")
 def test_a_model_spread_over_two_gpus_writes_the_same(tmp_path):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    tokenizer = load_tokenizer(resolve_model("default"))
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        initializer_range=0.2,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    wide = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
+    random_llama(tmp_path, load_tokenizer(resolve_model("default")), intermediate_size=512, **wide)
     one, spread = written(str(tmp_path)), written(str(tmp_path), tensor_parallel_size=2)
     # Sums in half precision have another order on two GPUs: later tokens may part, the first of 49,152 not.
     assert [ids[0] for ids in spread] == [ids[0] for ids in one]

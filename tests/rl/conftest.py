@@ -5,10 +5,10 @@ import pytest
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import TaskSet
 from arcnb.models.prompt_format import prompt_format
-from arcnb.models.registry import resolve_model
 from arcnb.programs.executor import Executor
 from arcnb.rl.grpo import GrpoOptions, train_grpo
 from arcnb.rl.reward_terms import TERMS
+from tests.random_llama import random_llama
 
 
 @pytest.fixture(scope="session")
@@ -33,11 +33,9 @@ CHAT = (
 def letter_model(tmp_path_factory):
     """A random two-layer Llama over a hundred characters: steps of training take a tenth of a second, and its
     policy is quick to learn and to spoil."""
-    import torch
     from tokenizers import Tokenizer, decoders, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    torch.manual_seed(0)
     special = ["<pad>", "<unk>", "<|im_start|>", "<|im_end|>"]
     letters = ["\n", *(chr(code) for code in range(32, 127))]
     plain = Tokenizer(models.BPE({c: i for i, c in enumerate(special + letters)}, [], unk_token="<unk>"))
@@ -50,23 +48,8 @@ def letter_model(tmp_path_factory):
         additional_special_tokens=["<|im_start|>"],
         chat_template=CHAT,
     )
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.4,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-        tie_word_embeddings=True,
-    )
     folder = tmp_path_factory.mktemp("letter_model")
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return resolve_model(folder)
+    return random_llama(folder, tokenizer, initializer_range=0.4, bos_token_id=None)
 
 
 def even_tokens(group, limits):

@@ -79,6 +79,9 @@ def test_trl_alone_still_sends_the_base(policy):
     sender = trainer(model, GIB)
     sender.vllm_generation.sync_weights()
     assert differs(sender.vllm_generation.vllm_client.received, merged) == list(merged)
+    large = trainer(model, 600)  # bytes, of two layers: the last chunk is what the walk ends in
+    large.vllm_generation.sync_weights()
+    assert differs(large.vllm_generation.vllm_client.received, merged) == ["3.weight"]
 
 
 def test_trainers_without_a_server_are_left_alone():
