@@ -1,7 +1,7 @@
 """The weights that a vLLM server gets are those of the policy, adapter included.
 
 TRL (1.15, 1.16) merges the adapter into the weights, hands them to vLLM's sender one by one, and takes the
-adapter out again behind the last one. The sender (vLLM 0.23 to 0.31) collects up to 1 GiB of them before it
+adapter out again behind the last one. The sender (vLLM 0.23 and 0.31) collects up to 1 GiB of them before it
 copies anything: where that ends with the last weight, what it copies has already lost the adapter. So the
 last GiB of a large policy, and a small policy whole, arrived as the base model, from which the server went on
 sampling (docs/log.md, 22 November 2026). Besides, the sender works on CUDA streams of its own, which do

@@ -57,9 +57,9 @@ def predict_turns(
     writing = {"part_rows": part_rows, "part_seconds": part_seconds}
     names = {"model": model, "adapter": adapter}
     stage = (tasks, backend, predictions, executor)
-    wanted = _conditions(tasks, plan, prompt_format, sampling, model, adapter, first_from)
-    if plan.turns == 1:
+    if plan.turns == 1 and first_from is None:
         return predict(*stage, plan.first, prompt_format, sampling, **names, **writing)
+    wanted = _conditions(tasks, plan, prompt_format, sampling, model, adapter, first_from)
     hold_to_conditions(predictions, wanted)
     report = TurnsReport()
     if first_from is None:

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# A node with four GPUs, about 27 minutes on four H200s with 64 cores: bash bench/experiments/four_gpus.sh OUT
+# A node with four GPUs: bash bench/experiments/four_gpus.sh OUT
+#
+# Planned for 27 minutes on four H200s with 64 cores; not yet run whole.
 #
 # First the default adapter's samples: training set on GPU 0, evaluation set on GPU 1, and again, with another seed
 # and in two shards, on GPUs 2 and 3 (issues 4, 5). Then GPU 0 and GPU 1: the arms of issue 6, those that learn on

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issues 9 and 8 on a node with four GPUs, about 25 minutes on four H200s with 64 cores:
+# Issues 9 and 8 on a node with four GPUs; planned for 25 minutes on four H200s with 64 cores, not yet run:
 #
 #   bash bench/experiments/four_gpus_search.sh OUT
 #

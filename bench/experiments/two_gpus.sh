@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A node with two GPUs, about 28 minutes on two H200s: bash bench/experiments/two_gpus.sh OUT
+# A node with two GPUs: bash bench/experiments/two_gpus.sh OUT (not yet run whole)
 #
 # Both GPUs: RL on coding problems with server and trainer (issue 10), one set of predictions in two shards (issue 5).
 # Then GPU 0: the same set by one GPU, the stage beside plain vLLM (5). GPU 1: shared prompts (7).
