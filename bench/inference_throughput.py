@@ -267,6 +267,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("--model", default="default")
     made.add_argument("--adapter", help="of that model: it writes its own programs")
+    made.add_argument("--max-lora-rank", type=int, help="keep the adapter apart from a small model's weights")
     made.add_argument("--llama-8b", type=Path, help="folder to make and take the 8B shape in")
     made.add_argument("--prompts", type=int, default=8, help="tasks")
     made.add_argument("--rounds", type=int, default=1, help="prompts of each task")
@@ -289,6 +290,7 @@ def main() -> None:
     options = EngineOptions(
         max_model_len=min(8192, 2 * arguments.prompt_tokens + arguments.max_tokens),
         max_num_seqs=arguments.max_num_seqs,
+        max_lora_rank=arguments.max_lora_rank,
         gpu_memory_utilization=arguments.gpu_memory,
         load_format="dummy" if arguments.llama_8b else "auto",
     )

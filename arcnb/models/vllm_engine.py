@@ -12,14 +12,20 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, start_guard
 from arcnb.models.engine_log import EngineLog
 from arcnb.models.generation import EngineOptions, GenerationError
 from arcnb.models.gpu_choice import GpuChoice
-from arcnb.models.gpu_memory import memory_advice, memory_problem
+from arcnb.models.gpu_memory import memory_advice, memory_problem, weight_bytes
 from arcnb.models.registry import ModelPath
 
+_SMALL = 4 << 30  # bytes of weights
+# Tokens of the batches that have a CUDA graph. vLLM's own sizes end at 512, beyond which it launches kernel
+# by kernel: nearly always on an H200, where it takes 1,024 sequences at a time and prompts beside them.
+_LARGE_BATCHES = (*range(512, 1025, 64), 1536, 2048, 3072, 4096)
+_GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 512, 16), *_LARGE_BATCHES)
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM knows for max_lora_rank
 
 
@@ -159,6 +165,11 @@ def on_cpu() -> bool:
     return current_platform.is_cpu()
 
 
+def is_small(model: Path) -> bool:
+    """Whether the processor, which launches the kernels of the model in this folder, keeps a GPU waiting."""
+    return 0 < weight_bytes(model) <= _SMALL
+
+
 def _llm_arguments(settings: EngineSettings) -> dict:
     """What `LLM` is called with."""
     options = settings.options
@@ -177,6 +188,9 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
         # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 4096)}
+    elif not arguments["enforce_eager"] and is_small(settings.model.folder):
+        # Batches are padded up to the next size, which costs a small model nothing to speak of.
+        arguments["compilation_config"] = {"cudagraph_capture_sizes": list(_GRAPH_SIZES)}
     if options.load_in_4bit:
         arguments["quantization"] = "bitsandbytes"
     if settings.max_rank:

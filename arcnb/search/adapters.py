@@ -54,7 +54,7 @@ def _names(adapters: Sequence[str]) -> list[str]:
 def highest_rank(runs: Sequence[AdapterRun], model: str, backend: str) -> int | None:
     """The LoRA rank that an engine has to make room for; None for a single run, and for servers.
 
-    An engine for a single adapter sees its rank; on a CPU it merges it into its weights.
+    An engine for a single adapter sees its rank, or merges it into its weights.
     """
     adapters = [run.adapter for run in runs if run.adapter]
     if not adapters or len(runs) == 1 or backend == "server":

@@ -9,13 +9,14 @@ import time
 
 import pytest
 
-from arcnb.models import gpu_memory
+from arcnb.models import gpu_memory, vllm_engine, vllm_sampling
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
 from arcnb.models.engine_log import EngineLog
 from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling
 from arcnb.models.gpu_memory import GIB, Gpu, memory_advice, memory_problem, visible_gpus
-from arcnb.models.vllm_engine import EngineDied
-from arcnb.models.vllm_sampling import VllmBackend
+from arcnb.models.registry import ModelPath
+from arcnb.models.vllm_engine import EngineDied, EngineSettings
+from arcnb.models.vllm_sampling import VllmBackend, merged_is_faster
 
 PARENT = f"""
 import os, subprocess, sys, time
@@ -232,3 +233,41 @@ def test_an_engine_that_dies_while_it_is_fed_anew_has_died_twice(monkeypatch):
         list(backend.generate([Request([1, 2])], Sampling(max_tokens=2)))
     assert backend.engine.starts == 2
     assert not backend._flights
+
+
+@pytest.mark.parametrize(
+    ("cpu", "size", "in_4bit", "merged"),
+    [
+        (True, 3, False, True),
+        (True, 9, False, True),
+        (False, 3, False, True),
+        (False, 3, True, False),
+        (False, 9, False, False),
+        (False, 0, False, False),
+    ],
+)
+def test_an_adapter_is_merged_where_it_would_slow_the_engine_down(
+    monkeypatch, tmp_path, cpu, size, in_4bit, merged
+):
+    monkeypatch.setattr(vllm_sampling, "on_cpu", lambda: cpu)
+    if size:
+        with (tmp_path / "model.safetensors").open("wb") as weights:
+            weights.truncate(size << 30)  # a hole, no blocks on disk
+    model = ModelPath("some", tmp_path)
+    assert merged_is_faster(model, EngineOptions(load_in_4bit=in_4bit)) == merged
+
+
+def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch, tmp_path):
+    monkeypatch.setattr(vllm_engine, "on_cpu", lambda: False)
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+
+    def arguments(**options):
+        settings = EngineSettings(ModelPath("some", tmp_path), 4096, 0, EngineOptions(**options))
+        return vllm_engine._llm_arguments(settings)
+
+    sizes = arguments()["compilation_config"]["cudagraph_capture_sizes"]
+    assert sizes == sorted(set(sizes))
+    assert {1, 512, 1024, 4096} <= set(sizes)
+    assert "compilation_config" not in arguments(enforce_eager=True)
+    (tmp_path / "model.safetensors").unlink()
+    assert "compilation_config" not in arguments()
