@@ -6,6 +6,7 @@
 DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl. Arms:
   learn          plain sampling, groups of 16, truncated completions kept with an overlong ramp, moderate step,
                  reward for right grids only (right-grids)
+  learn-fast     learn, at four times its learning rate
   learn-valid    learn, with the study's reward: a point for outputs that are merely valid
   learn-focus    learn, with prompts that taught nothing twice shown less
   a              the study's recipe: top_p 0.95, repetition penalty 1.02, truncated masked, groups
@@ -66,6 +67,7 @@ RIGHT = {"reward": "right-grids", "reward_weights": {"overlong": 0.2}, "overlong
 # arm -> (settings, options)
 ARMS = {
     "learn": (LEARN, RIGHT),
+    "learn-fast": (LEARN | {"learning_rate": HARD}, RIGHT),
     "learn-valid": (LEARN, RAMP),
     "learn-focus": (LEARN, RIGHT | {"signal_visits": 2, "signal_weight": 0.3}),
     "a": (STUDY, {}),
@@ -133,6 +135,7 @@ def evaluation_class():
             self.args, self.sets, self.folder = args, sets, folder
             self.format, self.tokenizer, self.executor = format_, tokenizer, executor
             self.found, self.curve, self.seconds, self.first_step = {}, [], 0.0, None
+            self.looks = 0
 
         def left(self) -> float:
             return self.args.seconds - (time.time() - self.args.began)
@@ -175,7 +178,9 @@ def evaluation_class():
             from arcnb.arc.predictions import PredictionSet
             from arcnb.rl.held_out import HeldOut
 
-            predictions = PredictionSet(self.folder / name)
+            # A set for every look: after a rollback the same steps are looked at again.
+            self.looks += 1
+            predictions = PredictionSet(self.folder / f"{name}-{self.looks}")
             held_out = HeldOut(
                 tasks,
                 repeats,

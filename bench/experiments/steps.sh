@@ -91,7 +91,10 @@ adapter() {
 
 # Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
 whole_3800() { whole whole_3800 600 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways shared trl unsloth; }
-whole_8600() { whole whole_8600 450 "$1" "$2" --prompt-tokens 7800 8600 --steps 2 --ways shared trl; }
+whole_8600() { whole whole_8600 600 "$1" "$2" --prompt-tokens 7800 8600 --steps 3 --ways shared trl; }
+# The same with vLLM's cascade attention: a prompt's keys are read once for all its completions.
+cascade_3800() { whole cascade_3800 300 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --cascade; }
+cascade_8600() { whole cascade_8600 300 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --cascade; }
 whole() {
     step "${@:1:4}" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 \
         --share 0.35 --warm 1 --limit 270 --seconds 590 "${@:5}" --json "$out/$1.json"
