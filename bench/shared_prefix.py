@@ -205,7 +205,9 @@ def work(args) -> None:
     else:
         model = build_model(args.shape, args.device, args.layers)
         lora = LoraConfig(task_type="CAUSAL_LM", r=1, lora_alpha=1, target_modules=LORA_TARGETS)
-    base = shared_prefix_trainer(GRPOTrainer, args.budget, args.kernel) if shared else GRPOTrainer
+    base = (
+        shared_prefix_trainer(GRPOTrainer, args.budget, args.kernel, args.offload) if shared else GRPOTrainer
+    )
     old = args.old and args.way != "unsloth"  # its own trainer has no such method
 
     def report(values):
@@ -300,6 +302,7 @@ def plan(args) -> list[dict]:
                         "steps": args.steps or (steps if way == "shared" else other_steps),
                         "budget": budget or None,
                         "kernel": args.kernel,
+                        "offload": args.offload,
                         "micro_tokens": args.micro_tokens,
                         "old": args.old,
                         "layers": args.layers,
@@ -331,6 +334,7 @@ def main() -> None:
     parser.add_argument("--stock-completions", type=int, help="of a group that stock TRL trains; 0: all")
     parser.add_argument("--micro-tokens", type=int, default=80000)
     parser.add_argument("--kernel", default="auto")
+    parser.add_argument("--offload", action="store_true", help="hidden states wait in the host's memory")
     parser.add_argument(
         "--old", action="store_true", help="old log-probabilities too, as with vLLM's samples"
     )

@@ -103,6 +103,11 @@ budgets() {
     step budgets 240 "$1" "$2" python3 bench/shared_prefix.py --device cuda --shape 8b --old --prompts 3800 --ways shared \
         --budgets 8192 16384 32768 65536 --steps 2 --json "$out/budgets.json"
 }
+# The same with hidden states that wait in the host's memory, and stock TRL for its peak.
+offload() {
+    step offload 300 "$1" "$2" python3 bench/shared_prefix.py --device cuda --shape 8b --old --prompts 3800 \
+        --ways shared stock --budgets 16384 65536 --offload --steps 3 --json "$out/offload.json"
+}
 shared_embedded() {
     step shared_embedded 240 "$1" "$2" python3 bench/shared_prefix.py --device cuda --shape embedded --old \
         --prompts 2000 3800 --completions 32 --tokens 512 --ways shared stock unsloth --steps 3 --limit 60 \
