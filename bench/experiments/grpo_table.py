@@ -1,6 +1,7 @@
 """The table of grpo_arm.py's results, and a page of curves: python bench/experiments/grpo_table.py DIR... [--page FILE.html]
 
-Rates are in percent. Of one run: 95% intervals by bootstrap over tasks; of several seeds: mean (lowest to highest).
+Rates are in percent, with 95% intervals by bootstrap over tasks, whose values are means over the seeds; of several
+seeds (lowest to highest), too.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 ORDER = [
-    *("learn", "learn-valid", "learn-focus", "a0", "a", "b", "c", "d0", "d1", "v", "e"),
+    *("learn", "learn-fast", "learn-valid", "learn-focus", "a0", "a", "b", "c", "d0", "d1", "v", "e"),
     *("rank1", "rank8", "rank32"),
 ]
 SERIES = {
@@ -29,20 +30,27 @@ SERIES = {
 }
 
 
-def rates(found: dict, pick) -> tuple[float, float, float]:
-    """mean over tasks and its 95% interval; found: {task: [n, solved, unique, valid, cut, tokens]}"""
-    values = np.array([pick(row) for row in found.values()], dtype=float)
-    random = np.random.default_rng(0)
-    means = values[random.integers(0, len(values), (2000, len(values)))].mean(axis=1)
-    return (values.mean(), *np.percentile(means, [2.5, 97.5]))
+def by_task(found: list[dict], pick) -> np.ndarray:
+    """(n_tasks,) means over runs, for the tasks of all; found: [{task: [n, solved, unique, valid, cut, tokens]}]"""
+    tasks = [task for task in found[0] if all(task in one for one in found)]
+    return np.array([[pick(one[task]) for task in tasks] for one in found], dtype=float).mean(axis=0)
 
 
-def ratio(before: dict, after: dict) -> tuple[float, float, float]:
-    """after / before of the pass rate a sample, bootstrap over the same tasks."""
-    tasks = [task for task in before if task in after]
-    a, b = (np.array([found[task][1] / found[task][0] for task in tasks]) for found in (before, after))
-    random = np.random.default_rng(0)
-    picks = random.integers(0, len(tasks), (2000, len(tasks)))
+def resampled(n: int) -> np.ndarray:
+    """(2000, n) tasks drawn with replacement; always the same."""
+    return np.random.default_rng(0).integers(0, n, (2000, n))
+
+
+def rates(found: list[dict], pick) -> tuple[float, float, float]:
+    """mean over tasks and its 95% interval"""
+    values = by_task(found, pick)
+    return (values.mean(), *np.percentile(values[resampled(len(values))].mean(axis=1), [2.5, 97.5]))
+
+
+def ratio(before: list[dict], after: list[dict]) -> tuple[float, float, float]:
+    """after / before of the pass rate a sample, and its 95% interval."""
+    a, b = (by_task(found, PICKS["a sample"]) for found in (before, after))
+    picks = resampled(len(a))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = b[picks].mean(axis=1) / a[picks].mean(axis=1)
         ratios = ratios[np.isfinite(ratios)]
@@ -58,14 +66,12 @@ PICKS = {
 }
 
 
-def cell(runs: list[dict], when: str, which: str, pick) -> str:
-    found = [run["evaluations"][when][which] for run in runs if when in run["evaluations"]]
-    if not found:
-        return "-"
+def cell(found: list[dict], pick) -> str:
+    text = "{:.1f} [{:.1f}, {:.1f}]".format(*rates(found, pick))
     if len(found) == 1:
-        return "{:.1f} [{:.1f}, {:.1f}]".format(*rates(found[0], pick))
-    means = [rates(one, pick)[0] for one in found]
-    return f"{statistics.mean(means):.1f} ({min(means):.1f} to {max(means):.1f})"
+        return text
+    means = [by_task([one], pick).mean() for one in found]
+    return f"{text} ({min(means):.1f} to {max(means):.1f})"
 
 
 def tail(run: dict, name: str, n: int = 10) -> float:
@@ -87,19 +93,12 @@ def table(runs: list[dict]) -> str:
             for when in ("end", "best"):
                 if not any(when in run["evaluations"] for run in those):
                     continue
+                ended = [run["evaluations"] for run in those if when in run["evaluations"]]
+                before, after = ([run[name][which] for run in ended] for name in ("start", when))
                 cells = [
-                    f"{cell(those, 'start', which, pick)} -> {cell(those, when, which, pick)}"
-                    for pick in PICKS.values()
+                    f"{f'{rates(before, pick)[0]:.1f}'} -> {cell(after, pick)}" for pick in PICKS.values()
                 ]
-                ratios = [
-                    ratio(run["evaluations"]["start"][which], run["evaluations"][when][which])
-                    for run in those
-                    if when in run["evaluations"]
-                ]
-                middle = statistics.mean(value[0] for value in ratios)
-                text = f"{middle:.2f}" + (
-                    " [{:.2f}, {:.2f}]".format(*ratios[0][1:]) if len(ratios) == 1 else ""
-                )
+                text = "{:.2f} [{:.2f}, {:.2f}]".format(*ratio(before, after))
                 steps = ", ".join(str(run["steps"]) for run in those)
                 name = arm if when == "end" else f"{arm}, best"
                 lines.append(
@@ -229,7 +228,7 @@ def page(runs: list[dict], path: Path) -> None:
 
 
 def mean(found: dict) -> float:
-    return rates(found, lambda row: row[1] / row[0])[0]
+    return by_task([found], lambda row: row[1] / row[0]).mean()
 
 
 def main() -> None:
