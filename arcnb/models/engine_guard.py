@@ -67,6 +67,8 @@ def _watch(parent: int, mark: str) -> None:
     else:
         select.select([handle], [], [])
     kill_marked(mark)
+    select.select([], [], [], 0.2)  # one that was just being started has no environment to be read yet
+    kill_marked(mark)
 
 
 if __name__ == "__main__":
