@@ -48,13 +48,16 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kills all processes that carry `mark`; repeats, since a dying one may just have started another."""
+    """Kills all processes that carry `mark`, until two looks find none: a dying one may just have started
+    another, and one that is being started shows no environment yet."""
+    none_found = 0
     for _ in range(10):
         pids = marked_processes(mark)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if not pids:
+        none_found = 0 if pids else none_found + 1
+        if none_found == 2:
             return
         select.select([], [], [], 0.2)
 
@@ -66,8 +69,6 @@ def _watch(parent: int, mark: str) -> None:
         pass  # gone already
     else:
         select.select([handle], [], [])
-    kill_marked(mark)
-    select.select([], [], [], 0.2)  # one that was just being started has no environment to be read yet
     kill_marked(mark)
 
 
