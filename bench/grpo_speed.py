@@ -134,11 +134,10 @@ def work(job: dict) -> None:
     os.environ |= vllm_environment()
     # Another benchmark on this machine may hold the port that torch takes by itself.
     os.environ["MASTER_PORT"] = str(20000 + os.getpid() % 9000)
-    if job["cascade"]:
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the other one has no cascade attention
     if job["way"] == "unsloth":
         import unsloth  # noqa: F401  before transformers and trl, which it patches
     if job["cascade"]:
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # vLLM 0.23's second one has no cascade attention
         from trl.generation import vllm_generation
 
         vllm_generation.LLM = partial(vllm_generation.LLM, disable_cascade_attn=False)

@@ -21,7 +21,7 @@ from arcnb.models.gpu_choice import GpuChoice
 from arcnb.models.gpu_memory import memory_advice, memory_problem, weight_bytes
 from arcnb.models.registry import ModelPath
 
-_SMALL = 4 << 30  # bytes of weights
+_SMALL = 1 << 30  # bytes of weights; measured was the embedded model, which has 0.3 GB
 # Tokens of the batches that have a CUDA graph. vLLM's own sizes end at 512, beyond which it launches kernel
 # by kernel: nearly always on an H200, where it takes 1,024 sequences at a time and prompts beside them.
 _LARGE_BATCHES = (*range(512, 1025, 64), 1536, 2048, 3072, 4096)

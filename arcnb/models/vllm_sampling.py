@@ -42,8 +42,8 @@ def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
     """Whether an engine for one adapter had better merge it into the model's weights.
 
     On a CPU vLLM is five times slower with an adapter apart; on a GPU a small model is slower, whose
-    kernels take less time than launching them: a LoRA has many more. A large one hardly feels it, and would
-    be written to disk once more. An adapter beside weights in 4 bits stays as exact as it was trained.
+    kernels take less time than launching them: a LoRA has many more. A large one would be written to disk
+    once more, for every adapter. An adapter beside weights in 4 bits stays as exact as it was trained.
     """
     return on_cpu() or (is_small(model.folder) and not options.load_in_4bit)
 

@@ -18,7 +18,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from arcnb.models.adapter_casting import input_casting
-from arcnb.rl.host_memory import waiting_on_host
 from arcnb.rl.shared_prefix_attention import NAME, register
 from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET, PackedRow, SharedPrefixError, pack
 from arcnb.rl.shared_prefix_reuse import KeptPass, adapter_state, graph_of_training
@@ -33,7 +32,7 @@ def shared_prefix_trainer(
     """A subclass of TRL's GRPOTrainer (or of a subclass of it) that shares prompts within groups.
 
     token_budget: most tokens of a packed row. kernel: see arcnb.rl.shared_prefix_kernels. offload: what the
-    backward pass needs waits in the host's memory, see arcnb.rl.host_memory.
+    backward pass needs, a hidden state a layer and token, waits in the host's memory.
     Use `gradient_accumulation_steps=1` and one group a device batch: accumulation that splits a group pays
     its prompt once a part, and the budget bounds memory instead.
     """
@@ -106,8 +105,8 @@ def shared_prefix_trainer(
 
         def _log_probs(self, model, input_ids, attention_mask, n_completion):
             rows = pack(input_ids, attention_mask, n_completion, token_budget, kernel)
-            on_host = offload and torch.is_grad_enabled()
-            with self.accelerator.autocast(), waiting_on_host(model) if on_host else nullcontext():
+            on_host = torch.autograd.graph.save_on_cpu(pin_memory=True) if offload else nullcontext()
+            with self.accelerator.autocast(), on_host:
                 return row_log_probs(model, rows, len(input_ids), n_completion)
 
         def _loss_will_repeat(self, model) -> bool:

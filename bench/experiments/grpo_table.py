@@ -95,9 +95,7 @@ def table(runs: list[dict]) -> str:
                     continue
                 ended = [run["evaluations"] for run in those if when in run["evaluations"]]
                 before, after = ([run[name][which] for run in ended] for name in ("start", when))
-                cells = [
-                    f"{f'{rates(before, pick)[0]:.1f}'} -> {cell(after, pick)}" for pick in PICKS.values()
-                ]
+                cells = [f"{rates(before, pick)[0]:.1f} -> {cell(after, pick)}" for pick in PICKS.values()]
                 text = "{:.2f} [{:.2f}, {:.2f}]".format(*ratio(before, after))
                 steps = ", ".join(str(run["steps"]) for run in those)
                 name = arm if when == "end" else f"{arm}, best"

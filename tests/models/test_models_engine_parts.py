@@ -238,11 +238,11 @@ def test_an_engine_that_dies_while_it_is_fed_anew_has_died_twice(monkeypatch):
 @pytest.mark.parametrize(
     ("cpu", "size", "in_4bit", "merged"),
     [
-        (True, 3, False, True),
-        (True, 9, False, True),
-        (False, 3, False, True),
-        (False, 3, True, False),
-        (False, 9, False, False),
+        (True, 1, False, True),
+        (True, 2, False, True),
+        (False, 1, False, True),
+        (False, 1, True, False),
+        (False, 2, False, False),
         (False, 0, False, False),
     ],
 )

@@ -6,8 +6,6 @@ Run: pytest tests/rl/test_rl_shared_prefix.py
 import pytest
 import torch
 
-from arcnb.rl import host_memory
-from arcnb.rl.host_memory import waiting_on_host
 from arcnb.rl.shared_prefix import prepare_model, row_log_probs, shuffle_groups
 from arcnb.rl.shared_prefix_kernels import best_kernel
 from arcnb.rl.shared_prefix_packing import Blocks, SharedPrefixError, pack
@@ -317,31 +315,3 @@ def test_cudnn_only_where_a_run_is_large_enough_to_pay_for_its_plan():
     assert best_kernel("cuda", torch.bfloat16, None) == "flash"
     assert best_kernel("cuda", torch.bfloat16, shared((32 * 1024, 3800))) == "cudnn"
     assert best_kernel("cuda", torch.bfloat16, shared(*[(16 * 100, 1000)] * 8)) == "flash"
-
-
-def test_gradients_are_the_same_when_what_they_need_has_waited_on_the_host(monkeypatch):
-    monkeypatch.setattr(host_memory, "SMALLEST", 1024)
-    model = tiny("Llama")
-    prepare_model(model)
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    ids, mask, n_completion = batch([40], [[30, 9, 17]])
-
-    def found():
-        return row_log_probs(model, pack(ids, mask, n_completion, None), len(ids), n_completion)
-
-    plain = gradients(model, *found())
-    moved, empty_like = [], torch.empty_like
-
-    def counted(tensor, **kwargs):
-        moved.append(tensor)
-        return empty_like(tensor, **kwargs)
-
-    monkeypatch.setattr(torch, "empty_like", counted)
-    with waiting_on_host(model, "cpu"):
-        outputs = found()
-    waited = gradients(model, *outputs)
-    assert len(moved) >= model.config.num_hidden_layers  # a hidden state each
-    own = {parameter.data_ptr() for parameter in model.parameters()}
-    assert not own & {tensor.data_ptr() for tensor in moved}
-    assert all(torch.equal(waited[name], grad) for name, grad in plain.items())

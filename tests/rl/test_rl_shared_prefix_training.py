@@ -48,7 +48,16 @@ def with_old_log_probs(base: type) -> type:
     return WithOld
 
 
-def train(model, folder, share: bool, lora: bool = True, old: bool = False, half: bool = False, **settings):
+def train(
+    model,
+    folder,
+    share: bool,
+    lora: bool = True,
+    old: bool = False,
+    half: bool = False,
+    offload: bool = False,
+    **settings,
+):
     """(logged steps, tokens that went through the model in training) of a run of 4 steps."""
     from datasets import Dataset
     from peft import LoraConfig
@@ -72,7 +81,7 @@ def train(model, folder, share: bool, lora: bool = True, old: bool = False, half
     )
     dtype = torch.bfloat16 if half else torch.float32
     policy = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype)
-    base = shared_prefix_trainer(GRPOTrainer) if share else GRPOTrainer
+    base = shared_prefix_trainer(GRPOTrainer, offload=offload) if share else GRPOTrainer
     trainer = (with_old_log_probs(base) if old else base)(
         model=policy,
         reward_funcs=share_of_letter_e,
@@ -130,6 +139,23 @@ def test_old_log_probabilities_and_the_loss_share_a_pass(small_model, tmp_path, 
         for name in found.keys() & COMPARED:
             assert found[name] == pytest.approx(expected[name], rel=2e-4, abs=2e-6), name
     assert our_tokens == without_old
+
+
+def test_what_waits_in_the_hosts_memory_changes_nothing(small_model, tmp_path, monkeypatch):
+    plain, _ = train(small_model, tmp_path, share=True, old=True)
+    waited, save_on_cpu = [], torch.autograd.graph.save_on_cpu
+
+    class Counted(save_on_cpu):
+        def __init__(self, **options):
+            super().__init__(**options)
+            leave = self.pack_hook
+            self.pack_hook = lambda tensor: waited.append(tensor.shape) or leave(tensor)
+
+    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", Counted)
+    ours, _ = train(small_model, tmp_path, share=True, old=True, offload=True)
+    assert len(waited) >= 2 * STEPS  # a hidden state a layer and step
+    for found, expected in zip(ours, plain, strict=True):
+        assert all(found[name] == expected[name] for name in found.keys() & COMPARED)
 
 
 def test_passes_are_not_shared_between_different_policies(small_model, tmp_path):
