@@ -1,39 +1,23 @@
 #!/usr/bin/env bash
-# A node with eight GPUs: SOLVED=PREDICTIONS bash bench/experiments/eight_gpus.sh OUT
+# A node with eight GPUs: bash bench/experiments/eight_gpus.sh OUT
 #
-# Planned for 26 minutes on eight H200s with 128 cores; not yet run. GPUs 0 to 3: search and learn, then refining against
-# sampling again (issues 9, 8; four_gpus_search.sh). GPU 4: the sampling stage beside plain vLLM (5), then whole steps with and
-# without cascade attention (7). GPU 5: arms of issue 6 that learn, on tasks that SOLVED, samples of the
-# training set, solve at times. GPU 6: its other arms, seven at a time. GPU 7: speed of its steps, then ranks.
+# Planned for 26 minutes on eight H200s with 128 cores. GPUs 0 to 2: search and learn (issue 9), a process a pair of arm and
+# seed, four to a GPU. GPU 3: whole steps of shared prompts (7). GPUs 4 to 7: the default adapter from scratch by its command
+# and its samples (4), then the stage beside plain vLLM (5), arms that learn, ranks, speed (6).
 source "$(dirname "$0")/steps.sh"
-solved=${SOLVED:-$out/sets/training}
 
-cores() { echo "$((16 * $1))-$((16 * $1 + 15))"; }
-# arms_on GPU NAME AT_ONCE SHARE "ARM:SEED:STEPS ..." MORE...
-arms_on() { arms "$2" "$1" "$(cores "$1")" "$5" "$3" "$4" "${@:6}"; }
-
-{
-    END=$(left) taskset -c 0-63 bash bench/experiments/four_gpus_search.sh "$out"
-} &
-{
-    stage_embedded 4 "$(cores 4)"
-    cascade_3800 4 "$(cores 4)"
-    cascade_8600 4 "$(cores 4)"
-    offload 4 "$(cores 4)"
-    whole_8600 4 "$(cores 4)"
-    whole_3800 4 "$(cores 4)"
-} &
-{
+(
     share_gpus
-    learn="--eval-tasks 128 --solved-in $solved"
-    arms_on 5 learning 6 0.85 "$(echo {learn-fast,learn}:{0,1,2}:400)" $learn &
-    arms_on 6 collapse 7 0.85 "$(echo {a,b,c,d0,d1,v,e}:{0,1,2}:100)" &
-    (
-        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-        speed 7 "$(cores 7)"
-    )
-    arms_on 7 ranks 3 0.4 "$(echo rank{1,8,32}:0:300)" $learn &
+    for i in {0..10}; do
+        step "search$i" 3000 $((i % 3)) 0-47 python3 bench/experiments/search_and_learn.py --out "$out/search" \
+            --work "${WORK:-$out/work}" --seconds $(($(left) - 40)) --arms toy,arc128:3,arc512:3,eval128,eval512 \
+            --part "$i/11" --kv-gb 6 --memory-fraction 0.16 --workers 4 &
+    done
     wait
-} &
+) &
+(
+    for one in cascade_3800 cascade_8600 whole_8600 offload whole_3800; do $one 3 48-63; done
+) &
+END=$(left) FIRST_GPU=4 FIRST_CORE=64 bash bench/experiments/four_gpus.sh "$out" &
 wait
 say "all done"

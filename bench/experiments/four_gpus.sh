@@ -1,37 +1,35 @@
 #!/usr/bin/env bash
 # A node with four GPUs: bash bench/experiments/four_gpus.sh OUT
 #
-# Planned for 27 minutes on four H200s with 64 cores; not yet run whole.
-#
-# First the default adapter's samples: training set on GPU 0, evaluation set on GPU 1, and again, with another seed
-# and in two shards, on GPUs 2 and 3 (issues 4, 5). Then GPU 0 and GPU 1: the arms of issue 6, those that learn on
-# tasks that the samples solve at times. GPUs 2 and 3: server and trainer (10), then shared prompts (7)
-# and, if time is left, the speed of steps (6).
+# Planned for 26 minutes on four H200s with 64 cores. The default adapter from scratch by its command, on all four (issue 4);
+# then its samples of the training and the evaluation set, the latter with two seeds; then the stage beside plain
+# vLLM (5), arms that learn and ranks from the new adapter, speed of steps (6). FIRST_GPU and FIRST_CORE move it on a
+# larger node.
 source "$(dirname "$0")/steps.sh"
-a=0-16 b=17-33 c=34-48 d=49-63
+gpu=${FIRST_GPU:-0} core=${FIRST_CORE:-0}
+cores() { echo "$((core + 16 * $1))-$((core + 16 * $1 + 15))"; }
+on() { echo $((gpu + $1)); }
 
+notebook adapter 1100 "$(on 0),$(on 1),$(on 2),$(on 3)" "$core-$((core + 63))" 02 -f adapter -p workers 56
+new=$out/adapter
+cp -r "$ARCNB_RUNS"/*-adapter/adapter "$new/weights" || exit 1
+
+learn="--adapter $new/weights --eval-tasks 128"
 {
-    samples training 0 $a training arc-agi-1/training 128
-    solved="--solved-in $out/sets/training"
-    [ -e "$out/sets/training" ] || solved=""
+    samples training0 "$(on 0)" "$(cores 0)" training arc-agi-1/training 128 -p adapter "$new/weights" -p n_shards 2 -p shard 0
+    stage_embedded "$(on 0)" "$(cores 0)"
+    speed "$(on 0)" "$(cores 0)"
+} &
+{
+    samples training1 "$(on 1)" "$(cores 1)" training arc-agi-1/training 128 -p adapter "$new/weights" -p n_shards 2 -p shard 1
     share_gpus
-    arms learning 0 $a "$(echo learn:{0,1,2}:400)" 3 0.22 --eval-tasks 128 $solved &
-    arms collapse0 0 $a "$(echo {v,c,a}:{0,1,2}:150)" 9 0.64
-    wait
+    arms learning "$(on 1)" "$(cores 1)" "$(echo learn-fast:{0,1,2}:400)" 3 0.85 $learn --solved-in "$out/sets/training"
 } &
 {
-    samples evaluation 1 $b evaluation arc-agi-1/evaluation 128
-    stage_embedded 1 $b
+    samples evaluation "$(on 2)" "$(cores 2)" evaluation arc-agi-1/evaluation 128 -p adapter "$new/weights"
     share_gpus
-    arms collapse1 1 $b "$(echo {b,d0,d1,e}:{0,1,2}:150)" 12 0.86
+    arms ranks "$(on 2)" "$(cores 2)" "$(echo rank{1,8,32}:0:300)" 3 0.85 $learn --solved-in "$out/sets/training"
 } &
-{
-    shards 2 3 $c $d again arc-agi-1/evaluation 128 -p seed 1
-    problems 2,3 "$c,$d"
-    gpu_tests 2,3 "$c,$d"
-    { whole_3800 2 $c; budgets 2 $c; } &
-    { whole_8600 3 $d; shared_embedded 3 $d; speed 3 $d; } &
-    wait
-} &
+samples again "$(on 3)" "$(cores 3)" again arc-agi-1/evaluation 128 -p adapter "$new/weights" -p seed 1 &
 wait
 say "all done"

@@ -13,7 +13,7 @@ parts=()
 for i in 0 1 2 3; do
     step "search$i" "${SEARCH_SECONDS:-520}" $i $((i * quarter))-$(((i + 1) * quarter - 1)) \
         python3 bench/experiments/search_and_learn.py --out "$out/search" --work "$work" \
-        --seconds $((${SEARCH_SECONDS:-520} - 20)) --arms toy,arc128 --arc-seeds 3 --part $i/4 &
+        --seconds $((${SEARCH_SECONDS:-520} - 20)) --arms toy,arc128:3 --part $i/4 &
     parts+=($!)
 done
 wait "${parts[@]}"

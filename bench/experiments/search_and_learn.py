@@ -1,7 +1,7 @@
 """Experiments of search and learn on one or several GPUs (or, with --tiny, a rehearsal on a CPU).
 
     python bench/experiments/search_and_learn.py --out DIR --seconds 540
-    ... --arms toy,arc128,arc512,eval128,arc128task      # in this order by default
+    ... --arms toy:3,arc128,arc512,eval128,eval512,arc128task    # in this order by default; ARM:3 is three seeds of it
     ... --part 0/4                                       # a share of the pairs, beside 1/4, 2/4 and 3/4
     ... --kv-gb 6 --memory-fraction 0.3                  # beside other processes on the GPU
     ... --table                                          # of whatever DIR holds, also of a copy
@@ -13,7 +13,7 @@ the time was up, 1 something failed.
 
 --part i/n takes a share of the pairs, so that n processes, each with its GPU, do the whole with the same --out and --work:
     for i in 0 1 2 3; do CUDA_VISIBLE_DEVICES=$i python .../search_and_learn.py --out DIR --part $i/4 & done; wait
-Two may share a GPU (engine and trainer of a process take turns): CUDA_VISIBLE_DEVICES=$((i / 2)) and --memory-fraction 0.3.
+Several may share a GPU (engine and trainer of a process take turns): four with --kv-gb 6 --memory-fraction 0.16.
 --out gets counts-ARM-seedN-SIDE.json after every round, pair-ARM-seedN.json when both sides are
 done, and the table, made anew by whichever process has finished something.
 
@@ -24,7 +24,7 @@ Expected on one H200 with 16 cores (estimates from rates measured apart, docs/lo
                        -> three seeds 4.5 with engine and base
   arc128               5 a seed with engine: alone 80 x 128 = 10,000 completions (80 s), learn 7,500 more (60 s),
                        three trainings of up to 1,920 rows of 1,330 tokens (26 s each, 8 s of tokenizing, 3 s of programs)
-  arc512               15 to 18 a seed (33,000 completions a side, seven trainings); eval128 11 a seed (200 tasks)
+  arc512               15 to 18 a seed (33,000 completions a side, seven trainings); eval128 11 a seed (200 tasks), eval512 20 (100 of them)
   arc128task           6 a seed beyond arc128's: 80 adapters a round, 4 steps each, half of it Python
 GPU memory (estimates): engine 16 GB of cache and 4 more; learning 14 GB for 16,384 tokens in a forward pass and 2 for
 logits and weights; rows of up to 4,096 tokens. A step that does not fit is done again in halves.
@@ -45,12 +45,13 @@ from one_gpu import cap_memory, small_engine
 from solved_counts import HEAD, READ, cells_of, is_solved, line_of, n_samples, paired, read_counts, write_json
 
 START = time.monotonic()
-ARMS = ["toy", "arc128", "arc512", "eval128", "arc128task"]
+ARMS = {"toy": 3, "arc128": 1, "arc512": 1, "eval128": 1, "eval512": 1, "arc128task": 1}  # seeds of each
 MINUTES = {
     "toy": 1.0,
     "arc128": 4.3,
     "arc512": 16.0,
     "eval128": 10.0,
+    "eval512": 20.0,
     "arc128task": 6.0,
 }  # of a pair, for shares
 OPENING = {True: 1.5, False: 0.8}  # of an engine, with the toy base or not
@@ -66,9 +67,7 @@ def arguments(given=None):
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--work", type=Path, default=Path("/tmp/search_learn_work"))
     p.add_argument("--seconds", type=float, default=540)
-    p.add_argument("--arms", default=",".join(ARMS))
-    p.add_argument("--seeds", type=int, default=3, help="of toy")
-    p.add_argument("--arc-seeds", type=int, default=1, help="of the others")
+    p.add_argument("--arms", default=",".join(f"{arm}:{seeds}" for arm, seeds in ARMS.items()))
     p.add_argument("--part", default="0/1", help="i/n: the i-th of n shares of the pairs")
     p.add_argument("--table", action="store_true", help="print the table of what DIR holds, no more")
     p.add_argument("--lr", type=float, default=2e-4)
@@ -96,8 +95,13 @@ def arguments(given=None):
     args.part = tuple(map(int, args.part.split("/")))
     if len(args.part) != 2 or not 0 <= args.part[0] < args.part[1]:
         p.error("--part is i/n with 0 <= i < n")
-    if unknown := set(args.arms.split(",")) - set(ARMS):
+    named = dict(arm.partition(":")[::2] for arm in args.arms.split(","))
+    if unknown := set(named) - set(ARMS):
         p.error(f"there is no arm {', '.join(sorted(unknown))}; there are {', '.join(ARMS)}")
+    try:
+        args.arms = {arm: int(seeds or ARMS[arm]) for arm, seeds in named.items()}
+    except ValueError:
+        p.error(f"--arms {args.arms}: after a colon stands a number of seeds")
     return args
 
 
@@ -109,7 +113,6 @@ def sizes(args):
     if args.tiny:
         return {
             "toy_rungs": 2,
-            "toy_seeds": 1,
             "toy_budget": 12,
             "toy_round": 4,
             "n_arc": 2,
@@ -119,7 +122,6 @@ def sizes(args):
         }
     return {
         "toy_rungs": 9,
-        "toy_seeds": args.seeds,
         "toy_budget": 192,
         "toy_round": 24,
         "n_arc": 80,
@@ -258,20 +260,21 @@ def held_out(args):
     return tasks
 
 
-def evaluation(args):
+def evaluation(args, n_tasks):
     from arcnb.arc.tasksets import load_tasks
 
     tasks = load_tasks("arc-agi-1/evaluation")
     if args.tiny:
         short = sorted(tasks, key=lambda t: sum(p.input.size + p.output.size for p in t.train))
         return tasks.subset([t.task_id for t in short[:2]])
-    return tasks.sample(200, 0)
+    return tasks.sample(n_tasks, 0)
 
 
 def tasks_of(args, arm, seed):
     if arm == "toy":
         return toy_tasks(args, seed)
-    return evaluation(args) if arm == "eval128" else held_out(args)
+    n_evaluation = {"eval128": 200, "eval512": 100}.get(arm)
+    return evaluation(args, n_evaluation) if n_evaluation else held_out(args)
 
 
 def plans(args, arm):
@@ -310,7 +313,7 @@ def plans(args, arm):
         hindsight = replace(hindsight, augment="colors")
     if arm == "arc128task":
         plan, lora = replace(plan, group_size=1), replace(lora, batch_size=8)
-    if arm == "arc512" and not args.tiny:
+    if arm in ("arc512", "eval512") and not args.tiny:
         plan = replace(plan, budget=Budget(512), first_round=64, per_round=64)
     if args.tiny:
         lora = replace(lora, batch_size=4, batch_tokens=1500)
@@ -470,8 +473,7 @@ def open_engine(args, base):
 
 def pairs_of(args) -> list[tuple[str, int]]:
     """All (arm, seed), arm after arm."""
-    seeds = {arm: args.seeds if arm == "toy" else args.arc_seeds for arm in args.arms.split(",")}
-    return [(arm, seed) for arm, n in seeds.items() for seed in range(1 if args.tiny else n)]
+    return [(arm, seed) for arm, n in args.arms.items() for seed in range(1 if args.tiny else n)]
 
 
 def share_of(pairs, part: tuple[int, int]) -> list[tuple[str, int]]:

@@ -54,7 +54,7 @@ def script(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "small_engine", lambda *args, **more: module.engines.append((*args, more)))
     for stage in (open_engine, run_side, compare):
         monkeypatch.setattr(module, stage.__name__, stage)
-    given = ["--out", tmp_path / "out", "--work", tmp_path / "work", "--arms", "toy,arc128", "--arc-seeds", 3]
+    given = ["--out", tmp_path / "out", "--work", tmp_path / "work", "--arms", "toy,arc128:3"]
     module.call = lambda *more: module.main([str(part) for part in (*given, *more)])
     return module
 
