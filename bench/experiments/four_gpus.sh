@@ -30,6 +30,9 @@ learn="--adapter $new/weights --eval-tasks 128"
     share_gpus
     arms ranks "$(on 2)" "$(cores 2)" "$(echo rank{1,8,32}:0:300)" 3 0.85 $learn --solved-in "$out/sets/training"
 } &
-samples again "$(on 3)" "$(cores 3)" again arc-agi-1/evaluation 128 -p adapter "$new/weights" -p seed 1 &
+{
+    samples again "$(on 3)" "$(cores 3)" again arc-agi-1/evaluation 128 -p adapter "$new/weights" -p seed 1
+    [ -n "${FIRST_GPU:-}" ] || for one in cascade_3800 cascade_8600 offload; do $one "$(on 3)" "$(cores 3)"; done
+} &
 wait
 say "all done"
