@@ -8,8 +8,8 @@
 Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`. Short real runs on ARC-AGI-1 training tasks, each
 in a process of its own, which frees its memory and bounds its time (--limit); the first --warm steps of each
 are left out (first allocations; the engine's start is in none). One JSON line a run, and --json is rewritten
-after each: lowest, median and highest seconds of a step, its parts, completions a second, executor seconds,
-mean tokens, peak memory. A run that is stopped or runs out of memory says so and gives the steps it made.
+after each: lowest, median (with --generations: mean) and highest seconds of a step, its parts, completions a
+second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of memory says so and gives the steps it made.
 Stock TRL splits a step into micro-batches of at most --micro-tokens tokens unless --accumulation says
 otherwise; the other two bound memory themselves.
 """
@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 WAYS = ("trl", "shared", "unsloth")
@@ -136,15 +135,15 @@ def work(job: dict) -> None:
     os.environ["MASTER_PORT"] = str(20000 + os.getpid() % 9000)
     if job["way"] == "unsloth":
         import unsloth  # noqa: F401  before transformers and trl, which it patches
+    cascade = {}
     if job["cascade"]:
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # vLLM 0.23's second one has no cascade attention
-        from trl.generation import vllm_generation
-
-        vllm_generation.LLM = partial(vllm_generation.LLM, disable_cascade_attn=False)
+        cascade = {"disable_cascade_attn": False}
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.registry import resolve_adapter, resolve_model
     from arcnb.programs.executor import Executor
     from arcnb.rl.grpo import GrpoOptions, train_grpo
+    from arcnb.rl.sampler_engine import engine_options
 
     model, folder = resolve_model(job["model"]), Path(job["folder"])
     low, high = job["prompt_tokens"]
@@ -158,7 +157,9 @@ def work(job: dict) -> None:
         "beta": 0.02,
         "use_vllm": job["vllm"],
     } | ({"vllm_gpu_memory_utilization": job["share"]} if job["vllm"] else {})
-    with Executor(job["workers"] or None) as executor:
+    if job["generations"] > 1:
+        settings["steps_per_generation"] = job["generations"] * job["accumulation"]
+    with Executor(job["workers"] or None) as executor, engine_options(**cascade):
         train_grpo(
             model,
             tasks_of_length(job["model"], low, high),
@@ -171,6 +172,8 @@ def work(job: dict) -> None:
             options=GrpoOptions(
                 trainer="unsloth" if job["way"] == "unsloth" else "trl",
                 shared_prompt=job["way"] == "shared",
+                shared_prompt_offload=job["offload"],
+                vllm_kv_cache_dtype=job["kv_cache_dtype"] if job["way"] != "unsloth" else "auto",
                 max_prompt_tokens=high,
                 max_sequence_length=high + job["max_completion_length"],
                 resume="never",
@@ -208,18 +211,21 @@ def run(job: dict, limit: float, warm: int) -> dict:
         file = Path(folder) / "parts.jsonl"
         steps = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     kept = ("way", "shape", "group", "accumulation", "max_completion_length", "rank", "prompt_tokens")
+    kept += ("generations", "kv_cache_dtype", "offload", "cascade")
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
     result |= {"peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
     result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
     timed, steps = rows[warm:], steps[warm:]
     if timed and steps:
         times = sorted(step["seconds"] for step in steps)
-        middle = statistics.median(times)
+        # Sampling for several steps at once makes one of them long: only their mean says what a step takes.
+        middle_of = statistics.median if job["generations"] == 1 else statistics.mean
+        middle = middle_of(times)
         names = sorted({name for step in steps for name in step["parts"]})
         result |= {
             "steps": len(steps),
             "parts": {
-                name: round(statistics.median(step["parts"].get(name, 0.0) for step in steps), 3)
+                name: round(middle_of(step["parts"].get(name, 0.0) for step in steps), 3)
                 for name in names
             },
             "step_seconds": [round(value, 3) for value in (times[0], middle, times[-1])],
@@ -272,6 +278,9 @@ def main() -> None:
     parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--cascade", action="store_true", help="vLLM reads a common prompt once a batch")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="of vLLM's cache: auto or fp8")
+    parser.add_argument("--generations", type=int, default=1, help="steps that one round of sampling serves")
+    parser.add_argument("--offload", action="store_true", help="shared: hidden states wait on the host")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=3600, help="for everything together")
     parser.add_argument("--limit", type=float, default=600, help="for one run")

@@ -68,7 +68,8 @@ def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False, ins
     commands = []
     n = plan.num_processes
     if server and not settings.get("vllm_server_base_url"):
-        words = server_command(ModelPath(plan.model, folder), plan.server_gpus, context, 8000, share)
+        cache = plan.options.vllm_kv_cache_dtype
+        words = server_command(ModelPath(plan.model, folder), plan.server_gpus, context, 8000, share, cache)
         gpus = ",".join(str(n + i) for i in range(plan.server_gpus))
         commands.append(f"VLLM_SERVER_DEV_MODE=1 CUDA_VISIBLE_DEVICES={gpus} {_shown(words)}")
     launch = str(Path(plan.output) / "launch" / "launch.json")

@@ -43,11 +43,14 @@ def shared_out(n_server: int, n_training: int) -> tuple[list[str], list[str]]:
     return gpus[len(gpus) - n_server :], gpus[:n_training]
 
 
-def server_command(model: ModelPath, n_gpus: int, context: int, port: int, share: float) -> list[str]:
+def server_command(
+    model: ModelPath, n_gpus: int, context: int, port: int, share: float, kv_cache_dtype: str = "auto"
+) -> list[str]:
     """The command of the server. share: of each GPU's memory."""
     words = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model.path)]
     words += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(context)]
     words += ["--data-parallel-size", str(n_gpus), "--gpu-memory-utilization", str(share)]
+    words += ["--kv-cache-dtype", kv_cache_dtype]
     words += ["--weight-transfer-config", '{"backend": "nccl"}']
     # Log-probabilities after temperature and cuts: those of the distribution that was drawn from.
     return [*words, "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
@@ -55,7 +58,12 @@ def server_command(model: ModelPath, n_gpus: int, context: int, port: int, share
 
 @contextmanager
 def generation_server(
-    model: ModelPath, gpus: Sequence[str], context: int, log: Path, share: float = 0.9
+    model: ModelPath,
+    gpus: Sequence[str],
+    context: int,
+    log: Path,
+    share: float = 0.9,
+    kv_cache_dtype: str = "auto",
 ) -> Iterator[str]:
     """The address of a server on these GPUs, ready to sample; what it prints goes to log.
 
@@ -68,7 +76,7 @@ def generation_server(
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w") as file:
         server = subprocess.Popen(
-            server_command(model, len(gpus), context, port, share),
+            server_command(model, len(gpus), context, port, share, kv_cache_dtype),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

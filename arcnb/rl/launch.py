@@ -130,7 +130,8 @@ def _train_with_server(plan: GrpoPlan) -> TrainingReport:
     context = plan.options.max_sequence_length or model.context or 8192
     share = plan.settings.get("vllm_gpu_memory_utilization", 0.9)
     log = Path(plan.output) / "vllm_server.log"
-    with generation_server(model, for_server, context, log, share) as address:
+    cache = plan.options.vllm_kv_cache_dtype
+    with generation_server(model, for_server, context, log, share, cache) as address:
         plan = replace(plan, settings=plan.settings | {"vllm_server_base_url": address})
         return _train_in_processes(plan, {"CUDA_VISIBLE_DEVICES": ",".join(for_training)})
 

@@ -6,6 +6,7 @@ from collections.abc import Sized
 from dataclasses import dataclass, field
 
 from arcnb.rl.guard import GuardOptions
+from arcnb.rl.sampler_engine import KV_CACHE_DTYPES
 from arcnb.rl.settings import SettingsError
 from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET
 
@@ -27,7 +28,10 @@ class GrpoOptions:
     disk_budget_gb: the oldest checkpoints go beyond it (0: no limit).
     trainer: "trl" or "unsloth". load_in_4bit: quantize the base.
     shared_prompt: pay for a prompt once a group, see arcnb.rl.shared_prefix; shared_prompt_tokens: most of
-    a packed row, fewer take less memory and pay a group's prompt more than once.
+    a packed row, fewer take less memory and pay a group's prompt more than once; shared_prompt_offload: what
+    its backward pass needs, a hidden state a layer and token, waits in the host's memory.
+    vllm_kv_cache_dtype: of the sampling engine, see arcnb.rl.sampler_engine; "fp8" reads half as much of long
+    prompts for every token, and the sampler then differs a little from the learner.
     conversations: a refine.parquet of notebook 04, to train on its frozen later turns instead of first turns.
     turns: answers that an episode may have, each with feedback on the one before, see arcnb.rl.multi_turn;
     turn_reward, improvement_weight: which of them is rewarded, see arcnb.rl.multi_turn_reward.
@@ -55,6 +59,8 @@ class GrpoOptions:
     load_in_4bit: bool = False
     shared_prompt: bool = False
     shared_prompt_tokens: int = TOKEN_BUDGET
+    shared_prompt_offload: bool = False
+    vllm_kv_cache_dtype: str = "auto"
     conversations: str = ""
     turns: int = 1
     turn_reward: str = "last"
@@ -83,6 +89,7 @@ FREE = (
     "insist_on_sampling",
     "shared_prompt",
     "shared_prompt_tokens",
+    "shared_prompt_offload",
 )
 
 
@@ -92,6 +99,12 @@ def check_options(options: GrpoOptions, held_out_tasks: Sized) -> None:
         if (getattr(options, name) or 0) < 0:
             raise SettingsError(f"{name} must not be negative, it is {getattr(options, name)}")
     every = options.held_out_every
+    if options.vllm_kv_cache_dtype not in KV_CACHE_DTYPES:
+        raise SettingsError(
+            f"vllm_kv_cache_dtype is one of {', '.join(KV_CACHE_DTYPES)}, not {options.vllm_kv_cache_dtype!r}"
+        )
+    if options.vllm_kv_cache_dtype != "auto" and options.trainer == "unsloth":
+        raise SettingsError("vllm_kv_cache_dtype is for trainer='trl'; unsloth chooses its engine's cache")
     if options.guard.action == "rollback" and not every:
         raise SettingsError(
             "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "

@@ -15,6 +15,7 @@ from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
 from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
 from arcnb.rl.preemption import agreed_stop, can_listen
+from arcnb.rl.sampler_engine import engine_options
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
@@ -51,7 +52,9 @@ def make_trainer(run: Training, callbacks: Sequence):
 
     base = GRPOTrainer
     if run.options.shared_prompt:
-        base = shared_prefix_trainer(base, run.options.shared_prompt_tokens)
+        base = shared_prefix_trainer(
+            base, run.options.shared_prompt_tokens, offload=run.options.shared_prompt_offload
+        )
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     asked = run.settings | {
         "per_device_train_batch_size": batch_layout(run.settings, n_processes, run.options.prompts_per_step),
@@ -83,7 +86,8 @@ def make_trainer(run: Training, callbacks: Sequence):
     evaluation = _held_out(run)
     at_once = steps_a_generation(run.settings)
     rounds = -(-run.settings["max_steps"] // at_once)  # a round that is not full would not be sampled
-    trainer = measuring(base)(
+    open_trainer = partial(
+        measuring(base),
         model=policy,
         reward_funcs=reward,
         args=config,
@@ -102,6 +106,9 @@ def make_trainer(run: Training, callbacks: Sequence):
             hooks.keeping_callback(run.state, run.options.disk_budget_gb),
         ],
     )
+    cache = run.options.vllm_kv_cache_dtype
+    with engine_options(**{} if cache == "auto" else {"kv_cache_dtype": cache}):
+        trainer = open_trainer()
     for callback in (*callbacks, evaluation):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer

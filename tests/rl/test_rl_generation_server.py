@@ -48,7 +48,8 @@ def test_the_last_gpus_sample_and_the_first_train(four_gpus, monkeypatch):
 
 
 def test_the_server_is_vllms_with_what_trl_needs(small_model):
-    words = servers.server_command(small_model, 2, 4096, 8123, 0.8)
+    words = servers.server_command(small_model, 2, 4096, 8123, 0.8, "fp8")
+    assert words[words.index("--kv-cache-dtype") + 1] == "fp8"
     for name, value in (
         ("serve", str(small_model.path)),
         ("--data-parallel-size", "2"),
@@ -63,7 +64,7 @@ def test_a_server_is_ready_within_and_gone_after(small_model, tmp_path, monkeypa
     monkeypatch.setattr(
         servers,
         "server_command",
-        lambda model, n, context, port, share: [sys.executable, "-c", SERVE, str(port)],
+        lambda model, n, context, port, *_: [sys.executable, "-c", SERVE, str(port)],
     )
     with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as address:
         assert urlopen(f"{address}/health").read() == b"2,31"

@@ -113,6 +113,37 @@ def test_what_shared_prompts_cannot_go_with_is_refused(train, tmp_path, settings
         train(tmp_path, settings, options | {"shared_prompt": True})
 
 
+class Opened(Exception):
+    """An engine was asked for; holds what with."""
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, None), ({"vllm_kv_cache_dtype": "fp8"}, "fp8")])
+def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypatch, options, expected):
+    from trl.generation import vllm_generation
+
+    def asked(**settings):
+        raise Opened(settings)
+
+    monkeypatch.setattr(vllm_generation, "LLM", asked)
+    monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
+    with pytest.raises(Opened) as opened:
+        train(tmp_path, {"use_vllm": True}, options)
+    assert opened.value.args[0].get("kv_cache_dtype") == expected
+    assert vllm_generation.LLM is asked
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vllm_kv_cache_dtype": "int3"}, "vllm_kv_cache_dtype is one of auto, fp8, not 'int3'"),
+        ({"vllm_kv_cache_dtype": "fp8", "trainer": "unsloth"}, "vllm_kv_cache_dtype is for trainer='trl'"),
+    ],
+)
+def test_a_cache_type_that_cannot_be_is_refused(train, tmp_path, options, message):
+    with pytest.raises(SettingsError, match=message):
+        train(tmp_path, options=options)
+
+
 def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
     with pytest.raises(SettingsError, match="shared_prompt_tokens=0 must be at least 1"):
         train(tmp_path, options={"shared_prompt": True, "shared_prompt_tokens": 0})

@@ -66,7 +66,8 @@ def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_
     shared = {"shared_prompt": True}
     ordinary = curve(train(tmp_path / "ordinary"))
     unbroken = curve(train(tmp_path / "unbroken", options=shared))
-    small_rows = curve(train(tmp_path / "small", options=shared | {"shared_prompt_tokens": 1}))
+    smaller = {"shared_prompt_tokens": 1, "shared_prompt_offload": True}
+    small_rows = curve(train(tmp_path / "small", options=shared | smaller))
     for curve_ in (unbroken, small_rows):
         for found, expected in zip(curve_, ordinary, strict=True):
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
