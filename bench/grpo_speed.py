@@ -9,7 +9,8 @@ Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`. Short real runs on A
 in a process of its own, which frees its memory and bounds its time (--limit); the first --warm steps of each
 are left out (first allocations; the engine's start is in none). One JSON line a run, and --json is rewritten
 after each: lowest, median (with --generations: mean) and highest seconds of a step, its parts, completions a
-second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of memory says so and gives the steps it made.
+second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of memory says so and gives
+the steps it made.
 Stock TRL splits a step into micro-batches of at most --micro-tokens tokens unless --accumulation says
 otherwise; the other two bound memory themselves.
 """
