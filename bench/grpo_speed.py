@@ -9,8 +9,8 @@ Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`. Short real runs on A
 in a process of its own, which frees its memory and bounds its time (--limit); the first --warm steps of each
 are left out (first allocations; the engine's start is in none). One JSON line a run, and --json is rewritten
 after each: lowest, median (with --generations: mean) and highest seconds of a step, its parts, completions a
-second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of memory says so and gives
-the steps it made.
+second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of memory says so
+and gives the steps it made.
 Stock TRL splits a step into micro-batches of at most --micro-tokens tokens unless --accumulation says
 otherwise; the other two bound memory themselves.
 """
@@ -216,7 +216,7 @@ def run(job: dict, limit: float, warm: int) -> dict:
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
     result |= {"peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
     result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
-    timed, steps = rows[warm:], steps[warm:]
+    timed, steps = rows[warm // job["generations"] :], steps[warm:]  # a row of rewards a generation
     if timed and steps:
         times = sorted(step["seconds"] for step in steps)
         # Sampling for several steps at once makes one of them long: only their mean says what a step takes.
@@ -226,8 +226,7 @@ def run(job: dict, limit: float, warm: int) -> dict:
         result |= {
             "steps": len(steps),
             "parts": {
-                name: round(middle_of(step["parts"].get(name, 0.0) for step in steps), 3)
-                for name in names
+                name: round(middle_of(step["parts"].get(name, 0.0) for step in steps), 3) for name in names
             },
             "step_seconds": [round(value, 3) for value in (times[0], middle, times[-1])],
             "completions_per_second": round(job["group"] / middle, 2),

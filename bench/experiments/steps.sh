@@ -92,9 +92,15 @@ adapter() {
 # Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
 whole_3800() { whole whole_3800 600 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways shared trl unsloth; }
 whole_8600() { whole whole_8600 600 "$1" "$2" --prompt-tokens 7800 8600 --steps 3 --ways shared trl; }
-# The same with vLLM's cascade attention: a prompt's keys are read once for all its completions.
-cascade_3800() { whole cascade_3800 300 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --cascade; }
-cascade_8600() { whole cascade_8600 300 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --cascade; }
+# The same with an fp8 cache in vLLM, and with sampling for two and for four steps at once.
+fp8_3800() { whole fp8_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --kv-cache-dtype fp8; }
+fp8_8600() { whole fp8_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --kv-cache-dtype fp8; }
+ahead_3800() {
+    for n in 2 4; do
+        whole "ahead${n}_3800" 300 "$1" "$2" --prompt-tokens 3300 3800 --warm $n --steps $((3 * n)) --ways shared \
+            --kv-cache-dtype fp8 --generations $n --offload
+    done
+}
 whole() {
     step "${@:1:4}" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 \
         --share 0.35 --warm 1 --limit 270 --seconds 590 "${@:5}" --json "$out/$1.json"
