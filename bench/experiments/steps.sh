@@ -1,4 +1,4 @@
-# What is measured on a node with GPUs, a function a step; sourced by two_gpus.sh and four_gpus.sh.
+# What is measured on a node with GPUs, a function a step; sourced by the scripts of this folder.
 #
 # Each step is given GPUs and cores, has a time limit, and fails alone. OUT/progress.txt says what runs, OUT/NAME.log
 # what it says, OUT/NAME holds a notebook's report, manifest and metrics. END is the second at which all must be over.
@@ -15,6 +15,14 @@ left() { echo $((${END:-1600} - $(passed))); }
 say() { echo "[$(passed) s] $*" | tee -a "$out/progress.txt"; }
 wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; }
 n_cores() { echo $((${1#*-} - ${1%-*} + 1)); }
+n_gpus() { nvidia-smi -L | wc -l; }
+all_gpus() { seq -s, 0 $(($(n_gpus) - 1)); }
+all_cores() { echo "0-$(($(nproc) - 1))"; }
+# Of a GPU: its share of the cores.
+cores() {
+    local share=$(($(nproc) / $(n_gpus)))
+    echo "$((share * $1))-$((share * $1 + share - 1))"
+}
 
 # step NAME LIMIT GPUS CORES COMMAND...
 step() {
@@ -80,13 +88,6 @@ stage_8b() {
 stage_embedded() {
     step stage_embedded 420 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --rounds 8 \
         --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,arcnb-free --workers $(($(n_cores "$2") - 2))
-}
-
-# Issue 4: the adapter trained by its command, from the shipped one. GPU CORES
-adapter() {
-    notebook adapter "${SFT_SECONDS:-1000}" "$1" "$2" 02 -f adapter -p adapter default -p seed 1 -p num_processes 1 \
-        -p gradient_accumulation_steps 4 -p max_steps "${SFT_STEPS:-440}" -p learning_rate 4e-4 \
-        -p workers $(($(n_cores "$2") - 2)) -p tasks "rearc*2400 + dsl*1800 + dsl/scenes*1900 + rearc/originals"
 }
 
 # Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
