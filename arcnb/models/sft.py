@@ -21,7 +21,7 @@ from arcnb.models.launching import launch, parallel_problem
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
 from arcnb.models.row_stream import RowStream
 from arcnb.models.sft_rows import SftError, SftRows, collator
-from arcnb.models.training_log import log_problem, metrics_log, read_metrics, stop_printing
+from arcnb.models.training_log import log_problem, logged_as, metrics_log, read_metrics, stop_printing
 
 JOB = "job"  # folder, under output, of what several processes read
 REPORT = "training.json"
@@ -228,6 +228,7 @@ def _train(
         }
     config = SFTConfig(
         output_dir=str(output / "checkpoints"),
+        **logged_as(output),
         seed=seed,
         bf16=on_gpu,
         use_cpu=not on_gpu,

@@ -24,6 +24,11 @@ def log_problem(report_to: str | Sequence[str] | None) -> str | None:
     return None
 
 
+def logged_as(output: Path) -> dict[str, str]:
+    """Settings of transformers' trainers under which those places show a run: by its folder's name."""
+    return {"run_name": output.name, "project": "arcnb"}
+
+
 def metrics_log(path: Path, without: Sequence[str] = ()):
     """A trainer callback: shows progress and appends every log to path as `{"step": ..., name: value}`.
 

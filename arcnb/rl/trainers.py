@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
-from arcnb.models.training_log import metrics_log, stop_printing
+from arcnb.models.training_log import logged_as, metrics_log, stop_printing
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.effective_config import check_effective, effective_table
 from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
@@ -69,7 +69,7 @@ def make_trainer(run: Training, callbacks: Sequence):
     }
     if run.settings["use_vllm"]:
         asked.setdefault("vllm_max_model_length", run.context)
-    config = GRPOConfig(output_dir=str(run.output / "checkpoints"), **asked)
+    config = GRPOConfig(output_dir=str(run.output / "checkpoints"), **logged_as(run.output), **asked)
     rows, rollout, reward_class = conversation_parts(run)
     reward = reward_class(
         run.plan,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from multiprocessing import get_context
 
 import pytest
+import torch
 
 from arcnb.arc.tasksets import TaskSet, load_tasks
 from arcnb.models.checkpoints import newest_complete
@@ -140,6 +141,8 @@ def test_a_stopped_training_goes_on_from_its_checkpoint_as_if_unbroken(tasks, sm
     resumed = train_sft(small_model, rows, broken, lora={"r": 4}, settings=settings, resume=True)
     last = [[row["loss"] for row in report.history if "loss" in row][-1] for report in (whole, resumed)]
     assert last[0] == pytest.approx(last[1], rel=1e-4)
+    asked = torch.load(broken / "checkpoints" / "checkpoint-4" / "training_args.bin", weights_only=False)
+    assert (asked.run_name, asked.project) == ("broken", "arcnb")  # what wandb and trackio call it
 
 
 def test_a_rearc_task_never_comes_round_in_the_same_turn(small_model):
