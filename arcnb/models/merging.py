@@ -4,13 +4,17 @@ vLLM on a CPU applies a LoRA token by token and is about five times slower with 
 0.31.0, embedded model, rank 32), and on a GPU a small model is bound by the launching of the LoRA's kernels;
 folded into the weights it costs nothing. The sums are made in float32 and
 stored in the model's own type, so logits differ from the unfolded ones by that type's rounding.
+
+A copy is as large as the model, so only the last few are kept, and all that were used within a day.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from arcnb.models.compatibility import WEIGHTS, check_adapter
@@ -18,6 +22,8 @@ from arcnb.models.embedded import cache_folder
 from arcnb.models.registry import ModelPath
 
 CONFIG = "config.json"  # written last: a folder that has it is whole
+KEPT = 8  # copies that stay however long nobody uses them
+UNUSED_SECONDS = 24 * 3600  # what may be in use, or half made, is younger
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "chat_template*")
 
 
@@ -37,7 +43,26 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
                 work.rename(folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+        _prune(folder.parent)
+    os.utime(folder)  # its last use
     return ModelPath(model.name, folder)
+
+
+def _prune(copies: Path) -> None:
+    """Removes what is old: copies beyond the last KEPT, and what a killed merge left."""
+
+    def last_used(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:  # another process was quicker
+            return time.time()
+
+    newest_first = sorted(copies.iterdir(), key=last_used, reverse=True)
+    whole = [path for path in newest_first if not path.name.startswith(".")]
+    leftovers = [path for path in newest_first if path.name.startswith(".")]
+    for path in (*whole[KEPT:], *leftovers):
+        if time.time() - last_used(path) > UNUSED_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _merge(model: ModelPath, adapter: Path, folder: Path) -> None:

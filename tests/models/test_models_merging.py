@@ -1,9 +1,12 @@
 """A LoRA folded into its model. Run: pytest tests/models/test_models_merging.py"""
 
+import os
+import time
+
 import pytest
 
 from arcnb.models.compatibility import AdapterError
-from arcnb.models.merging import merged_model
+from arcnb.models.merging import KEPT, merged_model
 from arcnb.models.registry import SHIPPED_ADAPTERS, resolve_model
 
 
@@ -41,6 +44,20 @@ def test_the_merged_model_computes_what_model_and_adapter_do(small_model, adapte
     made = (merged.folder / "config.json").stat().st_mtime_ns
     assert merged_model(small_model, adapter).folder == merged.folder
     assert (merged.folder / "config.json").stat().st_mtime_ns == made
+
+
+def test_old_copies_go_and_the_last_and_the_young_stay(small_model, adapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
+    days = {"young": 0.5, ".half made": 0.5, ".left over": 2} | {f"copy{i}": 2 + i for i in range(KEPT)}
+    for name, age in days.items():
+        (tmp_path / "merged" / name).mkdir(parents=True)
+        os.utime(tmp_path / "merged" / name, (then := time.time() - age * 86400, then))
+    new = merged_model(small_model, adapter).folder
+    left = {path.name for path in new.parent.iterdir()}
+    assert left == {new.name, "young", ".half made", *(f"copy{i}" for i in range(KEPT - 2))}
+    os.utime(new, (0, 0))
+    merged_model(small_model, adapter)
+    assert time.time() - new.stat().st_mtime < 3600, "a copy that is used again counts as old"
 
 
 def test_an_adapter_of_another_model_is_refused(small_model):
