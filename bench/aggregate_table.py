@@ -2,9 +2,11 @@
 
     python bench/aggregate_table.py                   # about three minutes
     python bench/aggregate_table.py --distinct 128    # every program is another one
+    python bench/aggregate_table.py --set runs/.../predictions --tasks-from arc-agi-1/training    # real ones
 
-Programs are RE-ARC's, each prediction's with lines of other programs and other numbers in it; a task has
---distinct different ones, the first more frequent than the last, and what a program puts out is its own.
+Without --set, programs are RE-ARC's, each prediction's with lines of other programs and other numbers in it;
+a task has --distinct different ones, the first more frequent than the last; what a program puts out is its
+own. The rows of a set are written anew, as parts and then packed; the set itself is left as it is.
 gzip JSON (level 6, an object a line) has the same fields, outputs as nested lists: once in the order in which
 a stage makes predictions (round by round), and once task by task.
 """
@@ -16,6 +18,8 @@ import json
 import re
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import islice
 
 from arcnb.arc.grids import grid_lists
 from arcnb.arc.metrics import METRIC_COLUMNS, aggregate, pass_at_k_curve, score
@@ -89,48 +93,67 @@ class Gzip:
         return self.buffer.tell()
 
 
+def synthetic(tasks: list[Task], distinct: int) -> Iterator[Prediction]:
+    """Predictions in the order in which a stage makes them."""
+    programs = [rearc_program(task.task_id) for task in tasks]
+    variants = {t.task_id: [variant(t, i, programs) for i in range(distinct)] for t in tasks}
+    for round_ in range(ROUNDS):
+        for task in tasks:
+            for index in range(PER_ROUND):
+                yield prediction(task, variants[task.task_id], round_, index)
+
+
+def of_set(folder: str) -> Iterator[Prediction]:
+    """A set's predictions round by round, times in the steps in which they are kept today."""
+    rows = sorted(
+        PredictionSet(folder).iter_predictions(), key=lambda row: (row.round, row.task_id, row.index)
+    )
+    for row in rows:
+        for name in ("seconds", "cpu_seconds"):
+            if getattr(row, name) is not None:
+                setattr(row, name, round(getattr(row, name), 4))
+        yield row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--distinct", type=int, default=40, help="different programs of a task")
     parser.add_argument("--tasks", type=int, default=400)
+    parser.add_argument("--set", help="folder of a prediction set, to count its rows instead")
+    parser.add_argument("--tasks-from", default="arc-agi-1/training", help="the tasks that the set answers")
     arguments = parser.parse_args()
-    tasks = list(load_tasks("arc-agi-1/training"))[: arguments.tasks]
-    programs = [rearc_program(task.task_id) for task in tasks]
-    variants = {t.task_id: [variant(t, i, programs) for i in range(arguments.distinct)] for t in tasks}
+    tasks = list(load_tasks(arguments.tasks_from))[: arguments.tasks]
+    rows = of_set(arguments.set) if arguments.set else synthetic(tasks, arguments.distinct)
     by_round, by_task = Gzip(), Gzip()
     with tempfile.TemporaryDirectory() as folder:
-        predictions, part = PredictionSet(folder), []
-        for round_ in range(ROUNDS):
-            for task in tasks:
-                part += [
-                    prediction(task, variants[task.task_id], round_, index) for index in range(PER_ROUND)
-                ]
-                if len(part) >= PART:
-                    by_round.file.writelines(as_json(row).encode() for row in part)
-                    predictions.write_part(part, round_)
-                    part = []
-        by_round.file.writelines(as_json(row).encode() for row in part)
-        predictions.write_part(part, ROUNDS - 1)
+        predictions, writing = PredictionSet(folder), []
+        while part := list(islice(rows, PART)):
+            by_round.file.writelines(as_json(row).encode() for row in part)
+            began = time.process_time()
+            predictions.write_part(part, part[0].round)
+            writing.append(time.process_time() - began)
         for row in predictions.iter_predictions():
             by_task.file.write(as_json(row).encode())
         sizes = {"gzip JSON by round": by_round.size(), "gzip JSON by task": by_task.size()}
         sizes["parts"] = sum(path.stat().st_size for path in predictions.parts())
-        began = time.perf_counter()
+        began = time.process_time()
         predictions.pack()
-        packing = time.perf_counter() - began
+        packing = time.process_time() - began
         sizes["packed"] = sum(path.stat().st_size for path in predictions.parts())
         start = time.perf_counter()
         frame = predictions.read(METRIC_COLUMNS)
         read = time.perf_counter()
+        answered = set(frame["task_id"])
+        tasks = [task for task in tasks if task.task_id in answered]
         aggregate(frame, tasks)
         table = time.perf_counter()
         pass_at_k_curve(frame, task_ids=tasks)
         curve = time.perf_counter()
-    print(f"{len(frame):,} predictions, {arguments.distinct} programs a task:", end=" ")
     print(
-        ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in sizes.items()),
-        f"(packed in {packing:.1f} s)",
+        f"{len(frame):,} predictions of", arguments.set or f"{arguments.distinct} programs a task", end=": "
     )
+    print(", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in sizes.items()))
+    print(f"processor time: {max(writing):.2f} s for a part of {PART:,} at most, packed in {packing:.1f} s")
     for name in ("parts", "packed"):
         ratios = [sizes[f"gzip JSON by {order}"] / sizes[name] for order in ("round", "task")]
         print(f"{name}: {ratios[0]:.2f} times smaller than gzip JSON by round, {ratios[1]:.2f} than by task")

@@ -6,6 +6,7 @@ after two processes did the same shard, readers keep the row of the part whose n
 
 A stage writes many small parts, so that little is lost when it is killed. `pack` puts those of a shard into
 one, task by task: equal outputs and similar programs then stand together and take a fraction of the space.
+How the columns stand in a part is told in prediction_layout.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from arcnb.arc.part_files import PartFileError, is_temporary, new_file
+from arcnb.arc.prediction_layout import from_part, part_columns, part_schema, to_part
 from arcnb.arc.prediction_tables import (
     PREDICTION_SCHEMA,
     PredictionFileError,
@@ -36,22 +38,28 @@ if TYPE_CHECKING:
 __all__ = ["PREDICTION_SCHEMA", "PredictionFileError", "PredictionSet", "predictions_frame"]
 
 _PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-pa(?:rt|ck)(\d{5})\.parquet")
-_PACKED_ROWS = 16384  # of a row group, at least: what packing holds in memory
+_PART_SCHEMA = part_schema(PREDICTION_SCHEMA)
+_PACKED_ROWS = 65536  # of a row group, at least: what packing holds in memory
 
 # How parts are compressed. Dictionaries pay for texts that repeat; whole columns as one page let zstd see
-# what the programs of a part have in common. Level 19 takes ten times longer for another tenth.
+# what the programs of a part have in common.
 _WRITING = {
     "compression": "zstd",
-    "compression_level": 12,
+    "compression_level": 9,
     "data_page_size": 1 << 26,
     "dictionary_pagesize_limit": 1 << 26,
+    "write_statistics": list(KEY_COLUMNS),  # those of a text are two whole texts
+    "store_schema": False,
     "use_dictionary": [
         "task_id", "task_fingerprint", "parent", "model", "adapter", "completion_prefix", "finish_reason",
-        "extraction", "status", "error_type", "error_message", "completion", "program", "fingerprint",
+        "extraction", "status", "error_type", "error_message", "completion_start", "completion_end",
+        "program", "outputs", "other_fingerprint", "seconds", "cpu_seconds", "n_tokens",
+        "color_map.list.element",
     ],
 }  # fmt: skip
 
-_PACKING = _WRITING | {"compression_level": 19}  # once, at the end; the next parts are not waiting for it
+# Once, at the end, when nobody waits for the next part: many times slower, for another fifth.
+_PACKING = _WRITING | {"compression_level": 19}
 
 
 class PredictionSet:
@@ -99,7 +107,7 @@ class PredictionSet:
             path = self._new_path(f"{stem}-part")
             try:
                 with new_file(path) as file:
-                    pq.write_table(table, file, **_WRITING)
+                    pq.write_table(to_part(table), file, **_WRITING)
                 return path
             except FileExistsError:
                 continue
@@ -122,11 +130,11 @@ class PredictionSet:
         ids, rows = sorted(ids.to_pylist()), sum(pq.read_metadata(part).num_rows for part in mine)
         slice_ = max(1, len(ids) * _PACKED_ROWS // rows)
         try:
-            with new_file(path) as file, pq.ParquetWriter(file, PREDICTION_SCHEMA, **_PACKING) as writer:
+            with new_file(path) as file, pq.ParquetWriter(file, _PART_SCHEMA, **_PACKING) as writer:
                 for start in range(0, len(ids), slice_):
                     chosen = pa.array(ids[start : start + slice_], pa.string())
                     table = pa.concat_tables([_read_part(part, FIELD_NAMES, chosen) for part in mine])
-                    writer.write_table(table.take(_first_of_each_key(table)), row_group_size=1 << 20)
+                    writer.write_table(to_part(table.take(_first_of_each_key(table))), row_group_size=1 << 20)
         except (PartFileError, FileExistsError) as error:
             raise PredictionFileError(str(error)) from error
         for part in mine:
@@ -202,12 +210,15 @@ class PredictionSet:
 
 
 def _read_part(part: Path, columns: Sequence[str], task_ids: pa.Array | None) -> pa.Table:
+    """Columns of the records in a part, of either format."""
     schema = pa.schema([PREDICTION_SCHEMA.field(name) for name in columns])
     try:
         with pa.OSFile(str(part)) as file:
             opened = pq.ParquetFile(file)
-            groups = [_read_group(opened, i, columns, task_ids) for i in range(opened.num_row_groups)]
-        table = pa.concat_tables([group.cast(schema) for group in groups] or [schema.empty_table()])
+            wanted = part_columns(columns, opened.schema_arrow.names)
+            groups = [_read_group(opened, i, wanted, task_ids) for i in range(opened.num_row_groups)]
+        tables = [from_part(group, columns).cast(schema) for group in groups]
+        table = pa.concat_tables(tables or [schema.empty_table()])
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise PredictionFileError(
             f"{part}: damaged or not a prediction part ({_first_line(error)})"

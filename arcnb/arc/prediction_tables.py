@@ -1,4 +1,7 @@
-"""Predictions as Arrow tables and data frames: the schema of a part, and the way to and from records."""
+"""Predictions as Arrow tables and data frames, and the way to and from records.
+
+In a table `outputs` is a text (see prediction_layout); in a record and in a frame it is a list of grids.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
-from arcnb.arc.grids import Grid, GridError, as_grid
+from arcnb.arc.grids import Grid, GridError
 from arcnb.arc.part_files import PartFileError
+from arcnb.arc.prediction_layout import outputs_from_text, outputs_text
 from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction
 
 if TYPE_CHECKING:
@@ -20,7 +24,7 @@ _TYPES = {
     "hflip": pa.bool_(), "n_rot90": pa.int8(), "color_map": pa.list_(pa.int8()),
     "pair_order": pa.list_(pa.int16()), "test_index": pa.int16(),
     "n_prompt_tokens": pa.int32(), "n_tokens": pa.int32(), "logprob": pa.float64(),
-    "error_line": pa.int32(), "outputs": pa.list_(grid_type()),
+    "error_line": pa.int32(),
     "train_pixel_score": pa.float64(), "train_correct_grids": pa.float64(), "train_is_correct": pa.int8(),
     "test_pixel_score": pa.float64(), "test_correct_grids": pa.float64(), "test_is_correct": pa.int8(),
     "seconds": pa.float64(), "cpu_seconds": pa.float64(),
@@ -88,21 +92,16 @@ def _column(field: pa.Field, predictions: list[Prediction]) -> pa.Array:
 
 
 def _outputs_to_arrow(predictions: list[Prediction]) -> pa.Array:
-    grids: list[Grid | None] = []
-    ends = [0]
+    texts = []
     for prediction in predictions:
-        for i, output in enumerate(prediction.outputs or ()):
-            try:  # what is written has to be readable: reading refuses what is no grid
-                grids.append(None if output is None else as_grid(output, f"output {i}"))
-            except GridError as error:
-                raise PredictionFileError(f"prediction {prediction.id}: {error}") from None
-        ends.append(len(grids))
-    missing = pa.array([prediction.outputs is None for prediction in predictions], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), grids_to_arrow(grids), mask=missing)
+        try:  # what is written has to be readable: reading refuses what is no grid
+            texts.append(outputs_text(prediction.outputs))
+        except GridError as error:
+            raise PredictionFileError(f"prediction {prediction.id}: {error}") from None
+    return pa.array(texts, pa.string())
 
 
-def _outputs_from_arrow(column: pa.Array | pa.ChunkedArray) -> list[list | None]:
-    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    grids = iter(grids_from_arrow(column.flatten(), "outputs"))
-    lengths = column.value_lengths().to_pylist()
-    return [None if length is None else [next(grids) for _ in range(length)] for length in lengths]
+def _outputs_from_arrow(column: pa.Array | pa.ChunkedArray) -> list[list[Grid | None] | None]:
+    """Equal outputs share their grids, which nobody can write to, but not the list."""
+    grids = {text: outputs_from_text(text) for text in pc.unique(column).to_pylist()}
+    return [None if text is None else list(grids[text]) for text in column.to_pylist()]
