@@ -112,8 +112,8 @@ def judged(prediction: Prediction, found: Extraction, execution: Execution, task
         error_line=execution.error_line,
         outputs=outputs,
         fingerprint=fingerprint,
-        seconds=execution.seconds,
-        cpu_seconds=execution.cpu_seconds,
+        seconds=round(execution.seconds, 4),  # what is below a tenth of a millisecond is chance
+        cpu_seconds=round(execution.cpu_seconds, 4),
         **score(outputs, task),
     )
 

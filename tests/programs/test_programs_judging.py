@@ -67,6 +67,7 @@ def test_a_right_program_is_solved_and_leaves_a_full_record(task, executor):
         np.testing.assert_array_equal(output, grid[:, ::-1])
     assert result.fingerprint == output_fingerprint(result.outputs)
     assert result.seconds > 0
+    assert (result.seconds, result.cpu_seconds) == (round(result.seconds, 4), round(result.cpu_seconds, 4))
 
 
 @pytest.mark.parametrize("seed", range(6))
