@@ -12,10 +12,12 @@ work for one completion is bounded whatever it holds.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from arcnb.programs.syntax import ProgramSyntaxError, defined_names, parse_program
 
 PARSE_BUDGET = 300_000  # characters parsed for one completion, about 0.3 s
+REMEMBERED = 1024  # completions; a small model writes the same one again and again
 CUT_ATTEMPTS = 20  # places tried when the end (or the beginning) of a text is not code
 
 _FENCE = re.compile(r"`{3,}|^[ \t]*~{3,}", re.MULTILINE)
@@ -80,6 +82,7 @@ class _Block:
     how: str
 
 
+@lru_cache(REMEMBERED)
 def extract_program(completion: str, entry: str = "transform", truncated: bool = False) -> Extraction:
     """Program of a completion; `truncated` says that it was cut at the token limit.
 

@@ -99,7 +99,8 @@ def judged(prediction: Prediction, found: Extraction, execution: Execution, task
     """The prediction with what became of it: extraction, verdict, outputs in the original frame, scores."""
     outputs = fingerprint = None
     if execution.status == "ok":
-        outputs = [prediction.augmentation.invert(grid) for grid in execution.outputs]
+        augmentation = prediction.augmentation
+        outputs = [augmentation.invert(grid) for grid in execution.outputs]
         fingerprint = output_fingerprint(outputs)
     message = execution.error_message if found.program is not None else found.reason
     return replace(

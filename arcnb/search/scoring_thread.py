@@ -1,8 +1,9 @@
 """The other half of sampling: programs are run, scored and written while the engine goes on generating.
 
-Programs go to the executor as soon as their prompt is whole, and each is scored when its own verdict comes.
-So a program that takes seconds holds up its own prompt and no other, and workers are idle only when there is
-nothing left to run. When a prompt's verdicts come does not change them, nor which rows there are.
+A program goes to the executor as soon as its completion is there, and is scored when its own verdict comes.
+So a program that takes seconds holds up its own prompt and no other, and it is mostly done by the time the
+prompt's longest completion is. Rows are kept once their prompt is whole. When a verdict comes does not change
+it, nor which rows there are.
 """
 
 from __future__ import annotations
@@ -23,37 +24,56 @@ from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import Asked, judged
 from arcnb.search.early_stop import EarlyStop
 
-WAITING_PROMPTS = 1024  # so many may be put and not yet judged before the engine has to wait, too
-JUDGED_ROWS = 4096  # rows in the executor's hands, beyond which the next prompt waits for its turn
+WAITING_ROWS = 8192  # so many may be put and not yet judged before the engine has to wait, too
+JUDGED_ROWS = 4096  # rows in the executor's hands, beyond which the next one waits for its turn
 
-
-@dataclass(frozen=True)
-class Answers:
-    """All completions of one prompt, as predictions still to be judged; none for a prompt left out."""
-
-    task_id: str
-    round: int
-    rows: list[Prediction]
+PromptKey = tuple[str, int]  # task id and slot
 
 
 @dataclass(eq=False)
 class _UnderWay:
-    """A prompt whose programs are with the executor. left: rows that still have no verdict."""
+    """A prompt of which rows are still to come or to be judged. left: so many; rows: each in its place."""
 
-    answers: Answers
-    found: list[Extraction]
+    key: PromptKey
+    asked: Asked  # of this prompt alone, whose inputs are the same for all rows
     left: int
-    rows: list[Prediction] = field(init=False)  # judged, each in its place
+    rows: list[Prediction | None] = field(init=False)
+    dropped: bool = False
 
     def __post_init__(self) -> None:
-        self.rows = list(self.answers.rows)
+        self.rows = [None] * self.left
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A completion, as a prediction still to be judged, of a prompt with n of them."""
+
+    key: PromptKey
+    n: int
+    row: Prediction
+
+
+@dataclass(frozen=True)
+class _End:
+    """A prompt from which no more comes: left out from the start, or dropped with what came of it."""
+
+    key: PromptKey
+    left_out: bool
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    prompt: _UnderWay
+    row: Prediction
+    found: Extraction
+    execution: Future
 
 
 class ScoringThread:
-    """Judges and stores whole prompts in a thread of its own; what was put is on disk after `with`.
+    """Judges and stores in a thread of its own; prompts that were put whole are on disk after `with`.
 
-    Leaving the block on an error or an interrupt still judges and writes what was put, because those
-    completions are paid for. A part is written every `part_rows` predictions or `part_seconds`.
+    Leaving the block on an error or an interrupt still judges and writes them, because those completions are
+    paid for. A part is written every `part_rows` predictions or `part_seconds`.
     program_seconds: time that programs ran so far, of all workers together.
     """
 
@@ -71,11 +91,11 @@ class ScoringThread:
         self.shard, self.part_rows, self.part_seconds = shard, part_rows, part_seconds
         self.early_stop = early_stop
         self.program_seconds = 0.0
-        self._asked = Asked(tasks, executor.entry, remembered=1)  # rows of a prompt come together
-        self._room = threading.Semaphore(WAITING_PROMPTS)
-        # Answers from the engine's thread (None: no more) and verdicts from the executor's.
-        self._inbox: queue.SimpleQueue[Answers | tuple[_UnderWay, int, Future] | None] = queue.SimpleQueue()
-        self._waiting: deque[Answers] = deque()
+        self._room = threading.Semaphore(WAITING_ROWS)
+        # Completions from the engine's thread (None: no more) and verdicts from the executor's.
+        self._inbox: queue.SimpleQueue[_Row | _End | _Verdict | None] = queue.SimpleQueue()
+        self._prompts: dict[PromptKey, _UnderWay] = {}
+        self._waiting: deque[tuple[_UnderWay, Prediction]] = deque()
         self._rows_under_way = 0
         self._ended = False
         self._part: list[Prediction] = []
@@ -88,12 +108,20 @@ class ScoringThread:
         self._thread.start()
         return self
 
-    def put(self, answers: Answers) -> None:
-        """Queue the completions of one prompt; waits while too many are not judged yet."""
+    def put(self, key: PromptKey, n: int, row: Prediction) -> None:
+        """Queue one of the n completions of a prompt; waits while too many are not judged yet."""
         while self._error is None:
             if self._room.acquire(timeout=1.0):
-                return self._inbox.put(answers)
+                return self._inbox.put(_Row(key, n, row))
         raise self._error
+
+    def leave_out(self, key: PromptKey) -> None:
+        """This prompt has no completions and will have none."""
+        self._inbox.put(_End(key, left_out=True))
+
+    def drop(self, key: PromptKey) -> None:
+        """Forget what was put of this prompt, which will never be whole."""
+        self._inbox.put(_End(key, left_out=False))
 
     def __exit__(self, kind, error, trace) -> None:
         self._inbox.put(None)
@@ -106,7 +134,7 @@ class ScoringThread:
             while not (self._ended and not self._waiting and not self._rows_under_way):
                 self._hear()
                 while self._waiting and self._rows_under_way < JUDGED_ROWS:
-                    self._ask(self._waiting.popleft())
+                    self._ask(*self._waiting.popleft())
                 due = time.monotonic() - self._written > self.part_seconds
                 if self._part and (due or len(self._part) >= self.part_rows):
                     self._write()
@@ -123,39 +151,49 @@ class ScoringThread:
             return
         if news is None:
             self._ended = True
-        elif isinstance(news, Answers):
-            self._waiting.append(news)
-        else:
-            self._score(*news)
+        elif isinstance(news, _Verdict):
+            self._score(news)
+        elif isinstance(news, _Row):
+            if news.key not in self._prompts:
+                asked = Asked(self.tasks, self.executor.entry, remembered=1)
+                self._prompts[news.key] = _UnderWay(news.key, asked, news.n)
+            self._waiting.append((self._prompts[news.key], news.row))
+        elif news.left_out:
+            self._take(news.key, [])
+        elif prompt := self._prompts.pop(news.key, None):
+            prompt.dropped = True
 
-    def _ask(self, answers: Answers) -> None:
-        """Hand the programs of a prompt to the executor."""
-        asked = [self._asked.about(row) for row in answers.rows]
-        prompt = _UnderWay(answers, [found for found, _ in asked], len(asked))
-        self._rows_under_way += len(asked)
-        for place, (_, job) in enumerate(asked):
-            self.executor.submit(job).add_done_callback(partial(self._deliver, prompt, place))
-        if not asked:
-            self._take(answers, [])
+    def _ask(self, prompt: _UnderWay, row: Prediction) -> None:
+        """Hand the program of a completion to the executor."""
+        if prompt.dropped:
+            self._room.release()
+            return
+        found, job = prompt.asked.about(row)
+        self._rows_under_way += 1
+        self.executor.submit(job).add_done_callback(partial(self._deliver, prompt, row, found))
 
-    def _deliver(self, prompt: _UnderWay, place: int, verdict: Future) -> None:
-        self._inbox.put((prompt, place, verdict))  # in the executor's thread, which has other things to do
+    def _deliver(self, prompt: _UnderWay, row: Prediction, found: Extraction, execution: Future) -> None:
+        # In the executor's thread, which has other things to do.
+        self._inbox.put(_Verdict(prompt, row, found, execution))
 
-    def _score(self, prompt: _UnderWay, place: int, verdict: Future) -> None:
-        row = prompt.rows[place]
-        prompt.rows[place] = judged(row, prompt.found[place], verdict.result(), self.tasks[row.task_id])
-        prompt.left -= 1
-        self._rows_under_way -= 1
-        if not prompt.left:
-            self._take(prompt.answers, prompt.rows)
-
-    def _take(self, answers: Answers, rows: list[Prediction]) -> None:
+    def _score(self, news: _Verdict) -> None:
         self._room.release()
+        self._rows_under_way -= 1
+        prompt, row = news.prompt, news.row
+        if prompt.dropped:
+            return
+        prompt.rows[row.index] = judged(row, news.found, news.execution.result(), self.tasks[row.task_id])
+        prompt.left -= 1
+        if not prompt.left:
+            del self._prompts[prompt.key]
+            self._take(prompt.key, prompt.rows)
+
+    def _take(self, key: PromptKey, rows: list[Prediction]) -> None:
         self.program_seconds += sum(row.seconds or 0.0 for row in rows)
         if self.early_stop is None:
             self._part += rows
         else:
-            self._part += self.early_stop.keep(answers.task_id, answers.round, rows)
+            self._part += self.early_stop.keep(*key, rows)
 
     def _write(self) -> None:
         self.predictions.write_part(self._part, min(row.round for row in self._part), *self.shard)

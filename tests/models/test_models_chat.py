@@ -5,7 +5,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processo
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from arcnb.models.chat import answer_ids, prompt_ids, render, render_text
+from arcnb.models.chat import answer_ids, prompt_ids, prompts_ids, render, render_text
 from arcnb.models.prompts import Prompt, PromptError
 
 MESSAGES = (
@@ -94,6 +94,16 @@ def test_exactly_one_begin_of_text_token_at_the_start(tokenizer):
         else:
             assert ids.count(bos) == 1
             assert ids[0] == bos
+
+
+def test_prompts_tokenized_together_are_those_tokenized_alone(tokenizer):
+    prompts = [
+        Prompt(MESSAGES[-n:], prefix)
+        for n in (1, 2)
+        for prefix in ("", PREFIX, "\nx", tokenizer.eos_token)  # of different lengths: nothing may be padded
+    ]
+    assert prompts_ids(tokenizer, prompts) == [prompt_ids(tokenizer, prompt) for prompt in prompts]
+    assert prompts_ids(tokenizer, []) == []
 
 
 def test_text_ends_with_exactly_the_prefix(tokenizer):

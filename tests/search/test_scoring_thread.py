@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.scoring_thread import ScoringThread
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import expected_keys, small_tasks
 
@@ -94,6 +95,60 @@ def test_a_slow_program_holds_up_its_own_prompt_and_no_other(tmp_path, tokenizer
     assert engine.came, "other prompts waited for the slow program"
     assert report.made == len(predictions.done_keys()) == len(others) + PLAN.per_prompt
     assert 0 < report.tail_seconds < report.seconds
+
+
+class WaitingAtTheEnd(CannedEngine):
+    """Keeps the last completion back until `moment`, so that its prompt is not whole before."""
+
+    def __init__(self, tokenizer, answer, moment):
+        super().__init__(tokenizer, answer)
+        self.moment, self.came = moment, False
+
+    def generate(self, requests, sampling):
+        *others, last = super().generate(requests, sampling)
+        yield from others
+        deadline = time.monotonic() + 60
+        while not (self.came or time.monotonic() > deadline):
+            time.sleep(0.01)
+            self.came = self.moment()
+        yield last
+
+
+def test_a_program_runs_before_its_prompt_is_whole(tmp_path, tokenizer, tasks):
+    predictions, n_run = PredictionSet(tmp_path / "p"), []
+    n_rows = len(expected_keys(tasks, PLAN))
+
+    def count(job):
+        n_run.append(job)
+        return False
+
+    with HoldingExecutor(count) as executor:
+        engine = WaitingAtTheEnd(
+            tokenizer, lambda key, index: PROGRAMS[index], lambda: len(n_run) == n_rows - 1
+        )
+        run(engine, tasks, predictions, executor)
+    assert engine.came, "programs waited for the rest of their prompt"
+    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+
+
+def test_what_is_dropped_makes_room_and_is_not_written(tmp_path, tasks, monkeypatch):
+    monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_ROWS", 2)
+    predictions, task = PredictionSet(tmp_path / "p"), tasks[0]
+    with Executor(1) as executor:
+        scoring = ScoringThread(predictions, {task.task_id: task}, executor, (0, 1), 2, 60.0, None)
+
+        def put(slot, index):
+            row = Prediction(task.task_id, task.fingerprint, slot, index, completion=PROGRAMS[index])
+            scoring.put((task.task_id, slot), 2, row)
+
+        with scoring:
+            for slot in range(5):
+                put(slot, 1)
+                scoring.drop((task.task_id, slot))
+            put(5, 1)
+            put(5, 0)
+            put(6, 0)  # never whole
+    assert predictions.done_keys() == {(task.task_id, 5, 0, 0), (task.task_id, 5, 1, 0)}
 
 
 def test_rows_are_the_same_in_whatever_order_the_verdicts_come(tmp_path, tokenizer, tasks):

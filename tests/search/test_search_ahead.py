@@ -10,18 +10,29 @@ import pytest
 from arcnb.search.ahead import ahead
 
 
-def test_everything_comes_in_order_and_no_key_is_taken_too_early():
-    taken = []
+def each(make):
+    """`make` of one key for a list of them."""
+    return lambda keys: [make(key) for key in keys]
+
+
+@pytest.mark.parametrize(("together", "furthest"), [(1, 3), (2, 4), (8, 8)])
+def test_everything_comes_in_order_and_no_key_is_taken_too_early(together, furthest):
+    taken, batches = [], []
 
     def keys():
         for number in range(20):
             taken.append(number)
             yield number
 
-    for number, (key, made) in enumerate(ahead(keys(), lambda key: key * key, 3)):
+    def make(batch):
+        batches.append(len(batch))
+        return [key * key for key in batch]
+
+    for number, (key, made) in enumerate(ahead(keys(), make, 3, together)):
         assert (key, made) == (number, number * number)
-        assert len(taken) <= number + 4
+        assert len(taken) <= number + furthest
     assert taken == list(range(20))
+    assert set(batches[:-1]) == {together}
 
 
 def test_the_next_is_made_while_one_is_in_use():
@@ -32,23 +43,25 @@ def test_the_next_is_made_while_one_is_in_use():
             begun.set()
         return key
 
-    coming = ahead(range(5), make, 2)
+    coming = ahead(range(5), each(make), 2)
     next(coming)
     assert begun.wait(30)  # nobody has asked for it
     coming.close()
 
 
+@pytest.mark.parametrize("together", [1, 2, 3, 4])
 @pytest.mark.parametrize("places", [1, 8])
-def test_an_error_comes_in_its_place(places):
-    coming = ahead([4, 2, 0, 1], lambda key: 8 // key, places)
+def test_an_error_comes_in_its_place(places, together):
+    coming = ahead([4, 2, 0, 1], each(lambda key: 8 // key), places, together)
     assert [next(coming), next(coming)] == [(4, 2), (2, 4)]
     with pytest.raises(ZeroDivisionError):
         next(coming)
 
 
-def test_leaving_early_makes_no_more():
+@pytest.mark.parametrize("together", [1, 4])
+def test_leaving_early_makes_no_more(together):
     made = []
-    coming = ahead(range(1000), made.append, 10)
+    coming = ahead(range(1000), each(made.append), 10, together)
     next(coming)
     coming.close()
     assert len(made) <= 12

@@ -183,10 +183,11 @@ def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
 
 def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, executor, tasks, monkeypatch):
     # What is bounded by design, made small enough to be full soon.
-    monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_PROMPTS", 8)
+    monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_ROWS", 32)
     monkeypatch.setattr("arcnb.search.scoring_thread.JUDGED_ROWS", 32)
     monkeypatch.setattr("arcnb.programs.service.REMEMBERED", 16)
     monkeypatch.setattr("arcnb.search.sampling_stage.PROMPTS_AHEAD", 2)
+    monkeypatch.setattr("arcnb.search.sampling_stage.PROMPTS_TOGETHER", 1)
     peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
     few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
     for attempt in range(3):  # a busy machine makes more wait at times; what grows grows each time
