@@ -15,6 +15,11 @@ own, drawn between --shortest times --max-tokens and --max-tokens, the same in a
 run to it (no stop at the end token): all ways generate the same number of tokens. With --shortest 1 all have
 one length, and the programs of the last wave arrive at once.
 
+A line says besides what the engine's outputs tell, in all ways alike: "start_seconds" from the call until
+the first completion ends, "tokens_a_second_between" from then until the last one ends, "steps" of the engine
+and "tokens_a_step". "between" of the result is the ratio without start and tail, what long runs come to. With
+--turn-seconds 180 the rounds are chosen after the warm-up, for a turn of the plain way to take about so long.
+
 A stage's line ends with "tail_seconds": the time from the last completion until the last program was run,
 scored and on disk. It is part of "seconds" and of the ratio, and does not grow with the number of prompts: at
 most what the slowest programs may take, and what is left to run where programs keep all workers busy. The
@@ -127,6 +132,40 @@ def hold_to_lengths(backend, lengths: Lengths) -> None:
     backend.engine.add = add_with_length
 
 
+class Steps:
+    """Watches what an engine sends: at what time how many tokens, and whether a completion ended."""
+
+    def __init__(self, backend):
+        core = backend.engine.llm.llm_engine.engine_core
+        get_output = core.get_output
+
+        def watched():
+            outputs = get_output()
+            made = outputs.outputs
+            ended = any(output.finish_reason is not None for output in made)
+            self._seen.append((time.perf_counter(), sum(len(output.new_token_ids) for output in made), ended))
+            return outputs
+
+        core.get_output = watched
+        self.begin()
+
+    def begin(self) -> None:
+        self._began, self._seen = time.perf_counter(), []
+
+    def figures(self) -> dict:
+        """Of what was seen since `begin`."""
+        steps = [(at, tokens) for at, tokens, _ in self._seen if tokens]
+        ends = [at for at, _, ended in self._seen if ended]
+        first, last = ends[0], ends[-1]
+        between = sum(tokens for at, tokens in steps if first < at <= last)
+        return {
+            "start_seconds": round(first - self._began, 2),
+            "tokens_a_second_between": round(between / max(last - first, 1e-9)),
+            "steps": len(steps),
+            "tokens_a_step": round(statistics.mean(tokens for _, tokens in steps), 1),
+        }
+
+
 def plain(
     backend, prompts: list[list[int]], n: int, sampling: Sampling, lengths: Lengths | None
 ) -> tuple[float, int]:
@@ -184,38 +223,43 @@ def cpu_seconds(backend) -> tuple[float, float]:
 
 def measure(backend, arguments, say=print) -> dict:
     """Takes the turns, says each as a line, and returns the medians and ratios."""
-    plan = RoundPlan(arguments.n * arguments.rounds, arguments.n)
+    plan = plan_of(arguments.rounds, arguments)
     own_programs = backend.adapter is not None
     sampling = Sampling(max_tokens=arguments.max_tokens, ignore_eos=not own_programs)
     longest = backend.context - arguments.max_tokens
     tasks = tasks_of_length(backend, arguments.prompts, arguments.prompt_tokens, longest)
-    prompts = prompts_of(backend, tasks, plan)
-    made = len(prompts) * arguments.n
-    mean_length = statistics.mean(map(len, prompts))
-    lengths = sorted(map(len, prompts))
     written = None
-    ending = f"completions of at most {arguments.max_tokens}"
     if not own_programs:
-        written = lengths_of(prompts, arguments.max_tokens, arguments.shortest)
+        written = {}
         hold_to_lengths(backend, written)
-        mean, least, most = (take(written.values()) for take in (statistics.mean, min, max))
-        ending = f"completions of {mean:.0f} ({least} to {most})"
-    say(f"{len(prompts)} prompts of {mean_length:.0f} tokens ({lengths[0]} to {lengths[-1]}), {ending}")
+
+    def asked_of(tasks) -> list[list[int]]:
+        asked = prompts_of(backend, tasks, plan)
+        if written is not None:
+            written.update(lengths_of(asked, arguments.max_tokens, arguments.shortest))
+        return asked
+
     hours: dict[str, list[float]] = {way: [] for way in arguments.ways.split(",")}
     cpus: dict[str, list[tuple[float, float]]] = {way: [] for way in hours}
     speeds: dict[str, list[float]] = {way: [] for way in hours}
     tails: dict[str, list[float]] = {way: [] for way in hours if way.startswith("arcnb")}
-    last_report, began = None, time.monotonic()
+    between: dict[str, list[float]] = {way: [] for way in hours}
+    steps, last_report, plain_rate, began = Steps(backend), None, 0.0, time.monotonic()
     with Executor(arguments.workers or None) as executor:
         for turn in range(arguments.turns + 1):  # the first turn warms up, with a quarter of the work
             some = tasks if turn else tasks[: max(1, len(tasks) // 4)]
-            asked = prompts if turn else prompts_of(backend, some, plan)
             if turn and time.monotonic() - began > arguments.budget:
                 break
+            if turn == 1 and arguments.turn_seconds:
+                plan = plan_of(rounds_for(arguments.turn_seconds, plain_rate, len(tasks)), arguments)
+            if turn <= 1:
+                asked = asked_of(some)
+                say(described(asked, plan, arguments, written))
             for way in list(hours)[:: 1 if turn % 2 else -1]:
                 backend.engine.llm.reset_prefix_cache()
                 cpu = cpu_seconds(backend)
                 drawn = replace(sampling, seeded=not way.endswith("-free"))
+                steps.begin()
                 if way.startswith("plain"):
                     seconds, tokens = plain(backend, asked, arguments.n, drawn, written)
                 else:
@@ -223,7 +267,10 @@ def measure(backend, arguments, say=print) -> dict:
                     tokens = report.completion_tokens
                     assert own_programs or tokens == tokens_in(asked, arguments.n, written)
                     last_report = report if turn else None
+                figures = steps.figures()
                 rate = 3600 * len(asked) * arguments.n / seconds
+                if way.startswith("plain"):
+                    plain_rate = len(asked) / seconds
                 here, engine = (
                     after - before for before, after in zip(cpu, cpu_seconds(backend), strict=True)
                 )
@@ -231,6 +278,7 @@ def measure(backend, arguments, say=print) -> dict:
                     hours[way].append(rate)
                     speeds[way].append(tokens / seconds)
                     cpus[way].append((here, engine))
+                    between[way].append(figures["tokens_a_second_between"])
                 line = {
                     "turn": turn,
                     "way": way,
@@ -238,29 +286,55 @@ def measure(backend, arguments, say=print) -> dict:
                     "an_hour": round(rate),
                     "tokens_a_second": round(tokens / seconds),
                 }
-                line |= {"cpu_here": round(here, 2), "cpu_engine": round(engine, 2)}
+                line |= {"cpu_here": round(here, 2), "cpu_engine": round(engine, 2)} | figures
                 if way in tails:
                     line["tail_seconds"] = round(report.tail_seconds, 2)
                     tails[way] += [report.tail_seconds] if turn else []
                 say(json.dumps(line))
     medians = {way: statistics.median(rates) for way, rates in hours.items() if rates}
     medians_of_tokens = {way: statistics.median(rates) for way, rates in speeds.items() if rates}
-    ratios = {
-        way: round(speed / medians_of_tokens[way.replace("arcnb", "plain")], 4)
-        for way, speed in medians_of_tokens.items()
-        if way.startswith("arcnb") and way.replace("arcnb", "plain") in medians_of_tokens
-    }
-    outcome = {"predictions_a_turn": made, "prompt_tokens": mean_length, "an_hour": hours}
+    outcome = {"predictions_a_turn": len(asked) * arguments.n}
+    outcome |= {"prompt_tokens": statistics.mean(map(len, asked)), "an_hour": hours}
     outcome["cpu_seconds_here_and_engine"] = {
         way: [round(statistics.median(part), 2) for part in zip(*pairs, strict=True)]
         for way, pairs in cpus.items()
     }
     outcome |= {"median_an_hour": medians, "median_tokens_a_second": medians_of_tokens}
-    outcome |= {"arcnb_to_plain": ratios, "tail_seconds": tails}
+    medians_between = {way: statistics.median(rates) for way, rates in between.items() if rates}
+    outcome |= {"arcnb_to_plain": ratios(medians_of_tokens), "between": ratios(medians_between)}
+    outcome |= {"tail_seconds": tails}
     if last_report:
         outcome["rates_of_the_last_stage"] = last_report.rates
     say("RESULT " + json.dumps(outcome))
     return outcome
+
+
+def plan_of(rounds: int, arguments) -> RoundPlan:
+    return RoundPlan(arguments.n * rounds, arguments.n)
+
+
+def rounds_for(seconds: float, prompts_a_second: float, n_tasks: int) -> int:
+    """Rounds of n_tasks prompts that take about so long."""
+    return max(1, round(seconds * prompts_a_second / n_tasks))
+
+
+def described(asked: list[list[int]], plan: RoundPlan, arguments, written: Lengths | None) -> str:
+    """A turn's prompts and completions in words."""
+    lengths = sorted(map(len, asked))
+    ending = f"completions of at most {arguments.max_tokens}"
+    if written is not None:
+        own = [written[tuple(ids)] for ids in asked]
+        ending = f"completions of {statistics.mean(own):.0f} ({min(own)} to {max(own)})"
+    return (
+        f"{len(asked)} prompts ({plan.n_rounds} rounds) of {statistics.mean(lengths):.0f} tokens "
+        f"({lengths[0]} to {lengths[-1]}), {ending}"
+    )
+
+
+def ratios(speeds: dict[str, float]) -> dict[str, float]:
+    """Of each stage to its plain way."""
+    plain_of = {way: way.replace("arcnb", "plain") for way in speeds if way.startswith("arcnb")}
+    return {way: round(speeds[way] / speeds[own], 4) for way, own in plain_of.items() if own in speeds}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -271,6 +345,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--llama-8b", type=Path, help="folder to make and take the 8B shape in")
     made.add_argument("--prompts", type=int, default=8, help="tasks")
     made.add_argument("--rounds", type=int, default=1, help="prompts of each task")
+    made.add_argument("--turn-seconds", type=float, help="of the plain way: chooses the rounds")
     made.add_argument("--prompt-tokens", type=int, default=500)
     made.add_argument("--n", type=int, default=4, help="completions a prompt")
     made.add_argument("--max-tokens", type=int, default=64)
@@ -286,6 +361,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     arguments = parser().parse_args()
+    if arguments.turn_seconds and not any(way.startswith("plain") for way in arguments.ways.split(",")):
+        raise SystemExit("--turn-seconds takes the speed of a plain way from the warm-up; add one to --ways")
     model = str(make_llama_8b(arguments.llama_8b)) if arguments.llama_8b else arguments.model
     options = EngineOptions(
         max_model_len=min(8192, 2 * arguments.prompt_tokens + arguments.max_tokens),
