@@ -1,9 +1,10 @@
 """Generation by a vLLM engine that this process starts; see `vllm_engine` for the engine itself.
 
 Every completion is an engine request of its own with its own seed; prefix caching makes the prompt that
-they share cost one computation. The engine is kept with twice the completions that it can work on at a time,
-so it never waits for this process. An engine that dies is started again once in a call of `generate`, and
-gets everything that is still to do.
+they share cost one computation. The engine is kept with one and a half to two times the completions that it
+can work on at a time, so it never waits for this process; new ones are given in bursts, because its process
+reads and hashes them under the same lock as its steps, and a few after every step hold that up most. An
+engine that dies is started again once in a call of `generate`, and gets everything that is still to do.
 """
 
 import contextlib
@@ -150,13 +151,15 @@ class VllmBackend:
 
     def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
         window = 2 * self.engine.max_num_seqs
+        low = window - self.engine.max_num_seqs // 2
         deaths, dead, more = 0, False, True
         while True:
             try:
                 if dead:
                     self._restart(sampling)
                     dead = False
-                while more and len(self._flights) < window:
+                filling = len(self._flights) <= low
+                while filling and more and len(self._flights) < window:
                     if (request := next(source, None)) is None:
                         more = False
                     elif request.key in self._cancelled:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -233,6 +234,39 @@ def test_an_engine_that_dies_while_it_is_fed_anew_has_died_twice(monkeypatch):
         list(backend.generate([Request([1, 2])], Sampling(max_tokens=2)))
     assert backend.engine.starts == 2
     assert not backend._flights
+
+
+class CountingEngine:
+    """Finishes the oldest completion at each step; waiting: how many it had before every step."""
+
+    running, max_num_seqs = True, 8
+
+    def __init__(self):
+        self.names, self.waiting = [], []
+
+    def add(self, name, *request):
+        self.names.append(name)
+
+    def step(self):
+        self.waiting.append(len(self.names))
+        made = SimpleNamespace(token_ids=[1], text="x", finish_reason="stop", cumulative_logprob=None)
+        return [SimpleNamespace(request_id=self.names.pop(0), outputs=[made])]
+
+    def abort(self, names):
+        pass
+
+    close = abort
+
+
+def test_an_engine_is_given_completions_in_bursts_and_never_runs_short(monkeypatch):
+    monkeypatch.setattr(VllmBackend, "_sampling_params", lambda *_: None)
+    backend = VllmBackend.__new__(VllmBackend)  # without starting an engine
+    backend.engine, backend.adapter, backend.context = CountingEngine(), None, 100
+    backend._flights, backend._ids, backend._generating, backend._merged = {}, iter(range(99)), False, False
+    made = list(backend.generate([Request([1, 2], key=n) for n in range(40)], Sampling(max_tokens=2)))
+    assert sorted(completion.key for completion in made) == list(range(40))
+    assert backend.engine.waiting[:9] == [16, 15, 14, 13, 16, 15, 14, 13, 16]
+    assert min(backend.engine.waiting[:-13]) > CountingEngine.max_num_seqs
 
 
 @pytest.mark.parametrize(
