@@ -25,9 +25,7 @@ from arcnb.search.questions import Question, Questions, n_asked
 from arcnb.search.scoring_thread import PromptKey, ScoringThread
 
 PROMPTS_AHEAD = 32  # tokenizing takes milliseconds, in which the engine's thread can do something else
-PROMPTS_TOGETHER = (
-    16  # tokenized at once: half the work of one by one, on all cores, and the other threads go on
-)
+PROMPTS_TOGETHER = 16  # tokenized at once: less work than one by one, and other threads go on
 
 
 def sample(

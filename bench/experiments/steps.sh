@@ -86,7 +86,7 @@ stage_8b() {
         --prompt-tokens 3800 --n 8 --max-tokens 400 --turns 1 --budget 400 --workers $(($(n_cores "$2") - 2))
 }
 stage_embedded() {
-    step stage_embedded 420 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --rounds 8 \
+    step stage_embedded 560 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds 180 \
         --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,arcnb-free --workers $(($(n_cores "$2") - 2))
 }
 
