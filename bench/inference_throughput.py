@@ -29,8 +29,9 @@ Untrained models write no programs: the stage is given RE-ARC's in place of thei
 has real work (most on tasks that they were not written for; some of them run into the time limit: about ten
 times the work of programs that a trained model writes). With --adapter the model writes programs of its own,
 which end where they end; what is compared is then tokens a second, since the ways draw different samples.
-"plain-free" and "arcnb-free" sample without seeds, which vLLM does faster. --llama-8b takes a folder to put a
-config and the embedded model's tokenizer in.
+"plain-free" and "arcnb-free" sample without seeds, which vLLM does faster; "backend" and "backend-free" are
+the stage without programs and rows: what is between them and plain is the way in which the engine is fed.
+--llama-8b takes a folder to put a config and the embedded model's tokenizer in.
 """
 
 import argparse
@@ -47,7 +48,7 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasksets import load_tasks
 from arcnb.models.chat import prompt_ids
 from arcnb.models.engine_guard import marked_processes
-from arcnb.models.generation import EngineOptions, Sampling, open_backend
+from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.prompt_lengths import longest_prompt
 from arcnb.models.registry import load_tokenizer, resolve_model
@@ -200,6 +201,14 @@ def tokens_in(prompts: list[list[int]], n: int, lengths: Lengths) -> int:
     return n * sum(lengths[tuple(ids)] for ids in prompts)
 
 
+def generated(backend, prompts: list[list[int]], n: int, sampling: Sampling) -> tuple[float, int]:
+    """Seconds of our backend alone, without programs and rows, and tokens made."""
+    start = time.perf_counter()
+    asked = (Request(ids, n, number, number) for number, ids in enumerate(prompts))
+    made = sum(len(completion.token_ids) for completion in backend.generate(asked, sampling))
+    return time.perf_counter() - start, made
+
+
 def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executor):
     """Seconds of `predict`, and its report."""
     with tempfile.TemporaryDirectory() as folder:
@@ -262,6 +271,8 @@ def measure(backend, arguments, say=print) -> dict:
                 steps.begin()
                 if way.startswith("plain"):
                     seconds, tokens = plain(backend, asked, arguments.n, drawn, written)
+                elif way.startswith("backend"):
+                    seconds, tokens = generated(backend, asked, arguments.n, drawn)
                 else:
                     seconds, report = stage(backend, some, plan, drawn, executor)
                     tokens = report.completion_tokens
@@ -301,7 +312,7 @@ def measure(backend, arguments, say=print) -> dict:
     }
     outcome |= {"median_an_hour": medians, "median_tokens_a_second": medians_of_tokens}
     medians_between = {way: statistics.median(rates) for way, rates in between.items() if rates}
-    outcome |= {"arcnb_to_plain": ratios(medians_of_tokens), "between": ratios(medians_between)}
+    outcome |= {"to_plain": ratios(medians_of_tokens), "between": ratios(medians_between)}
     outcome |= {"tail_seconds": tails}
     if last_report:
         outcome["rates_of_the_last_stage"] = last_report.rates
@@ -332,8 +343,9 @@ def described(asked: list[list[int]], plan: RoundPlan, arguments, written: Lengt
 
 
 def ratios(speeds: dict[str, float]) -> dict[str, float]:
-    """Of each stage to its plain way."""
-    plain_of = {way: way.replace("arcnb", "plain") for way in speeds if way.startswith("arcnb")}
+    """Of each other way to its plain one."""
+    others = [way for way in speeds if not way.startswith("plain")]
+    plain_of = {way: "-".join(["plain", *way.split("-")[1:]]) for way in others}
     return {way: round(speeds[way] / speeds[own], 4) for way, own in plain_of.items() if own in speeds}
 
 
@@ -352,7 +364,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--shortest", type=float, default=0.25, help="share of --max-tokens, 1: all the same")
     made.add_argument("--max-num-seqs", type=int, default=None)
     made.add_argument("--turns", type=int, default=3)
-    made.add_argument("--ways", default="plain,arcnb", help="of plain, arcnb, plain-free, arcnb-free")
+    made.add_argument("--ways", default="plain,arcnb", help="of plain, backend, arcnb, and each with -free")
+    made.add_argument("--block-size", type=int, help="tokens of a block of vLLM's cache")
     made.add_argument("--budget", type=float, default=600, help="seconds after which no turn begins")
     made.add_argument("--gpu-memory", type=float, default=0.9)
     made.add_argument("--workers", type=int, default=0, help="of the executor; 0 is one a core")
@@ -367,6 +380,7 @@ def main() -> None:
     options = EngineOptions(
         max_model_len=min(8192, 2 * arguments.prompt_tokens + arguments.max_tokens),
         max_num_seqs=arguments.max_num_seqs,
+        block_size=arguments.block_size,
         max_lora_rank=arguments.max_lora_rank,
         gpu_memory_utilization=arguments.gpu_memory,
         load_format="dummy" if arguments.llama_8b else "auto",

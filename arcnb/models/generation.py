@@ -119,6 +119,7 @@ class EngineOptions:
     tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base by bitsandbytes (GPU).
     enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
     enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own).
+    block_size: tokens of a block of vLLM's cache (None: its own choice); large ones are fewer to hash.
     load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
     max_loras: adapters that vLLM applies in one batch, see `Request.adapter`.
     cpu_kv_cache_gb: memory for vLLM's cache on a CPU.
@@ -134,6 +135,7 @@ class EngineOptions:
     load_in_4bit: bool = False
     enforce_eager: bool | None = None
     enable_prefix_caching: bool = True
+    block_size: int | None = None
     dtype: str = "auto"
     load_format: str = "auto"
     max_lora_rank: int | None = None

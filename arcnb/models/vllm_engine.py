@@ -184,6 +184,8 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         "gpu_memory_utilization": options.gpu_memory_utilization,
         "max_num_seqs": options.max_num_seqs,
     }
+    if options.block_size:
+        arguments["block_size"] = options.block_size
     if on_cpu():
         # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
         # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").

@@ -15,6 +15,6 @@ source "$(dirname "$0")/steps.sh"
     done
     wait
 ) &
-for one in stage_embedded fp8_3800 fp8_8600 ahead_3800 speed; do $one 3 "$(cores 3)"; done &
+for one in stage_embedded stage_blocks fp8_3800 fp8_8600 ahead_3800 speed; do $one 3 "$(cores 3)"; done &
 wait
 say "all done"

@@ -87,7 +87,13 @@ stage_8b() {
 }
 stage_embedded() {
     step stage_embedded 560 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds 180 \
-        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,arcnb-free --workers $(($(n_cores "$2") - 2))
+        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,backend-free,arcnb-free --workers $(($(n_cores "$2") - 2))
+}
+# The same with larger blocks, and with fewer programs beside it.
+stage_blocks() {
+    step stage_blocks 300 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds 60 \
+        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,backend-free,arcnb-free --workers 6 \
+        --block-size 64
 }
 
 # Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
