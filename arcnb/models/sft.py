@@ -233,6 +233,7 @@ def _train(
         bf16=on_gpu,
         use_cpu=not on_gpu,
         max_length=None,  # rows were measured; nothing may be cut
+        ddp_find_unused_parameters=False,  # every trained weight is used; looking for others takes time
         disable_tqdm=True,
         **settings,
     )
