@@ -1,6 +1,7 @@
 """GRPO on a random two-layer model: rows, guards, a few real steps. Run: pytest tests/rl/test_rl_grpo.py"""
 
 import inspect
+import os
 from dataclasses import replace
 
 import pytest
@@ -126,8 +127,13 @@ def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypa
 
     monkeypatch.setattr(vllm_generation, "LLM", asked)
     monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
-    with pytest.raises(Opened) as opened:
-        train(tmp_path, {"use_vllm": True}, options)
+    before = dict(os.environ)
+    try:
+        with pytest.raises(Opened) as opened:
+            train(tmp_path, {"use_vllm": True}, options)
+    finally:  # TRL writes a rank and a port there, with which all that follows would join a group
+        os.environ.clear()
+        os.environ.update(before)
     assert opened.value.args[0].get("kv_cache_dtype") == expected
     assert vllm_generation.LLM is asked
 
