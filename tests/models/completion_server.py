@@ -11,6 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 
 
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # as many as a backend asks at once; 5 would turn some away on a busy machine
+
+
 class CompletionServer:
     def __init__(self, tokenizer, name="tiny", max_model_len=256, token_ids=True):
         self.tokenizer, self.name, self.max_model_len, self.token_ids = (
@@ -53,8 +58,7 @@ class CompletionServer:
             def log_message(self, *args):
                 pass
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
+        self.http = _Listener(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
