@@ -173,7 +173,7 @@ def work(job: dict) -> None:
             options=GrpoOptions(
                 trainer="unsloth" if job["way"] == "unsloth" else "trl",
                 shared_prompt=job["way"] == "shared",
-                shared_prompt_offload=job["offload"],
+                shared_prompt_offload=job["offload"] and job["way"] == "shared",
                 vllm_kv_cache_dtype=job["kv_cache_dtype"] if job["way"] != "unsloth" else "auto",
                 max_prompt_tokens=high,
                 max_sequence_length=high + job["max_completion_length"],

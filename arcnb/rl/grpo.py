@@ -165,6 +165,10 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
     check_multi_turn(settings, options, n_processes)
     if options.trainer not in TRAINERS:
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
+    if options.vllm_kv_cache_dtype != "auto" and not settings["use_vllm"]:
+        raise SettingsError(f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r} needs use_vllm=True")
+    if options.shared_prompt_offload and not options.shared_prompt:
+        raise SettingsError("shared_prompt_offload=True needs shared_prompt=True")
     if options.shared_prompt:
         _check_shared_prompt(settings, options, n_processes)
 

@@ -2,7 +2,7 @@
 # Issue 4 on four GPUs: bash bench/experiments/adapter.sh OUT
 #
 # The default adapter from nothing by its command, then its 128 samples of the training set (two shards), and of the
-# evaluation set with two seeds. 21 minutes on four H200 with 64 cores.
+# evaluation set with two seeds. These steps took 21 minutes on four H200 with 64 cores (docs/log.md).
 source "$(dirname "$0")/steps.sh"
 
 notebook adapter 1100 "$(all_gpus)" "$(all_cores)" 02 -f adapter -p workers $(($(nproc) * 7 / 8))

@@ -13,7 +13,7 @@ the time was up, 1 something failed.
 
 --part i/n takes a share of the pairs, so that n processes, each with its GPU, do the whole with the same --out and --work:
     for i in 0 1 2 3; do CUDA_VISIBLE_DEVICES=$i python .../search_and_learn.py --out DIR --part $i/4 & done; wait
-Several may share a GPU (engine and trainer of a process take turns): four with --kv-gb 6 --memory-fraction 0.16.
+Several may share a GPU (engine and trainer of a process take turns): planned for four: --kv-gb 6 --memory-fraction 0.16.
 --out gets counts-ARM-seedN-SIDE.json after every round, pair-ARM-seedN.json when both sides are
 done, and the table, made anew by whichever process has finished something.
 

@@ -1,4 +1,5 @@
 # What is measured on a node with GPUs, a function a step; sourced by the scripts of this folder.
+# One alone: bash -c '. bench/experiments/steps.sh OUT; whole_8600 0 0-15' (GPU 0, cores 0 to 15)
 #
 # Each step is given GPUs and cores, has a time limit, and fails alone. OUT/progress.txt says what runs, OUT/NAME.log
 # what it says, OUT/NAME holds a notebook's report, manifest and metrics. END is the second at which all must be over.
@@ -13,7 +14,6 @@ began=$(date +%s)
 passed() { echo $(($(date +%s) - began)); }
 left() { echo $((${END:-1600} - $(passed))); }
 say() { echo "[$(passed) s] $*" | tee -a "$out/progress.txt"; }
-wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; }
 n_cores() { echo $((${1#*-} - ${1%-*} + 1)); }
 n_gpus() { nvidia-smi -L | wc -l; }
 all_gpus() { seq -s, 0 $(($(n_gpus) - 1)); }

@@ -143,9 +143,11 @@ def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypa
     [
         ({"vllm_kv_cache_dtype": "int3"}, "vllm_kv_cache_dtype is one of auto, fp8, not 'int3'"),
         ({"vllm_kv_cache_dtype": "fp8", "trainer": "unsloth"}, "vllm_kv_cache_dtype is for trainer='trl'"),
+        ({"vllm_kv_cache_dtype": "fp8"}, "vllm_kv_cache_dtype='fp8' needs use_vllm=True"),
+        ({"shared_prompt_offload": True}, "shared_prompt_offload=True needs shared_prompt=True"),
     ],
 )
-def test_a_cache_type_that_cannot_be_is_refused(train, tmp_path, options, message):
+def test_options_that_would_do_nothing_are_refused(train, tmp_path, options, message):
     with pytest.raises(SettingsError, match=message):
         train(tmp_path, options=options)
 
