@@ -24,7 +24,7 @@ Expected on one H200 with 16 cores (estimates from rates measured apart, docs/lo
                        -> three seeds 4.5 with engine and base
   arc128               5 a seed with engine: alone 80 x 128 = 10,000 completions (80 s), learn 7,500 more (60 s),
                        three trainings of up to 1,920 rows of 1,330 tokens (26 s each, 8 s of tokenizing, 3 s of programs)
-  arc512               15 to 18 a seed (33,000 completions a side, seven trainings); eval128 11 a seed (200 tasks), eval512 20 (100 of them)
+  arc512               15 to 18 a seed (33,000 completions a side, seven trainings); eval128 11 a seed (200 tasks), eval512 12 (60 of them)
   arc128task           6 a seed beyond arc128's: 80 adapters a round, 4 steps each, half of it Python
 GPU memory (estimates): engine 16 GB of cache and 4 more; learning 14 GB for 16,384 tokens in a forward pass and 2 for
 logits and weights; rows of up to 4,096 tokens. A step that does not fit is done again in halves.
@@ -51,7 +51,7 @@ MINUTES = {
     "arc128": 4.3,
     "arc512": 16.0,
     "eval128": 10.0,
-    "eval512": 20.0,
+    "eval512": 12.0,
     "arc128task": 6.0,
 }  # of a pair, for shares
 OPENING = {True: 1.5, False: 0.8}  # of an engine, with the toy base or not
@@ -273,7 +273,7 @@ def evaluation(args, n_tasks):
 def tasks_of(args, arm, seed):
     if arm == "toy":
         return toy_tasks(args, seed)
-    n_evaluation = {"eval128": 200, "eval512": 100}.get(arm)
+    n_evaluation = {"eval128": 200, "eval512": 60}.get(arm)
     return evaluation(args, n_evaluation) if n_evaluation else held_out(args)
 
 

@@ -86,7 +86,7 @@ stage_8b() {
         --prompt-tokens 3800 --n 8 --max-tokens 400 --turns 1 --budget 400 --workers $(($(n_cores "$2") - 2))
 }
 stage_embedded() {
-    step stage_embedded 560 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds 180 \
+    step stage_embedded 560 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds ${TURN:-180} \
         --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,backend-free,arcnb-free --workers $(($(n_cores "$2") - 2))
 }
 # The same with larger blocks, and with fewer programs beside it.
@@ -102,11 +102,11 @@ whole_8600() { whole whole_8600 600 "$1" "$2" --prompt-tokens 7800 8600 --steps 
 # The same with an fp8 cache in vLLM, and with sampling for two and for four steps at once.
 fp8_3800() { whole fp8_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --kv-cache-dtype fp8; }
 fp8_8600() { whole fp8_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --kv-cache-dtype fp8; }
-ahead_3800() {
-    for n in 2 4; do
-        whole "ahead${n}_3800" 300 "$1" "$2" --prompt-tokens 3300 3800 --warm $n --steps $((3 * n)) --ways shared \
-            --kv-cache-dtype fp8 --generations $n --offload
-    done
+ahead2_3800() { ahead ahead2_3800 2 "$1" "$2" --prompt-tokens 3300 3800; }
+ahead4_3800() { ahead ahead4_3800 4 "$1" "$2" --prompt-tokens 3300 3800; }
+ahead2_8600() { ahead ahead2_8600 2 "$1" "$2" --prompt-tokens 7800 8600; }
+ahead() {
+    whole "$1" 300 "$3" "$4" --warm "$2" --steps $((3 * $2)) --ways shared --kv-cache-dtype fp8 --generations "$2" "${@:5}"
 }
 whole() {
     step "${@:1:4}" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 \
