@@ -10,7 +10,7 @@ share_gpus
 for ((i = 0; i < parts; i++)); do
     step "search$i" 3000 $((i % gpus)) "$(all_cores)" python3 bench/experiments/search_and_learn.py \
         --out "$out/search" --work "${WORK:-$out/work}" --seconds $(($(left) - 40)) --arms "${ARMS:-toy:3,arc128:3,arc512,eval128,eval512}" \
-        --part "$i/$parts" --kv-gb 5 --memory-fraction 0.1 --batch-tokens 12288 --workers $(($(nproc) / parts + 1)) &
+        --part "$i/$parts" --kv-gb 5 --memory-fraction 0.1 --batch-tokens 12288 --workers $(($(n_processors) / parts + 1)) &
 done
 wait
 say "all done"

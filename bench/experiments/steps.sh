@@ -15,12 +15,14 @@ passed() { echo $(($(date +%s) - began)); }
 left() { echo $((${END:-1600} - $(passed))); }
 say() { echo "[$(passed) s] $*" | tee -a "$out/progress.txt"; }
 n_cores() { echo $((${1#*-} - ${1%-*} + 1)); }
+# Not nproc, which says OMP_NUM_THREADS where that is set.
+n_processors() { getconf _NPROCESSORS_ONLN; }
 n_gpus() { nvidia-smi -L | wc -l; }
 all_gpus() { seq -s, 0 $(($(n_gpus) - 1)); }
-all_cores() { echo "0-$(($(nproc) - 1))"; }
+all_cores() { echo "0-$(($(n_processors) - 1))"; }
 # Of a GPU: its share of the cores.
 cores() {
-    local share=$(($(nproc) / $(n_gpus)))
+    local share=$(($(n_processors) / $(n_gpus)))
     echo "$((share * $1))-$((share * $1 + share - 1))"
 }
 
