@@ -5,7 +5,7 @@
 # evaluation set with two seeds. These steps took 21 minutes on four H200 with 64 cores (docs/log.md).
 source "$(dirname "$0")/steps.sh"
 
-notebook adapter 1100 "$(all_gpus)" "$(all_cores)" 02 -f adapter -p workers $(($(nproc) * 7 / 8))
+notebook adapter 1100 "$(all_gpus)" "$(all_cores)" 02 -f adapter -p workers $(($(n_processors) * 7 / 8))
 new=$out/adapter
 cp -r "$ARCNB_RUNS"/*-adapter/adapter "$new/weights" || exit 1
 shards 0 1 "$(cores 0)" "$(cores 1)" training arc-agi-1/training 128 -p adapter "$new/weights" &
