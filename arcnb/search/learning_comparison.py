@@ -17,6 +17,7 @@ from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.submission import SubmissionScore, score_submission
 from arcnb.arc.tasksets import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
+from arcnb.search.fair_comparison import sign_flip_p
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.step_journal import StepJournal
 
@@ -64,7 +65,8 @@ def paired_curve(
     seed: int = 0,
 ) -> pd.DataFrame:
     """The two at equal budgets, a row each: completions, alone, learned, difference with its 95% interval by
-    bootstrap over tasks (low, high), the tasks that only one of them solves, and McNemar's exact p.
+    bootstrap over tasks (low, high), the tasks that only one of them solves (in the sense of `column`), and
+    McNemar's exact p. used_alone, used_learned: completions that the tasks really had, on average.
     """
     import pandas as pd
 
@@ -72,6 +74,7 @@ def paired_curve(
     for budget in budgets:
         cut = [first_completions(frame, budget) for frame in (alone, learned)]
         pair = paired_difference(*cut, column, seed, task_ids)
+        only_alone, only_learned = _solved_by_one(*(aggregate(frame, task_ids)[column] for frame in cut))
         rows.append(
             {
                 "completions": budget,
@@ -80,12 +83,33 @@ def paired_curve(
                 "difference": pair.difference,
                 "low": pair.low,
                 "high": pair.high,
-                "only_alone": pair.only_a,
-                "only_learned": pair.only_b,
-                "p_value": pair.p_value,
+                "only_alone": only_alone,
+                "only_learned": only_learned,
+                "p_value": sign_flip_p([1] * only_learned + [-1] * only_alone),
+                "used_alone": pair.n_preds_a,
+                "used_learned": pair.n_preds_b,
             }
         )
     return pd.DataFrame(rows)
+
+
+def _solved_by_one(a: pd.Series, b: pd.Series) -> tuple[int, int]:
+    """Tasks that only a, and that only b solves; `paired_difference` counts those of is_correct alone."""
+    return int(((a == 1) & (b == 0)).sum()), int(((b == 1) & (a == 0)).sum())
+
+
+def unfinished(reports: Mapping[str, Mapping]) -> str:
+    """One sentence on searches whose time was up, empty where none was: their tasks had fewer completions.
+
+    reports: outcomes by search, as `arcnb.search.search_job.run_shards` gives them.
+    """
+    late = [name for name, report in reports.items() if report["out_of_time"]]
+    if not late:
+        return ""
+    return (
+        f"The time was up for {', '.join(late)}: tasks have fewer completions than asked for, and the "
+        "comparison is not at equal budgets (see used_alone, used_learned)."
+    )
 
 
 def evolution(frame: pd.DataFrame, plan: SearchPlan) -> pd.DataFrame:

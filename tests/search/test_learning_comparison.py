@@ -63,6 +63,35 @@ def test_the_two_are_paired_at_equal_budgets(sets):
     assert "svg" in solved_against_completions(pairs)._repr_svg_()
 
 
+def test_without_test_outputs_the_pairs_are_of_the_train_pairs(tmp_path):
+    frames = []
+    for name, n_solved in (("alone", 1), ("learn", 8)):
+        one = PredictionSet(tmp_path / name)
+        scores = [float(n < n_solved) for n in range(9)]
+        made = [
+            Prediction(f"t{n}", "f", 0, 0, status="ok", train_is_correct=int(score), train_pixel_score=score,
+                       train_correct_grids=score, n_tokens=1)
+            for n, score in enumerate(scores)
+        ]  # fmt: skip
+        one.write_part(made, 0)
+        frames.append(read_sets({name: one})[name])
+    ids = [f"t{n}" for n in range(9)]
+    (row,) = comparison.paired_curve(*frames, ids, [1], "train_is_correct").to_dict("records")
+    assert (row["only_alone"], row["only_learned"]) == (0, 7)
+    assert row["p_value"] == pytest.approx(2 / 2**7)
+    assert row["difference"] == pytest.approx(7 / 9)
+
+
+def test_searches_whose_time_was_up_are_named_with_the_completions_they_had(sets):
+    reports = {"alone": {"out_of_time": False}, "learn": {"out_of_time": True}}
+    assert comparison.unfinished({"alone": reports["alone"]}) == ""
+    assert "The time was up for learn:" in comparison.unfinished(reports)
+    frames = read_sets(sets)
+    pairs = comparison.paired_curve(frames["alone"], frames["learn"], IDS, [2, 6])
+    assert pairs["used_alone"].tolist() == [2, 6]
+    assert pairs["used_learned"].tolist() == pytest.approx([2, 5])  # a ended after its third
+
+
 def test_rounds_samples_best_programs_and_functions_of_a_task(sets):
     frames = read_sets(sets)
     table = comparison.rounds_table(frames["alone"], PLAN)
