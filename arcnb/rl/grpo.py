@@ -167,10 +167,25 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
     if options.vllm_kv_cache_dtype != "auto" and not settings["use_vllm"]:
         raise SettingsError(f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r} needs use_vllm=True")
+    if options.vllm_group_attention:
+        _check_group_attention(settings, options)
     if options.shared_prompt_offload and not options.shared_prompt:
         raise SettingsError("shared_prompt_offload=True needs shared_prompt=True")
     if options.shared_prompt:
         _check_shared_prompt(settings, options, n_processes)
+
+
+def _check_group_attention(settings: dict, options: GrpoOptions) -> None:
+    """Where the engine is not ours to open, or its cache is not what that attention reads."""
+    for wrong, holds in {
+        f"trainer={options.trainer!r}, which opens its own engine": options.trainer != "trl",
+        "use_vllm=False": not settings["use_vllm"],
+        "vllm_mode='server', whose engines run elsewhere": settings.get("vllm_mode", "colocate")
+        != "colocate",
+        f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r}": options.vllm_kv_cache_dtype != "auto",
+    }.items():
+        if holds:
+            raise SettingsError(f"vllm_group_attention=True does not go with {wrong}")
 
 
 def _check_shared_prompt(settings: dict, options: GrpoOptions, n_processes: int) -> None:

@@ -30,8 +30,10 @@ class GrpoOptions:
     shared_prompt: pay for a prompt once a group, see arcnb.rl.shared_prefix; shared_prompt_tokens: most of
     a packed row, fewer take less memory and pay a group's prompt more than once; shared_prompt_offload: what
     its backward pass needs, a hidden state a layer and token, waits in the host's memory.
-    vllm_kv_cache_dtype: of the sampling engine, see arcnb.rl.sampler_engine; "fp8" reads half as much of long
-    prompts for every token, and the sampler then differs a little from the learner.
+    vllm_kv_cache_dtype: of the sampling engine, see arcnb.rl.sampler_engine; "fp8" takes half the space, and
+    the sampler then differs a little from the learner.
+    vllm_group_attention: the sampling engine reads a prompt that all its sequences share once a token, see
+    arcnb.rl.group_attention.
     conversations: a refine.parquet of notebook 04, to train on its frozen later turns instead of first turns.
     turns: answers that an episode may have, each with feedback on the one before, see arcnb.rl.multi_turn;
     turn_reward, improvement_weight: which of them is rewarded, see arcnb.rl.multi_turn_reward.
@@ -61,6 +63,7 @@ class GrpoOptions:
     shared_prompt_tokens: int = TOKEN_BUDGET
     shared_prompt_offload: bool = False
     vllm_kv_cache_dtype: str = "auto"
+    vllm_group_attention: bool = False
     conversations: str = ""
     turns: int = 1
     turn_reward: str = "last"
@@ -90,6 +93,7 @@ FREE = (
     "shared_prompt",
     "shared_prompt_tokens",
     "shared_prompt_offload",
+    "vllm_group_attention",
 )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from arcnb.rl.settings import SettingsError
+
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM 0.23's second one does not count common tokens
 KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 
 
@@ -23,3 +27,45 @@ def engine_options(**options) -> Iterator[None]:
         yield
     finally:
         vllm_generation.LLM = plain
+
+
+@contextmanager
+def group_attention() -> Iterator[None]:
+    """Engines that TRL's trainers open meanwhile read a prompt that all their sequences share once a step.
+
+    See `arcnb.rl.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is found by
+    `check_group_attention`.
+    """
+    from vllm.v1.attention import selector
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    if os.environ.get(RUNNER, "0") != "0":
+        raise SettingsError(f"vllm_group_attention=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
+    os.environ[RUNNER] = "0"  # for good: the engine looks it up as long as it lives
+    backend = AttentionBackendEnum.FLASH_ATTN
+    register_backend(backend, "arcnb.rl.group_attention.GroupAttentionBackend")
+    selector._cached_get_attn_backend.cache_clear()
+    try:
+        # The model runner then counts the tokens that all sequences have in common.
+        with engine_options(disable_cascade_attn=False, attention_backend=backend.name):
+            yield
+    finally:
+        backend.clear_override()
+        selector._cached_get_attn_backend.cache_clear()
+
+
+def check_group_attention(trainer) -> None:
+    """SettingsError where the engine in this process was opened with another attention after all."""
+    from arcnb.rl.group_attention import GroupAttentionBuilder
+
+    executor = trainer.vllm_generation.llm.llm_engine.model_executor
+    runner = executor.driver_worker.worker.model_runner
+    builders = [group.get_metadata_builder() for kind in runner.attn_groups for group in kind]
+    if not getattr(runner, "cascade_attn_enabled", False) or not all(
+        isinstance(builder, GroupAttentionBuilder) for builder in builders
+    ):
+        names = ", ".join(sorted({type(builder).__name__ for builder in builders}))
+        raise SettingsError(
+            f"vllm_group_attention=True: vLLM attends by {names} for this model; take it off (it needs flash "
+            "attention, one GPU an engine and vLLM 0.23)"
+        )

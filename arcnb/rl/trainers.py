@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
 from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
 from arcnb.rl.preemption import agreed_stop, can_listen
-from arcnb.rl.sampler_engine import engine_options
+from arcnb.rl.sampler_engine import check_group_attention, engine_options, group_attention
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
@@ -107,8 +108,14 @@ def make_trainer(run: Training, callbacks: Sequence):
         ],
     )
     cache = run.options.vllm_kv_cache_dtype
-    with engine_options(**{} if cache == "auto" else {"kv_cache_dtype": cache}):
+    grouped = run.options.vllm_group_attention
+    with (
+        engine_options(**{} if cache == "auto" else {"kv_cache_dtype": cache}),
+        group_attention() if grouped else nullcontext(),
+    ):
         trainer = open_trainer()
+    if grouped:
+        check_group_attention(trainer)
     for callback in (*callbacks, evaluation):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer

@@ -144,6 +144,11 @@ def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypa
         ({"vllm_kv_cache_dtype": "int3"}, "vllm_kv_cache_dtype is one of auto, fp8, not 'int3'"),
         ({"vllm_kv_cache_dtype": "fp8", "trainer": "unsloth"}, "vllm_kv_cache_dtype is for trainer='trl'"),
         ({"vllm_kv_cache_dtype": "fp8"}, "vllm_kv_cache_dtype='fp8' needs use_vllm=True"),
+        ({"vllm_group_attention": True}, "vllm_group_attention=True does not go with use_vllm=False"),
+        (
+            {"vllm_group_attention": True, "trainer": "unsloth"},
+            "trainer='unsloth', which opens its own engine",
+        ),
         ({"shared_prompt_offload": True}, "shared_prompt_offload=True needs shared_prompt=True"),
     ],
 )
