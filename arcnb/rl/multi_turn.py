@@ -220,20 +220,19 @@ def check_multi_turn(settings: dict, options: GrpoOptions, n_processes: int) -> 
         raise SettingsError("turns above 1 does not go together with vllm_tensor_parallel_size above 1")
 
 
-def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+def episode_metrics(episodes: Sequence[Episode], turns: int) -> dict[str, float]:
     """{"turns/...": value}: how long conversations are, how they ended, what later turns were worth.
 
-    solved_by_N: share of episodes that solve their train pairs in turn N or before, counted from 1. improved,
-    worse, copied: of the later answers, against the one before, by right train grids and then similarity.
+    turns: answers that an episode may have. solved_by_N: share of episodes that solve their train pairs in
+    turn N or before, counted from 1. improved, worse, copied: of the later answers, against the one before,
+    by right train grids and then similarity; absent where there is no later answer.
     """
     n = len(episodes)
     ends = Counter(episode.end for episode in episodes)
     values = {f"turns/end_{end}": ends[end] / n for end in ENDS}
     values["turns/mean"] = sum(len(episode.turns) for episode in episodes) / n
     values["turns/read_tokens"] = sum(m == 0 for episode in episodes for m in episode.mask) / n
-    for turn in range(max(len(episode.turns) for episode in episodes)):
-        solved = [any(p.train_is_correct for p, _ in episode.turns[: turn + 1]) for episode in episodes]
-        values[f"turns/solved_by_{turn + 1}"] = sum(solved) / n
+    values |= solved_by([solved_at(episode) for episode in episodes], turns)
     changes = [
         (
             _closeness(later) - _closeness(before),
@@ -247,6 +246,20 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         values["turns/worse"] = sum(change < 0 for change, _ in changes) / len(changes)
         values["turns/copied"] = sum(copied for _, copied in changes) / len(changes)
     return values
+
+
+def solved_at(episode: Episode) -> int | None:
+    """The turn, counted from 0, whose answer was the first to solve the train pairs; None for none."""
+    return next((turn for turn, (p, _) in enumerate(episode.turns) if p.train_is_correct), None)
+
+
+def solved_by(solved: Sequence[int | None], turns: int) -> dict[str, float]:
+    """{"turns/solved_by_N": share} of every N up to `turns`, also of turns that no episode reached: a mean
+    over steps or evaluations would else be over those with the most later answers."""
+    return {
+        f"turns/solved_by_{turn + 1}": sum(at is not None and at <= turn for at in solved) / len(solved)
+        for turn in range(turns)
+    }
 
 
 def _closeness(prediction: Prediction) -> float:

@@ -8,7 +8,7 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.rl.held_out import HeldOut
-from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
+from arcnb.rl.multi_turn import Episode, MultiTurnRollout, solved_at, solved_by
 from arcnb.rl.rewards import is_solved
 from arcnb.rl.rows import PromptRows
 
@@ -18,7 +18,7 @@ class EpisodeHeldOut(HeldOut):
     """Like `HeldOut`, on episodes of up to `turns` answers within `context` tokens.
 
     pass@k and the other numbers are of the last answers; `held_out/first_turn_pass@1` is of the first ones,
-    and `held_out/turns/solved_by_N` is the share of (this process's) episodes that solve train by turn N.
+    and `held_out/turns/solved_by_N` is the share of episodes that solve train by turn N.
     """
 
     turns: int = 2
@@ -37,15 +37,14 @@ class EpisodeHeldOut(HeldOut):
         rollout.play(trainer, episodes, step, derive_seed(self.seed, "held out"))
         answers = [prediction for episode in episodes for prediction, _ in episode.turns]
         self.predictions.write_part(answers, round=step, shard=process, n_shards=n_processes)
-        found = [(self._row(episode), is_solved(episode.turns[0][0])) for episode in episodes]
-        numbers = episode_metrics(episodes) if episodes else {}
+        found = [(self._row(one), is_solved(one.turns[0][0]), solved_at(one)) for one in episodes]
         if n_processes > 1:
             from accelerate.utils import gather_object
 
             found = gather_object(found)
-        values = self._metrics([row for row, _ in found])
-        values["held_out/first_turn_pass@1"] = sum(first for _, first in found) / len(found)
-        by_turn = {name: value for name, value in numbers.items() if "solved_by" in name}
+        values = self._metrics([row for row, _, _ in found])
+        values["held_out/first_turn_pass@1"] = sum(first for _, first, _ in found) / len(found)
+        by_turn = solved_by([at for _, _, at in found], self.turns)
         return values | {f"held_out/{name}": value for name, value in by_turn.items()}
 
     def _begun(self, task: Task) -> Episode:

@@ -60,12 +60,15 @@ class EpisodeReward(ProgramReward):
 
     turn_reward: "last": the reward of the last answer; "best": of the answer with the highest scheme value;
     "improvement": of the last one plus improvement_weight times what it gained over the first (Kumar et al.
-    2024, SCoRe). The bonus alone would pay for a bad beginning; keep the weight small.
+    2024, SCoRe). The bonus alone would pay for a bad beginning; keep the weight small. turns: answers that an
+    episode may have.
     """
 
-    def __init__(self, *arguments, turn_reward: str = "last", improvement_weight: float = 0.5, **named):
+    def __init__(
+        self, *arguments, turns: int, turn_reward: str = "last", improvement_weight: float = 0.5, **named
+    ):
         super().__init__(*arguments, **named)
-        self.turn_reward, self.improvement_weight = turn_reward, improvement_weight
+        self.turns, self.turn_reward, self.improvement_weight = turns, turn_reward, improvement_weight
 
     def __call__(
         self, completions, completion_ids, trainer_state=None, log_metric=None, log_extra=None, **columns
@@ -92,7 +95,7 @@ class EpisodeReward(ProgramReward):
         self.latest = list(zip(judged, rewards, strict=True))
         if log_metric:
             self._log(log_metric, judged, rollouts, rewards, rows, time.monotonic() - started)
-            for name, value in episode_metrics(episodes).items():
+            for name, value in episode_metrics(episodes, self.turns).items():
                 log_metric(name, value)
         if log_extra:
             log_extra("prediction", [prediction.id for prediction in judged])
@@ -149,5 +152,9 @@ def conversation_parts(
         run.model.name,
         str(run.adapter) if run.adapter else None,
     )
-    named = {"turn_reward": options.turn_reward, "improvement_weight": options.improvement_weight}
+    named = {
+        "turns": options.turns,
+        "turn_reward": options.turn_reward,
+        "improvement_weight": options.improvement_weight,
+    }
     return rows, rollout, partial(EpisodeReward, **named)

@@ -52,15 +52,16 @@ class TrainingReport:
         """The columns to look at first, a row a step."""
         import pandas as pd
 
-        steps = pd.DataFrame([row for row in self.history if "reward" in row]).set_index("step")
-        return steps[[name for name in FIRST_LOOK if name in steps]]
+        rows = [row for row in self.history if "reward" in row]
+        names = [name for name in FIRST_LOOK if any(name in row for row in rows)]
+        return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
 
     def held_out_table(self) -> pd.DataFrame:
         """The held-out evaluations, a row each."""
         import pandas as pd
 
         rows = [row for row in self.history if "held_out/pass@1" in row]
-        names = [name for name in (rows[0] if rows else {}) if name.startswith("held_out/")]
+        names = dict.fromkeys(name for row in rows for name in row if name.startswith("held_out/"))
         return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
 
     def outcome(self) -> dict:

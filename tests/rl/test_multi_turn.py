@@ -20,6 +20,7 @@ from arcnb.models.turn_tokens import ids_after_answer
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
+from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
 from arcnb.rl.multi_turn_reward import EpisodeReward
 from arcnb.rl.multi_turn_rows import RememberingRows
 from arcnb.rl.reward_terms import RewardPlan, Rollout, TermLimits, improvement
@@ -273,13 +274,44 @@ def test_the_reward_is_of_the_last_the_best_or_the_improvement(tasks, turn_rewar
     ]
     logged = {}
     with Executor(1) as executor:
-        reward = EpisodeReward(plan, tasks, executor, detect_cheating=False, turn_reward=turn_reward)
+        reward = EpisodeReward(plan, tasks, executor, detect_cheating=False, turns=2, turn_reward=turn_reward)
         values = reward(["", ""], [[1], [1]], episode=episodes, row=[0, 0], log_metric=logged.__setitem__)
         assert values == pytest.approx(expected)
         with pytest.raises(SettingsError, match="did not call the rollout function"):
             reward(["", ""], [[1], [1]], row=[0, 0])
     assert logged["turns/improved"] == logged["turns/worse"] == 0.5
-    assert episode_metrics(episodes)["turns/mean"] == 2
+    assert episode_metrics(episodes, 2)["turns/mean"] == 2
+
+
+def test_shares_solved_are_of_every_turn_also_of_those_that_nobody_reached(tasks):
+    solved, cut = (Episode({}, [1], "", turns=[answer(tasks[0], 0, share)]) for share in (1, 0))
+    later = Episode({}, [1], "", turns=[answer(tasks[0], 0, 0), answer(tasks[0], 1, 1)])
+    logged = episode_metrics([solved, cut], 3)
+    assert [logged[f"turns/solved_by_{n}"] for n in (1, 2, 3)] == [0.5, 0.5, 0.5]
+    logged = episode_metrics([solved, cut, later, cut], 3)
+    assert [logged[f"turns/solved_by_{n}"] for n in (1, 2, 3)] == [0.25, 0.5, 0.5]
+
+
+def test_held_out_shares_are_of_the_episodes_of_all_processes(
+    tmp_path, scripted, letter_model, monkeypatch, tasks
+):
+    """Of two processes this one has the first and third task; the other's episodes never solve anything."""
+    import accelerate.utils
+
+    other = [((tasks[1].task_id, False, False, None, True), False, None)] * 3
+    monkeypatch.setattr(accelerate.utils, "gather_object", lambda found: [*found, *other])
+    tokenizer = load_tokenizer(letter_model)
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(use_vllm=False),
+        accelerator=SimpleNamespace(process_index=0, num_processes=2),
+        eos_token_ids=[tokenizer.eos_token_id],
+    )
+    with Executor(1) as executor:
+        held_out = EpisodeHeldOut(
+            list(tasks), 3, 1, prompt_format(), tokenizer, executor, PredictionSet(tmp_path), 0, 64, 3, 2048
+        )
+        values = held_out.evaluate(trainer, 0)
+    assert [values[f"held_out/turns/solved_by_{n}"] for n in (1, 2, 3)] == pytest.approx([0, 2 / 9, 2 / 9])
 
 
 def test_improvement_over_the_parent_has_three_steps():

@@ -29,6 +29,7 @@ from arcnb.rl.settings import (
 )
 from arcnb.rl.signal_history import SignalHistory
 from arcnb.rl.specimens import specimens
+from arcnb.rl.training_report import TrainingReport
 
 
 def tensors(*rows):
@@ -304,3 +305,15 @@ def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
     for text in ("<svg", "&lt;x&gt;", "more characters"):
         assert text in page
     assert specimens(PredictionSet(tmp_path / "none"), tasks)._repr_html_() == ""
+
+
+def test_a_report_has_tables_of_whatever_was_logged(tmp_path):
+    empty = TrainingReport(tmp_path, 0, 0.0, [], status="preempted")
+    assert empty.table().empty
+    assert empty.held_out_table().empty
+    assert empty.outcome()["training"] == "preempted"
+    rows = [{"step": 0, "held_out/pass@1": 0.0}, {"step": 1, "reward": 2.0, "loss": 0.1}]
+    rows.append({"step": 1, "held_out/pass@1": 0.5, "held_out/turns/solved_by_2": 0.5})
+    report = TrainingReport(tmp_path, 1, 1.0, rows)
+    assert report.table()["reward"].tolist() == [2.0]
+    assert report.held_out_table()["held_out/turns/solved_by_2"].tolist()[1:] == [0.5]
