@@ -15,6 +15,7 @@ from arcnb.models.checkpoints import (
     newest_complete,
     step_of,
 )
+from arcnb.rl.run_identity import LATER
 
 ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
 STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
@@ -58,7 +59,7 @@ def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, ann
         differences = ["the checkpoint does not say its settings"]
     else:
         now = json.loads(json.dumps(settings))
-        names = sorted(set(before) | set(now))
+        names = sorted(set(before) | set(now) - (set(LATER) - set(before)))
         differences = [
             f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
             for name in names

@@ -90,7 +90,8 @@ def train_grpo(
     settings |= {"max_steps": steps}
     state = hooks.RunState(
         output,
-        run_identity(settings, options, lora, adapter, model, tasks, seed, n_processes) | subject.identity,
+        run_identity(settings, options, lora, adapter, model, tasks, prompt_format, seed, n_processes)
+        | subject.identity,
         history,
         CollapseMonitor(options.guard),
     )

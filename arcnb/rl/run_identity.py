@@ -9,16 +9,32 @@ from pathlib import Path
 from arcnb.rl.options import FREE
 from arcnb.rl.settings import LORA_DEFAULTS
 
+# Checkpoints of earlier versions say nothing about these.
+LATER = ("template", "encoding", "refine_template", "shown_tests", "adapter_sha256")
 
-def run_identity(settings, options, lora, adapter, model, tasks, seed, n_processes) -> dict:
-    """What a checkpoint has to agree with: settings, options, start and tasks."""
+
+def run_identity(settings, options, lora, adapter, model, tasks, prompt_format, seed, n_processes) -> dict:
+    """What a checkpoint has to agree with: settings, options, start, prompts and tasks."""
     own = {name: value for name, value in asdict(options).items() if name not in FREE and name != "guard"}
     digest = sha256("".join(task.fingerprint for task in tasks).encode()).hexdigest()[:16]
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
+    if adapter:  # every run's is called adapter
+        start["adapter_sha256"] = _digest(Path(adapter))
+    prompts = asdict(prompt_format)
+    if options.turns == 1:
+        prompts.pop("refine_template", None)
     shape = {} if adapter else {"lora": LORA_DEFAULTS | (lora or {})}
     free = ("save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization")
     kept = {name: value for name, value in settings.items() if name not in free}
-    return kept | own | start | shape | {"tasks": digest, "seed": seed, "num_processes": n_processes}
+    return (
+        kept | own | start | shape | prompts | {"tasks": digest, "seed": seed, "num_processes": n_processes}
+    )
+
+
+def _digest(adapter: Path) -> str:
+    """Of the LoRA's shape and weights."""
+    files = sorted(adapter.glob("adapter_*"))
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def run_notes(tasks, options, adapter, settings) -> list[str]:

@@ -83,7 +83,7 @@ def train(letter_model, tasks, monkeypatch):
             return train_grpo(
                 letter_model,
                 arguments.pop("tasks", tasks),
-                prompt_format(),
+                arguments.pop("prompts", prompt_format()),
                 executor,
                 output,
                 settings=SETTINGS | (settings or {}),

@@ -12,8 +12,11 @@ import pytest
 from transformers import TrainerCallback
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.models.prompt_format import prompt_format
 from arcnb.rl.checkpoints import (
     ROLLBACKS,
+    STATE,
+    STATE_KEY,
     CheckpointError,
     checkpoint_problem,
     checkpoint_to_resume,
@@ -21,8 +24,11 @@ from arcnb.rl.checkpoints import (
     keep_best_copy,
     newest_complete,
     prune,
+    refuse_other_settings,
     size_of,
 )
+from arcnb.rl.options import GrpoOptions
+from arcnb.rl.run_identity import run_identity
 
 
 def curve(report):
@@ -100,6 +106,33 @@ def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
         train(tmp_path, {"max_steps": 3, "learning_rate": 0.02, "beta": 0.5})
     again = train(tmp_path, {"max_steps": 3, "beta": 0.5}, {"accept_other_settings": True})
     assert again.status == "done"
+
+
+def test_prompts_and_start_are_settings_too(train, tmp_path):
+    state = {"template": "arc_code", "encoding": "spaced", "adapter": "adapter", "adapter_sha256": "one"}
+    written = {"stateful_callbacks": {STATE_KEY: {"attributes": {"settings": state}}}}
+    (tmp_path / STATE).write_text(json.dumps(written))
+    with pytest.raises(CheckpointError, match="adapter_sha256 was 'one' and is 'two'; encoding was 'spaced'"):
+        refuse_other_settings(tmp_path, state | {"encoding": "compact", "adapter_sha256": "two"}, False)
+    written["stateful_callbacks"][STATE_KEY]["attributes"]["settings"] = {"adapter": "adapter"}
+    (tmp_path / STATE).write_text(json.dumps(written))
+    refuse_other_settings(tmp_path, state, False)  # of an earlier version, which did not say
+
+    train(tmp_path / "run", {"max_steps": 2}, callbacks=[_StopAt(1)])
+    with pytest.raises(CheckpointError, match=r"encoding was '.*' and is 'color_names'"):
+        train(tmp_path / "run", {"max_steps": 2}, prompts=prompt_format(encoding="color_names"))
+
+
+def test_adapters_of_one_name_are_told_apart(tmp_path, tasks, letter_model):
+    found = []
+    for name in ("a", "b", "copy of a"):
+        folder = tmp_path / name / "adapter"
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_text(name[-1])
+        identity = run_identity({}, GrpoOptions(), None, folder, letter_model, tasks, prompt_format(), 0, 1)
+        found.append(identity["adapter_sha256"])
+    assert found[0] == found[2] != found[1]
 
 
 def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_path):
