@@ -121,7 +121,7 @@ def train_grpo(
     with saving_on_signals():
         report = run.train(resumed, callbacks)
     report.too_long = rows.too_long
-    report.notes += run_notes(rows.tasks, options, adapter, settings)
+    report.notes += run_notes(rows.tasks, held_out_tasks, options, adapter, lora, settings)
     if dropped:
         report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
     return report

@@ -102,6 +102,7 @@ def check_options(options: GrpoOptions, held_out_tasks: Sized) -> None:
     for name in COUNTS:
         if (getattr(options, name) or 0) < 0:
             raise SettingsError(f"{name} must not be negative, it is {getattr(options, name)}")
+    _refuse_idle(options)
     every = options.held_out_every
     if options.vllm_kv_cache_dtype not in KV_CACHE_DTYPES:
         raise SettingsError(
@@ -121,3 +122,32 @@ def check_options(options: GrpoOptions, held_out_tasks: Sized) -> None:
             f"held_out_repeats is {options.held_out_repeats}, but an evaluation every {every} steps "
             "(held_out_every) takes at least 1 sample of each task"
         )
+
+
+def _refuse_idle(options: GrpoOptions) -> None:
+    """SettingsError for an option that was asked for and would do nothing beside the others."""
+    weights, buffer = options.reward_weights, options.overlong_buffer
+    for idle, asked, needs in (
+        (
+            options.turns == 1 and options.turn_reward != "last",
+            f"turn_reward={options.turn_reward!r}",
+            "turns above 1",
+        ),
+        (
+            buffer and not weights.get("overlong"),
+            f"overlong_buffer={buffer}",
+            "an overlong_weight above 0",
+        ),
+        (
+            weights.get("improvement") and not options.conversations,
+            "the reward term 'improvement'",
+            "conversations, whose answers have parents",
+        ),
+        (
+            options.signal_weight and not options.signal_visits,
+            f"signal_weight={options.signal_weight}",
+            "signal_visits above 0",
+        ),
+    ):
+        if idle:
+            raise SettingsError(f"{asked} needs {needs}; it would do nothing")

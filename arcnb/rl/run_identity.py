@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from arcnb.rl.options import FREE
+from arcnb.rl.policies import adapter_shape
 from arcnb.rl.settings import LORA_DEFAULTS
 
 # Checkpoints of earlier versions say nothing about these.
@@ -37,9 +38,25 @@ def _digest(adapter: Path) -> str:
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
-def run_notes(tasks, options, adapter, settings) -> list[str]:
+def run_notes(tasks, held_out_tasks, options, adapter, lora, settings) -> list[str]:
     """Sentences about what a run rests on that its numbers do not show."""
     notes = []
+    trained = {task.fingerprint for task in tasks}
+    seen = sum(task.fingerprint in trained for task in held_out_tasks)
+    if seen:
+        notes.append(
+            f"{seen} of {len(held_out_tasks)} held-out tasks are trained on, too: what held_out/ says is not "
+            "about unseen tasks"
+        )
+    if adapter and lora:
+        shape = adapter_shape(adapter)
+        other = {name: value for name, value in shape.items() if lora.get(name, value) != value}
+        if other:
+            kept = ", ".join(f"{name}={value}" for name, value in other.items())
+            asked = ", ".join(f"{name}={lora[name]}" for name in other)
+            notes.append(
+                f"the LoRA has the shape of its adapter ({kept}) and not {asked}, which is for a fresh one"
+            )
     unknown = [task.task_id for task in tasks if not task.has_test_outputs]
     if unknown:
         notes.append(

@@ -105,8 +105,20 @@ def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_p
             f"max_completion_length={settings['max_completion_length']} leaves no room for a prompt "
             f"in a context of {context} tokens"
         )
+    _check_vllm(settings)
     if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
         raise SettingsError("either max_steps or num_train_epochs must be positive")
+
+
+def _check_vllm(settings: dict) -> None:
+    """SettingsError for a server that was asked for where nothing would ask it for samples."""
+    mode = settings.get("vllm_mode", "colocate")
+    if mode not in ("colocate", "server"):
+        raise SettingsError(f"vllm_mode={mode!r} does not exist; there are colocate, server")
+    if mode == "server" and not settings["use_vllm"]:
+        raise SettingsError("vllm_mode='server' needs use_vllm=True; transformers would sample")
+    if settings.get("vllm_server_base_url") and mode != "server":
+        raise SettingsError("vllm_server_base_url needs vllm_mode='server'")
 
 
 def batch_layout(settings: dict, n_processes: int = 1, prompts_per_step: int = 1) -> int:

@@ -150,6 +150,10 @@ def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypa
             "trainer='unsloth', which opens its own engine",
         ),
         ({"shared_prompt_offload": True}, "shared_prompt_offload=True needs shared_prompt=True"),
+        ({"turn_reward": "best"}, "turn_reward='best' needs turns above 1"),
+        ({"overlong_buffer": 2}, "overlong_buffer=2 needs an overlong_weight above 0"),
+        ({"reward_weights": {"improvement": 0.5}}, "'improvement' needs conversations"),
+        ({"signal_weight": 0.5}, r"signal_weight=0\.5 needs signal_visits"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(train, tmp_path, options, message):
@@ -179,6 +183,9 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
         ({"beta": -0.1}, "beta must be at least 0, not -0.1"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be above 0, not 0"),
         ({"loss_type": "dpo"}, "loss_type='dpo' does not exist; there are grpo, dr_grpo, dapo"),
+        ({"vllm_mode": "server"}, "vllm_mode='server' needs use_vllm=True"),
+        ({"vllm_mode": "colocated"}, "vllm_mode='colocated' does not exist; there are colocate, server"),
+        ({"use_vllm": True, "vllm_server_base_url": "http://a"}, "vllm_server_base_url needs vllm_mode='se"),
         ({"scale_rewards": "std"}, "scale_rewards='std' does not exist; there are group, batch, none"),
         (
             {"lr_scheduler_type": "cosin"},

@@ -3,6 +3,7 @@
 Run: pytest tests/rl/test_rl_small_parts.py
 """
 
+import json
 import math
 import stat
 from dataclasses import replace
@@ -16,6 +17,7 @@ from arcnb.rl.effective_config import EffectiveConfigError, check_effective, dif
 from arcnb.rl.grpo import GrpoOptions
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.run_identity import run_notes
 from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
 from arcnb.rl.settings import (
     DEFAULTS,
@@ -317,3 +319,17 @@ def test_a_report_has_tables_of_whatever_was_logged(tmp_path):
     report = TrainingReport(tmp_path, 1, 1.0, rows)
     assert report.table()["reward"].tolist() == [2.0]
     assert report.held_out_table()["held_out/turns/solved_by_2"].tolist()[1:] == [0.5]
+
+
+def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
+    def notes(held_out=(), adapter=None, lora=None):
+        return run_notes(list(tasks)[:2], held_out, GrpoOptions(), adapter, lora, {"beta": 0.0})
+
+    assert notes(list(tasks)[2:]) == []
+    (note,) = notes(list(tasks))
+    assert note.startswith("2 of 3 held-out tasks are trained on, too")
+    config = {"r": 8, "lora_alpha": 16, "use_rslora": True, "target_modules": ["q_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    assert notes(adapter=tmp_path, lora={"r": 8, "lora_alpha": 16}) == []
+    (note,) = notes(adapter=tmp_path, lora={"r": 32, "lora_alpha": 16})
+    assert "(r=8) and not r=32" in note
