@@ -13,7 +13,7 @@ from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.training_log import read_metrics
-from arcnb.rl.checkpoints import ROLLBACKS, checkpoint_problem, keep_best, prune
+from arcnb.rl.checkpoints import PAGES, ROLLBACKS, checkpoint_problem, keep_best, prune
 from arcnb.rl.diagnosis import write_diagnosis
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.held_out import HeldOut
@@ -54,6 +54,16 @@ class RunState:
             self.history.restore(state["groups"])
             self.monitor.restore(state["monitor"])
             self.best = state["best"]
+
+    def find_pages(self) -> None:
+        """Take over the pages of alarms that the run folder has, from before a resume."""
+        self.pages = sorted(self.output.glob(PAGES), key=lambda page: page.stem)
+
+    def new_page(self, step: int) -> Path:
+        """Where an alarm's page goes: a step may have several, after a rollback or by an evaluation."""
+        name = f"collapse-step{step:06d}"
+        number = sum(page.name.startswith(name) for page in self.pages)
+        return self.output / (f"{name}-{number + 1}.html" if number else f"{name}.html")
 
     @property
     def best_folder(self) -> Path:
@@ -228,7 +238,7 @@ def guard_callback(state: RunState, reward: ProgramReward):
             alarms = state.monitor.update(state_.global_step, logs)
             if alarms:
                 action = self._action(state_)
-                page = state.output / f"collapse-step{state_.global_step:06d}.html"
+                page = state.new_page(state_.global_step)
                 history = [row for row in read_metrics(state.output / "metrics.jsonl") if "reward" in row]
                 state.pages.append(
                     write_diagnosis(

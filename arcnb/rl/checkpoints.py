@@ -18,6 +18,7 @@ from arcnb.models.checkpoints import (
 from arcnb.rl.run_identity import LATER
 
 ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
+PAGES = "collapse-step*.html"  # of alarms, in the run folder
 STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
 
 
@@ -130,7 +131,7 @@ def set_aside(output: Path, step: int) -> Path | None:
     """Move what a run wrote after `step` (-1: all of it) out of the way of the run that goes on from there.
 
     Metrics lines, predictions, completion tables and a best checkpoint of later steps go to `abandoned/N/`,
-    with all of it the number of rollbacks too; later checkpoints are deleted. Returns that folder, or None
+    with all of it the number of rollbacks and the pages of alarms too; later checkpoints are deleted. Returns that folder, or None
     where nothing was later.
     """
     aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
@@ -150,8 +151,10 @@ def set_aside(output: Path, step: int) -> Path | None:
         if step_of(path) > step:
             moved.append((path, aside / "best" / path.name))
     rollbacks = output / "checkpoints" / ROLLBACKS
-    if step < 0 and rollbacks.is_file():
-        moved.append((rollbacks, aside / ROLLBACKS))
+    if step < 0:
+        moved += [(path, aside / path.name) for path in sorted(output.glob(PAGES))]
+        if rollbacks.is_file():
+            moved.append((rollbacks, aside / ROLLBACKS))
     log = output / "metrics.jsonl"
     lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
     late = [line for line in lines if _step_in(line) > step]

@@ -51,6 +51,7 @@ class Training:
             own = resumed is not None and resumed.resolve().is_relative_to(self.output.resolve())
             set_aside(self.output, step_of(resumed) if own else -1)
         trainer.accelerator.wait_for_everyone()
+        self.state.find_pages()
         if self.state.best_checkpoint is None:  # of another run, or of steps that were just undone
             self.state.best = None
         while True:

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from arcnb.arc.predictions import Prediction
+from arcnb.rl.callbacks import RunState
+from arcnb.rl.checkpoints import set_aside
 from arcnb.rl.diagnosis import sparkline, write_diagnosis
 from arcnb.rl.guard import CollapseMonitor, GuardOptions, Thresholds, thresholds_from
+from arcnb.rl.signal_history import SignalHistory
 
 WINDOW = 10
 HEALTHY = {
@@ -198,3 +201,22 @@ def test_the_page_says_what_came_first_and_shows_completions(tmp_path):
 def test_a_sparkline_leaves_out_what_is_no_number():
     assert sparkline([1.0, math.nan, 3.0]).count(",") == 2
     assert sparkline([math.nan, 1.0]) == ""
+
+
+def test_no_page_is_written_over_and_a_resumed_run_knows_those_before(tmp_path):
+    def state():
+        return RunState(tmp_path, {}, SignalHistory(), CollapseMonitor())
+
+    one = state()
+    for expected in ("collapse-step000012.html", "collapse-step000012-2.html", "collapse-step000012-3.html"):
+        page = one.new_page(12)
+        assert page.name == expected
+        page.write_text("")
+        one.pages.append(page)
+    resumed = state()
+    resumed.find_pages()
+    assert resumed.pages == one.pages
+    assert resumed.new_page(12).name == "collapse-step000012-4.html"
+    aside = set_aside(tmp_path, 12)
+    assert aside is None, "a resumed run keeps them"
+    assert len(list(set_aside(tmp_path, -1).glob("*.html"))) == 3, "one that starts anew does not"
