@@ -1,15 +1,41 @@
 #!/usr/bin/env bash
-# Issue 6 on four GPUs: SOLVED=PREDICTIONS bash bench/experiments/collapse.sh OUT
+# Issue 6 on all GPUs of a node: SOLVED=PREDICTIONS bash bench/experiments/collapse.sh OUT
 #
-# All arms at once, six or seven to a GPU. Those that learn and the ranks train on tasks that SOLVED, samples of the training
-# set by the adapter they start from, solve at times. Planned for 26 minutes on four H200 with 64 cores; not yet run whole.
+# Those that learn and the ranks train on tasks that SOLVED, samples of the training set by the adapter they start from, solve at
+# times. At most AT_ONCE arms share a GPU; others wait for a place. With LEARNING and COLLAPSE a part of it: the tables take
+# the results of several calls from one folder. Not yet run whole.
 source "$(dirname "$0")/steps.sh"
-learn="--eval-tasks 128 --solved-in ${SOLVED:?SOLVED names a prediction set of the training tasks}"
+: "${SOLVED:?SOLVED names a prediction set of the training tasks}"
+learning=(${LEARNING-$(echo learn-fast:{0,1,2}:400 rank{1,8,32}:0:400)})
+collapse=(${COLLAPSE-$(for seed in 0 1 2; do echo {a,b,c,d0,d1,v,e}:$seed:250; done)})
+gpus=$(n_gpus)
+most=${AT_ONCE:-12}
+
+# every_nth FIRST N WORD...
+every_nth() {
+    local first=$1 n=$2 i
+    shift 2
+    for ((i = first + 1; i <= $#; i += n)); do echo "${!i}"; done
+}
+# lane NAME GPU OF_ALL MORE... -- ARM...: arms that have their share of a GPU on which OF_ALL arms are
+lane() {
+    local name=$1 gpu=$2 all=$3 more=() n places
+    shift 3
+    while [ "$1" != -- ]; do more+=("$1"); shift; done
+    shift
+    n=$#
+    [ "$n" -gt 0 ] || return 0
+    places=$((all > most ? (most * n + all - 1) / all : n))
+    arms "$name$gpu" "$gpu" "$(cores "$gpu")" "$*" $places "$(echo "0.9 $places $all $most" | awk '{ print $1 * $2 / ($3 < $4 ? $3 : $4) }')" "${more[@]}"
+}
 
 share_gpus
-arms learning 0 "$(cores 0)" "$(echo learn-fast:{0,1,2}:400 rank{1,8,32}:0:400)" 6 0.9 $learn &
-arms collapse1 1 "$(cores 1)" "$(echo {a,b}:{0,1,2}:250 v:0:250)" 7 0.9 &
-arms collapse2 2 "$(cores 2)" "$(echo {c,d0}:{0,1,2}:250 v:1:250)" 7 0.9 &
-arms collapse3 3 "$(cores 3)" "$(echo {d1,e}:{0,1,2}:250 v:2:250)" 7 0.9 &
+for ((gpu = 0; gpu < gpus; gpu++)); do
+    learns=($(every_nth $gpu $gpus "${learning[@]}"))
+    falls=($(every_nth $gpu $gpus "${collapse[@]}"))
+    all=$((${#learns[@]} + ${#falls[@]}))
+    lane learning $gpu $all --eval-tasks 128 --solved-in "$SOLVED" -- "${learns[@]}" &
+    lane collapse $gpu $all -- "${falls[@]}" &
+done
 wait
 say "all done"

@@ -147,5 +147,5 @@ arms() {
     local name=$1 gpu=$2 on=$3 list=$4 at_once=$5 share=$6
     shift 6
     step "$name" 3000 "$gpu" "$on" python3 bench/experiments/grpo_arms.py $list --devices "$gpu" --at-once "$at_once" \
-        --share-of-gpu "$share" --seconds $(($(left) - 40)) --out "$out/$name" -- --kv-gb 2 --packed-tokens 16384 "$@"
+        --share-of-gpu "$share" --seconds $(($(left) - 40)) --out "$out/$name" -- --kv-gb 1.5 --packed-tokens 8192 "$@"
 }
