@@ -185,7 +185,7 @@ class Steps:
 def plain(
     backend, prompts: list[list[int]], n: int, sampling: Sampling, lengths: Lengths | None
 ) -> tuple[float, int]:
-    """Seconds of the first engine's `LLM.generate`, with its own fan-out into n completions, and tokens made."""
+    """Seconds of the first engine's `LLM.generate`, with its fan-out into n completions, and tokens made."""
     from vllm import SamplingParams
 
     params = [

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Issue 6 on all GPUs of a node: SOLVED=PREDICTIONS bash bench/experiments/collapse.sh OUT
+# Issue 6 on the GPUs of a node, or on some (GPUS="0 1"): SOLVED=PREDICTIONS bash bench/experiments/collapse.sh OUT
 #
 # Those that learn and the ranks train on tasks that SOLVED, samples of the training set by the adapter they start from, solve at
-# times. At most AT_ONCE arms share a GPU; others wait for a place. With LEARNING and COLLAPSE a part of it: the tables take
-# the results of several calls from one folder. Not yet run whole.
+# times. At most AT_ONCE arms share a GPU; others wait for a place. LEARNING and COLLAPSE name a part of the arms: the
+# table takes the folders of several calls. Not yet run whole.
 source "$(dirname "$0")/steps.sh"
 : "${SOLVED:?SOLVED names a prediction set of the training tasks}"
 learning=(${LEARNING-$(echo learn-fast:{0,1,2}:400 rank{1,8,32}:0:400)})
 collapse=(${COLLAPSE-$(for seed in 0 1 2; do echo {a,b,c,d0,d1,v,e}:$seed:250; done)})
-gpus=$(n_gpus)
+gpus=(${GPUS:-$(seq 0 $(($(n_gpus) - 1)))})
 most=${AT_ONCE:-12}
 
 # every_nth FIRST N WORD...
@@ -30,9 +30,10 @@ lane() {
 }
 
 share_gpus
-for ((gpu = 0; gpu < gpus; gpu++)); do
-    learns=($(every_nth $gpu $gpus "${learning[@]}"))
-    falls=($(every_nth $gpu $gpus "${collapse[@]}"))
+for i in "${!gpus[@]}"; do
+    gpu=${gpus[i]}
+    learns=($(every_nth $i ${#gpus[@]} "${learning[@]}"))
+    falls=($(every_nth $i ${#gpus[@]} "${collapse[@]}"))
     all=$((${#learns[@]} + ${#falls[@]}))
     lane learning $gpu $all --eval-tasks 128 --solved-in "$SOLVED" -- "${learns[@]}" &
     lane collapse $gpu $all -- "${falls[@]}" &

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Issue 9 on all GPUs of a node: bash bench/experiments/search_and_learn.sh OUT
+# Issue 9 on the GPUs of a node, or on some (GPUS="0 1"): bash bench/experiments/search_and_learn.sh OUT
 #
 # A process a share of the pairs of arm and seed, six on one GPU, four each on several.
 source "$(dirname "$0")/steps.sh"
 
-gpus=$(n_gpus)
-parts=$((gpus > 1 ? 4 * gpus : 6))
+gpus=(${GPUS:-$(seq 0 $(($(n_gpus) - 1)))})
+n=${#gpus[@]}
+parts=$((n > 1 ? 4 * n : 6))
 share_gpus
 for ((i = 0; i < parts; i++)); do
-    step "search$i" 3000 $((i % gpus)) "$(all_cores)" python3 bench/experiments/search_and_learn.py \
+    step "search$i" 3000 ${gpus[i % n]} "$(cores ${gpus[i % n]})" python3 bench/experiments/search_and_learn.py \
         --out "$out/search" --work "${WORK:-$out/work}" --seconds $(($(left) - 40)) --arms "${ARMS:-toy:3,arc128:3,arc512,eval128,eval512}" \
-        --part "$i/$parts" --kv-gb 5 --memory-fraction 0.1 --batch-tokens 12288 --workers $(($(n_processors) / parts + 1)) &
+        --part "$i/$parts" --kv-gb 5 --memory-fraction 0.1 --batch-tokens 12288 --workers $((n * $(n_cores "$(cores 0)") / parts + 1)) &
 done
 wait
 say "all done"
