@@ -5,5 +5,5 @@
 source "$(dirname "$0")/steps.sh"
 
 shift
-for one in ${*:-stage_embedded fp8_3800 ahead2_3800 fp8_8600 ahead2_8600 speed}; do $one 0 "$(cores 0)"; done
+for one in ${*:-group_test group_3800 group_8600 stage_embedded stage_engines speed}; do $one 0 "$(cores 0)"; done
 say "all done"

@@ -91,6 +91,11 @@ stage_embedded() {
     step stage_embedded 560 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds ${TURN:-180} \
         --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,backend-free,arcnb-free --workers $(($(n_cores "$2") - 2))
 }
+# The same with two engines on the GPU, beside one plain one.
+stage_engines() {
+    step stage_engines 400 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds ${TURN:-180} \
+        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,arcnb-free --engines 2 --workers $(($(n_cores "$2") - 2))
+}
 # The same with larger blocks, and with fewer programs beside it.
 stage_blocks() {
     step stage_blocks 300 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds 60 \
@@ -104,6 +109,12 @@ whole_8600() { whole whole_8600 600 "$1" "$2" --prompt-tokens 7800 8600 --steps 
 # The same with an fp8 cache in vLLM, and with sampling for two and for four steps at once.
 fp8_3800() { whole fp8_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --kv-cache-dtype fp8; }
 fp8_8600() { whole fp8_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --kv-cache-dtype fp8; }
+# The same with our attention in vLLM, which reads the common prompt once a token; its test on a GPU first.
+group_test() {
+    step group_test 150 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py -k group_attention -v -rs -p no:cacheprovider
+}
+group_3800() { whole group_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --group-attention; }
+group_8600() { whole group_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --group-attention; }
 ahead2_3800() { ahead ahead2_3800 2 "$1" "$2" --prompt-tokens 3300 3800; }
 ahead4_3800() { ahead ahead4_3800 4 "$1" "$2" --prompt-tokens 3300 3800; }
 ahead2_8600() { ahead ahead2_8600 2 "$1" "$2" --prompt-tokens 7800 8600; }
