@@ -173,7 +173,8 @@ class GroupAttentionImpl(FlashAttentionImpl):
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, *scales, **named):
         """Shapes and arguments as vLLM's own; `output` is filled and returned."""
         split = getattr(attn_metadata, "split", None)
-        if split is None:
+        quantized = [scale for scale in (*scales, *named.values()) if scale is not None]
+        if split is None or quantized:
             return super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output, *scales, **named
             )
