@@ -131,8 +131,8 @@ def set_aside(output: Path, step: int) -> Path | None:
     """Move what a run wrote after `step` (-1: all of it) out of the way of the run that goes on from there.
 
     Metrics lines, predictions, completion tables and a best checkpoint of later steps go to `abandoned/N/`,
-    with all of it the number of rollbacks and the pages of alarms too; later checkpoints are deleted. Returns that folder, or None
-    where nothing was later.
+    with all of it the number of rollbacks and the pages of alarms too; later checkpoints are deleted. Returns
+    that folder, or None where nothing was later.
     """
     aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
     moved: list[tuple[Path, Path]] = []

@@ -117,27 +117,40 @@ class ProgramReward:
         scores = Scores.of(prediction, len(task.train), len(task.test))
         return Rollout(scores, ids, is_solved(prediction) and not cheat, cheat)
 
+    def _of_all(self, entries: Sequence) -> list:
+        """The entries of all processes, which make them together, one after another."""
+        if self.n_processes == 1:
+            return list(entries)
+        from accelerate.utils import gather_object
+
+        return gather_object(list(entries))
+
     def _rewards(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
-        """Rewards group by group. Of a group spread over processes, the share here counts as the group."""
-        rewards = [0.0] * len(rollouts)
-        for row in dict.fromkeys(rows):
-            members = [i for i, other in enumerate(rows) if other == row]
-            for i, reward in zip(members, self.plan.rewards([rollouts[i] for i in members]), strict=True):
+        """Rewards group by group; a group that is spread over processes is one."""
+        own = [(self.process, row, rollout) for row, rollout in zip(rows, rollouts, strict=True)]
+        everyone = self._of_all(own)
+        groups: dict[int, list[int]] = {}
+        for i, (_, row, _) in enumerate(everyone):
+            groups.setdefault(row, []).append(i)
+        rewards = [0.0] * len(everyone)
+        for members in groups.values():
+            of_group = self.plan.rewards([everyone[i][2] for i in members])
+            for i, reward in zip(members, of_group, strict=True):
                 rewards[i] = reward
-        return rewards
+        return [
+            reward
+            for (process, _, _), reward in zip(everyone, rewards, strict=True)
+            if process == self.process
+        ]
 
     def _remember(self, rows, judged, rollouts, rewards) -> None:
         """Tell the history, which has to be the same in all processes, about every group of all of them."""
         if self.history is None:
             return
-        seen = [
+        seen = self._of_all(
             (row, prediction.task_id, reward, rollout.solved)
             for row, prediction, rollout, reward in zip(rows, judged, rollouts, rewards, strict=True)
-        ]
-        if self.n_processes > 1:
-            from accelerate.utils import gather_object
-
-            seen = gather_object(seen)
+        )
         for row in {entry[0] for entry in seen}:
             group = [entry for entry in seen if entry[0] == row]
             self.history.record(
@@ -145,10 +158,12 @@ class ProgramReward:
             )
 
     def _log(self, log_metric, judged, rollouts, rewards, rows, seconds: float) -> None:
-        values = batch_metrics(judged, rollouts, rewards, rows, self.plan.limits.max_completion_length)
+        verdicts = [(prediction.status, prediction.fingerprint) for prediction in judged]
+        everyone = self._of_all(zip(verdicts, rollouts, rewards, rows, strict=True))
+        values = batch_metrics(*zip(*everyone, strict=True), self.plan.limits.max_completion_length)
         values["executor_seconds"] = seconds
         if self.history is not None and self.history.visits:
-            silent = self.history.silent(max(rows) + 1)
+            silent = self.history.silent(max(row for *_, row in everyone) + 1)
             values["silent_prompts_ratio"] = len(silent) / len(self.tasks)
         for name, value in values.items():
             log_metric(name, value)

@@ -17,7 +17,6 @@ import numpy as np
 from arcnb.programs.limits import STATUSES
 
 if TYPE_CHECKING:
-    from arcnb.arc.predictions import Prediction
     from arcnb.rl.reward_terms import Rollout
 
 QUANTILES = (10, 25, 50, 75, 90)  # percent, of the reward
@@ -78,26 +77,27 @@ def rollout_metrics(
 
 
 def batch_metrics(
-    judged: Sequence[Prediction],
+    verdicts: Sequence[tuple[str, str | None]],
     rollouts: Sequence[Rollout],
     rewards: Sequence[float],
     rows: Sequence[int],
     max_completion_length: int,
 ) -> dict[str, float]:
-    """{name: value} for the completions of one call. rows: which row, hence group, each belongs to.
+    """{name: value} for the completions of one step, of all processes. verdicts: the executor's status and
+    the fingerprint of the outputs of each; rows: which row, hence group, each belongs to.
 
     `status/...` are shares of completions by the executor's verdict, every verdict each time, so that their
     means over steps are shares again.
     """
     solved = [rollout.solved for rollout in rollouts]
-    memory = [prediction.status == "memory" for prediction in judged]
+    memory = [status == "memory" for status, _ in verdicts]
     ids = [rollout.tokens for rollout in rollouts]
     lists = rollout_metrics(rewards, ids, solved, memory, max_completion_length)
     values = {name: sum(numbers) / len(numbers) for name, numbers in lists.items()}
     for percent in QUANTILES:
         values[f"reward_q{percent}"] = float(np.percentile(rewards, percent))
-    n = len(judged)
-    statuses = Counter(prediction.status for prediction in judged)
+    n = len(verdicts)
+    statuses = Counter(status for status, _ in verdicts)
     values |= {f"status/{status}": statuses[status] / n for status in STATUSES}
     values["unique_3gram_ratio"] = _mean(
         ngram_statistics(t, 3)["unique_ngram_ratio"] for t in ids if len(t) > 2
@@ -111,7 +111,7 @@ def batch_metrics(
     values["groups_without_spread"] = sum(flat) / len(flat)
     values["groups_all_solved"] = _mean(all(solved[i] for i in g) for g in groups.values())
     values["unique_outputs"] = _mean(
-        len({judged[i].fingerprint for i in g} - {None}) / len(g) for g in groups.values()
+        len({verdicts[i][1] for i in g} - {None}) / len(g) for g in groups.values()
     )
     return values
 

@@ -6,6 +6,7 @@ Run: pytest tests/rl/test_rl_small_parts.py
 import json
 import math
 import stat
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,10 +14,13 @@ import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.models.launching import command_line
+from arcnb.programs.executor import Executor
 from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
 from arcnb.rl.grpo import GrpoOptions
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.rl.run_identity import run_notes
 from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
 from arcnb.rl.settings import (
@@ -333,3 +337,56 @@ def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
     assert notes(adapter=tmp_path, lora={"r": 8, "lora_alpha": 16}) == []
     (note,) = notes(adapter=tmp_path, lora={"r": 32, "lora_alpha": 16})
     assert "(r=8) and not r=32" in note
+
+
+def test_a_group_is_one_however_many_processes_share_it(tasks, monkeypatch):
+    """Right answers of 20, 30, 40 and 50 tokens and two equal wrong ones, for one process and for two."""
+    import accelerate.utils
+
+    right, wrong = (
+        "def transform(grid):\n    return grid[:, ::-1]\n```",
+        "def transform(grid):\n    return grid\n```",
+    )
+    asked = [(right, 20, 0), (right, 30, 0), (right, 40, 0), (right, 50, 0), (wrong, 10, 1), (wrong, 10, 1)]
+    view = {"hflip": False, "n_rot90": 0, "color_map": None, "pair_order": [0, 1], "test_index": 0}
+    view |= {"task_id": tasks[0].task_id, "prefix": "```python\n"}
+
+    def judged(mine, process=0, n_processes=1):
+        plan, logged = RewardPlan("solved", TermLimits(100), {"shortest_of_solved": 1.0}), {}
+        history = SignalHistory(visits=1)
+        with Executor(1) as executor:
+            reward = ProgramReward(
+                plan, tasks, executor, history=history, process=process, n_processes=n_processes
+            )
+            columns = {name: [value] * len(mine) for name, value in view.items()}
+            ids = [list(range(n)) for _, n, _ in mine]
+            columns["row"] = [row for *_, row in mine]
+            values = reward([text for text, *_ in mine], ids, log_metric=logged.__setitem__, **columns)
+        logged.pop("executor_seconds")
+        return values, logged, history.groups
+
+    alone = judged(asked)
+    assert alone[0] == pytest.approx([1, 2 / 3, 1 / 3, 0, 0, 0])
+    barrier, sent = threading.Barrier(2, timeout=60), {}
+
+    def gather(entries):
+        """As accelerate's: what each process has, one after another."""
+        sent[threading.current_thread().name] = entries
+        barrier.wait()
+        everything = [*sent["0"], *sent["1"]]
+        barrier.wait()
+        return everything
+
+    monkeypatch.setattr(accelerate.utils, "gather_object", gather)
+    found = {}
+
+    def work(process):
+        found[process] = judged(asked[3 * process : 3 * process + 3], process, 2)
+
+    threads = [threading.Thread(target=work, args=(n,), name=str(n)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0][0] + found[1][0] == pytest.approx(alone[0])
+    assert found[0][1:] == found[1][1:] == alone[1:]
