@@ -140,10 +140,7 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
     """Carry the plan out in this process."""
     model = resolve_model(plan.model)
     subject = subject_of(plan.subject, plan.subject_options)
-    share = None
-    if plan.workers or plan.num_processes > 1:
-        share = max(1, (plan.workers or os.cpu_count() or 1) // plan.num_processes)
-    with Executor(share, subject.limits(plan.memory_mb)) as executor:
+    with Executor(workers_of(plan), subject.limits(plan.memory_mb)) as executor:
         return train_grpo(
             model,
             plan.tasks,
@@ -158,6 +155,14 @@ def train_here(plan: GrpoPlan) -> TrainingReport:
             seed=plan.seed,
             subject=subject,
         )
+
+
+def workers_of(plan: GrpoPlan) -> int | None:
+    """Programs that one of the plan's processes runs at the same time: its share of the workers, or of the
+    processors that this process may use. None: all of them."""
+    if plan.num_processes == 1:
+        return plan.workers
+    return max(1, (plan.workers or len(os.sched_getaffinity(0))) // plan.num_processes)
 
 
 def _train_in_processes(plan: GrpoPlan, environment: dict | None = None) -> TrainingReport:

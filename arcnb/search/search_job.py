@@ -188,6 +188,8 @@ def _in_processes(job: SearchJob, processes: int) -> dict[str, dict]:
     base_model(job.model, job.adapter)  # made once, not by all of them at the same time
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "job.json"
+    # Programs of all processes together take the workers of the job: one a core each would slow all down.
+    job = replace(job, workers=max(1, (job.workers or len(os.sched_getaffinity(0))) // processes))
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(job), indent=1))
     temporary.replace(path)

@@ -18,7 +18,7 @@ from arcnb.programs.executor import Executor
 from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
 from arcnb.rl.grpo import GrpoOptions
 from arcnb.rl.guard import GuardOptions, Thresholds
-from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.launch import GrpoPlan, run_grpo, workers_of
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.rl.run_identity import run_notes
@@ -246,6 +246,15 @@ def test_a_plan_comes_back_from_disk_as_it_was(plan, tasks):
     assert [task.fingerprint for task in back.tasks] == [task.fingerprint for task in tasks]
     assert [task.task_id for task in back.held_out_tasks] == [tasks.ids[0]]
     assert GrpoPlan.read(replace(plan, held_out_tasks=()).write()).held_out_tasks == ()
+
+
+def test_processes_share_the_processors_that_they_may_use(plan, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert workers_of(plan) is None
+    assert workers_of(replace(plan, num_processes=2)) == 3
+    assert workers_of(replace(plan, num_processes=2, workers=10)) == 5
+    assert workers_of(replace(plan, num_processes=8)) == 1
 
 
 def test_several_gpus_are_started_by_accelerate(monkeypatch):

@@ -74,7 +74,8 @@ def test_a_job_survives_its_file(tmp_path, job):
 
 def test_a_process_that_fails_is_quoted(tmp_path, job):
     with pytest.raises(PlanError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
-        run_shards(replace(job, backend="abacus"), 2)
+        run_shards(replace(job, backend="abacus", workers=5), 2)
+    assert read_job(tmp_path / "out" / "job.json").workers == 2, "the processes share the workers"
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
 
 
