@@ -101,9 +101,10 @@ def _children(found: Gathered) -> Iterator[Pair]:
 def _siblings(found: Gathered, chooser: str, random) -> Iterator[Pair]:
     prompts: dict[tuple, list[Prediction]] = {}
     for number, prediction in found.rows:
-        prompts.setdefault((number, prediction.turn, prediction.round, prediction.parent), []).append(
-            prediction
-        )
+        # Rollouts of a training step may show one task through several views: those are several prompts.
+        view = (prediction.augmentation, tuple(prediction.pair_order), prediction.test_index)
+        prompt = (number, prediction.turn, prediction.round, prediction.parent, view)
+        prompts.setdefault(prompt, []).append(prediction)
     for (number, *_), answers in prompts.items():
         right = list({p.program: p for p in answers if _solved(p) and _whole(p)}.values())
         if not right:

@@ -353,6 +353,17 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
         conversation_rows(tmp_path / "none.parquet", small_model, max_tokens=10)
 
 
+def test_answers_to_one_task_in_two_views_are_no_siblings(written, tasks, executor):
+    turned = View(Augmentation(n_rot90=1), (2, 0, 1), 0)
+    one_step = [
+        prediction(tasks[0], COPIES, index=0, view=PLAIN),
+        prediction(tasks[0], SOLVES.replace("[:, ::-1]", "[::-1]"), index=1, view=turned),
+    ]
+    rollouts = written("rollouts", one_step)
+    assert [row.train_is_correct for row in rollouts.iter_predictions()] == [0, 1]
+    assert successful_rows([rollouts], tasks, prompt_format(), executor) == []
+
+
 def test_what_a_prediction_answered_is_rebuilt(tasks, executor):
     book = Conversations({task.task_id: task for task in tasks}, prompt_format(), executor)
     first = prediction(tasks[0], "x", view=PLAIN)
