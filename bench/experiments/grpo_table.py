@@ -48,14 +48,17 @@ def rates(found: list[dict], pick) -> tuple[float, float, float]:
 
 
 def ratio(before: list[dict], after: list[dict]) -> tuple[float, float, float]:
-    """after / before of the pass rate a sample, and its 95% interval."""
+    """after / before of the pass rate a sample, and its 95% interval, without an upper end (inf) where the tasks
+    that were solved before are so few that many draws have none; a draw with none at all, before and after, bears
+    any ratio: it counts as 0 for the lower end and as inf for the upper one."""
     a, b = (by_task(found, PICKS["a sample"]) for found in (before, after))
     picks = resampled(len(a))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = b[picks].mean(axis=1) / a[picks].mean(axis=1)
-        ratios = ratios[np.isfinite(ratios)]
-        middle = b.mean() / a.mean() if a.mean() else float("nan")
-    return (middle, *(np.percentile(ratios, [2.5, 97.5]) if len(ratios) else (float("nan"),) * 2))
+        middle = b.mean() / a.mean() if a.any() or b.any() else float("nan")
+    low = np.percentile(np.nan_to_num(ratios, nan=0.0, posinf=np.inf), 2.5, method="lower")
+    high = np.percentile(np.nan_to_num(ratios, nan=np.inf, posinf=np.inf), 97.5, method="higher")
+    return (middle, low, high)
 
 
 PICKS = {
@@ -97,12 +100,11 @@ def table(runs: list[dict]) -> str:
                 before, after = ([run[name][which] for run in ended] for name in ("start", when))
                 cells = [f"{rates(before, pick)[0]:.1f} -> {cell(after, pick)}" for pick in PICKS.values()]
                 text = "{:.2f} [{:.2f}, {:.2f}]".format(*ratio(before, after))
-                steps = ", ".join(str(run["steps"]) for run in those)
+                steps = ", ".join(str(run["steps"]) for run in those if when in run["evaluations"])
                 name = arm if when == "end" else f"{arm}, best"
+                seeds = f"{len(ended)}" if len(ended) == len(those) else f"{len(ended)} of {len(those)}"
                 lines.append(
-                    f"| {name} | {len(those)} | {steps} | {cells[0]} | {text} | "
-                    + " | ".join(cells[1:])
-                    + " |"
+                    f"| {name} | {seeds} | {steps} | {cells[0]} | {text} | " + " | ".join(cells[1:]) + " |"
                 )
     lines += held_out_curves(runs, arms)
     lines += [
@@ -139,7 +141,7 @@ def held_out_curves(runs: list[dict], arms: list[str]) -> list[str]:
         return []
     lines = [
         "",
-        "held out while training: % of samples solved, (% of tasks), unique outputs; mean over seeds",
+        "held out while training: % of samples solved, (% of tasks), unique outputs; mean over the seeds that got there",
         "",
     ]
     lines += [
@@ -147,7 +149,7 @@ def held_out_curves(runs: list[dict], arms: list[str]) -> list[str]:
         "|---" * (len(steps) + 1) + "|",
     ]
     for arm in arms:
-        cells = []
+        cells, n_runs = [], sum(run["arm"] == arm for run in runs)
         for step in steps:
             looks = [
                 look for run in runs if run["arm"] == arm for look in run["curve"] if look["step"] == step
@@ -156,7 +158,8 @@ def held_out_curves(runs: list[dict], arms: list[str]) -> list[str]:
                 statistics.mean(look[name] for look in looks) if looks else float("nan")
                 for name in ("per_sample", "any", "unique")
             )
-            cells.append(f"{100 * solved:.1f} ({100 * tasks:.0f}) {unique:.2f}" if looks else "-")
+            fewer = "" if len(looks) == n_runs else f", {len(looks)} of {n_runs} seeds"
+            cells.append(f"{100 * solved:.1f} ({100 * tasks:.0f}) {unique:.2f}{fewer}" if looks else "-")
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return lines
 

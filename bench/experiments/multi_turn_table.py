@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from solved_counts import HEAD, line_of, n_samples, paired, read_counts, write_json
+from solved_counts import HEAD, holm, line_of, n_samples, paired, read_counts, write_json
 
 BASES = {"independent": (), "untrained": ("independent",), "sft": ("independent", "untrained")}
 FURTHER = ("independent", "untrained", "sft", "frozen", "onpolicy")  # what a later arm is compared with
@@ -37,12 +37,18 @@ def table(out: Path) -> str:
             if by_tokens
             else "samples a task"
         )
-        lines += ["", f"at equal {what}:", HEAD]
+        lines += ["", f"at equal {what}; adjusted: p for all pairs of this table, by Holm's method:", HEAD]
+        pairs = {}
         for a, b in pairs_of(arms):
             first, budget = next(iter(arms[b].values()))["first"], next(iter(arms[b].values()))["budget"]
-            pair = paired(arms[a], arms[b], first, first + 1, budget, by_tokens)
-            lines.append(line_of(f"{b} against {a}", pair))
-            found[f"{b} against {a}, equal {'tokens' if by_tokens else 'samples'}"] = pair
+            pairs[f"{b} against {a}"] = paired(arms[a], arms[b], first, first + 1, budget, by_tokens)
+        known = [pair for pair in pairs.values() if pair]
+        for pair, p in zip(known, holm([pair["p"] for pair in known])):
+            pair["p_holm"] = p
+        lines += [line_of(name, pair) for name, pair in pairs.items()]
+        found |= {
+            f"{name}, equal {'tokens' if by_tokens else 'samples'}": pair for name, pair in pairs.items()
+        }
     lines += trainings(out)
     text = "\n".join(lines)
     if arms:

@@ -170,6 +170,15 @@ def paired(
     }
 
 
+def holm(p_values) -> list[float]:
+    """The p-values adjusted for their number, by Holm's method."""
+    adjusted, highest = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, p_values[i] * (len(p_values) - rank)))
+        adjusted[i] = highest
+    return adjusted
+
+
 def line_of(name: str, found: dict | None) -> str:
     """A line of a table; HEAD stands above it."""
     if found is None:
@@ -181,6 +190,7 @@ def line_of(name: str, found: dict | None) -> str:
         f"{found['tokens'][0]:>9,.0f}{found['tokens'][1]:>9,.0f}{found['a']:>8.1%}{found['b']:>8.1%}"
         f"{100 * found['difference']:>+7.1f} [{100 * found['low']:+.1f}, {100 * found['high']:+.1f}]"
         f"  {found['p']:<7.2g} {p_seeds:<17} {found['open']:>4} {found['gain'][0]:>6.1%}{found['gain'][1]:>7.1%}"
+        + (f"  adjusted {found['p_holm']:.2g}" if "p_holm" in found else "")
         + ("" if found["finished"] else "  UNFINISHED")
     )
 

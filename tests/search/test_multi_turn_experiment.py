@@ -233,7 +233,7 @@ def leave(folder, name, seed, counts, **more):
 
 
 def test_the_table_says_what_is_unfinished_and_compares_the_rest(modules, tmp_path):
-    assert modules.multi_turn_table.table(tmp_path).startswith("what there is:\n\nat equal samples a task:\n")
+    assert modules.multi_turn_table.table(tmp_path).startswith("what there is:\n\nat equal samples a task;")
     assert not (tmp_path / "results").exists()
     leave(tmp_path, "independent", 0, arm({"x": [0, 0, 0], "y": [0, 0, 0]}))
     leave(tmp_path, "untrained", 0, arm({"x": [0, 0, 1], "y": [0, 0, 0]}))
@@ -249,6 +249,42 @@ def test_the_table_says_what_is_unfinished_and_compares_the_rest(modules, tmp_pa
     assert list(found) == [f"{name}, equal {what}" for what in ("samples", "tokens") for name in names]
     assert [found[f"{name}, equal samples"]["tasks"] for name in names] == [2, 1, 1]
     assert [found[f"{name}, equal samples"]["difference"] for name in names] == [0.5, 1, 1]
+    assert "  adjusted 1" in text
+
+
+def test_p_values_of_many_pairs_are_adjusted(modules):
+    holm = modules.solved_counts.holm
+    assert holm([]) == []
+    assert holm([0.04]) == [0.04]
+    assert holm([0.02, 0.01, 0.5]) == pytest.approx([0.04, 0.03, 0.5])
+    assert holm([0.5, 0.4]) == pytest.approx([0.8, 0.8])
+
+
+def test_the_grpo_table_counts_the_seeds_that_ended_and_hides_no_infinite_ratio(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    table = importlib.import_module("grpo_table")
+
+    def look(solved):  # of 4 samples each: [samples, solved, distinct, valid, truncated, tokens]
+        return {f"t{n}": [4, k, 1, 4, 0, 9] for n, k in enumerate(solved)}
+
+    def run(seed, after, steps):
+        start = {which: look([1, 0, 0, 0, 0]) for which in ("seen", "held_out")}
+        ended = {} if after is None else {"end": dict.fromkeys(("seen", "held_out"), look(after))}
+        curve = [{"step": step, "per_sample": 0.1, "any": 0.2, "unique": 1.0} for step in steps]
+        return {"arm": "a", "seed": seed, "steps": steps[-1], "status": "done", "rollbacks": 0,
+                "evaluations": {"start": start} | ended, "curve": curve, "curves": {}}  # fmt: skip
+
+    text = table.table([run(0, [2, 2, 0, 0, 0], [25, 50]), run(1, None, [25])])
+    row = next(line for line in text.splitlines() if line.startswith("| a | 1 of 2 | 50 |"))
+    assert "2.00 [" not in row
+    assert "4.00 [" in row
+    assert ", inf]" in row, "a third of the draws have no task that was solved before"
+    assert "10.0 (20) 1.00, 1 of 2 seeds" in text
+    middle, low, high = table.ratio([look([0, 0])], [look([0, 0])])
+    assert (low, high) == (0, float("inf"))
+    assert middle != middle
+    middle, low, high = table.ratio([look([2, 2, 2])], [look([4, 4, 4])])
+    assert (middle, low, high) == (2, 2, 2)
 
 
 # ---------------------------------------------------------------- the driver
