@@ -82,15 +82,14 @@ class Difference:
             "tasks": f"{self.n_tasks}",
             "solved by a": f"{self.solved_a:.1%}",
             "solved by b": f"{self.solved_b:.1%}",
-            "b - a, points": f"{100 * self.difference:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]",
+            "b - a, points": _points(self.difference, self.low, self.high),
             "only a, only b": " | ".join(f"{a}, {b}" for a, b in zip(self.only_a, self.only_b, strict=True)),
             "McNemar p of each seed": ", ".join(f"{p:.2g}" for p in self.p_seeds),
             "p": f"{self.p_value:.2g}",
             "p, adjusted": f"{self.p_holm:.2g}",
             "unsolved at first": f"{self.unsolved:.1f}",
             "of these a, b": f"{self.gain_a:.1%}, {self.gain_b:.1%}",
-            "their difference, points": f"{100 * (self.gain_b - self.gain_a):+.1f} "
-            f"[{100 * self.gain_low:+.1f}, {100 * self.gain_high:+.1f}]",
+            "their difference, points": _points(self.gain_b - self.gain_a, self.gain_low, self.gain_high),
             "completions a task": "{:.1f}, {:.1f}".format(*self.completions),
             "tokens a task": "{:,.0f}, {:,.0f}".format(*self.tokens),
             "verdict": self.verdict,
@@ -144,7 +143,7 @@ def compare_arms(
 def study_table(arms: Arms, task_ids: Sequence[str], first: int, seed: int = 0) -> pd.DataFrame:
     """The columns of the aggregate table for the shared beginning, what each arm added, and all of each arm.
 
-    "mean [low, high]": means over seeds, 95% by bootstrap over tasks.
+    "mean [low, high]": means over seeds, 95% by bootstrap over tasks; no interval where all tasks are alike.
     """
     import pandas as pd
 
@@ -278,9 +277,18 @@ def _weights(n: int, seed: int, *keys: str) -> np.ndarray:
     return draws / n
 
 
+def _points(value: float, low: float, high: float) -> str:
+    """A difference with its interval; without one where no task tells the arms apart."""
+    if low == high:
+        return f"{100 * value:+.1f}"
+    return f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
 def _interval(values: np.ndarray, seed: int) -> str:
     values = values[~np.isnan(values)]
     if not len(values):
         return "unknown"
+    if np.all(values == values[0]):  # no width, which would look like certainty
+        return f"{values[0]:.3f}"
     low, high = np.percentile(_weights(len(values), seed, "study table") @ values, [2.5, 97.5])
     return f"{values.mean():.3f} [{low:.3f}, {high:.3f}]"

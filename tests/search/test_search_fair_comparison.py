@@ -148,6 +148,18 @@ def test_the_study_table_has_initial_refinement_and_all(sets):
     assert study.loc["refined: after the initial ones", "n_preds"].startswith("3.400")
 
 
+def test_where_nothing_is_solved_no_interval_of_width_zero_is_shown(tmp_path):
+    names = ("a", "b", "c")
+    nothing = [row(task, place, solved=False) for task in TASKS for place in range(BUDGET)]
+    for name in names:
+        write(tmp_path / name, nothing)
+    comparison = compared("; ".join(f"{name} = {tmp_path / name}" for name in names))
+    line = comparison.table().iloc[0]
+    assert (line["b - a, points"], line["their difference, points"]) == ("+0.0", "+0.0")
+    assert (line["p, adjusted"], line["verdict"]) == ("1", "not shown (1 of at least 3 seeds)")
+    assert comparison.study.loc["initial", "is_correct"] == "0.000"
+
+
 def test_arms_that_do_not_share_their_beginning_are_refused(sets, tmp_path):
     other = write(tmp_path / "other", [row(t, place, solved=place == 3) for t in TASKS for place in range(8)])
     alone = sets(seeds=1).split(";")[0]
