@@ -50,8 +50,11 @@ def visible_gpus(visible: str | None = None) -> list[Gpu]:
     return [gpu for name in names for gpu in gpus if name == str(gpu.index) or gpu.uuid.startswith(name)]
 
 
-def memory_problem(model: Path, context: int, options) -> str | None:
-    """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows."""
+def memory_problem(model: Path, context: int, options, running: int = 0) -> str | None:
+    """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows.
+
+    running: those of `options.engines` that have their part of the memory already.
+    """
     gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))[: options.tensor_parallel_size]
     if not gpus:
         return None
@@ -60,29 +63,39 @@ def memory_problem(model: Path, context: int, options) -> str | None:
         weight_bytes(model) * (_BYTES_IN_4BIT if options.load_in_4bit else 1) / options.tensor_parallel_size
     )
     cache = cache_bytes_per_token(model) / options.tensor_parallel_size
-    return _problem(tightest, weights, cache, context, options.gpu_memory_utilization)
+    share, engines = options.gpu_memory_utilization, options.engines
+    return _problem(tightest, weights, cache, context, share, engines, running)
 
 
-def _problem(gpu: Gpu, weights: float, cache: float, context: int, share: float) -> str | None:
-    """weights: bytes on this GPU. cache: bytes per token on this GPU. share: gpu_memory_utilization."""
-    wanted = share * gpu.total
+def _problem(
+    gpu: Gpu, weights: float, cache: float, context: int, share: float, engines: int, running: int
+) -> str | None:
+    """weights: bytes on this GPU. cache: bytes per token on this GPU. share: gpu_memory_utilization.
+
+    `engines` have equal parts of it, each with weights and a cache of its own; `running` of them have theirs.
+    """
+    part = share * gpu.total / engines
+    wanted = part * (engines - running)
     if wanted > gpu.free:
-        possible = int(100 * gpu.free / gpu.total) / 100
+        possible = int(100 * _possible_share(gpu.free / gpu.total, share, engines, running)) / 100
+        whose = f" for {engines - running} of {engines} engines" if running else ""
         return (
             f"gpu_memory_utilization {share} asks for {wanted / GIB:.1f} of {gpu.total / GIB:.1f} GiB on GPU "
-            f"{gpu.index}, but only {gpu.free / GIB:.1f} GiB are free; lower it to {possible}"
+            f"{gpu.index}{whose}, but only {gpu.free / GIB:.1f} GiB are free; lower it to {possible}"
         )
-    room = _HEADROOM * wanted - weights
+    room = _HEADROOM * part - weights
     if room <= 0:
-        needed = (weights / _HEADROOM) / gpu.total
+        needed = engines * (weights / _HEADROOM) / gpu.total
+        fewer = "fewer engines, " if engines > 1 else ""
         remedy = (
             f"raise it to {needed:.2f}"
             if needed <= 0.95
-            else "use load_in_4bit, or a larger tensor_parallel_size"
+            else f"use {fewer}load_in_4bit, or a larger tensor_parallel_size"
         )
+        whose = f" to each of {engines} engines" if engines > 1 else ""
         return (
             f"the weights need {weights / GIB:.1f} GiB of GPU {gpu.index}, and gpu_memory_utilization "
-            f"{share} gives {wanted / GIB:.1f} GiB for everything; {remedy}"
+            f"{share} gives {part / GIB:.1f} GiB{whose} for everything; {remedy}"
         )
     if cache * context > room:
         longest = int(room / cache) // 256 * 256
@@ -94,21 +107,32 @@ def _problem(gpu: Gpu, weights: float, cache: float, context: int, share: float)
     return None
 
 
-def memory_advice(cause: str, options) -> str:
+def _possible_share(free: float, share: float, engines: int, running: int) -> float:
+    """The gpu_memory_utilization with which all engines would have found room.
+
+    free: share of the memory that is free now, where `running` engines have their parts of `share` already.
+    """
+    return free + running * share / engines
+
+
+def memory_advice(cause: str, options, running: int = 0) -> str:
     """What to change, and by how much, after a start that vLLM gave up with the error `cause`.
 
     The estimate above lets through what only the engine can know: activations, CUDA graphs, other processes.
+    running: those of `options.engines` that had their part of the memory already.
     """
     share, context = options.gpu_memory_utilization, options.max_model_len
     if found := re.search(r"Free memory on device \S*\s*\(([\d.]+)/([\d.]+) GiB\)", cause):
         free, total = map(float, found.groups())
-        return f"lower gpu_memory_utilization from {share} to {int(100 * free / total) / 100}"
+        possible = _possible_share(free / total, share, options.engines, running)
+        return f"lower gpu_memory_utilization from {share} to {int(100 * possible) / 100}"
     if found := re.search(r"estimated maximum model length is (\d+)", cause):
         return f"lower max_model_len from {context} to {found[1]}"
     if "No available memory for the cache" in cause:
+        fewer = "fewer engines, " if options.engines > 1 else ""
         if share < 0.95:
-            return f"raise gpu_memory_utilization from {share} to 0.95, or use load_in_4bit"
-        return "use load_in_4bit, or a larger tensor_parallel_size"
+            return f"raise gpu_memory_utilization from {share} to 0.95, or use {fewer}load_in_4bit"
+        return f"use {fewer}load_in_4bit, or a larger tensor_parallel_size"
     if "out of memory" in cause.lower():
         lower = max(0.1, round(share - 0.1, 2))
         sequences = f", or max_num_seqs to {options.max_num_seqs // 2}" if options.max_num_seqs else ""

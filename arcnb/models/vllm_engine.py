@@ -44,18 +44,25 @@ class EngineSettings:
 
 
 class VllmEngine:
-    """A running engine; the constructor returns when it is ready, or raises GenerationError."""
+    """A running engine; the constructor returns when it is ready, or raises GenerationError.
 
-    def __init__(self, settings: EngineSettings):
+    It takes `gpus`, which the caller releases. running: engines of `settings.options.engines` that are there
+    already, and have their parts of the memory. arrived: set whenever outputs arrive, or news of the
+    engine's death.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        gpus: GpuChoice,
+        running: int = 0,
+        arrived: threading.Event | None = None,
+    ):
         self.settings = settings
         self._llm = None
-        self._gpus = GpuChoice(settings.options.tensor_parallel_size)
-        self._start()
-
-    @property
-    def device(self) -> str:
-        """Where the engine runs, in words."""
-        return "CPU" if on_cpu() else self._gpus.description
+        self._gpus = gpus
+        self._arrived = arrived
+        self._start(running)
 
     @property
     def running(self) -> bool:
@@ -85,6 +92,12 @@ class VllmEngine:
         with self._deadly():
             return [output for output in engine.step() if output.finished]
 
+    @property
+    def ready(self) -> bool:
+        """Whether `step` returns without waiting. Only for an engine that was given `arrived`."""
+        engine = self._llm.llm_engine
+        return not (engine.engine_core.outputs_queue.empty() and engine.has_unfinished_requests())
+
     def abort(self, names: list[str]) -> None:
         """Drops requests; those that are not there any more do not matter."""
         if names and self._llm is not None:
@@ -93,15 +106,11 @@ class VllmEngine:
 
     def restart(self) -> None:
         """A new engine in the place of a dead one; it knows nothing of the other's requests."""
-        self._end()
-        self._start()
+        self.close()
+        self._start(self.settings.options.engines - 1)
 
     def close(self) -> None:
         """Ends the engine's processes and frees their memory."""
-        self._end()
-        self._gpus.release()
-
-    def _end(self) -> None:
         if self._llm is None:
             return
         llm, self._llm = self._llm, None
@@ -125,7 +134,7 @@ class VllmEngine:
     def _cause(self) -> str:
         return self._log.last_error() or "its process was ended from outside, as when memory runs out"
 
-    def _start(self) -> None:
+    def _start(self, running: int) -> None:
         options, model = self.settings.options, self.settings.model
         _set_environment(options)
         self._log = EngineLog()
@@ -137,8 +146,7 @@ class VllmEngine:
             raise GenerationError("load_in_4bit needs a GPU (bitsandbytes has no vllm kernels for a CPU)")
         if not on_cpu():
             self._gpus.take()
-            if problem := memory_problem(model.folder, self.settings.context, options):
-                self._gpus.release()
+            if problem := memory_problem(model.folder, self.settings.context, options, running):
                 raise GenerationError(problem)
         self.mark, self._guard = start_guard()
         marks = {MARK_VARIABLE: self.mark, "VLLM_PROCESS_NAME_PREFIX": f"VLLM-{self.mark}"}
@@ -146,15 +154,16 @@ class VllmEngine:
             with _environment(marks), self._log.capture():
                 self._llm = LLM(**_llm_arguments(self.settings))
             self._closed = threading.Event()
+            if self._arrived:
+                _tell_arrivals(self._llm, self._arrived)
             _wake_when_dead(self._llm, self._closed)
         except BaseException as error:
             kill_marked(self.mark)
             self._guard.terminate()
-            self._gpus.release()
             if not isinstance(error, Exception):
                 raise
             cause = self._log.last_error() or f"{type(error).__name__}: {error}"
-            advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options)
+            advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options, running)
             raise GenerationError(f"vllm cannot start with {model.name!r}: {cause} ({advice})") from error
 
 
@@ -181,7 +190,7 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         "tensor_parallel_size": options.tensor_parallel_size,
         "enforce_eager": on_cpu() if options.enforce_eager is None else options.enforce_eager,
         "enable_prefix_caching": options.enable_prefix_caching,
-        "gpu_memory_utilization": options.gpu_memory_utilization,
+        "gpu_memory_utilization": options.gpu_memory_utilization / options.engines,
         "max_num_seqs": options.max_num_seqs,
     }
     if options.block_size:
@@ -199,6 +208,21 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         rank = next((r for r in _RANKS if r >= settings.max_rank), settings.max_rank)
         arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": options.max_loras}
     return arguments
+
+
+def _tell_arrivals(llm, arrived: threading.Event) -> None:
+    """Has `arrived` set after everything that comes into the queue from which the engine's `step` takes.
+
+    vllm (0.23 to 0.31) fills it from a thread of its own. Waiting for a queue is waiting for one engine only.
+    """
+    outputs = llm.llm_engine.engine_core.outputs_queue
+    put = outputs.put_nowait
+
+    def put_and_tell(item):
+        put(item)
+        arrived.set()
+
+    outputs.put_nowait = put_and_tell
 
 
 def _wake_when_dead(llm, closed: threading.Event) -> None:

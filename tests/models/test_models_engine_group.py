@@ -1,0 +1,436 @@
+"""How a backend feeds its engines and waits for them, one or several; stand-ins take their place here.
+
+Run: pytest tests/models/test_models_engine_group.py. Real engines side by side: test_models_generation.py.
+"""
+
+import contextlib
+import os
+import queue
+import tempfile
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from arcnb.models import engine_group, gpu_choice, vllm_engine
+from arcnb.models.engine_group import EngineGroup
+from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
+from arcnb.models.gpu_memory import GIB, Gpu
+from arcnb.models.vllm_engine import EngineDied, EngineSettings, VllmEngine
+from arcnb.models.vllm_sampling import VllmBackend
+
+SHORT = Sampling(max_tokens=2)
+
+
+class CountingEngine:
+    """Finishes the oldest completion at each step. waiting: how many it had before every step."""
+
+    running, max_num_seqs, ready = True, 8, True
+
+    def __init__(self, settings, gpus, running, arrived):
+        self.names, self.waiting, self.given, self.aborted, self.starts = [], [], [], [], 1
+
+    def add(self, name, prompt_ids, params, lora_request):
+        self.names.append(name)
+        self.given.append(tuple(prompt_ids))
+
+    def step(self):
+        self.waiting.append(len(self.names))
+        made = SimpleNamespace(token_ids=[1], text="x", finish_reason="stop", cumulative_logprob=None)
+        return [SimpleNamespace(request_id=self.names.pop(0), outputs=[made])]
+
+    def restart(self):
+        self.starts, self.names = self.starts + 1, []
+
+    def abort(self, names):
+        self.aborted += names
+        self.names = [name for name in self.names if name not in names]
+
+    def close(self):
+        self.running = False
+
+
+@pytest.fixture
+def open_with(monkeypatch, tiny):
+    """The function open_with(kind, engines=1): a backend whose engines are stand-ins of this kind."""
+    monkeypatch.setattr(VllmBackend, "_sampling_params", lambda *_: None)
+
+    def make(kind, engines=1):
+        monkeypatch.setattr(engine_group, "VllmEngine", kind)
+        return VllmBackend(tiny, None, EngineOptions(engines=engines))
+
+    return make
+
+
+def asked(count, n=1):
+    return [Request([1 + key, 2], n=n, seed=key, key=key) for key in range(count)]
+
+
+def test_an_engine_is_given_completions_in_bursts_and_never_runs_short(open_with):
+    backend = open_with(CountingEngine)
+    made = list(backend.generate(asked(40), SHORT))
+    assert sorted(completion.key for completion in made) == list(range(40))
+    (engine,) = backend.engines
+    assert engine.waiting[:9] == [16, 15, 14, 13, 16, 15, 14, 13, 16]
+    assert min(engine.waiting[:-13]) > CountingEngine.max_num_seqs
+
+
+class SlowEngine(CountingEngine):
+    """Finishes something at every third step only."""
+
+    steps = 0
+
+    def step(self):
+        self.steps += 1
+        return [] if self.steps % 3 else super().step()
+
+
+@pytest.mark.parametrize("n_seqs", [1, 3])
+def test_engines_of_few_completions_are_filled_after_every_one(open_with, monkeypatch, n_seqs):
+    monkeypatch.setattr(CountingEngine, "max_num_seqs", n_seqs)
+    backend = open_with(SlowEngine)
+    assert len(list(backend.generate(asked(20), SHORT))) == 20
+    assert backend.engines[0].waiting[:10] == [2 * n_seqs] * 10
+
+
+def test_each_of_several_engines_is_fed_so(open_with):
+    backend = open_with(CountingEngine, 3)
+    made = list(backend.generate(asked(120), SHORT))
+    assert sorted(completion.key for completion in made) == list(range(120))
+    for engine in backend.engines:
+        assert engine.waiting[:9] == [16, 15, 14, 13, 16, 15, 14, 13, 16]
+        assert min(engine.waiting[:-13]) > CountingEngine.max_num_seqs
+
+
+def test_completions_of_a_prompt_go_to_one_engine_the_one_with_the_fewest(open_with):
+    backend = open_with(CountingEngine, 2)
+    sizes = [5, 1, 1, 1, 1, 2, 3, 1]
+    requests = [Request([7 + key], n=n, key=key) for key, n in enumerate(sizes)]
+    assert len(list(backend.generate(requests, SHORT))) == sum(sizes)
+    first, second = ([prompt - 7 for (prompt,) in engine.given] for engine in backend.engines)
+    assert first == [0] * 5 + [6] * 3
+    assert second == [1, 2, 3, 4, 5, 5, 7]
+
+
+@pytest.mark.parametrize("engines", [2, 3])
+def test_prompts_and_seeds_are_those_of_one_engine(open_with, engines):
+    def made(backend):
+        found = [(c.key, c.index, c.seed) for c in backend.generate(asked(30, n=3), SHORT)]
+        return sorted(found), sorted(prompt for engine in backend.engines for prompt in engine.given)
+
+    assert made(open_with(CountingEngine, engines)) == made(open_with(CountingEngine))
+
+
+def test_what_is_cancelled_and_left_is_dropped_in_every_engine(open_with):
+    backend = open_with(CountingEngine, 2)
+    stream = backend.generate([Request([key], n=4, key=key % 2) for key in range(1, 5)], SHORT)
+    first = next(stream)
+    backend.cancel(1 - first.key)
+    assert {c.key for c in (next(stream), next(stream))} == {first.key}
+    stream.close()
+    assert all(engine.aborted and not engine.names for engine in backend.engines)
+    assert sum(len(engine.aborted) for engine in backend.engines) == 16 - 3
+    assert len(list(backend.generate(asked(4), SHORT))) == 4
+
+
+class DyingEngine(CountingEngine):
+    """Dies at its third step; when started anew it dies as soon as it is given something to do."""
+
+    def add(self, *request):
+        if self.starts > 1:
+            raise EngineDied("no memory")
+        super().add(*request)
+
+    def step(self):
+        if len(self.waiting) == 2:
+            raise EngineDied("no memory")
+        return super().step()
+
+
+def test_an_engine_that_dies_while_it_is_fed_anew_has_died_twice(open_with):
+    backend = open_with(DyingEngine)
+    with pytest.raises(GenerationError, match="the vllm engine died twice: no memory"):
+        list(backend.generate(asked(4), SHORT))
+    assert backend.engines[0].starts == 2
+    assert not any(backend._flights.values())
+
+
+class MortalEngine(CountingEngine):
+    """Dies at the steps that `deaths` numbers, over all its lives."""
+
+    deaths = ()
+
+    def step(self):
+        if len(self.waiting) in self.deaths:
+            self.waiting.append("death")
+            raise EngineDied("no memory")
+        return super().step()
+
+
+def test_an_engine_that_dies_is_restarted_alone_and_gets_its_own_requests_again(open_with):
+    backend = open_with(MortalEngine, 3)
+    backend.engines[1].deaths = (5,)
+    keys = [completion.key for completion in backend.generate(asked(60), SHORT)]
+    assert sorted(keys) == list(range(60)), "lost or made twice"
+    assert [engine.starts for engine in backend.engines] == [1, 2, 1]
+    sound = backend.engines[0].given + backend.engines[2].given
+    assert len(sound) == len(set(sound)), "another engine was given its requests again"
+    lost = set(backend.engines[1].given)
+    assert not lost & set(sound)
+    assert len(backend.engines[1].given) > len(lost)
+
+
+def test_each_engine_may_die_once_a_call(open_with):
+    backend = open_with(MortalEngine, 2)
+    for engine in backend.engines:
+        engine.deaths = (3,)
+    assert len(list(backend.generate(asked(60), SHORT))) == 60
+    assert [engine.starts for engine in backend.engines] == [2, 2]
+    backend.engines[0].deaths = tuple(len(backend.engines[0].waiting) + step for step in (1, 4))
+    with pytest.raises(GenerationError, match="the vllm engine died twice: no memory"):
+        list(backend.generate(asked(60), SHORT))
+    assert [engine.starts for engine in backend.engines] == [3, 2]
+
+
+def test_an_engine_that_cannot_be_restarted_ends_the_others(open_with, monkeypatch):
+    backend = open_with(MortalEngine, 2)
+    backend.engines[0].deaths = (1,)
+
+    def restart():
+        raise GenerationError("vllm cannot start")
+
+    backend.engines[0].restart = restart
+    with pytest.raises(GenerationError, match="vllm cannot start"):
+        list(backend.generate(asked(9), SHORT))
+    assert not any(engine.running for engine in backend.engines)
+    with pytest.raises(GenerationError, match="closed"):
+        list(backend.generate(asked(1), SHORT))
+
+
+class QueueEngine(VllmEngine):
+    """An engine whose vLLM is only the queue that its process would fill. looks: questions for outputs."""
+
+    def _start(self, running):
+        core = SimpleNamespace(outputs_queue=queue.Queue())
+        self._llm = SimpleNamespace(
+            llm_engine=SimpleNamespace(engine_core=core, has_unfinished_requests=lambda: True)
+        )
+        self.outputs, self.looks, self.while_looking = core.outputs_queue, 0, lambda: None
+        vllm_engine._tell_arrivals(self._llm, self._arrived)
+
+    @property
+    def ready(self):
+        self.looks += 1
+        found = super().ready
+        self.while_looking()
+        return found
+
+    def close(self):
+        pass
+
+
+class WatchedEvent(threading.Event):
+    """Says when someone begins to wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = threading.Semaphore(0)
+
+    def wait(self, timeout=None):
+        assert timeout is None, "that would be polling"
+        self.waits.release()
+        return super().wait()
+
+
+@pytest.fixture
+def group(monkeypatch, tiny):
+    """Three QueueEngines. group.waits: released whenever next_ready begins to wait."""
+    event = WatchedEvent()
+    monkeypatch.setattr(engine_group, "VllmEngine", QueueEngine)
+    monkeypatch.setattr(engine_group.threading, "Event", lambda: event)
+    made = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3)))
+    monkeypatch.undo()
+    made.waits = event.waits
+    return made
+
+
+@contextlib.contextmanager
+def waiting(group, busy):
+    """Within the block a thread waits for one of the busy engines; the list gets the one that it found."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(group.next_ready(busy)), daemon=True)
+    thread.start()
+    assert group.waits.acquire(timeout=20)
+    assert not found
+    yield found
+    thread.join(20)
+    assert not thread.is_alive(), "it was not woken"
+
+
+def found_at_once(group, busy):
+    """What next_ready finds, if it needs nothing more to happen."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(group.next_ready(busy)), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found, "it waits"
+    return found[0]
+
+
+def test_outputs_of_any_engine_end_the_wait_and_nobody_asks_before(group):
+    first, second, third = group
+    for sender in (second, third, first):
+        looks = [engine.looks for engine in group]
+        with waiting(group, [first, second, third]) as found:
+            assert [engine.looks for engine in group] == [one + 1 for one in looks]
+            sender.outputs.put_nowait("outputs")
+        assert found == [sender]
+        assert sum(engine.looks for engine in group) <= sum(looks) + 6
+        sender.outputs.get_nowait()
+
+
+def test_engines_with_outputs_take_turns(group):
+    first, second, third = group
+    for engine in (first, second):
+        for _ in range(3):
+            engine.outputs.put_nowait("outputs")
+    found = []
+    for _ in range(6):
+        found.append(group.next_ready([first, second, third]))
+        found[-1].outputs.get_nowait()
+    assert found == [first, second] * 3
+
+
+def test_what_comes_from_an_engine_without_requests_is_left_alone(group):
+    first, second, third = group
+    third.outputs.put_nowait("of a request that was dropped")
+    with waiting(group, [first, second]) as found:
+        third.outputs.put_nowait("one more")
+        assert group.waits.acquire(timeout=20), "it waits again"
+        second.outputs.put_nowait("outputs")
+    assert found == [second]
+    assert third.looks == 0
+
+
+def test_outputs_that_come_between_looking_and_waiting_are_not_missed(group):
+    first, third = group[0], group[2]
+    third.while_looking = lambda: first.outputs.put_nowait("outputs")
+    assert found_at_once(group, [first, third]) is first
+
+
+def test_outputs_are_there_when_their_arrival_is_told():
+    outputs = queue.Queue()
+    vllm = SimpleNamespace(llm_engine=SimpleNamespace(engine_core=SimpleNamespace(outputs_queue=outputs)))
+    told = []
+    vllm_engine._tell_arrivals(vllm, SimpleNamespace(set=lambda: told.append(outputs.get_nowait())))
+    outputs.put_nowait("outputs")
+    assert told == ["outputs"]
+
+
+def test_a_single_busy_engine_is_not_asked_at_all(group):
+    assert group.next_ready([group[1]]) is group[1]
+    assert group[1].looks == 0
+
+
+def test_an_engine_that_lost_its_requests_is_not_waited_for(group):
+    group[1].llm.llm_engine.has_unfinished_requests = lambda: False
+    assert found_at_once(group, [group[0], group[1]]) is group[1]
+    group[1]._log = SimpleNamespace(last_error=lambda: "")
+    with pytest.raises(GenerationError, match="lost its requests"):
+        group[1].step()
+
+
+def test_one_engine_has_no_event_and_its_queue_stays_as_vllm_made_it(monkeypatch, tiny):
+    given = []
+    monkeypatch.setattr(engine_group, "VllmEngine", lambda *settings: given.append(settings))
+    group = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions()))
+    (_, _, running, arrived) = given[0]
+    assert (running, arrived) == (0, None)
+    assert len(group) == 1
+
+
+@pytest.fixture
+def two_gpus(tmp_path, monkeypatch):
+    """A machine of two GPUs, the second one emptier."""
+    gpus = [Gpu(0, "GPU-0", 140 * GIB, 70 * GIB), Gpu(1, "GPU-1", 140 * GIB, 140 * GIB)]
+    monkeypatch.setattr(gpu_choice, "visible_gpus", lambda visible: gpus)
+    monkeypatch.setattr(engine_group, "on_cpu", lambda: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    monkeypatch.delenv(gpu_choice.VARIABLE, raising=False)
+
+
+class GpuEngine(CountingEngine):
+    """Takes the GPUs as engines do. The third one cannot start if it is to take one completion at a time."""
+
+    def __init__(self, settings, gpus, running, arrived):
+        super().__init__(settings, gpus, running, arrived)
+        gpus.take()
+        self.started_as = (running, gpus.description, os.environ[gpu_choice.VARIABLE])
+        if (running, settings.options.max_num_seqs) == (2, 1):
+            raise GenerationError("vllm cannot start")
+
+
+@pytest.fixture
+def gpu_engines(monkeypatch):
+    """The list of the GpuEngines that were started."""
+    started = []
+
+    def start(*settings):
+        started.append(GpuEngine(*settings))
+        return started[-1]
+
+    monkeypatch.setattr(engine_group, "VllmEngine", start)
+    return started
+
+
+def emptier_one_is_free() -> bool:
+    """Whether a process that looks for a GPU would take the emptier one."""
+    other = gpu_choice.GpuChoice()
+    before = os.environ.get(gpu_choice.VARIABLE)
+    other.take()
+    taken = [gpu.index for gpu in other.taken]
+    other.release()
+    assert os.environ.get(gpu_choice.VARIABLE) == before
+    return taken == [1]
+
+
+def test_engines_of_a_backend_share_the_gpu_that_it_chose(two_gpus, gpu_engines, tiny):
+    group = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3)))
+    assert [engine.started_as for engine in gpu_engines] == [(n, "GPU 1", "1") for n in range(3)]
+    assert group.device == "GPU 1"
+    group[1].close()
+    assert not group.running
+    assert not emptier_one_is_free(), "given back while others use it"
+    group.close()
+    assert gpu_choice.VARIABLE not in os.environ
+    assert emptier_one_is_free()
+
+
+def test_nothing_is_left_of_a_group_that_cannot_start(two_gpus, gpu_engines, tiny):
+    with pytest.raises(GenerationError, match="vllm cannot start"):
+        EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3, max_num_seqs=1)))
+    assert [engine.running for engine in gpu_engines] == [False, False]
+    assert gpu_choice.VARIABLE not in os.environ
+    assert emptier_one_is_free()
+
+
+def test_a_restarted_engine_counts_those_beside_it(monkeypatch, tiny):
+    started = []
+    monkeypatch.setattr(VllmEngine, "_start", lambda self, running: started.append(running))
+    engine = VllmEngine(EngineSettings(tiny, 256, 0, EngineOptions(engines=3)), gpu_choice.GpuChoice(), 1)
+    engine.restart()
+    assert started == [1, 2]
+
+
+@pytest.mark.parametrize("engines", [0, -2])
+def test_an_impossible_number_of_engines_is_refused(engines):
+    with pytest.raises(GenerationError, match=f"^engines is {engines}, it must be at least 1$"):
+        EngineOptions(engines=engines)
+
+
+@pytest.mark.parametrize("backend", ["transformers", "server"])
+def test_backends_that_cannot_run_several_engines_refuse_them(tiny, backend):
+    sentence = f"^engines is 2, but only backend 'vllm' can run more than one, not '{backend}'$"
+    with pytest.raises(GenerationError, match=sentence):
+        open_backend(backend, tiny, options=EngineOptions(engines=2))
