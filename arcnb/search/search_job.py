@@ -38,7 +38,7 @@ from arcnb.search.submission_file import SubmissionFile
 
 __all__ = [
     "Budget", "EngineOptions", "HindsightSettings", "LoraSettings", "Sampling", "SearchJob", "SearchPlan",
-    "base_model", "default_processes", "run_shards",
+    "base_model", "default_processes", "named_tasks", "run_shards",
 ]  # fmt: skip
 
 ALONE, LEARN = "alone", "learn"  # arms: search alone, and search and learn
@@ -135,6 +135,19 @@ class SearchJob:
         return SubmissionFile(
             Path(self.submission), tasks, self.predictions(self.arms[-1]), self.submission_rule
         )
+
+
+def named_tasks(tasks: TaskSet, task_ids: str, n_tasks: int = 0) -> TaskSet:
+    """The tasks of these ids, separated by commas; without ids all of them. PlanError for an id that is not
+    among them, and for ids beside a number of tasks, of which one would have no say."""
+    ids = [name.strip() for name in task_ids.split(",") if name.strip()]
+    if ids and n_tasks:
+        raise PlanError(
+            f'n_tasks is {n_tasks} and task_ids is "{task_ids}"; give task_ids "" to take n_tasks'
+        )
+    if unknown := [id_ for id_ in ids if id_ not in tasks.ids]:
+        raise PlanError(f'{tasks.name} has no task {unknown[0]!r}; give task_ids "" to take all, or n_tasks')
+    return tasks.subset(ids) if ids else tasks
 
 
 def base_model(model: str, adapter: str) -> ModelPath:

@@ -23,7 +23,14 @@ from arcnb.search.budgets import Budget
 from arcnb.search.learner import LoraSettings
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.rounds import PlanError
-from arcnb.search.search_job import SearchJob, default_processes, read_job, run_shards, usable_backend
+from arcnb.search.search_job import (
+    SearchJob,
+    default_processes,
+    named_tasks,
+    read_job,
+    run_shards,
+    usable_backend,
+)
 from arcnb.search.submission_file import SubmissionFile
 from tests.search.learning_engine import small_tasks
 
@@ -64,6 +71,17 @@ def test_the_notebook_shares_the_tasks_between_processes_and_keeps_one_submissio
     said = [line for report in reports.values() for line in report["failures"]]
     assert all("nothing to learn from" in line for line in said)
     assert len(said) == 3  # a random model writes no programs, and every task has an adapter of its own
+
+
+def test_tasks_are_named_or_counted_and_not_both():
+    tasks = small_tasks()
+    first, *_, last = tasks.ids
+    assert named_tasks(tasks, "", 2) is tasks
+    assert named_tasks(tasks, f"{last}, {first}").ids == tasks.subset([last, first]).ids
+    with pytest.raises(PlanError, match=f'n_tasks is 2 and task_ids is "{first}"'):
+        named_tasks(tasks, first, 2)
+    with pytest.raises(PlanError, match="has no task '0d3d703e'; give task_ids"):
+        named_tasks(tasks, f"{first}, 0d3d703e")
 
 
 def test_a_job_survives_its_file(tmp_path, job):
