@@ -38,6 +38,8 @@ class Difference:
     only_a, only_b, p_seeds: for each seed, tasks that just one arm solves and McNemar's exact p. p_value: of
     all seeds together; p_holm: adjusted. unsolved: tasks that the shared first predictions left unsolved,
     mean over seeds; gain_a, gain_b: share of these that the arm solves, with gain_low, gain_high of b - a.
+    unequal: tasks, of all seeds, with fewer completions in one arm although it had not solved their train
+    pairs, as a set that was never finished has them.
     """
 
     budget: str
@@ -59,6 +61,7 @@ class Difference:
     gain_high: float
     completions: tuple[float, float]
     tokens: tuple[float, float]
+    unequal: int = 0
     p_holm: float = 1.0
 
     @property
@@ -69,6 +72,8 @@ class Difference:
     def verdict(self) -> str:
         """Real: adjusted p below 0.05 and an interval without 0."""
         few = f" ({len(self.p_seeds)} of at least 3 seeds)" if len(self.p_seeds) < 3 else ""
+        if self.unequal:
+            few += f"; NOT EQUAL: {self.unequal} tasks lack completions in one arm"
         if self.p_holm < SIGNIFICANT and (self.low > 0 or self.high < 0):
             return f"real: {self.b if self.difference > 0 else self.a} solves more{few}"
         return f"not shown{few}"
@@ -125,6 +130,8 @@ def compare_arms(
     a task gets as many as the arm spent least on it among those that used up its completions; an arm that
     stopped because it had solved the train pairs keeps what it has.
     """
+    if not 0 < first < budget:
+        raise EvaluationError(f"arms: first is {first} and budget {budget}; what they share has to be a part")
     _check_shared(arms, first)
     by_completions = {
         name: [frame[frame["place"] < budget] for frame in frames] for name, frames in arms.items()
@@ -136,7 +143,10 @@ def compare_arms(
     differences = []
     for kind, cut in budgets.items():
         found = [_difference(kind, a, b, cut, beginning, task_ids, seed) for a, b in pairs]
-        differences += _holm(found)
+        differences += [
+            replace(one, unequal=_unequal(by_completions[one.a], by_completions[one.b], task_ids))
+            for one in _holm(found)
+        ]
     return FairComparison(differences, study_table(by_completions, task_ids, first, seed))
 
 
@@ -210,6 +220,18 @@ def _equal_tokens(arms: Arms, budget: int) -> Arms:
             limit = frame["task_id"].map(limits).astype(float).fillna(np.inf)
             cut[name].append(frame[spent <= limit])
     return cut
+
+
+def _unequal(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame], task_ids: Sequence[str]) -> int:
+    """Tasks of all seeds with fewer rows in one arm, none of which solves the train pairs."""
+    count = 0
+    for pair in zip(a, b, strict=True):
+        groups = [frame.groupby(frame["task_id"].astype(object))["train_is_correct"] for frame in pair]
+        sizes = [group.size().reindex(task_ids, fill_value=0) for group in groups]
+        solved = [group.max().reindex(task_ids).fillna(0) == 1 for group in groups]
+        for i, j in ((0, 1), (1, 0)):
+            count += int(((sizes[i] < sizes[j]) & ~solved[i]).sum())
+    return count
 
 
 def _solved(frame: pd.DataFrame, task_ids: Sequence[str]) -> np.ndarray:

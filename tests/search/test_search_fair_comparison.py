@@ -102,7 +102,7 @@ def test_a_real_difference_is_called_real_on_equal_completions(sets):
     assert one.difference == pytest.approx(0.3)
     assert one.low < 0.3 < one.high
     assert one.p_holm < 0.05
-    assert one.verdict == "real: refined solves more"
+    assert one.verdict == "real: refined solves more", "ends early where the train pairs are solved"
     assert one.unsolved == 34
     assert (one.gain_a, one.gain_b) == (pytest.approx(2 / 34), pytest.approx(14 / 34))
     assert one.gain_low > 0
@@ -158,6 +158,22 @@ def test_where_nothing_is_solved_no_interval_of_width_zero_is_shown(tmp_path):
     assert (line["b - a, points"], line["their difference, points"]) == ("+0.0", "+0.0")
     assert (line["p, adjusted"], line["verdict"]) == ("1", "not shown (1 of at least 3 seeds)")
     assert comparison.study.loc["initial", "is_correct"] == "0.000"
+
+
+def test_an_arm_that_was_never_finished_is_said_to_be(tmp_path):
+    whole = [row(task, place, solved=False) for task in TASKS for place in range(BUDGET)]
+    arms = {"whole": whole, "cut": [one for one in whole if one.task_id != "t03" or one.round < BUDGET - 1]}
+    for name, rows in arms.items():
+        write(tmp_path / name, rows)
+    one, *_ = compared("; ".join(f"{name} = {tmp_path / name}" for name in arms)).differences
+    assert one.unequal == 1
+    assert one.verdict.endswith("NOT EQUAL: 1 tasks lack completions in one arm")
+
+
+@pytest.mark.parametrize(("first", "budget"), [(8, 8), (9, 8), (0, 8)])
+def test_what_is_shared_is_a_part_of_the_budget(sets, first, budget):
+    with pytest.raises(EvaluationError, match=f"first is {first} and budget {budget}"):
+        compare_arms(read_arms(sets(), TASKS), TASKS, first, budget)
 
 
 def test_arms_that_do_not_share_their_beginning_are_refused(sets, tmp_path):
