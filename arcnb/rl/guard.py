@@ -75,6 +75,8 @@ class GuardOptions:
             raise ValueError(f"the guard's action is {self.action!r}, it must be one of {', '.join(ACTIONS)}")
         if self.window < 2:
             raise ValueError(f"the guard's window is {self.window}, it must be at least 2 steps")
+        if self.max_rollbacks < 0:
+            raise ValueError(f"max_rollbacks must not be negative, it is {self.max_rollbacks}")
         if not 0 < self.learning_rate_factor <= 1:
             raise ValueError(f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1")
 

@@ -102,11 +102,21 @@ def run_grpo(plan: GrpoPlan) -> TrainingReport:
     if problem:
         raise SettingsError(problem)
     check_options(plan.options, plan.held_out_tasks)  # before a server or processes start
+    _check_gpu(plan)
     if _wants_server(plan):
         return _train_with_server(plan)
     if plan.options.trainer == "trl" and plan.num_processes == 1:
         return train_here(plan)
     return _train_in_processes(plan)
+
+
+def _check_gpu(plan: GrpoPlan) -> None:
+    """SettingsError for vLLM in the training process without a GPU: it would fail once it has loaded."""
+    import torch
+
+    colocated = plan.settings.get("use_vllm") and plan.settings.get("vllm_mode", "colocate") == "colocate"
+    if colocated and not torch.cuda.is_available():
+        raise SettingsError("use_vllm=True needs a GPU, and torch sees none; transformers samples on a CPU")
 
 
 def _wants_server(plan: GrpoPlan) -> bool:

@@ -128,6 +128,8 @@ def _read(path: str | Path) -> list[dict]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if not Path(path).is_file():
+        raise SettingsError(f"{path} is no file of conversations (there is no such file)")
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:

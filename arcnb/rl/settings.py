@@ -63,7 +63,15 @@ CHOICES = {
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 # What has to be above 0, and what at least 0.
-POSITIVE = ("max_completion_length", "gradient_accumulation_steps", "temperature", "logging_steps")
+POSITIVE = (
+    "max_completion_length",
+    "gradient_accumulation_steps",
+    "temperature",
+    "top_p",
+    "repetition_penalty",
+    "vllm_importance_sampling_clip_max",
+    "logging_steps",
+)
 NOT_NEGATIVE = ("learning_rate", "warmup_steps", "max_grad_norm", "beta", "save_steps")
 # Set by the program itself; a run that asked for them too would have two masters.
 RESERVED = ("output_dir", "per_device_train_batch_size", "shuffle_dataset", "seed", "log_completions")
@@ -93,6 +101,8 @@ def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_p
         if value < 0 or (name in POSITIVE and not value):
             what = "above 0" if name in POSITIVE else "at least 0"
             raise SettingsError(f"{name} must be {what}, not {value}")
+    if settings.get("top_p", 1.0) > 1:
+        raise SettingsError(f"top_p must be at most 1, not {settings['top_p']}")
     group = settings["num_generations"]
     if group < 2:
         raise SettingsError(f"num_generations must be at least 2 to compare completions, not {group}")

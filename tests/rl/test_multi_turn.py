@@ -367,6 +367,8 @@ def test_conversations_of_other_tasks_are_refused(train, tmp_path, refine_file, 
         trained(refine_file, tasks=tasks.subset(["swap0"]))
     with pytest.raises(SettingsError, match=r"none.parquet is no file of conversations"):
         trained(tmp_path / "none.parquet")
+    with pytest.raises(SettingsError, match="nowhere is no file of conversations"):
+        trained("/nowhere")
     with pytest.raises(SettingsError, match="none of 3 conversations is within 9 tokens"):
         train(tmp_path / "run", {}, {"conversations": str(refine_file), "max_prompt_tokens": 9})
     for options, said in [

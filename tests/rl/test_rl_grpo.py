@@ -3,6 +3,7 @@
 import inspect
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -161,6 +162,19 @@ def test_options_that_would_do_nothing_are_refused(train, tmp_path, options, mes
         train(tmp_path, options=options)
 
 
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_four_bits_need_their_package(train, tmp_path):
+    with pytest.raises(SettingsError, match="load_in_4bit=True needs the package bitsandbytes"):
+        train(tmp_path, options={"load_in_4bit": True})
+
+
+def test_vllm_in_the_process_needs_a_gpu(tasks, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    plan = GrpoPlan(tasks, tmp_path, model="/no/such/model", settings={"use_vllm": True})
+    with pytest.raises(SettingsError, match="use_vllm=True needs a GPU"):
+        run_grpo(plan)
+
+
 def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
     with pytest.raises(SettingsError, match="shared_prompt_tokens=0 must be at least 1"):
         train(tmp_path, options={"shared_prompt": True, "shared_prompt_tokens": 0})
@@ -181,6 +195,9 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
         ({"learning_rat": 1.0}, "'learning_rat'; did you mean learning_rate"),
         ({"beta": -0.1}, "beta must be at least 0, not -0.1"),
+        ({"top_p": 1.5}, r"top_p must be at most 1, not 1\.5"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
+        ({"vllm_importance_sampling_clip_max": -1.0}, "vllm_importance_sampling_clip_max must be above 0"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be above 0, not 0"),
         ({"loss_type": "dpo"}, "loss_type='dpo' does not exist; there are grpo, dr_grpo, dapo"),
         ({"vllm_mode": "server"}, "vllm_mode='server' needs use_vllm=True"),
