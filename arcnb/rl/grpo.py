@@ -73,9 +73,8 @@ def train_grpo(
     """
     output = Path(output)
     settings = DEFAULTS | (settings or {})
-    context = _context(model, options)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
-    _check(settings, options, context, n_processes, held_out_tasks)
+    context = check_run(model, settings, options, n_processes, held_out_tasks)
     subject.check(options, tasks)
     plan = subject.reward_plan(options, settings)
     check_gpu_share(settings, model.folder, context)
@@ -147,6 +146,16 @@ def _fitting(
     if options.held_out_every and not fitting:
         raise SettingsError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
     return fitting, seen - len(fitting)
+
+
+def check_run(
+    model: ModelPath, settings: dict, options: GrpoOptions, n_processes: int, held_out_tasks: Sequence
+) -> int:
+    """The context of the run, tokens. SettingsError or SamplingError for what cannot go together; `settings`
+    are complete, with DEFAULTS. Nothing is loaded."""
+    context = _context(model, options)
+    _check(settings, options, context, n_processes, held_out_tasks)
+    return context
 
 
 def _context(model: ModelPath, options: GrpoOptions) -> int:

@@ -22,10 +22,10 @@ from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
 from arcnb.rl.generation_server import generation_server, shared_out
-from arcnb.rl.grpo import GrpoOptions, TrainingReport, train_grpo
+from arcnb.rl.grpo import GrpoOptions, TrainingReport, check_run, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.options import check_options
-from arcnb.rl.settings import SettingsError, vllm_environment
+from arcnb.rl.settings import DEFAULTS, SettingsError, vllm_environment
 from arcnb.rl.subject import subject_of
 
 
@@ -137,7 +137,9 @@ def _train_with_server(plan: GrpoPlan) -> TrainingReport:
         )
     model = resolve_model(plan.model)
     for_server, for_training = shared_out(plan.server_gpus, plan.num_processes)
-    context = plan.options.max_sequence_length or model.context or 8192
+    settings = DEFAULTS | plan.settings  # what training would refuse is refused before a server loads
+    context = check_run(model, settings, plan.options, plan.num_processes, plan.held_out_tasks)
+    subject_of(plan.subject, plan.subject_options).reward_plan(plan.options, settings)
     share = plan.settings.get("vllm_gpu_memory_utilization", 0.9)
     log = Path(plan.output) / "vllm_server.log"
     cache = plan.options.vllm_kv_cache_dtype

@@ -146,3 +146,27 @@ def test_servers_that_cannot_be_started_are_refused(four_gpus, tasks, tmp_path, 
     plan = GrpoPlan(tasks, tmp_path, settings=settings, options=GrpoOptions(**options), **changes)
     with pytest.raises(SettingsError, match=message):
         run_grpo(plan)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        (
+            {"num_generations": 5, "gradient_accumulation_steps": 2},
+            {},
+            "num_generations=5 is not divisible by",
+        ),
+        ({}, {"reward": "nonsense"}, "reward scheme 'nonsense' does not exist"),
+        ({}, {"max_sequence_length": 10**6}, "max_sequence_length=1000000, but model"),
+    ],
+)
+def test_a_run_that_would_be_refused_starts_no_server(
+    four_gpus, small_model, tasks, tmp_path, monkeypatch, settings, options, message
+):
+    monkeypatch.setattr(servers, "server_command", lambda *_: pytest.fail("a server was started"))
+    settings = {"use_vllm": True, "vllm_mode": "server"} | settings
+    plan = GrpoPlan(
+        tasks, tmp_path, model=str(small_model.folder), settings=settings, options=GrpoOptions(**options)
+    )
+    with pytest.raises(ValueError, match=message):
+        run_grpo(plan)
