@@ -380,7 +380,7 @@ def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(bac
             os.kill(pid, signal.SIGKILL)
 
     requests = [Request(ids, n=4, seed=i, key=i) for i, ids in enumerate(prompts(60))]
-    stream = backend.generate(requests, Sampling(max_tokens=100))
+    stream = backend.generate(requests, Sampling(max_tokens=30))
     found = [next(stream)]
     kill_engine()
     found += itertools.islice(stream, 100)
