@@ -192,8 +192,19 @@ def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], se
 def curves(
     frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """{name: pass@k curve} over the same tasks."""
-    return {name: pass_at_k_curve(frame, seed=seed, task_ids=task_ids) for name, frame in frames.items()}
+    """{name: pass@k curve} over the same tasks, of first turns alone, which the name then says.
+
+    pass@k draws k of a task's predictions as if they were alike. A refinement was made because of what came
+    before it, so sets with turns are compared at equal budgets instead (`arcnb.search.fair_comparison`). A
+    set without first turns has no curve.
+    """
+    drawn = {}
+    for name, frame in frames.items():
+        first = frame[frame["turn"] == 0]
+        if len(first):
+            name = name if len(first) == len(frame) else f"{name}, first turns"
+            drawn[name] = pass_at_k_curve(first, seed=seed, task_ids=task_ids)
+    return drawn
 
 
 def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:

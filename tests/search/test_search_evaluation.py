@@ -12,6 +12,7 @@ from arcnb.arc.metrics import score
 from arcnb.arc.predictions import Prediction, PredictionSet, output_fingerprint
 from arcnb.arc.submission import create_submission, score_submission, validate_submission
 from arcnb.arc.tasks import Pair
+from arcnb.lab.plots import pass_at_k
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
@@ -121,6 +122,18 @@ def test_parameters_that_name_nothing_are_refused(sets, tasks):
             evaluation.set_to_submit(sets, number, "majority")
     with pytest.raises(evaluation.EvaluationError, match="submission_rule 'most' does not exist; there are"):
         evaluation.set_to_submit(sets, 1, "most")
+
+
+def test_pass_at_k_is_of_first_turns(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    name, frame = next(iter(frames.items()))
+    plain = evaluation.curves({name: frame}, tasks.ids)
+    refined = pd.concat([frame, frame.assign(turn=1, train_is_correct=1, test_is_correct=1)])
+    with_turns = evaluation.curves({name: refined}, tasks.ids)
+    assert list(with_turns) == [f"{name}, first turns"]
+    pd.testing.assert_frame_equal(with_turns[f"{name}, first turns"], plain[name])
+    assert evaluation.curves({name: frame.assign(turn=1)}, tasks.ids) == {}
+    assert "svg" in pass_at_k({})._repr_svg_()
 
 
 def test_who_solves_what(sets, tasks):
