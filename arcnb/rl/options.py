@@ -33,7 +33,7 @@ class GrpoOptions:
     vllm_kv_cache_dtype: of the sampling engine, see arcnb.rl.sampler_engine; "fp8" takes half the space, and
     the sampler then differs a little from the learner.
     vllm_group_attention: the sampling engine reads a prompt that all its sequences share once a token, see
-    arcnb.rl.group_attention.
+    arcnb.rl.vllm_parts.group_attention.
     conversations: a refine.parquet of notebook 04, to train on its frozen later turns instead of first turns.
     turns: answers that an episode may have, each with feedback on the one before, see arcnb.rl.multi_turn;
     turn_reward, improvement_weight: which of them is rewarded, see arcnb.rl.multi_turn_reward.

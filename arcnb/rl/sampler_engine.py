@@ -33,8 +33,8 @@ def engine_options(**options) -> Iterator[None]:
 def group_attention() -> Iterator[None]:
     """Engines that TRL's trainers open meanwhile read a prompt that all their sequences share once a step.
 
-    See `arcnb.rl.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is found by
-    `check_group_attention`.
+    See `arcnb.rl.vllm_parts.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is
+    found by `check_group_attention`.
     """
     from vllm.v1.attention import selector
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
@@ -43,7 +43,7 @@ def group_attention() -> Iterator[None]:
         raise SettingsError(f"vllm_group_attention=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
     os.environ[RUNNER] = "0"  # for good: the engine looks it up as long as it lives
     backend = AttentionBackendEnum.FLASH_ATTN
-    register_backend(backend, "arcnb.rl.group_attention.GroupAttentionBackend")
+    register_backend(backend, "arcnb.rl.vllm_parts.group_attention.GroupAttentionBackend")
     selector._cached_get_attn_backend.cache_clear()
     try:
         # The model runner then counts the tokens that all sequences have in common.
@@ -56,7 +56,7 @@ def group_attention() -> Iterator[None]:
 
 def check_group_attention(trainer) -> None:
     """SettingsError where the engine in this process was opened with another attention after all."""
-    from arcnb.rl.group_attention import GroupAttentionBuilder
+    from arcnb.rl.vllm_parts.group_attention import GroupAttentionBuilder
 
     executor = trainer.vllm_generation.llm.llm_engine.model_executor
     runner = executor.driver_worker.worker.model_runner

@@ -117,7 +117,7 @@ def test_a_server_samples_from_the_policy(tmp_path):
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
 def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
     """The engine's log-probabilities differ from the learner's as little as with vLLM's own attention."""
-    from arcnb.rl import group_attention
+    from arcnb.rl.vllm_parts import group_attention
 
     common, plain_split = [], group_attention.GroupAttentionBuilder._split
 

@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("vllm")
 from vllm.v1.attention.backends import flash_attn
 
-from arcnb.rl import group_attention as ga
+from arcnb.rl.vllm_parts import group_attention as ga
 
 HEADS, KV_HEADS, WIDTH, BLOCK, LONGEST = 4, 2, 8, 16, 1024
 BLOCKS = LONGEST // BLOCK
