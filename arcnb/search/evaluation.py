@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # What tables and curves need. Programs and outputs are left on disk: they are most of a set.
 TABLE_READ = [
-    "task_id", "round", "index", "turn", "status", "error_type", "fingerprint", "finish_reason",
+    "task_id", "round", "index", "turn", "adapter", "status", "error_type", "fingerprint", "finish_reason",
     "n_prompt_tokens", "n_tokens",
     "train_pixel_score", "train_correct_grids", "train_is_correct",
     "test_pixel_score", "test_correct_grids", "test_is_correct",
@@ -192,19 +192,31 @@ def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], se
 def curves(
     frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """{name: pass@k curve} over the same tasks, of first turns alone, which the name then says.
+    """{name: pass@k curve} over the same tasks, of first turns by one model alone, which the name then says.
 
     pass@k draws k of a task's predictions as if they were alike. A refinement was made because of what came
-    before it, so sets with turns are compared at equal budgets instead (`arcnb.search.fair_comparison`). A
-    set without first turns has no curve.
+    before it, and what learns from its predictions is another model after each round, so such sets are
+    compared at equal budgets instead (`arcnb.search.fair_comparison`, notebook 07). A set without first turns
+    has no curve.
     """
     drawn = {}
     for name, frame in frames.items():
         first = frame[frame["turn"] == 0]
-        if len(first):
-            name = name if len(first) == len(frame) else f"{name}, first turns"
-            drawn[name] = pass_at_k_curve(first, seed=seed, task_ids=task_ids)
+        unlearned = first[_by_first_adapter(first)]
+        if len(unlearned):
+            name += "" if len(first) == len(frame) else ", first turns"
+            name += "" if len(unlearned) == len(first) else ", before learning"
+            drawn[name] = pass_at_k_curve(unlearned, seed=seed, task_ids=task_ids)
     return drawn
+
+
+def _by_first_adapter(frame: pd.DataFrame) -> pd.Series:
+    """Of every row, whether its adapter (or that it has none) is that of its task's earliest prediction."""
+    adapters = frame.assign(adapter=frame["adapter"].astype(object).fillna(""))
+    earliest = (
+        adapters.sort_values(["round", "index"]).drop_duplicates("task_id").set_index("task_id")["adapter"]
+    )
+    return adapters["adapter"] == adapters["task_id"].astype(object).map(earliest)
 
 
 def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:

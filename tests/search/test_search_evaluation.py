@@ -136,6 +136,16 @@ def test_pass_at_k_is_of_first_turns(sets, tasks):
     assert "svg" in pass_at_k({})._repr_svg_()
 
 
+def test_pass_at_k_is_of_what_had_not_learned(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    name, frame = next(iter(frames.items()))
+    plain = evaluation.curves({name: frame}, tasks.ids)
+    learned = frame.assign(round=7, adapter="round00000", train_is_correct=1, test_is_correct=1)
+    curves = evaluation.curves({name: pd.concat([learned, frame])}, tasks.ids)
+    assert list(curves) == [f"{name}, before learning"]
+    pd.testing.assert_frame_equal(curves[f"{name}, before learning"], plain[name])
+
+
 def test_who_solves_what(sets, tasks):
     frames = evaluation.read_sets(sets)
     rates = evaluation.solve_rates(frames, tasks.ids)
