@@ -88,8 +88,9 @@ def turn_table(frame: pd.DataFrame, parents: pd.DataFrame | None = None) -> pd.D
     """One row a turn: how much, how good, and how it compares with the predictions that were refined.
 
     frame: columns TURN_READ. parents: where refined predictions are looked up that `frame` does not hold.
-    better, same, worse: shares of the refinements, by right train grids, then by train similarity; copied:
-    those with the very outputs of their parent. newly_solved_train: tasks that no earlier turn solved.
+    better, same, worse: shares of the refinements whose parents are there, by right train grids, then by
+    train similarity; copied: those with the very outputs of their parent. newly_solved_train: tasks that no
+    earlier turn solved.
     """
     import pandas as pd
 
@@ -127,9 +128,10 @@ def _solved(frame: pd.DataFrame, *columns: str) -> set[str]:
 
 
 def _against_parents(refined: pd.DataFrame, before: pd.DataFrame) -> dict[str, float]:
+    refined = refined[refined["parent"].isin(before.index)]
     if refined.empty:
         return {}
-    parents = before.reindex(refined["parent"])
+    parents = before.loc[refined["parent"]]
     change = 0.0
     for name, weight in (("train_correct_grids", 1.0), ("train_pixel_score", 1e-3)):
         now, then = (part[name].fillna(0).to_numpy(float) for part in (refined, parents))

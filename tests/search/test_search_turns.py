@@ -194,6 +194,8 @@ def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     assert table.loc[2, "newly_solved_train"] == 1
     assert table.loc[1, "copied"] > 0
     assert table.loc[1, ["better", "same", "worse"]].sum() == pytest.approx(1)
+    alone = turn_table(arm.read(columns=TURN_READ))  # parents in a set that was not given tell nothing
+    assert "better" not in alone or alone["better"].isna()[1]
     more, _, _ = run("more", TurnPlan(ROUNDS))
     with pytest.raises(PlanError, match="holds no first turns"):
         run("other", first_from=arm)
