@@ -24,23 +24,34 @@ WORK = {
 
 
 @pytest.fixture
-def refusal(tmp_path, monkeypatch):
-    """refusal("03", workers=-1) -> the sentence that the notebook says before its work."""
+def before_work(tmp_path, monkeypatch):
+    """before_work("03", workers=1) -> the names that the notebook has defined when its work begins."""
     monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "runs"))
 
-    def refused(number, **parameters):
+    def names_of(number, **parameters):
         (path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         (first_work,) = (i for i, cell in enumerate(code) if WORK[number] in cell.source)
         names: dict = {}
         for cell in code[:first_work]:
-            try:
-                exec(compile(cell.source, path.name, "exec"), names)
-            except ValueError as error:
-                return str(error)
+            exec(compile(cell.source, path.name, "exec"), names)
             if "parameters" in cell.metadata.get("tags", []):
                 assert set(parameters) <= set(names)
                 names |= parameters
+        return names
+
+    return names_of
+
+
+@pytest.fixture
+def refusal(before_work):
+    """refusal("03", workers=-1) -> the sentence that the notebook says before its work."""
+
+    def refused(number, **parameters):
+        try:
+            before_work(number, **parameters)
+        except ValueError as error:
+            return str(error)
         raise AssertionError(f"nothing was refused before {WORK[number]}")
 
     return refused
@@ -101,3 +112,9 @@ def test_what_cannot_work_is_refused_before_the_work(refusal, notebook, paramete
 )
 def test_09_asks_for_its_last_evaluation_before_training(refusal, parameters, sentence):
     assert sentence in refusal("09", **parameters)
+
+
+def test_09_has_a_server_refused_that_nobody_samples_with(before_work):
+    names = before_work("09", vllm_mode="server", problems="simple*4")
+    with pytest.raises(ValueError, match="vllm_mode='server' needs use_vllm=True"):
+        names["run_grpo"](names["plan"])
