@@ -115,6 +115,6 @@ def test_09_asks_for_its_last_evaluation_before_training(refusal, parameters, se
 
 
 def test_09_has_a_server_refused_that_nobody_samples_with(before_work):
-    names = before_work("09", vllm_mode="server", problems="simple*4")
+    names = before_work("09", vllm_mode="server", problems="simple*4", max_steps=1)
     with pytest.raises(ValueError, match="vllm_mode='server' needs use_vllm=True"):
         names["run_grpo"](names["plan"])

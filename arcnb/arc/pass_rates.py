@@ -72,8 +72,9 @@ class PairedDifference:
     """Two prediction sets on the same tasks: b minus a.
 
     mean_a, mean_b: means of `column` over the tasks; low, high: 95% interval of the difference, by bootstrap
-    over tasks. only_a, only_b: tasks that just one of them solves; p_value: exact McNemar test on these, two
-    sided. n_preds_a, n_preds_b: predictions a task, on average; compare only equal ones.
+    over tasks. only_a, only_b: tasks that just one of them solves, in the sense of `column` where it says
+    whether a task is solved, else of is_correct; p_value: exact McNemar test on these, two sided. n_preds_a,
+    n_preds_b: predictions a task, on average; compare only equal ones.
     """
 
     column: str
@@ -126,7 +127,8 @@ def paired_difference(
     a, b = a[known], b[known]
     if a.empty:
         raise MetricsError(f"the two prediction sets have no task in common whose {column} is known")
-    solved_a, solved_b = (table["is_correct"].to_numpy() == 1 for table in (a, b))
+    solved = column if "is_correct" in column else "is_correct"
+    solved_a, solved_b = (table[solved].to_numpy() == 1 for table in (a, b))
     only_a, only_b = int((solved_a & ~solved_b).sum()), int((solved_b & ~solved_a).sum())
     differences = (b[column] - a[column]).to_numpy(float)
     weights = _resampled_weights(len(a), rng(seed, "paired difference", column))

@@ -21,6 +21,7 @@ from arcnb.models.launching import LaunchError, announce, launch, parallel_probl
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
+from arcnb.programs.service import usable_processors
 from arcnb.rl.generation_server import generation_server, shared_out
 from arcnb.rl.grpo import GrpoOptions, TrainingReport, check_run, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
@@ -174,7 +175,7 @@ def workers_of(plan: GrpoPlan) -> int | None:
     processors that this process may use. None: all of them."""
     if plan.num_processes == 1:
         return plan.workers
-    return max(1, (plan.workers or len(os.sched_getaffinity(0))) // plan.num_processes)
+    return max(1, (plan.workers or usable_processors()) // plan.num_processes)
 
 
 def _train_in_processes(plan: GrpoPlan, environment: dict | None = None) -> TrainingReport:

@@ -144,8 +144,8 @@ def compare_arms(
     for kind, cut in budgets.items():
         found = [_difference(kind, a, b, cut, beginning, task_ids, seed) for a, b in pairs]
         differences += [
-            replace(one, unequal=_unequal(by_completions[one.a], by_completions[one.b], task_ids))
-            for one in _holm(found)
+            replace(one, p_holm=p, unequal=_unequal(by_completions[one.a], by_completions[one.b], task_ids))
+            for one, p in zip(found, holm([one.p_value for one in found]), strict=True)
         ]
     return FairComparison(differences, study_table(by_completions, task_ids, first, seed))
 
@@ -186,6 +186,15 @@ def sign_flip_p(differences: Sequence[int]) -> float:
         chances = wider
     sums = np.abs(np.arange(len(chances)) - sum(sizes))
     return float(min(1.0, chances[sums >= observed].sum()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values adjusted for their number, by Holm's method."""
+    adjusted, highest = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, p_values[i] * (len(p_values) - rank)))
+        adjusted[i] = highest
+    return adjusted
 
 
 def _check_shared(arms: Arms, first: int) -> None:
@@ -281,16 +290,6 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
 def _per_task(frames: Sequence[pd.DataFrame], task_ids: Sequence[str], column: str = "") -> float:
     totals = [frame[column].sum() if column else len(frame) for frame in frames]
     return float(np.mean(totals)) / len(task_ids)
-
-
-def _holm(differences: list[Difference]) -> list[Difference]:
-    """The differences with p-values adjusted by Holm's method."""
-    order = sorted(range(len(differences)), key=lambda i: differences[i].p_value)
-    adjusted, highest = list(differences), 0.0
-    for rank, i in enumerate(order):
-        highest = max(highest, min(1.0, differences[i].p_value * (len(order) - rank)))
-        adjusted[i] = replace(differences[i], p_holm=highest)
-    return adjusted
 
 
 def _weights(n: int, seed: int, *keys: str) -> np.ndarray:

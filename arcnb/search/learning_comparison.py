@@ -17,7 +17,6 @@ from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.submission import SubmissionScore, score_submission
 from arcnb.arc.tasksets import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
-from arcnb.search.fair_comparison import sign_flip_p
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.step_journal import StepJournal
 
@@ -74,7 +73,6 @@ def paired_curve(
     for budget in budgets:
         cut = [first_completions(frame, budget) for frame in (alone, learned)]
         pair = paired_difference(*cut, column, seed, task_ids)
-        only_alone, only_learned = _solved_by_one(*(aggregate(frame, task_ids)[column] for frame in cut))
         rows.append(
             {
                 "completions": budget,
@@ -83,19 +81,14 @@ def paired_curve(
                 "difference": pair.difference,
                 "low": pair.low,
                 "high": pair.high,
-                "only_alone": only_alone,
-                "only_learned": only_learned,
-                "p_value": sign_flip_p([1] * only_learned + [-1] * only_alone),
+                "only_alone": pair.only_a,
+                "only_learned": pair.only_b,
+                "p_value": pair.p_value,
                 "used_alone": pair.n_preds_a,
                 "used_learned": pair.n_preds_b,
             }
         )
     return pd.DataFrame(rows)
-
-
-def _solved_by_one(a: pd.Series, b: pd.Series) -> tuple[int, int]:
-    """Tasks that only a, and that only b solves; `paired_difference` counts those of is_correct alone."""
-    return int(((a == 1) & (b == 0)).sum()), int(((b == 1) & (a == 0)).sum())
 
 
 def unfinished(reports: Mapping[str, Mapping]) -> str:

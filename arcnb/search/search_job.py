@@ -28,6 +28,7 @@ from arcnb.models.merging import merged_model
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.programs.executor import Executor, Limits
+from arcnb.programs.service import usable_processors
 from arcnb.search.budgets import Budget, Clock
 from arcnb.search.hindsight import HindsightSettings
 from arcnb.search.learner import LoraSettings, check_modules
@@ -202,7 +203,7 @@ def _in_processes(job: SearchJob, processes: int) -> dict[str, dict]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "job.json"
     # Programs of all processes together take the workers of the job: one a core each would slow all down.
-    job = replace(job, workers=max(1, (job.workers or len(os.sched_getaffinity(0))) // processes))
+    job = replace(job, workers=max(1, (job.workers or usable_processors()) // processes))
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(job), indent=1))
     temporary.replace(path)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from solved_counts import HEAD, holm, line_of, n_samples, paired, read_counts, write_json
+from solved_counts import HEAD, line_of, n_samples, paired, read_counts, write_json
 
 BASES = {"independent": (), "untrained": ("independent",), "sft": ("independent", "untrained")}
 FURTHER = ("independent", "untrained", "sft", "frozen", "onpolicy")  # what a later arm is compared with
@@ -18,6 +18,8 @@ def pairs_of(arms) -> list[tuple[str, str]]:
 
 def table(out: Path) -> str:
     """The table of DIR/results, which is also left there as table.txt and table.json."""
+    from arcnb.search.fair_comparison import holm
+
     results = out / "results"
     arms = read_counts(results)
     lines = ["what there is:"]

@@ -135,7 +135,7 @@ def sizes(args):
 
 
 # Of the rows that the base of the toy arms is taught by. A first base had seen rungs up to 4 lines and 2 x 2 squares alone:
-# it wrote four steps for every higher rung (93% of 4,032 samples, more than four in 0.3%), and learning had nothing to climb on.
+# it wrote four steps for every higher rung (93% of 4,032 samples, more than four in 0.4%), and learning had nothing to climb on.
 RUNGS = {"lines": [2.0**-rung for rung in range(1, 10)], "squares": [3.0**-rung for rung in range(1, 5)]}
 
 

@@ -170,15 +170,6 @@ def paired(
     }
 
 
-def holm(p_values) -> list[float]:
-    """The p-values adjusted for their number, by Holm's method."""
-    adjusted, highest = [1.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, p_values[i] * (len(p_values) - rank)))
-        adjusted[i] = highest
-    return adjusted
-
-
 def line_of(name: str, found: dict | None) -> str:
     """A line of a table; HEAD stands above it."""
     if found is None:

@@ -253,7 +253,8 @@ def test_the_table_says_what_is_unfinished_and_compares_the_rest(modules, tmp_pa
 
 
 def test_p_values_of_many_pairs_are_adjusted(modules):
-    holm = modules.solved_counts.holm
+    from arcnb.search.fair_comparison import holm
+
     assert holm([]) == []
     assert holm([0.04]) == [0.04]
     assert holm([0.02, 0.01, 0.5]) == pytest.approx([0.04, 0.03, 0.5])
