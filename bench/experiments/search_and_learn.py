@@ -544,9 +544,9 @@ def main(given=None):
 
 
 @contextmanager
-def one_at_a_time(args):
-    """Parts begin at the same time and need the same base models: one makes them, the others wait and find them."""
-    with open(args.work / "bases.lock", "w") as file:
+def one_at_a_time(args, family: str):
+    """Parts begin at the same time and need the same base model: one makes it, the others wait and find it."""
+    with open(args.work / f"{family}_base.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -555,7 +555,7 @@ def run_family(args, todo, executor, toy, problems):
     """Pair after pair on one engine. What fails is said, counted in `problems`, and left for another call."""
     engine = None
     try:
-        with one_at_a_time(args):
+        with one_at_a_time(args, "toy" if toy else "arc"):
             base = toy_base(args) if toy else arc_base(args)
         since = time.monotonic()
         engine = open_engine(args, base)
