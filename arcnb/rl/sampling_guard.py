@@ -1,9 +1,10 @@
 """Refuses sampling that the learner cannot match.
 
-TRL corrects the difference between sampler and learner by importance ratios. With top_p, top_k, min_p
-or a repetition penalty the sampler draws from another distribution than the one whose probabilities are
-trained; at the level of whole sequences the ratio of a 200-token completion was measured at about 1e-3
-with top_p 0.95 and about 1e-12 with repetition penalty 1.05. A run then looks healthy and learns nothing.
+TRL corrects the difference between sampler and learner by importance ratios where vLLM samples, and nowhere
+else: transformers' generate hands it no log-probabilities. With top_p, top_k, min_p or a repetition penalty
+the sampler draws from another distribution than the one whose probabilities are trained; at the level of
+whole sequences the ratio of a 200-token completion was measured at about 1e-3 with top_p 0.95 and about
+1e-12 with repetition penalty 1.05. A run then looks healthy and learns nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ def altered_sampling(settings: Mapping) -> dict:
 def check_sampling(settings: Mapping, insist: bool = False) -> None:
     """SamplingError for altered sampling under a sequence-level correction, unless insist.
 
-    TRL's default correction mode is `sequence_mask`; `token_mask` and `token_truncate` work token by token.
+    Without vLLM nothing is corrected, whatever the settings of the correction say. TRL's default mode is
+    `sequence_mask`; `token_mask` and `token_truncate` work token by token.
     """
     altered = altered_sampling(settings)
-    corrected = settings.get("vllm_importance_sampling_correction", True)
+    corrected = settings.get("use_vllm", False) and settings.get("vllm_importance_sampling_correction", True)
     mode = settings.get("vllm_importance_sampling_mode", "sequence_mask")
     if altered and corrected and mode.startswith("sequence") and not insist:
         named = ", ".join(f"{name}={value}" for name, value in altered.items())

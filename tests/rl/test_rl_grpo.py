@@ -90,10 +90,30 @@ def test_so_many_tasks_are_taken_among_those_that_fit(small_model):
     "altered", [{"top_p": 0.95}, {"repetition_penalty": 1.02}, {"top_k": 50}, {"min_p": 0.1}]
 )
 def test_sampling_the_learner_cannot_match_is_refused_unless_insisted_on(altered):
+    asked = DEFAULTS | altered | {"use_vllm": True}
     with pytest.raises(SamplingError, match=f"{next(iter(altered))}="):
-        check_sampling(DEFAULTS | altered)
-    check_sampling(DEFAULTS | altered, insist=True)
-    check_sampling(DEFAULTS | altered | {"vllm_importance_sampling_mode": "token_truncate"})
+        check_sampling(asked)
+    check_sampling(asked, insist=True)
+    check_sampling(asked | {"vllm_importance_sampling_mode": "token_truncate"})
+    check_sampling(asked | {"vllm_importance_sampling_correction": False})
+
+
+def test_altered_sampling_by_transformers_is_let_through_since_nothing_corrects_it(
+    train, tmp_path, monkeypatch
+):
+    from trl import GRPOTrainer
+
+    seen = []
+    compute_loss = GRPOTrainer.compute_loss
+
+    def spy(self, model, inputs, *arguments, **named):
+        seen.append({name for name in inputs if "sampling" in name})
+        return compute_loss(self, model, inputs, *arguments, **named)
+
+    monkeypatch.setattr(GRPOTrainer, "compute_loss", spy)
+    assert train(tmp_path, {"max_steps": 1, "top_p": 0.9, "repetition_penalty": 1.1}).status == "done"
+    assert seen, "no loss was computed"
+    assert not any(seen), "TRL now has the sampler's log-probabilities, so the guard has to speak"
 
 
 def test_a_sequence_longer_than_the_model_was_built_for_is_refused(train, tmp_path):
