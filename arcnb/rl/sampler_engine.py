@@ -9,7 +9,7 @@ from functools import partial
 
 from arcnb.rl.settings import SettingsError
 
-RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM 0.23's second one does not count common tokens
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # group attention was never tried with vLLM 0.23's second one
 KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 
 
@@ -31,7 +31,7 @@ def engine_options(**options) -> Iterator[None]:
 
 @contextmanager
 def group_attention() -> Iterator[None]:
-    """Engines that TRL's trainers open meanwhile read a prompt that all their sequences share once a step.
+    """Engines that TRL's trainers open meanwhile read a prompt once a step for all sequences of it.
 
     See `arcnb.rl.vllm_parts.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is
     found by `check_group_attention`.
@@ -46,8 +46,7 @@ def group_attention() -> Iterator[None]:
     register_backend(backend, "arcnb.rl.vllm_parts.group_attention.GroupAttentionBackend")
     selector._cached_get_attn_backend.cache_clear()
     try:
-        # The model runner then counts the tokens that all sequences have in common.
-        with engine_options(disable_cascade_attn=False, attention_backend=backend.name):
+        with engine_options(attention_backend=backend.name):
             yield
     finally:
         backend.clear_override()
@@ -61,9 +60,7 @@ def check_group_attention(trainer) -> None:
     executor = trainer.vllm_generation.llm.llm_engine.model_executor
     runner = executor.driver_worker.worker.model_runner
     builders = [group.get_metadata_builder() for kind in runner.attn_groups for group in kind]
-    if not getattr(runner, "cascade_attn_enabled", False) or not all(
-        isinstance(builder, GroupAttentionBuilder) for builder in builders
-    ):
+    if not all(isinstance(builder, GroupAttentionBuilder) for builder in builders):
         names = ", ".join(sorted({type(builder).__name__ for builder in builders}))
         raise SettingsError(
             f"vllm_group_attention=True: vLLM attends by {names} for this model; take it off (it needs flash "

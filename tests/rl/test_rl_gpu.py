@@ -121,9 +121,11 @@ def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
 
     common, plain_split = [], group_attention.GroupAttentionBuilder._split
 
-    def noted(self, metadata, length):
-        common.append(length)
-        return plain_split(self, metadata, length)
+    def noted(self, metadata):
+        split = plain_split(self, metadata)
+        lens = split.query_lens.diff() * (split.prefix_lens > 0)
+        common.append((int((lens > 1).sum()), int(split.prefix_lens.max())))  # runs that share, what they do
+        return split
 
     monkeypatch.setattr(group_attention.GroupAttentionBuilder, "_split", noted)
     plan = GrpoPlan(
@@ -135,6 +137,8 @@ def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
             "vllm_gpu_memory_utilization": 0.2,
             "max_steps": 3,
             "num_generations": 16,
+            "gradient_accumulation_steps": 2,
+            "per_device_train_batch_size": 16,  # two prompts are sampled at a time
             "max_completion_length": 128,
             "learning_rate": 1e-6,
         },
@@ -142,7 +146,8 @@ def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
         workers=4,
     )
     assert run_grpo(plan).steps == 3
-    assert max(common) > 256
+    assert max(n for n, _ in common) >= 2
+    assert max(shared for _, shared in common) > 256
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     gaps = [row["sampling/logp_gap"] for row in rows if row.get("sampling/logp_gap") is not None]
     assert len(gaps) == 3

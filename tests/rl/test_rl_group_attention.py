@@ -5,13 +5,13 @@ The kernels themselves need a GPU: tests/rl/test_rl_gpu.py.
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("vllm")
 from vllm.v1.attention.backends import flash_attn
 
+from arcnb.rl.settings import SettingsError
 from arcnb.rl.vllm_parts import group_attention as ga
 
 HEADS, KV_HEADS, WIDTH, BLOCK, LONGEST = 4, 2, 8, 16, 1024
@@ -84,17 +84,25 @@ def whole(self, common_prefix_len, step, fast_build=False):
     )
 
 
-def decoding(lens: list[int], common: int, padding: int = 0, seed: int = 0):
-    """(what vLLM tells a builder, a table of blocks of which the first `common` tokens' are everyone's)."""
+def decoding(*prompts: tuple[int, list[int]], alike: int = 0, padding: int = 0, seed: int = 0):
+    """What vLLM tells a builder: sequences of such lengths of each prompt, whose first tokens, so many, lie
+    in the same blocks; the first `alike` tokens are those of all prompts. Behind a sequence, its row of the
+    table is stale."""
     draw = torch.Generator().manual_seed(seed)
-    places = 1 + torch.randperm(N_CACHE - 1, generator=draw).to(torch.int32)
-    table = torch.zeros(len(lens) + padding, BLOCKS + 3, dtype=torch.int32)  # wider than any sequence
-    shared, free = places[: common // BLOCK], iter(places[common // BLOCK :].tolist())
-    for row, length in enumerate(lens):
-        table[row, : len(shared)] = shared
-        for column in range(len(shared), -(-length // BLOCK)):
-            table[row, column] = next(free)
-    n = len(table)
+    free = iter((1 + torch.randperm(N_CACHE - 1, generator=draw)).tolist())
+    stale = [next(free) for _ in range(3)]
+    everyone = [next(free) for _ in range(alike // BLOCK)]
+    rows, lens = [], []
+    for common, of_prompt in prompts:
+        shared = everyone + [next(free) for _ in range(common // BLOCK - len(everyone))]
+        for length in of_prompt:
+            own = [next(free) for _ in range(-(-length // BLOCK) - len(shared))]
+            rows.append(shared + own + stale)
+            lens.append(length)
+    n = len(rows) + padding
+    table = torch.zeros(n, BLOCKS + 3, dtype=torch.int32)  # wider than any sequence
+    for row, blocks in enumerate(rows):
+        table[row, : len(blocks)] = torch.tensor(blocks)
     return SimpleNamespace(
         num_actual_tokens=n,
         max_query_len=1,
@@ -104,12 +112,10 @@ def decoding(lens: list[int], common: int, padding: int = 0, seed: int = 0):
     )
 
 
-def asked(builder, common: int, n: int, query_lens=None, **changed):
-    """The model runner's question before a step."""
-    lens = np.ones(n, dtype=np.int32) if query_lens is None else np.array(query_lens)
-    settings = {"use_alibi": False, "use_sliding_window": False, "use_local_attention": False}
-    settings |= {"num_query_heads": HEADS, "num_kv_heads": KV_HEADS, "num_sms": 1, "dcp_world_size": 1}
-    return builder.use_cascade_attention(common_prefix_len=common, query_lens=lens, **settings | changed)
+def runs(split) -> list[tuple[int, int]]:
+    """(sequences, tokens shared) of each run."""
+    n = (split.query_lens[1:] - split.query_lens[:-1]).tolist()
+    return [(size, shared) for size, shared in zip(n, split.prefix_lens.tolist(), strict=True) if size]
 
 
 def outputs(impl, metadata, seed=1):
@@ -136,16 +142,15 @@ def outputs(impl, metadata, seed=1):
 @pytest.mark.parametrize("common", [256, 400])
 def test_a_common_prompt_read_once_gives_ordinary_attention(parts, common, padding):
     builder, impl = parts
-    step = decoding([common + 1, common + 16, common + 17, common + 300], common, padding)
-    assert asked(builder, common, 4) is False
+    step = decoding((common, [common + 1, common + 16, common + 17, common + 300]), padding=padding)
     metadata = builder.build(0, step)
-    assert metadata.split.prefix_len.item() == common
+    assert runs(metadata.split) == [(4, common)] + [(1, 0)] * padding
     assert metadata.split.suffix_lens.tolist() == [1, 16, 17, 300] + [0] * padding
     ours, plain = outputs(impl, metadata)
     assert torch.allclose(ours[:4], plain[:4], atol=1e-5)
 
 
-def test_the_first_part_is_read_once_for_all(parts, monkeypatch):
+def test_each_prompt_of_several_is_read_once(parts, monkeypatch):
     builder, impl = parts
     read = []
 
@@ -153,20 +158,32 @@ def test_the_first_part_is_read_once_for_all(parts, monkeypatch):
         read.append(int(named["seqused_k"].sum()))
         return paged(*positional, **named)
 
-    monkeypatch.setattr(flash_attn, "flash_attn_varlen_func", counted)
-    asked(builder, 512, 4)
-    outputs(impl, builder.build(0, decoding([520, 530, 540, 550], 512)))
-    assert read == [512, 8 + 18 + 28 + 38]
-
-
-def test_what_was_common_holds_for_one_step(parts):
-    """The runner asks nothing where not even one block is common, or for a trial run."""
-    builder, impl = parts
-    step = decoding([300, 301], 256)
-    asked(builder, 256, 2)
-    builder.build(0, step)
+    step = decoding((512, [520, 530, 540]), (400, [410]), (640, [650, 660, 670]), alike=64, padding=1)
     metadata = builder.build(0, step)
-    assert metadata.split.prefix_len.item() == 0
+    assert runs(metadata.split) == [(3, 512), (1, 0), (3, 640), (1, 0)]
+    monkeypatch.setattr(flash_attn, "flash_attn_varlen_func", counted)
+    ours, plain = outputs(impl, metadata)
+    assert torch.allclose(ours[:7], plain[:7], atol=1e-5)
+    assert read[:2] == [512 + 640, 8 + 18 + 28 + 410 + 10 + 20 + 30]
+
+
+def test_prompts_that_only_begin_alike_are_runs_of_their_own(parts):
+    """All prompts begin with the same instructions; a run over those alone would read the rest many times."""
+    builder, impl = parts
+    metadata = builder.build(0, decoding((800, [820, 830]), (720, [740, 750]), alike=304))
+    assert runs(metadata.split) == [(2, 800), (2, 720)]
+    ours, plain = outputs(impl, metadata)
+    assert torch.allclose(ours, plain, atol=1e-5)
+
+
+def test_a_sequence_out_of_place_costs_another_reading_and_nothing_else(parts):
+    """As vLLM moves the last sequence into the place of one that has ended."""
+    builder, impl = parts
+    step = decoding((512, [520, 530, 540]), (384, [390, 400, 410]))
+    order = torch.tensor([0, 5, 2, 3, 4, 1])
+    step.seq_lens, step.block_table_tensor = step.seq_lens[order], step.block_table_tensor[order]
+    metadata = builder.build(0, step)
+    assert runs(metadata.split) == [(1, 0), (1, 0), (1, 0), (2, 384), (1, 0)]
     ours, plain = outputs(impl, metadata)
     assert torch.allclose(ours, plain, atol=1e-5)
 
@@ -175,42 +192,66 @@ def test_steps_follow_each_other_in_the_same_buffers(parts):
     """As a captured graph needs it; nothing of an earlier, longer step is left in the result."""
     builder, impl = parts
     seen = set()
-    for number, (lens, common) in enumerate(
-        [([900, 800, 700], 640), ([300, 290, 280], 272), ([40, 30, 20], 0)]
+    for number, prompts in enumerate(
+        [[(640, [900, 800, 700])], [(272, [300, 290]), (256, [280])], [(0, [40, 30, 20])], [(512, [600])]]
     ):
-        asked(builder, common, 3)
-        metadata = builder.build(0, decoding(lens, common, seed=number))
+        metadata = builder.build(0, decoding(*prompts, seed=number))
         split = metadata.split
-        buffers = (split.query_lens, split.prefix_len, split.suffix_lens, split.suffix_blocks)
-        seen.add(tuple(buffer.data_ptr() for buffer in buffers))
+        seen.add(
+            tuple(
+                getattr(split, name).data_ptr()
+                for name in ("query_lens", "prefix_lens", "prefix_blocks", "suffix_lens", "suffix_blocks")
+            )
+        )
         ours, plain = outputs(impl, metadata, seed=number)
         assert torch.allclose(ours, plain, atol=1e-5)
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        {"common": 240},
-        {"common": 512, "n": 1},
-        {"common": 512, "query_lens": [1, 2]},
-        {"common": 512, "use_sliding_window": True},
-        {"common": 512, "use_alibi": True},
-        {"common": 512, "dcp_world_size": 2},
-    ],
-)
-def test_some_steps_are_not_worth_it_or_not_possible(parts, question):
-    builder, _ = parts
-    assert asked(builder, **{"n": 2} | question) is False
-    assert builder.build(0, decoding([600, 610], 512)).split.prefix_len.item() == 0
+@pytest.mark.parametrize("prompts", [[(240, [260, 270])], [(512, [600])], [(512, [600]), (512, [610])]])
+def test_some_steps_are_not_worth_it(parts, prompts):
+    builder, impl = parts
+    metadata = builder.build(0, decoding(*prompts))
+    assert not metadata.split.prefix_lens.any()
+    ours, plain = outputs(impl, metadata)
+    assert torch.allclose(ours, plain, atol=1e-5)
+
+
+def test_blocks_behind_a_sequence_are_not_taken_for_shared_ones(parts):
+    """A table that was longer once: equal rows, of which only what is in use counts."""
+    builder, impl = parts
+    step = decoding((512, [512 + BLOCK, 512 + BLOCK]))
+    step.block_table_tensor[1] = step.block_table_tensor[0]
+    step.seq_lens = torch.tensor([500, 300], dtype=torch.int32)
+    metadata = builder.build(0, step)
+    assert runs(metadata.split) == [(2, 288)]
+    ours, plain = outputs(impl, metadata)
+    assert torch.allclose(ours, plain, atol=1e-5)
 
 
 def test_reading_a_prompt_goes_the_ordinary_way(parts):
     builder, _ = parts
-    step = decoding([600, 610], 512)
+    step = decoding((512, [600, 610]))
     step.max_query_len = 88
-    asked(builder, 512, 2, query_lens=[88, 1])
     assert builder.build(0, step).split is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [({"sliding_window": 512}, "a sliding window"), ({"alibi_slopes": [1.0] * 4}, "ALiBi")],
+)
+def test_a_model_that_it_does_not_fit_is_refused(changed, named, monkeypatch):
+    def plain(self, **given):
+        self.sliding_window = (
+            (-1, -1) if given["sliding_window"] is None else (given["sliding_window"] - 1, 0)
+        )
+        self.alibi_slopes, self.sinks = given["alibi_slopes"], None
+
+    monkeypatch.setattr(flash_attn.FlashAttentionImpl, "__init__", plain)
+    fitting = {"sliding_window": None, "alibi_slopes": None}
+    ga.GroupAttentionImpl(**fitting)
+    with pytest.raises(SettingsError, match=f"does not go with {named}"):
+        ga.GroupAttentionImpl(**fitting | changed)
 
 
 def test_vllm_knows_it_as_its_flash_attention_meanwhile(monkeypatch):

@@ -1,23 +1,23 @@
-"""vLLM's flash attention, with the prompt that all running sequences share read once a step.
+"""vLLM's flash attention, with what running sequences share of their prompts read once a step.
 
 vLLM imports this in the engine's process, see `arcnb.rl.sampler_engine.group_attention`; written for vLLM
-0.23 on CUDA and its first model runner. In every decoding step each of n sequences of one prompt reads the
-prompt's keys and values anew: at 3,800 tokens and n = 32 as many bytes as the weights of an 8B model. vLLM's
-own cascade attention reads them once, but cannot be part of a CUDA graph, which costs what it gains.
+0.23 on CUDA and its first model runner. In every decoding step each of k sequences of one prompt reads the
+prompt's keys and values anew. vLLM's own cascade attention reads once what all running sequences share, but
+cannot be part of a CUDA graph, which costs what it gains.
 
-Here the two parts of a decoding step are always there, and so can be captured:
+Sequences that stand next to each other in a batch and begin with the same blocks of the cache are a run: a
+GRPO group, mostly. Here the two parts of a decoding step are always there, and so can be captured:
 
-* prefix: the queries of all sequences as one sequence, without a mask, over the blocks that all share;
+* prefix: the queries of a run as one sequence, without a mask, over the blocks that the run shares;
 * suffix: each sequence's query over what follows them, in a block table moved by as many blocks;
 
-merged by their log-sum-exps. What changes from step to step (common length, lengths behind it, block table)
-lies in buffers of fixed place; a common length of 0 is ordinary attention, with an empty first part. Steps
-that read a prompt go the ordinary way. The result is ordinary attention's up to the order of sums.
+merged by their log-sum-exps. Which runs there are is found on the GPU, from the block table, and lies in
+buffers of fixed place; a sequence that shares nothing is a run with an empty first part, ordinary attention.
+Steps that read a prompt go the ordinary way. The result is ordinary attention's up to the order of sums.
 """
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from vllm.utils.math_utils import cdiv, round_up
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata
@@ -30,7 +30,9 @@ from vllm.v1.attention.backends.flash_attn import (
 )
 from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
 
-SHORTEST = 256  # common tokens below which reading them once is not worth a part of its own (vLLM's bound)
+from arcnb.rl.settings import SettingsError
+
+SHORTEST = 256  # shared tokens below which reading them once is not worth a part of its own (vLLM's bound)
 
 
 @dataclass
@@ -45,23 +47,46 @@ class GroupAttentionMetadata(FlashAttentionMetadata):
 
 @dataclass
 class Split:
-    """Views of a builder's buffers, int32, for n sequences (those that fill up a CUDA graph included).
+    """Views of a builder's buffers, int32, for n sequences (those that fill up a CUDA graph included) in at
+    most n runs; what has a row a run is empty behind the last one.
 
-    query_lens: [2], 0 and n. prefix_len: [1], tokens that all sequences share, a multiple of a block.
-    suffix_lens: [n], tokens behind them. suffix_blocks: [n, blocks], the block table behind them.
-    schedule: flash attention 3's for the first part (None: version 2). longest: bound of all lengths.
+    query_lens: [n + 1], the first sequence of each run, then n. prefix_lens: [n] a run, tokens that it
+    shares, a multiple of a block. prefix_blocks: [n, blocks] a run, its block table. suffix_lens: [n], tokens
+    behind them. suffix_blocks: [n, blocks], the block table behind them. schedule: flash attention 3's for
+    the first part (None: version 2). longest: bound of all lengths.
     """
 
     query_lens: torch.Tensor
-    prefix_len: torch.Tensor
+    prefix_lens: torch.Tensor
+    prefix_blocks: torch.Tensor
     suffix_lens: torch.Tensor
     suffix_blocks: torch.Tensor
     schedule: torch.Tensor | None
     longest: int
 
 
+def shared_runs(table: torch.Tensor, lens: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(run, blocks): [n] the run of each sequence, counted from 0; [n] the blocks that each run shares.
+
+    table: [n, blocks]; lens: [n], tokens; block: tokens a block. Neighbours are in one run if they share
+    SHORTEST tokens at least, and half of what any two do: prompts of different tasks begin alike, too, but
+    not for long.
+    """
+    same = (table[1:] == table[:-1]).cumprod(1).sum(1)
+    # The newest token is a sequence's own, and behind it the table is stale.
+    whole = (lens - 1).clamp(min=0) // block
+    same = torch.minimum(same, torch.minimum(whole[1:], whole[:-1]))
+    same = torch.cat([same.new_zeros(1), same])  # with the sequence before
+    together = (same * block >= SHORTEST) & (2 * same >= same.max())
+    run = (~together).cumsum(0) - 1
+    none = table.shape[1] + 1
+    blocks = torch.full_like(same, none)
+    blocks.scatter_reduce_(0, run, same.where(together, blocks), "amin")
+    return run, blocks.where(blocks < none, 0)
+
+
 class GroupAttentionBuilder(FlashAttentionMetadataBuilder):
-    """Metadata of a step. The model runner says how much is common by asking `use_cascade_attention`."""
+    """Metadata of a step."""
 
     _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
     supports_update_block_table = False
@@ -70,34 +95,16 @@ class GroupAttentionBuilder(FlashAttentionMetadataBuilder):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.longest = vllm_config.model_config.max_model_len
         rows = max(vllm_config.scheduler_config.max_num_seqs, self.max_cudagraph_size or 0)
+        blocks = cdiv(self.longest, self.block_size)
 
         def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        self.query_lens, self.prefix_len, self.suffix_lens = zeros(2), zeros(1), zeros(rows)
-        self.suffix_blocks = zeros(rows, cdiv(self.longest, self.block_size))
-        # As many numbers as flash attention 3 needs for one sequence, see the buffer of the class above.
-        self.prefix_schedule = zeros(1 + round_up(1, 4) * 4)
-        self._common = 0
-
-    def use_cascade_attention(
-        self,
-        common_prefix_len: int,
-        query_lens: np.ndarray,
-        num_query_heads: int,
-        num_kv_heads: int,
-        use_alibi: bool,
-        use_sliding_window: bool,
-        use_local_attention: bool,
-        num_sms: int,
-        dcp_world_size: int,
-    ) -> bool:
-        """Notes what the sequences of the coming step share. False: we do without vLLM's own cascade."""
-        plain = use_alibi or use_sliding_window or use_local_attention or dcp_world_size > 1
-        decoding = bool(np.all(query_lens == 1))
-        worth = common_prefix_len >= SHORTEST and len(query_lens) > 1
-        self._common = common_prefix_len if decoding and worth and not plain else 0
-        return False
+        self.query_lens, self.prefix_lens, self.suffix_lens = zeros(rows + 1), zeros(rows), zeros(rows)
+        self.prefix_blocks, self.suffix_blocks = zeros(rows, blocks), zeros(rows, blocks)
+        # As many numbers as flash attention 3 needs, see the buffer of the class above.
+        self.prefix_schedule = zeros(1 + round_up(rows, 4) * 4)
+        self.numbers = torch.arange(max(rows, blocks), dtype=torch.int32, device=device)
 
     def build(
         self,
@@ -106,28 +113,40 @@ class GroupAttentionBuilder(FlashAttentionMetadataBuilder):
         fast_build: bool = False,
     ) -> GroupAttentionMetadata:
         """Metadata of a step; in two parts if every sequence decodes a single token."""
-        common, self._common = self._common, 0  # what was noted holds for one step
-        whole = super().build(0, common_attn_metadata, fast_build)
+        decoding = common_attn_metadata.max_query_len == 1
+        # Decoding steps have schedules of their own.
+        whole = super().build(common_prefix_len, common_attn_metadata, fast_build or decoding)
         metadata = GroupAttentionMetadata(**vars(whole))
-        if common_attn_metadata.max_query_len == 1 and self.dcp_world_size == 1:
-            metadata.split = self._split(metadata, common)
+        if decoding:
+            metadata.split = self._split(metadata)
             metadata.scheduler_metadata = self._suffix_schedule(metadata)
         return metadata
 
-    def _split(self, metadata: FlashAttentionMetadata, common: int) -> Split:
-        n, blocks = metadata.block_table.shape
-        skipped = common // self.block_size
-        kept = min(blocks - skipped, self.suffix_blocks.shape[1])  # vLLM's table may be wider
-        self.query_lens[1:].fill_(n)
-        self.prefix_len.fill_(common)
-        lens = self.suffix_lens[:n]
-        torch.sub(metadata.seq_lens, common, out=lens)
-        lens.clamp_(min=0)  # rows that fill up a graph have no tokens at all
-        self.suffix_blocks[:n, :kept].copy_(metadata.block_table[:, skipped : skipped + kept])
-        schedule = self._schedule(1, self.query_lens, n, self.prefix_len, metadata.max_num_splits, False)
+    def _split(self, metadata: FlashAttentionMetadata) -> Split:
+        table = metadata.block_table[:, : self.suffix_blocks.shape[1]]  # vLLM's may be wider
+        n, width = table.shape
+        run, blocks = shared_runs(table, metadata.seq_lens, self.block_size)
+        query_lens, prefix_lens = self.query_lens[: n + 1], self.prefix_lens[:n]
+        query_lens.fill_(n)
+        query_lens[:n].scatter_reduce_(0, run, self.numbers[:n], "amin")
+        prefix_lens.copy_(blocks * self.block_size)
+        self.prefix_blocks[:n, :width] = table[query_lens[:n].clamp(max=n - 1)]
+        own = blocks[run]  # of each sequence: blocks in its first part
+        self.suffix_lens[:n] = (metadata.seq_lens - own * self.block_size).clamp(min=0)
+        columns = (self.numbers[:width] + own[:, None]).clamp(max=width - 1)
+        self.suffix_blocks[:n, :width] = table.gather(1, columns)
+        schedule = self._schedule(n, query_lens, n, prefix_lens, metadata.max_num_splits, False)
         if schedule is not None:
             schedule = _kept(self.prefix_schedule, schedule)
-        return Split(self.query_lens, self.prefix_len, lens, self.suffix_blocks[:n], schedule, self.longest)
+        return Split(
+            query_lens,
+            prefix_lens,
+            self.prefix_blocks[:n],
+            self.suffix_lens[:n],
+            self.suffix_blocks[:n],
+            schedule,
+            self.longest,
+        )
 
     def _suffix_schedule(self, metadata: GroupAttentionMetadata) -> torch.Tensor | None:
         lens = metadata.split.suffix_lens
@@ -170,6 +189,18 @@ def _kept(buffer: torch.Tensor, schedule: torch.Tensor) -> torch.Tensor:
 class GroupAttentionImpl(FlashAttentionImpl):
     """Attention of a layer: in two parts where the step's metadata say so, else vLLM's own."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        for unfit, holds in {
+            "a sliding window": self.sliding_window != (-1, -1),
+            "ALiBi": self.alibi_slopes is not None,
+            "attention sinks": self.sinks is not None,
+        }.items():
+            if holds:
+                raise SettingsError(
+                    f"vllm_group_attention=True does not go with {unfit}, which this model has"
+                )
+
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, *scales, **named):
         """Shapes and arguments as vLLM's own; `output` is filled and returned."""
         split = getattr(attn_metadata, "split", None)
@@ -186,10 +217,10 @@ class GroupAttentionImpl(FlashAttentionImpl):
             attn_metadata.max_num_splits,
             cu_seqlens_q=split.query_lens,
             max_seqlen_q=n,
-            seqused_k=split.prefix_len,
+            seqused_k=split.prefix_lens,
             max_seqlen_k=split.longest,
             causal=False,
-            block_table=attn_metadata.block_table[:1],
+            block_table=split.prefix_blocks,
             scheduler_metadata=split.schedule,
         )
         suffix, suffix_lse = self._part(
