@@ -90,6 +90,7 @@ def part_log(path: Path):
 
     class PartLog(TrainerCallback):
         trainer = None  # given by train_grpo
+        inner = 0.0  # seconds of the parts inside the one that runs
 
         def clocked(self, owner, name: str, part) -> None:
             function = getattr(owner, name, None)
@@ -98,9 +99,11 @@ def part_log(path: Path):
 
             def timed(*args, **kwargs):
                 label = part if isinstance(part, str) else part()
-                start = now()
+                start, inner, self.inner = now(), self.inner, 0.0
                 result = function(*args, **kwargs)
-                self.parts[label] = self.parts.get(label, 0.0) + now() - start
+                seconds = now() - start
+                self.parts[label] = self.parts.get(label, 0.0) + seconds - self.inner
+                self.inner = inner + seconds  # a part of which this is a part does not count it again
                 return result
 
             setattr(owner, name, timed)
@@ -110,6 +113,7 @@ def part_log(path: Path):
                 return "forward" if torch.is_grad_enabled() else "old and reference"
 
             self.clocked(self.trainer, "_generate", "generation")
+            self.clocked(getattr(self.trainer, "vllm_generation", None), "sync_weights", "weights")
             self.clocked(self.trainer, "_calculate_rewards", "reward")
             self.clocked(self.trainer, "_get_per_token_logps_and_entropies", which)
             self.clocked(self.trainer.accelerator, "backward", "backward")

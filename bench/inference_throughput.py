@@ -32,7 +32,7 @@ which end where they end; what is compared is then tokens a second, since the wa
 "plain-free" and "arcnb-free" sample without seeds, which vLLM does faster; "backend" and "backend-free" are
 the stage without programs and rows: what is between them and plain is the way in which the engine is fed.
 
-With --engines N above 1 the comparison is another one: "backend" and "arcnb" sample with N engines on the
+With --engines N above 1, or 0 where that chooses two, the comparison is another one: "backend" and "arcnb" sample with N engines on the
 same GPU, "plain" is one `LLM`, the first of them. Each of the N has 1/N of --gpu-memory, also the one of the
 plain way, and --max-num-seqs completions of its own; the others are idle then but keep their memory. The
 plain figure for all of the memory takes a run with --engines 1. "cpu_engine" and "steps" are sums over the
@@ -379,7 +379,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--max-tokens", type=int, default=64)
     made.add_argument("--shortest", type=float, default=0.25, help="share of --max-tokens, 1: all the same")
     made.add_argument("--max-num-seqs", type=int, default=None)
-    made.add_argument("--engines", type=int, default=1, help="that share the GPU; the plain way uses one")
+    made.add_argument(
+        "--engines", type=int, default=1, help="that share the GPU, 0 chooses; the plain way: one"
+    )
     made.add_argument("--turns", type=int, default=3)
     made.add_argument("--ways", default="plain,arcnb", help="of plain, backend, arcnb, and each with -free")
     made.add_argument("--block-size", type=int, help="tokens of a block of vLLM's cache")

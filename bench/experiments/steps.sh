@@ -106,20 +106,21 @@ stage_blocks() {
 # Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
 whole_3800() { whole whole_3800 600 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways shared trl unsloth; }
 whole_8600() { whole whole_8600 600 "$1" "$2" --prompt-tokens 7800 8600 --steps 3 --ways shared trl; }
-# The same with an fp8 cache in vLLM, and with sampling for two and for four steps at once.
+# The same with an fp8 cache in vLLM.
 fp8_3800() { whole fp8_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --kv-cache-dtype fp8; }
 fp8_8600() { whole fp8_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --kv-cache-dtype fp8; }
-# The same with our attention in vLLM, which reads the common prompt once a token; its test on a GPU first.
+# The same with our attention in vLLM, which reads a prompt once a token; its test on a GPU first.
 group_test() {
     step group_test 150 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py -k group_attention -v -rs -p no:cacheprovider
 }
 group_3800() { whole group_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --group-attention; }
 group_8600() { whole group_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --group-attention; }
+# That with sampling for two and for four steps at once: weights are read once a token for all their prompts.
 ahead2_3800() { ahead ahead2_3800 2 "$1" "$2" --prompt-tokens 3300 3800; }
 ahead4_3800() { ahead ahead4_3800 4 "$1" "$2" --prompt-tokens 3300 3800; }
 ahead2_8600() { ahead ahead2_8600 2 "$1" "$2" --prompt-tokens 7800 8600; }
 ahead() {
-    whole "$1" 300 "$3" "$4" --warm "$2" --steps $((3 * $2)) --ways shared --kv-cache-dtype fp8 --generations "$2" "${@:5}"
+    whole "$1" 300 "$3" "$4" --warm "$2" --steps $((3 * $2)) --ways shared --group-attention --generations "$2" "${@:5}"
 }
 whole() {
     step "${@:1:4}" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 \
