@@ -94,11 +94,13 @@ class ProblemReward(ProgramReward):
         strict = (prediction.extraction or "").startswith("strict")
         return TestRollout(scores, ids, bool(prediction.train_is_correct), cheat, strict=strict)
 
-    def _log(self, log_metric, judged, rollouts, rewards, rows, seconds: float) -> None:
-        super()._log(log_metric, judged, rollouts, rewards, rows, seconds)
-        for name, value in parse_counts(judged).items():
+    def _log(self, log_metric, everyone, rewards, seconds: float) -> None:
+        super()._log(log_metric, everyone, rewards, seconds)
+        # How an answer was read is known of the process's own: TRL takes the mean over processes.
+        for name, value in parse_counts([prediction for prediction, _ in self.latest]).items():
             log_metric(name, value)
-        log_metric("tests_passed_ratio", sum(r.scores.train_correct for r in rollouts) / len(rollouts))
+        passed = [one.rollout.scores.train_correct for one in everyone]
+        log_metric("tests_passed_ratio", sum(passed) / len(passed))
 
 
 def parse_counts(judged: Sequence[Prediction]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from arcnb.arc.predictions import Prediction
 from arcnb.rl.cheating import find_cheats
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.multi_turn_rows import RememberingRows
-from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.reward_function import Outcome, ProgramReward
 from arcnb.rl.reward_terms import Rollout
 from arcnb.rl.rewards import Scores, reward_scheme
 from arcnb.rl.settings import SettingsError
@@ -84,17 +84,18 @@ class EpisodeReward(ProgramReward):
         answers = self._answers(episodes)
         rows = columns["row"]
         chosen = [self._choose(of_episode) for of_episode in answers]
-        rewards = self._rewards(rows, [of[i][1] for of, i in zip(answers, chosen, strict=True)])
-        if self.turn_reward == "improvement":
-            first = self._rewards(rows, [of_episode[0][1] for of_episode in answers])
-            weight = self.improvement_weight
-            rewards = [now + weight * (now - then) for now, then in zip(rewards, first, strict=True)]
         judged = [of[i][0] for of, i in zip(answers, chosen, strict=True)]
         rollouts = [of[i][1] for of, i in zip(answers, chosen, strict=True)]
-        self._remember(rows, judged, rollouts, rewards)
+        own = self._outcomes(rows, judged, rollouts)
+        if self.turn_reward == "improvement":
+            own = [replace(one, first=of[0][1]) for one, of in zip(own, answers, strict=True)]
+        everyone = self._of_all(own)
+        of_all = self._rewards(everyone)
+        rewards = self._own(everyone, of_all)
+        self._remember(everyone, of_all)
         self.latest = list(zip(judged, rewards, strict=True))
         if log_metric:
-            self._log(log_metric, judged, rollouts, rewards, rows, time.monotonic() - started)
+            self._log(log_metric, everyone, of_all, time.monotonic() - started)
             for name, value in episode_metrics(episodes, self.turns).items():
                 log_metric(name, value)
         if log_extra:
@@ -108,6 +109,14 @@ class EpisodeReward(ProgramReward):
             every = [prediction for of_episode in answers for prediction, _ in of_episode]
             self.rollouts.write_part(every, round=step, shard=self.process, n_shards=self.n_processes)
         return rewards
+
+    def _rewards(self, everyone: Sequence[Outcome]) -> list[float]:
+        rewards = super()._rewards(everyone)
+        if self.turn_reward != "improvement":
+            return rewards
+        first = self._by_group([one.row for one in everyone], [one.first for one in everyone])
+        weight = self.improvement_weight
+        return [now + weight * (now - then) for now, then in zip(rewards, first, strict=True)]
 
     def _answers(self, episodes: Sequence[Episode]) -> list[list[tuple[Prediction, Rollout]]]:
         """Each episode's judged answers as rollouts; cheats are looked for in all turns together."""

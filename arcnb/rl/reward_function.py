@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
@@ -19,6 +20,21 @@ from arcnb.rl.reward_terms import RewardPlan, Rollout
 from arcnb.rl.rewards import Scores, is_solved
 from arcnb.rl.rollout_metrics import batch_metrics
 from arcnb.rl.signal_history import SignalHistory
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What all processes know of one completion. row: which row, hence group, it belongs to. status,
+    fingerprint: the executor's verdict. first: the rollout of an episode's first answer, where its reward
+    needs that one, too."""
+
+    process: int
+    row: int
+    task_id: str
+    status: str
+    fingerprint: str | None
+    rollout: Rollout
+    first: Rollout | None = None
 
 
 class ProgramReward:
@@ -72,11 +88,13 @@ class ProgramReward:
             self._rollout(prediction, ids, cheat)
             for prediction, ids, cheat in zip(judged, completion_ids, cheats, strict=True)
         ]
-        rewards = self._rewards(columns["row"], rollouts)
-        self._remember(columns["row"], judged, rollouts, rewards)
+        everyone = self._of_all(self._outcomes(columns["row"], judged, rollouts))
+        of_all = self._rewards(everyone)
+        rewards = self._own(everyone, of_all)
+        self._remember(everyone, of_all)
         self.latest = list(zip(judged, rewards, strict=True))
         if log_metric:
-            self._log(log_metric, judged, rollouts, rewards, columns["row"], seconds)
+            self._log(log_metric, everyone, of_all, seconds)
         if log_extra:
             log_extra("prediction", [prediction.id for prediction in judged])
             log_extra("status", [prediction.status for prediction in judged])
@@ -117,53 +135,67 @@ class ProgramReward:
         scores = Scores.of(prediction, len(task.train), len(task.test))
         return Rollout(scores, ids, is_solved(prediction) and not cheat, cheat)
 
-    def _of_all(self, entries: Sequence) -> list:
-        """The entries of all processes, which make them together, one after another."""
-        if self.n_processes == 1:
-            return list(entries)
-        from accelerate.utils import gather_object
-
-        return gather_object(list(entries))
-
-    def _rewards(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
-        """Rewards group by group; a group that is spread over processes is one."""
-        own = [(self.process, row, rollout) for row, rollout in zip(rows, rollouts, strict=True)]
-        everyone = self._of_all(own)
-        groups: dict[int, list[int]] = {}
-        for i, (_, row, _) in enumerate(everyone):
-            groups.setdefault(row, []).append(i)
-        rewards = [0.0] * len(everyone)
-        for members in groups.values():
-            of_group = self.plan.rewards([everyone[i][2] for i in members])
-            for i, reward in zip(members, of_group, strict=True):
-                rewards[i] = reward
+    def _outcomes(self, rows: Sequence[int], judged, rollouts: Sequence[Rollout]) -> list[Outcome]:
         return [
-            reward
-            for (process, _, _), reward in zip(everyone, rewards, strict=True)
-            if process == self.process
+            Outcome(self.process, row, one.task_id, one.status, one.fingerprint, rollout)
+            for row, one, rollout in zip(rows, judged, rollouts, strict=True)
         ]
 
-    def _remember(self, rows, judged, rollouts, rewards) -> None:
+    def _of_all(self, own: list[Outcome]) -> list[Outcome]:
+        """The outcomes of all processes, one after another: the one exchange of a step, which all make
+        together. Completions are most of it, so rewards, history and metrics are computed from it alone, by
+        every process."""
+        if self.n_processes == 1:
+            return own
+        from accelerate.utils import gather_object
+
+        return gather_object(own)
+
+    def _own(self, everyone: Sequence[Outcome], values: Sequence[float]) -> list[float]:
+        """This process's share of one value an outcome."""
+        return [value for one, value in zip(everyone, values, strict=True) if one.process == self.process]
+
+    def _rewards(self, everyone: Sequence[Outcome]) -> list[float]:
+        """Of all outcomes, group by group; a group that is spread over processes is one."""
+        return self._by_group([one.row for one in everyone], [one.rollout for one in everyone])
+
+    def _by_group(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
+        rewards = [0.0] * len(rows)
+        for members in _groups(rows).values():
+            of_group = self.plan.rewards([rollouts[i] for i in members])
+            for i, reward in zip(members, of_group, strict=True):
+                rewards[i] = reward
+        return rewards
+
+    def _remember(self, everyone: Sequence[Outcome], rewards: Sequence[float]) -> None:
         """Tell the history, which has to be the same in all processes, about every group of all of them."""
         if self.history is None:
             return
-        seen = self._of_all(
-            (row, prediction.task_id, reward, rollout.solved)
-            for row, prediction, rollout, reward in zip(rows, judged, rollouts, rewards, strict=True)
-        )
-        for row in {entry[0] for entry in seen}:
-            group = [entry for entry in seen if entry[0] == row]
-            self.history.record(
-                row, group[0][1], [entry[2] for entry in group], [entry[3] for entry in group]
-            )
+        for row, members in _groups([one.row for one in everyone]).items():
+            solved = [everyone[i].rollout.solved for i in members]
+            task_id = everyone[members[0]].task_id
+            self.history.record(row, task_id, [rewards[i] for i in members], solved)
 
-    def _log(self, log_metric, judged, rollouts, rewards, rows, seconds: float) -> None:
-        verdicts = [(prediction.status, prediction.fingerprint) for prediction in judged]
-        everyone = self._of_all(zip(verdicts, rollouts, rewards, rows, strict=True))
-        values = batch_metrics(*zip(*everyone, strict=True), self.plan.limits.max_completion_length)
+    def _log(self, log_metric, everyone: Sequence[Outcome], rewards: Sequence[float], seconds: float) -> None:
+        rows = [one.row for one in everyone]
+        values = batch_metrics(
+            [(one.status, one.fingerprint) for one in everyone],
+            [one.rollout for one in everyone],
+            rewards,
+            rows,
+            self.plan.limits.max_completion_length,
+        )
         values["executor_seconds"] = seconds
         if self.history is not None and self.history.visits:
-            silent = self.history.silent(max(row for *_, row in everyone) + 1)
+            silent = self.history.silent(max(rows) + 1)
             values["silent_prompts_ratio"] = len(silent) / len(self.tasks)
         for name, value in values.items():
             log_metric(name, value)
+
+
+def _groups(rows: Sequence[int]) -> dict[int, list[int]]:
+    """row -> places of its completions, in the order in which rows first appear."""
+    groups: dict[int, list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(row, []).append(i)
+    return groups

@@ -4,6 +4,7 @@ counted. Run: pytest tests/rl/test_multi_turn.py
 
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +27,7 @@ from arcnb.rl.multi_turn_rows import RememberingRows
 from arcnb.rl.reward_terms import RewardPlan, Rollout, TermLimits, improvement
 from arcnb.rl.rewards import Scores
 from arcnb.rl.settings import SettingsError
+from arcnb.rl.signal_history import SignalHistory
 from arcnb.search.refinement import refinement_rows, write_refinement
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
@@ -281,6 +283,29 @@ def test_the_reward_is_of_the_last_the_best_or_the_improvement(tasks, turn_rewar
             reward(["", ""], [[1], [1]], row=[0, 0])
     assert logged["turns/improved"] == logged["turns/worse"] == 0.5
     assert episode_metrics(episodes, 2)["turns/mean"] == 2
+
+
+@pytest.mark.parametrize("turn_reward", ["last", "improvement"])
+def test_processes_exchange_their_episodes_once_a_step(tasks, monkeypatch, turn_reward):
+    """The other process has the same episode in a group of its own."""
+    import accelerate.utils
+
+    calls = []
+
+    def gather(own):
+        calls.append(own)
+        return [*own, *(replace(one, process=1, row=1) for one in own)]
+
+    monkeypatch.setattr(accelerate.utils, "gather_object", gather)
+    plan = RewardPlan("arc-v2-no-pixel-score", TermLimits(8))
+    episode = Episode({}, [1], "", turns=[answer(tasks[0], 0, 0.0), answer(tasks[0], 1, 0.5)])
+    named = {"detect_cheating": False, "turns": 2, "turn_reward": turn_reward}
+    with Executor(1) as executor:
+        reward = EpisodeReward(plan, tasks, executor, **named, history=SignalHistory(1), n_processes=2)
+        values = reward([""], [[1]], episode=[episode], row=[0], log_metric=lambda name, value: None)
+    assert values == pytest.approx([4.0 + 0.5 * 3 * (turn_reward == "improvement")])
+    assert reward.history.groups == {0: (tasks[0].task_id, False), 1: (tasks[0].task_id, False)}
+    assert len(calls) == 1
 
 
 def test_shares_solved_are_of_every_turn_also_of_those_that_nobody_reached(tasks):

@@ -5,6 +5,7 @@ Run: pytest tests/rl/test_rl_small_parts.py
 
 import json
 import math
+import pickle
 import stat
 import threading
 from dataclasses import replace
@@ -376,13 +377,14 @@ def test_a_group_is_one_however_many_processes_share_it(tasks, monkeypatch):
 
     alone = judged(asked)
     assert alone[0] == pytest.approx([1, 2 / 3, 1 / 3, 0, 0, 0])
-    barrier, sent = threading.Barrier(2, timeout=60), {}
+    barrier, sent, calls = threading.Barrier(2, timeout=60), {}, []
 
     def gather(entries):
-        """As accelerate's: what each process has, one after another."""
-        sent[threading.current_thread().name] = entries
+        """As accelerate's: what each process has, pickled, one after another."""
+        calls.append(threading.current_thread().name)
+        sent[threading.current_thread().name] = pickle.dumps(entries)
         barrier.wait()
-        everything = [*sent["0"], *sent["1"]]
+        everything = [*pickle.loads(sent["0"]), *pickle.loads(sent["1"])]
         barrier.wait()
         return everything
 
@@ -399,3 +401,4 @@ def test_a_group_is_one_however_many_processes_share_it(tasks, monkeypatch):
         thread.join()
     assert found[0][0] + found[1][0] == pytest.approx(alone[0])
     assert found[0][1:] == found[1][1:] == alone[1:]
+    assert sorted(calls) == ["0", "1"], "rewards, history and metrics are of one exchange"
