@@ -32,11 +32,11 @@ which end where they end; what is compared is then tokens a second, since the wa
 "plain-free" and "arcnb-free" sample without seeds, which vLLM does faster; "backend" and "backend-free" are
 the stage without programs and rows: what is between them and plain is the way in which the engine is fed.
 
-With --engines N above 1, or 0 where that chooses two, the comparison is another one: "backend" and "arcnb" sample with N engines on the
-same GPU, "plain" is one `LLM`, the first of them. Each of the N has 1/N of --gpu-memory, also the one of the
-plain way, and --max-num-seqs completions of its own; the others are idle then but keep their memory. The
-plain figure for all of the memory takes a run with --engines 1. "cpu_engine" and "steps" are sums over the
-engines; "start_seconds" is that of the first completion of any of them.
+With --engines N above 1 (0 chooses, as notebook 03 does) the comparison is another one: "backend" and "arcnb"
+sample with N engines on the same GPU, "plain" is one `LLM`, the first of them. Each of the N has 1/N of
+--gpu-memory, also the one of the plain way, and --max-num-seqs completions of its own; the others are idle then
+but keep their memory. The plain figure for all of the memory takes a run with --engines 1. "cpu_engine" and
+"steps" are sums over the engines; "start_seconds" is that of the first completion of any of them.
 
 --llama-8b takes a folder to put a config and the embedded model's tokenizer in.
 """

@@ -71,6 +71,7 @@ def test_inference_leaves_every_prediction_judged(sampled):
     assert len(rows) == 6
     assert all(row.status and row.completion is not None for row in rows)
     assert outcome(sampled)["n_preds"] == 3
+    assert outcome(sampled)["engine"].startswith("transformers ")
 
 
 def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):

@@ -7,25 +7,43 @@ in an equal part of the memory that the backend may take. With one engine the gr
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from arcnb.models.gpu_choice import GpuChoice
-from arcnb.models.vllm_engine import EngineSettings, VllmEngine, on_cpu
+from arcnb.models.gpu_memory import memory_problem
+from arcnb.models.vllm_engine import EngineSettings, VllmEngine, is_small, on_cpu
+from arcnb.programs.service import usable_processors
+
+_PROCESSORS = 6  # that two engines want: one each, one for this process, the others run programs
+
+
+def chosen_engines(settings: EngineSettings, gpus: GpuChoice) -> int:
+    """What `engines` 0 means: 2 for a small model on one GPU, with processors and memory for both; else 1."""
+    options, folder = settings.options, settings.model.folder
+    if on_cpu() or options.tensor_parallel_size > 1 or not is_small(folder):
+        return 1
+    gpus.take()  # their memory is asked for
+    no_room = memory_problem(folder, settings.context, replace(options, engines=2))
+    return 1 if no_room or usable_processors() < _PROCESSORS else 2
 
 
 class EngineGroup(Sequence[VllmEngine]):
-    """`settings.options.engines` running engines; the constructor returns when all are ready.
+    """`settings.options.engines` running engines, 0 for `chosen_engines`; all are ready on return.
 
     They start one after the other, because vLLM takes memory that another one is about to claim for free.
     When one cannot start, those before it are closed and GenerationError says why.
     """
 
     def __init__(self, settings: EngineSettings):
-        options = settings.options
-        self._gpus = GpuChoice(options.tensor_parallel_size)
-        self._arrived = threading.Event() if options.engines > 1 else None  # set by outputs of any engine
+        self._gpus = GpuChoice(settings.options.tensor_parallel_size)
         self._engines: list[VllmEngine] = []
         try:
-            for running in range(options.engines):
+            if not settings.options.engines:
+                chosen = chosen_engines(settings, self._gpus)
+                settings = replace(settings, options=replace(settings.options, engines=chosen))
+            engines = settings.options.engines
+            self._arrived = threading.Event() if engines > 1 else None  # set by outputs of any engine
+            for running in range(engines):
                 self._engines.append(VllmEngine(settings, self._gpus, running, self._arrived))
         except BaseException:
             self.close()

@@ -117,8 +117,9 @@ class EngineOptions:
     gpu_memory_utilization: share of the GPU's memory that vLLM takes.
     max_num_seqs: completions generated at the same time (None: the engine's default).
     engines: engines of this backend that share the GPU, each with an equal part of gpu_memory_utilization and
-    with max_num_seqs of its own; for small models, whose engine is limited by its own process. Only vLLM in
-    process has more than one.
+    with max_num_seqs of its own; for small models, whose engine is limited by its own process. 0 takes two
+    where that is so and there is room (`engine_group.chosen_engines`), else one; who shares the GPU with a
+    trainer, or samples little, stays with one. Only vLLM in process has more than one.
     tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base by bitsandbytes (GPU).
     enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
     enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own).
@@ -151,8 +152,8 @@ class EngineOptions:
     server_timeout: float = 3600.0
 
     def __post_init__(self):
-        if self.engines < 1:
-            raise GenerationError(f"engines is {self.engines}, it must be at least 1")
+        if self.engines < 0:
+            raise GenerationError(f"engines is {self.engines}, it must be at least 1, or 0 to choose")
 
 
 class Backend(Protocol):

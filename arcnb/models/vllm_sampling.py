@@ -89,9 +89,9 @@ class VllmBackend:
         import vllm
 
         adapter = f" + adapter {self.adapter}" if self.adapter else ""
-        several = f", {len(self.engines)} engines" if len(self.engines) > 1 else ""
+        engines = f"{len(self.engines)} engine" + "s" * (len(self.engines) > 1)
         return (
-            f"vllm {vllm.__version__} ({self.engines.device}{several}): {self.model.name}{adapter}, "
+            f"vllm {vllm.__version__} ({self.engines.device}, {engines}): {self.model.name}{adapter}, "
             f"context {self.context} tokens"
         )
 

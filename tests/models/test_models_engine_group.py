@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from arcnb.models import engine_group, gpu_choice, vllm_engine
+from arcnb.models import engine_group, gpu_choice, gpu_memory, vllm_engine
 from arcnb.models.engine_group import EngineGroup
 from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
-from arcnb.models.gpu_memory import GIB, Gpu
+from arcnb.models.gpu_memory import GIB, Gpu, weight_bytes
 from arcnb.models.vllm_engine import EngineDied, EngineSettings, VllmEngine
 from arcnb.models.vllm_sampling import VllmBackend
 
@@ -366,6 +366,7 @@ class GpuEngine(CountingEngine):
     def __init__(self, settings, gpus, running, arrived):
         super().__init__(settings, gpus, running, arrived)
         gpus.take()
+        self.settings = settings
         self.started_as = (running, gpus.description, os.environ[gpu_choice.VARIABLE])
         if (running, settings.options.max_num_seqs) == (2, 1):
             raise GenerationError("vllm cannot start")
@@ -423,10 +424,63 @@ def test_a_restarted_engine_counts_those_beside_it(monkeypatch, tiny):
     assert started == [1, 2]
 
 
-@pytest.mark.parametrize("engines", [0, -2])
-def test_an_impossible_number_of_engines_is_refused(engines):
-    with pytest.raises(GenerationError, match=f"^engines is {engines}, it must be at least 1$"):
-        EngineOptions(engines=engines)
+def test_an_impossible_number_of_engines_is_refused():
+    with pytest.raises(GenerationError, match="^engines is -2, it must be at least 1"):
+        EngineOptions(engines=-2)
+
+
+@pytest.fixture
+def small_on_gpu(two_gpus, gpu_engines, monkeypatch, tiny):
+    """chosen(**options): the group that `engines` 0 starts for the tiny model, with 6 processors."""
+    monkeypatch.setattr(engine_group, "usable_processors", lambda: 6)
+    monkeypatch.setattr(vllm_engine, "_SMALL", weight_bytes(tiny.folder))
+    groups = []
+
+    def chosen(**options):
+        groups.append(EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=0, **options))))
+        return groups[-1]
+
+    yield chosen
+    for group in groups:
+        group.close()
+
+
+def test_a_small_model_gets_two_engines(small_on_gpu, gpu_engines):
+    assert len(small_on_gpu()) == 2
+    assert [engine.started_as for engine in gpu_engines] == [(n, "GPU 1", "1") for n in range(2)]
+    assert [engine.settings.options.engines for engine in gpu_engines] == [2, 2]
+
+
+def test_one_engine_where_two_would_not_gain(small_on_gpu, gpu_engines, monkeypatch, tiny):
+    assert len(small_on_gpu(tensor_parallel_size=2)) == 1
+    changes = [
+        (engine_group, "usable_processors", lambda: 5),
+        (engine_group, "on_cpu", lambda: True),
+        (vllm_engine, "_SMALL", weight_bytes(tiny.folder) - 1),
+    ]
+    for change in changes:
+        with monkeypatch.context() as patch:
+            patch.setattr(*change)
+            assert len(small_on_gpu()) == 1
+    assert {engine.settings.options.engines for engine in gpu_engines} == {1}
+
+
+def test_one_engine_where_only_one_has_the_memory(small_on_gpu, monkeypatch, tiny):
+    """The emptier GPU is the second one, where a sequence needs more than half of what the backend takes."""
+    gpus = [Gpu(0, "GPU-0", 140 * GIB, 70 * GIB), Gpu(1, "GPU-1", 140 * GIB, 140 * GIB)]
+    monkeypatch.setattr(gpu_memory, "visible_gpus", lambda names: [gpus[int(names)]])
+    for cache, engines in ((40, 2), (80, 1)):
+        monkeypatch.setattr(gpu_memory, "cache_bytes_per_token", lambda folder, gib=cache: gib * GIB // 256)
+        group = small_on_gpu()
+        assert len(group) == engines
+        group.close()
+
+
+def test_the_chosen_number_is_in_the_line_of_the_backend(small_on_gpu, tiny):
+    lines = []
+    with open_backend("vllm", tiny, None, EngineOptions(engines=0), lines.append):
+        pass
+    assert "(GPU 1, 2 engines)" in lines[0]
 
 
 @pytest.mark.parametrize("backend", ["transformers", "server"])
