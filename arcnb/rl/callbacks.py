@@ -27,6 +27,7 @@ class RunState:
 
     rollbacks: how often the run went back to its best checkpoint; it outlives checkpoints in a file of its
     own. rollback_wanted: the guard's wish, for whoever calls `train()`. collapsed: the guard stopped the run.
+    notes: what a reader of the curves has to know about resumes so far.
     """
 
     output: Path
@@ -38,6 +39,7 @@ class RunState:
     collapsed: bool = False
     pages: list[Path] = field(default_factory=list)
     resumed_from: Path | None = None
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict:
         """Plain values for a checkpoint."""
@@ -46,6 +48,7 @@ class RunState:
             "groups": self.history.as_dict(),
             "monitor": self.monitor.as_dict(),
             "best": self.best,
+            "notes": self.notes,
         }
 
     def restore(self, state: dict) -> None:
@@ -54,6 +57,11 @@ class RunState:
             self.history.restore(state["groups"])
             self.monitor.restore(state["monitor"])
             self.best = state["best"]
+            self.notes = list(state.get("notes", []))  # checkpoints of earlier versions lack them
+
+    def forget_held_out(self) -> None:
+        """What was best so far was so on other tasks: the next evaluation is the first to compare with."""
+        self.best = self.monitor.best_held_out = None
 
     def find_pages(self) -> None:
         """Take over the pages of alarms that the run folder has, from before a resume."""

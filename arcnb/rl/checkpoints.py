@@ -62,7 +62,7 @@ def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, ann
         now = json.loads(json.dumps(settings))
         names = sorted(set(before) | set(now) - (set(LATER) - set(before)))
         differences = [
-            f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+            _difference(name, before.get(name), now.get(name))
             for name in names
             if before.get(name) != now.get(name)
         ]
@@ -72,6 +72,44 @@ def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, ann
     if not accept:
         raise CheckpointError(f"{sentence}; set accept_other_settings=True to resume all the same")
     announce(sentence)
+
+
+def _difference(name: str, before, now) -> str:
+    """One setting of a checkpoint that is another one now; tasks are named, and not all shown."""
+    if name != "held_out_tasks" or before is None or now is None:
+        return f"{name} was {before!r} and is {now!r}"
+    changed = [id_ for id_ in before if now.get(id_, before[id_]) != before[id_]]
+    parts = {
+        "are without": [id_ for id_ in before if id_ not in now],
+        "have besides": [id_ for id_ in now if id_ not in before],
+        "have another version of": changed,
+    }
+    said = [f"{what} {_some(sorted(ids))}" for what, ids in parts.items() if ids]
+    return f"{name} now {', '.join(said)}"
+
+
+def _some(ids: list[str]) -> str:
+    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+
+
+def evaluated_before(checkpoint: Path, held_out_tasks: Mapping[str, str]) -> tuple[bool, str]:
+    """(whether the evaluations before the checkpoint are of other tasks than these, what a reader of the
+    held-out curves has to be told about it). held_out_tasks: as in the run's identity.
+
+    A checkpoint of an earlier version does not say its tasks; they are taken to be the same.
+    """
+    before = saved_state(checkpoint).get("settings") or {}
+    if not held_out_tasks or not before.get("held_out_every"):
+        return False, ""
+    until = f"held-out evaluation up to step {step_of(checkpoint)}"
+    if "held_out_tasks" not in before:
+        return False, (
+            f"{until} does not say its tasks, since the checkpoint is of an earlier version: its curves go "
+            "on only if held_out is what it was"
+        )
+    if before["held_out_tasks"] == held_out_tasks:
+        return False, ""
+    return True, f"{until} was of other tasks: do not compare pass@k before and after it"
 
 
 def keep_best(checkpoint: Path, best: Path) -> Path:

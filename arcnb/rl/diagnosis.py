@@ -10,6 +10,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from arcnb.arc.predictions import Prediction
 from arcnb.rl.guard import SERIES, Alarm, CollapseMonitor
@@ -69,7 +70,7 @@ def write_diagnosis(
         "<h2>Completions of the last step</h2>" + _completions(latest),
         "<h2>Settings</h2><table>"
         + "".join(
-            f"<tr><td>{html.escape(str(name))}</td><td>{html.escape(str(value))}</td></tr>"
+            f"<tr><td>{html.escape(str(name))}</td><td>{html.escape(shorten(str(value), 300))}</td></tr>"
             for name, value in sorted(settings.items())
         )
         + "</table>",

@@ -21,7 +21,7 @@ from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.programs.executor import Executor
 from arcnb.rl import callbacks as hooks
-from arcnb.rl.checkpoints import checkpoint_to_resume, refuse_other_settings, saved_state
+from arcnb.rl.checkpoints import checkpoint_to_resume, evaluated_before, refuse_other_settings, saved_state
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.multi_turn import check_multi_turn
 from arcnb.rl.multi_turn_rows import frozen_rows
@@ -88,20 +88,24 @@ def train_grpo(
     rows = _rows(tasks, prompt_format, tokenizer, settings, options, context, seed, history, subject)
     steps = number_of_steps(settings, len(rows), options.prompts_per_step)
     settings |= {"max_steps": steps}
-    state = hooks.RunState(
-        output,
-        run_identity(settings, options, lora, adapter, model, tasks, prompt_format, seed, n_processes)
-        | subject.identity,
-        history,
-        CollapseMonitor(options.guard),
-    )
     held_out_tasks, dropped = _fitting(
         held_out_tasks, prompt_format, tokenizer, settings, options, context, seed, subject
+    )
+    named = (settings, options, lora, adapter, model, tasks, prompt_format, seed, n_processes, held_out_tasks)
+    state = hooks.RunState(
+        output,
+        run_identity(*named) | subject.identity,
+        history,
+        CollapseMonitor(options.guard),
     )
     resumed = checkpoint_to_resume(options.resume, output / "checkpoints")
     if resumed is not None:
         refuse_other_settings(resumed, state.settings, options.accept_other_settings)
         state.restore(saved_state(resumed))
+        other_tasks, note = evaluated_before(resumed, state.settings["held_out_tasks"])
+        state.notes += [note] if note else []
+        if other_tasks:
+            state.forget_held_out()
     run = Training(
         model,
         rows,
@@ -121,7 +125,7 @@ def train_grpo(
     with saving_on_signals():
         report = run.train(resumed, callbacks)
     report.too_long = rows.too_long
-    report.notes += run_notes(rows.tasks, held_out_tasks, options, adapter, lora, settings)
+    report.notes += state.notes + run_notes(rows.tasks, held_out_tasks, options, adapter, lora, settings)
     if dropped:
         report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
     return report

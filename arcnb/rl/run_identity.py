@@ -11,11 +11,14 @@ from arcnb.rl.policies import adapter_shape
 from arcnb.rl.settings import LORA_DEFAULTS
 
 # Checkpoints of earlier versions say nothing about these.
-LATER = ("template", "encoding", "refine_template", "shown_tests", "adapter_sha256")
+LATER = ("template", "encoding", "refine_template", "shown_tests", "adapter_sha256", "held_out_tasks")
 
 
-def run_identity(settings, options, lora, adapter, model, tasks, prompt_format, seed, n_processes) -> dict:
-    """What a checkpoint has to agree with: settings, options, start, prompts and tasks."""
+def run_identity(
+    settings, options, lora, adapter, model, tasks, prompt_format, seed, n_processes, held_out_tasks=()
+) -> dict:
+    """What a checkpoint has to agree with: settings, options, start, prompts, tasks, and the tasks that its
+    curves of held-out evaluation are of, by id."""
     own = {name: value for name, value in asdict(options).items() if name not in FREE and name != "guard"}
     digest = sha256("".join(task.fingerprint for task in tasks).encode()).hexdigest()[:16]
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
@@ -27,9 +30,9 @@ def run_identity(settings, options, lora, adapter, model, tasks, prompt_format, 
     shape = {} if adapter else {"lora": LORA_DEFAULTS | (lora or {})}
     free = ("save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization")
     kept = {name: value for name, value in settings.items() if name not in free}
-    return (
-        kept | own | start | shape | prompts | {"tasks": digest, "seed": seed, "num_processes": n_processes}
-    )
+    held_out = {task.task_id: task.fingerprint[:16] for task in held_out_tasks}
+    shown = {"tasks": digest, "held_out_tasks": held_out, "seed": seed, "num_processes": n_processes}
+    return kept | own | start | shape | prompts | shown
 
 
 def _digest(adapter: Path) -> str:

@@ -25,7 +25,9 @@ from arcnb.rl.checkpoints import (
     newest_complete,
     prune,
     refuse_other_settings,
+    saved_state,
     size_of,
+    step_of,
 )
 from arcnb.rl.options import GrpoOptions
 from arcnb.rl.run_identity import run_identity
@@ -121,6 +123,40 @@ def test_prompts_and_start_are_settings_too(train, tmp_path):
     train(tmp_path / "run", {"max_steps": 2}, callbacks=[_StopAt(1)])
     with pytest.raises(CheckpointError, match=r"encoding was '.*' and is 'color_names'"):
         train(tmp_path / "run", {"max_steps": 2}, prompts=prompt_format(encoding="color_names"))
+
+
+def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):
+    options = {"held_out_every": 1, "held_out_repeats": 1}
+    settings, held_out = {"max_steps": 3, "num_generations": 2}, list(tasks)[:2]
+    train(tmp_path, settings, options, held_out_tasks=held_out, callbacks=[_StopAt(1)])
+    again = newest_complete(tmp_path / "checkpoints")
+    assert set(saved_state(again)["settings"]["held_out_tasks"]) == {"swap0", "swap1"}
+
+    other = list(tasks)[1:]
+    with pytest.raises(CheckpointError, match="held_out_tasks now are without swap0, have besides swap2;"):
+        train(tmp_path, settings, options, held_out_tasks=other)
+    options |= {"accept_other_settings": True}
+    report = train(tmp_path, settings, options, held_out_tasks=other, callbacks=[_StopAt(2)])
+    note = f"held-out evaluation up to step {step_of(again)} was of other tasks: do not compare pass@k"
+    assert note in "\n".join(report.notes)
+    assert report.best["step"] > step_of(again), "the best is still the one on other tasks"
+    report = train(tmp_path, settings, options, held_out_tasks=other)
+    assert note in "\n".join(report.notes), "forgotten by the second resume"
+
+
+def test_a_checkpoint_that_does_not_say_its_held_out_tasks_is_resumed_and_that_is_said(
+    train, tasks, tmp_path
+):
+    options, held_out = {"held_out_every": 1, "held_out_repeats": 1}, list(tasks)[:2]
+    train(tmp_path, {"max_steps": 2}, options, held_out_tasks=held_out, callbacks=[_StopAt(1)])
+    written = newest_complete(tmp_path / "checkpoints") / STATE
+    state = json.loads(written.read_text())
+    attributes = state["stateful_callbacks"][STATE_KEY]["attributes"]
+    del attributes["settings"]["held_out_tasks"], attributes["notes"]
+    written.write_text(json.dumps(state))
+    report = train(tmp_path, {"max_steps": 2}, options, held_out_tasks=held_out)
+    assert report.status == "done"
+    assert "does not say its tasks, since the checkpoint is of an earlier version" in report.notes[0]
 
 
 def test_adapters_of_one_name_are_told_apart(tmp_path, tasks, letter_model):
