@@ -35,8 +35,8 @@ the stage without programs and rows: what is between them and plain is the way i
 With --engines N above 1 (0 chooses, as notebook 03 does) the comparison is another one: "backend" and "arcnb"
 sample with N engines on the same GPU, "plain" is one `LLM`, the first of them. Each of the N has 1/N of
 --gpu-memory, also the one of the plain way, and --max-num-seqs completions of its own; the others are idle
-then but keep their memory. The plain figure for all of the memory takes a run with --engines 1. "cpu_engine" and
-"steps" are sums over the engines; "start_seconds" is that of the first completion of any of them.
+then but keep their memory. The plain figure for all of the memory takes a run with --engines 1. "cpu_engine"
+and "steps" are sums over the engines; "start_seconds" is that of the first completion of any of them.
 
 --llama-8b takes a folder to put a config and the embedded model's tokenizer in.
 """

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Issues 5, 7 and 6.3 on one GPU: bash bench/experiments/speed.sh OUT [STEP ...]
+# Issues 5, 7 and 6.3 on one GPU (GPU=0): bash bench/experiments/speed.sh OUT [STEP ...]
 #
 # The stage beside plain vLLM, whole steps of shared prompts, speed of steps; one after another, with nothing else on the GPU.
 source "$(dirname "$0")/steps.sh"
 
 shift
-for one in ${*:-group_test group_3800 group_8600 stage_embedded stage_engines speed}; do $one 0 "$(cores 0)"; done
+gpu=${GPU:-0}
+for one in ${*:-group_test group_3800 ahead2_3800 ahead4_3800 stage_engines speed}; do $one "$gpu" "$(cores "$gpu")"; done
 say "all done"

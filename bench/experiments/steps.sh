@@ -93,16 +93,9 @@ stage_embedded() {
 }
 # The same with two engines on the GPU, beside one plain one.
 stage_engines() {
-    step stage_engines 400 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds ${TURN:-180} \
-        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,arcnb-free --engines 2 --workers $(($(n_cores "$2") - 2))
+    step stage_engines 480 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds ${TURN:-40} \
+        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns ${TURNS:-2} --ways plain-free,arcnb-free --engines 2 --workers $(($(n_cores "$2") - 4))
 }
-# The same with larger blocks, and with fewer programs beside it.
-stage_blocks() {
-    step stage_blocks 300 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds 60 \
-        --prompt-tokens 2000 --n 8 --max-tokens 400 --turns 1 --ways plain-free,backend-free,arcnb-free --workers 6 \
-        --block-size 64
-}
-
 # Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
 whole_3800() { whole whole_3800 600 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways shared trl unsloth; }
 whole_8600() { whole whole_8600 600 "$1" "$2" --prompt-tokens 7800 8600 --steps 3 --ways shared trl; }
