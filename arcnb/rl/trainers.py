@@ -20,7 +20,7 @@ from arcnb.rl.sampler_engine import check_group_attention, engine_options, group
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
-from arcnb.rl.weight_sync import send_merged_weights
+from arcnb.rl.weight_sync import load_weights_at_once, send_merged_weights
 
 if TYPE_CHECKING:
     from arcnb.rl.training import Training
@@ -120,6 +120,8 @@ def make_trainer(run: Training, callbacks: Sequence):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer
     send_merged_weights(trainer)
+    if run.options.trainer == "trl":  # unsloth's engine has the policy's own weights
+        load_weights_at_once(trainer)
     stop_printing(trainer)
     check_effective(asked, trainer.args, run.options.accept_other_config)
     return trainer, effective_table(asked, trainer.args)

@@ -1,7 +1,7 @@
-"""The weights that a vLLM server gets are those of the policy, adapter included.
+"""The way of the policy's weights, adapter included, to the vLLM that samples.
 
-TRL (1.15, 1.16) merges the adapter into the weights, hands them to vLLM's sender one by one, and takes the
-adapter out again behind the last one. The sender (vLLM 0.23 and 0.31) collects up to 1 GiB of them before it
+A server. TRL (1.15, 1.16) merges the adapter into the weights, hands them to vLLM's sender one by one, and
+takes the adapter out again behind the last one. The sender (vLLM 0.23 and 0.31) collects up to 1 GiB of them before it
 copies anything: where that ends with the last weight, what it copies has already lost the adapter. So the
 last GiB of a large policy, and a small policy whole, arrived as the base model, from which the server went on
 sampling (docs/log.md, 22 November 2026). Besides, the sender works on CUDA streams of its own, which do
@@ -23,6 +23,24 @@ def send_merged_weights(trainer) -> None:
         return
     send = client.update_named_params
     client.update_named_params = lambda metadata, named: send(metadata, copies(named))
+
+
+def load_weights_at_once(trainer) -> None:
+    """Has a trainer whose vLLM engine is in this process give it all weights in one call.
+
+    Does nothing for a trainer that samples in any other way.
+    """
+    generation = getattr(trainer, "vllm_generation", None)
+    if getattr(generation, "mode", None) != "colocate":
+        return
+    weights = generation._iter_named_params
+
+    def loaded() -> Iterator[tuple[str, object]]:
+        engine = generation.llm.llm_engine
+        engine.model_executor.driver_worker.model_runner.model.load_weights(weights())
+        return iter(())  # none are left for TRL's loop
+
+    generation._iter_named_params = loaded
 
 
 def copies(named: Iterator[tuple[str, object]]) -> Iterator[tuple[str, object]]:

@@ -1,4 +1,4 @@
-"""What a vLLM server is sent: TRL's own walk over the policy, packed by vLLM's own packing.
+"""What vLLM gets: TRL's own walk over the policy, packed for a server by vLLM's own packing.
 
 Run: pytest tests/rl/test_rl_weight_sync.py
 """
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 generation = pytest.importorskip("trl.generation.vllm_generation")
 packing = pytest.importorskip("vllm.distributed.weight_transfer.packed_tensor")
 
-from arcnb.rl.weight_sync import send_merged_weights  # noqa: E402
+from arcnb.rl.weight_sync import load_weights_at_once, send_merged_weights  # noqa: E402
 
 GIB = 1 << 30
 
@@ -87,3 +87,44 @@ def test_trl_alone_still_sends_the_base(policy):
 def test_trainers_without_a_server_are_left_alone():
     send_merged_weights(SimpleNamespace())
     send_merged_weights(SimpleNamespace(vllm_generation=SimpleNamespace(mode="colocate")))
+
+
+class Engine:
+    """vLLM's model in this process: copies what it is given, as long as the adapter is merged."""
+
+    def __init__(self):
+        self.calls, self.received, self.resets = 0, {}, 0
+
+    def load_weights(self, named):
+        self.calls += 1
+        self.received |= {name: weight.clone() for name, weight in named}
+
+    def reset_prefix_cache(self):
+        self.resets += 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_engine_in_this_process_gets_all_weights_in_one_call(policy, at_once):
+    model, merged = policy
+    own = trainer(model, 0)
+    engine = Engine()
+    worker = SimpleNamespace(model_runner=SimpleNamespace(model=engine))
+    inside = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
+    own.vllm_generation.mode = "colocate"
+    own.vllm_generation.llm = SimpleNamespace(llm_engine=inside, reset_prefix_cache=engine.reset_prefix_cache)
+    if at_once:
+        load_weights_at_once(own)
+    for times in (1, 2):
+        own.vllm_generation.sync_weights()
+        assert engine.calls == times * (1 if at_once else 8)  # four layers, each with a bias
+        assert engine.resets == times
+    assert differs(engine.received, merged) == []
+    assert not any(module.merged for module in model.modules() if hasattr(module, "merged"))
+
+
+def test_weights_of_servers_and_other_samplers_go_as_they_did(policy):
+    load_weights_at_once(SimpleNamespace())
+    sender = trainer(policy[0], GIB)
+    walk = sender.vllm_generation._iter_named_params
+    load_weights_at_once(sender)
+    assert sender.vllm_generation._iter_named_params == walk
