@@ -1,11 +1,14 @@
 """The way of the policy's weights, adapter included, to the vLLM that samples.
 
 A server. TRL (1.15, 1.16) merges the adapter into the weights, hands them to vLLM's sender one by one, and
-takes the adapter out again behind the last one. The sender (vLLM 0.23 and 0.31) collects up to 1 GiB of them before it
-copies anything: where that ends with the last weight, what it copies has already lost the adapter. So the
-last GiB of a large policy, and a small policy whole, arrived as the base model, from which the server went on
-sampling (docs/log.md, 22 November 2026). Besides, the sender works on CUDA streams of its own, which do
-not wait for the merging.
+takes the adapter out again behind the last one. The sender (vLLM 0.23 and 0.31) collects up to 1 GiB of them
+before it copies anything: where that ends with the last weight, what it copies has already lost the adapter.
+So the last GiB of a large policy, and a small policy whole, arrived as the base model, from which the server
+went on sampling (docs/log.md, 22 November 2026). Besides, the sender works on CUDA streams of its own, which
+do not wait for the merging.
+
+An engine in this process. TRL gives its model one weight a call, and in each call the model lists all its
+parameters anew: 0.45 ms for a small model (30 layers, one CPU core), 272 times a synchronisation.
 """
 
 from __future__ import annotations
