@@ -99,12 +99,16 @@ def _numbers(outcome: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
-    """{run, or run/adapter: predictions} of the runs that sampled some, with what tables and curves need."""
-    sets = {
+def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
+    """{run, or run/adapter: its prediction set} of the runs that sampled one."""
+    return {
         label: one for name, run in runs.items() for label, one in _sets(name, run, "predictions").items()
     }
-    frames = {label: one.read(columns=TABLE_READ) for label, one in sets.items()}
+
+
+def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
+    """{run, or run/adapter: predictions} of the runs that sampled some, with what tables and curves need."""
+    frames = {label: one.read(columns=TABLE_READ) for label, one in prediction_sets(runs).items()}
     return {label: frame for label, frame in frames.items() if len(frame)}
 
 

@@ -60,6 +60,11 @@ def arm_folders(text: str) -> str:
     return ",".join(map(str, _folders(text)))
 
 
+def arm_sets(text: str) -> dict[str, PredictionSet]:
+    """{folder: prediction set} of the folders that the arms are made of."""
+    return {str(path): PredictionSet(path) for path in _folders(text)}
+
+
 def _folders(text: str) -> list[Path]:
     folders = [path for seeds in parse_arms(text).values() for seed in seeds for path, _ in seed]
     return list(dict.fromkeys(folders))

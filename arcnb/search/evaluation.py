@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.submission import Submission, create_submission
 from arcnb.arc.tasks import Pair
 from arcnb.arc.tasksets import TaskSet
+from arcnb.search.stop_rules import early_stops as early_stops  # what `stopped` is below
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,10 @@ TABLE_READ = [
     "train_pixel_score", "train_correct_grids", "train_is_correct",
     "test_pixel_score", "test_correct_grids", "test_is_correct",
 ]  # fmt: skip
+# Means over a task's predictions that are too high where sampling stopped at those that were right.
+STOPPED_TOO_HIGH = tuple(
+    f"{part}_{score}" for part in ("train", "test") for score in ("pixel_score", "correct_grids", "pass_rate")
+)
 SCORE_READ = [*TABLE_READ, "program", "outputs"]
 RESAMPLES = 2000
 SLICE = 50  # tasks whose programs and outputs are in memory at the same time
@@ -131,16 +136,22 @@ def set_to_submit(sets: Mapping[str, PredictionSet], number: int, rule: str) -> 
 
 
 def comparison_table(
-    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
 ) -> pd.DataFrame:
-    """One row a set, the columns of the aggregate table; "mean [low, high]", 95% by bootstrap over tasks."""
+    """One row a set, the columns of the aggregate table; "mean [low, high]", 95% by bootstrap over tasks.
+
+    stopped: names of sets whose tasks ended early, as `early_stops` finds them; "-" stands for their scores
+    and pass rates.
+    """
     import pandas as pd
 
     rows = {}
     for name, frame in frames.items():
         table = aggregate(frame, task_ids)
         rows[name] = {
-            column: _interval(table[column].to_numpy(float), seed)
+            column: "-"
+            if name in stopped and column in STOPPED_TOO_HIGH
+            else _interval(table[column].to_numpy(float), seed)
             for column in (*TABLE_COLUMNS, LOOSE_COLUMN)
         }
     return pd.DataFrame(rows).T
@@ -158,11 +169,19 @@ def _interval(values: np.ndarray, seed: int) -> str:
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def means_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
-    """One column a set: the means of the aggregate table, and how many tasks they are over."""
+def means_table(
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], stopped: Container[str] = ()
+) -> pd.DataFrame:
+    """One column a set: the means of the aggregate table, and how many tasks they are over. stopped: as in
+    `comparison_table`."""
     import pandas as pd
 
-    return pd.DataFrame({name: mean_row(aggregate(frame, task_ids)) for name, frame in frames.items()})
+    columns = {name: mean_row(aggregate(frame, task_ids)) for name, frame in frames.items()}
+    for name in columns:
+        if name in stopped:
+            columns[name] = columns[name].astype(object)
+            columns[name][list(STOPPED_TOO_HIGH)] = "-"
+    return pd.DataFrame(columns)
 
 
 def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> list[str]:
@@ -190,17 +209,19 @@ def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], se
 
 
 def curves(
-    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
 ) -> dict[str, pd.DataFrame]:
     """{name: pass@k curve} over the same tasks, of first turns by one model alone, which the name then says.
 
     pass@k draws k of a task's predictions as if they were alike. A refinement was made because of what came
     before it, and what learns from its predictions is another model after each round, so such sets are
     compared at equal budgets instead (`arcnb.search.fair_comparison`, notebook 07). A set without first turns
-    has no curve.
+    has no curve, and none of those in `stopped` has: see `early_stops`.
     """
     drawn = {}
     for name, frame in frames.items():
+        if name in stopped:
+            continue
         first = frame[frame["turn"] == 0]
         unlearned = first[_by_first_adapter(first)]
         if len(unlearned):

@@ -21,6 +21,7 @@ from arcnb.search.inference_report import InferenceReport
 from arcnb.search.questions import FirstTurns
 from arcnb.search.rounds import PlanError, RoundPlan, shard_tasks
 from arcnb.search.sampling_stage import sample
+from arcnb.search.stop_rules import record_rule
 
 __all__ = ["InferenceReport", "PlanError", "RoundPlan", "predict", "shard_of"]
 
@@ -41,6 +42,7 @@ def predict(
 ) -> InferenceReport:
     """Fill `predictions` up to the plan and say what was done. Raises PlanError before any work is lost."""
     hold_to_conditions(predictions, conditions(tasks, plan, prompt_format, sampling, model, adapter))
+    record_rule(predictions, plan)
     mine = shard_of(tasks, plan, prompt_format, sampling, backend)
     return sample(
         mine,

@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
@@ -14,8 +15,10 @@ from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor import Executor
+from arcnb.search import evaluation
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference import PlanError, RoundPlan, predict
+from arcnb.search.stop_rules import record_rule
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import small_tasks
 
@@ -160,3 +163,77 @@ def test_a_stage_that_breaks_off_goes_on_to_the_same_rows(tmp_path, tokenizer, e
 def test_a_negative_count_is_refused():
     with pytest.raises(PlanError, match="early_stop must not be negative, it is -1"):
         replace(PLAN, early_stop=-1)
+
+
+def set_of(folder, task, rounds, plan=PLAN):
+    """A set begun by that plan; each round has a right answer (1) or a wrong one (0) for each entry."""
+    predictions = PredictionSet(folder)
+    record_rule(predictions, plan)
+    for round_, solving in enumerate(rounds):
+        made = [
+            replace(
+                row, task_fingerprint=task.fingerprint, status="ok", test_is_correct=row.train_is_correct,
+                train_pixel_score=row.train_is_correct, test_pixel_score=row.train_is_correct,
+                train_correct_grids=row.train_is_correct, test_correct_grids=row.train_is_correct,
+            )
+            for row in rows(task.task_id, round_, *solving)
+        ]  # fmt: skip
+        predictions.write_part(made, round_)
+    return predictions
+
+
+def test_pass_at_k_of_a_set_that_was_stopped_is_left_out_and_the_rule_is_said(tmp_path, tasks):
+    """On average over what might have come out, the share of a stopped task is above its chance."""
+    chance, shares = 0.25, []
+    for seed in range(2000):
+        draws = np.random.default_rng(seed).random(40) < chance
+        n = next((n for n in range(4, 41, 4) if draws[:n].sum() >= 2), 40)
+        shares.append(draws[:n].mean())
+    assert np.mean(shares) > chance + 0.03
+
+    sets = {
+        "stopped": set_of(tmp_path / "stopped", tasks[0], [(0, 0, 1, 0), (1, 0, 0, 0)]),
+        "whole": set_of(tmp_path / "whole", tasks[0], [(1, 1, 0, 0)] * 2, replace(PLAN, early_stop=0)),
+    }
+    stopped = evaluation.early_stops(sets)
+    assert list(stopped) == ["stopped"]
+    assert stopped["stopped"].startswith("stopped: 1 of 1 tasks were stopped by early_stop=2, with the round")
+    assert "so pass@k and every other mean over predictions of this set is too high" in stopped["stopped"]
+
+    frames, ids = evaluation.read_sets(sets), [tasks[0].task_id]
+    assert list(evaluation.curves(frames, ids, 0, stopped)) == ["whole"]
+    for table in (
+        evaluation.comparison_table(frames, ids, 0, stopped).T,
+        evaluation.means_table(frames, ids, stopped),
+    ):
+        assert (table["stopped"][list(evaluation.STOPPED_TOO_HIGH)] == "-").all()
+        assert not (table["whole"] == "-").any()
+        assert float(table["stopped"]["is_correct"]) == 1
+        assert float(table["whole"]["train_pass_rate"]) == 0.5
+
+
+def test_tasks_that_did_not_end_early_leave_a_set_as_it_is(tmp_path, tasks):
+    short = replace(PLAN, n_predictions=8)
+    sets = {
+        "none solved": set_of(tmp_path / "a", tasks[0], [(0, 0, 1, 0)]),
+        "to the end": set_of(tmp_path / "b", tasks[0], [(0, 0, 1, 0), (1, 1, 0, 0)], short),
+        "filled up": set_of(tmp_path / "c", tasks[0], [(1, 1, 0, 0), (0, 0, 0, 0)], short),
+    }
+    assert evaluation.early_stops(sets) == {}
+    longer = replace(PLAN, n_predictions=40, early_stop=3)
+    record_rule(sets["to the end"], longer)  # gone on with by another rule
+    record_rule(sets["to the end"], longer)  # by its second shard
+    assert "stopped by early_stop=3, with" in evaluation.early_stops(sets)["to the end"]
+
+
+def test_a_stage_keeps_its_rule_with_the_set(tmp_path, tokenizer, executor, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+    run(engine(tokenizer, tasks), tasks, predictions, executor)
+    assert (
+        f"{len(tasks)} of {len(tasks)} tasks were stopped" in evaluation.early_stops({"p": predictions})["p"]
+    )
+    other = PredictionSet(tmp_path / "other")
+    run(engine(tokenizer, tasks), tasks, other, executor, replace(PLAN, early_stop=0))
+    assert evaluation.early_stops({"other": other}) == {}
+    run(engine(tokenizer, tasks), tasks, predictions, executor, replace(PLAN, early_stop=0))
+    assert evaluation.early_stops({"p": predictions}) == {}, "every task has all its predictions by now"

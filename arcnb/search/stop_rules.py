@@ -1,0 +1,66 @@
+"""Which prediction sets were sampled with early stop, and what that means for their numbers.
+
+A task that ends after its k-th success has as many predictions as it took: the share of them that is right is
+then, on average, above the chance of one, and so is pass@k, which is computed from it. (Of a task that ends
+exactly at its k-th success (k - 1) / (n - 1) would be unbiased, but rounds run to their end.) The rule is
+therefore kept beside a set's parts, and what rests on that share is left out of tables and curves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from arcnb.arc.part_files import new_file
+from arcnb.arc.predictions import PredictionSet
+from arcnb.search.rounds import RoundPlan
+
+_FILES = "_early_stop-*.json"  # readers of Parquet folders leave out names that begin with an underscore
+
+
+def record_rule(predictions: PredictionSet, plan: RoundPlan) -> None:
+    """Keep with the set that a stage samples it by this rule; nothing without early stop.
+
+    A file for each rule, which all shards write alike: a set may be gone on with by another one.
+    """
+    if not plan.early_stop:
+        return
+    rule = {"early_stop": plan.early_stop, "n_predictions": plan.n_predictions}
+    path = predictions.folder / _FILES.replace("*", f"{plan.early_stop}-of-{plan.n_predictions}")
+    with new_file(path, same_is_fine=True) as file:
+        file.write(json.dumps(rule).encode())
+
+
+def early_stops(sets: Mapping[str, PredictionSet]) -> dict[str, str]:
+    """{name: one sentence} of the sets in which tasks ended early; the others are not in it.
+
+    A task ended early when its first turns are fewer than a rule's n_predictions and at least its early_stop
+    of them solve the train pairs. A set that was later filled up without early stop has no such task.
+    """
+    sentences = {}
+    for name, predictions in sets.items():
+        most: dict[int, int] = {}  # early_stop -> n_predictions
+        for path in predictions.folder.glob(_FILES):
+            rule = json.loads(path.read_bytes())
+            most[rule["early_stop"]] = max(rule["n_predictions"], most.get(rule["early_stop"], 0))
+        if not most:
+            continue
+        frame = predictions.read(columns=["task_id", "turn", "train_is_correct"])
+        right = frame[frame["turn"] == 0].groupby("task_id")["train_is_correct"]
+        n, c = right.size(), right.sum()
+        ended = {k: set(n.index[(c >= k) & (n < asked)]) for k, asked in most.items()}
+        fired = sorted(k for k, tasks in ended.items() if tasks)
+        if fired:
+            n_ended = len(set().union(*ended.values()))
+            sentences[name] = _sentence(name, n_ended, frame["task_id"].nunique(), fired)
+    return sentences
+
+
+def _sentence(name: str, n_ended: int, n_tasks: int, ks: list[int]) -> str:
+    k = " or ".join(map(str, ks))
+    return (
+        f"{name}: {n_ended} of {n_tasks} tasks were stopped by early_stop={k}, with the round after which "
+        f"{k} of their predictions solved the train pairs, so pass@k and every other mean over predictions "
+        "of this set is too high, and is left out of curves and where - stands; solved tasks are counted "
+        "as they are."
+    )
