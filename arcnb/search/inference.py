@@ -61,13 +61,14 @@ def predict(
 def shard_of(
     tasks: Sequence[Task], plan: RoundPlan, prompt_format: PromptFormat, sampling: Sampling, backend
 ) -> list[Task]:
-    """The tasks of the plan's shard; shards are balanced by tokens to read and, at most, to write."""
+    """The tasks of the plan's shard; shards are balanced by tokens to read and, at most, to write.
+
+    The engine's context has no say, though it leaves prompts out: a shard that is run again with a smaller
+    one, for want of memory, would else take other tasks than before, and some tasks would be in no shard.
+    """
     if plan.shard[1] == 1:
         return list(tasks)
     prompts = [prompt_format.prompt(View.plain(task).apply(task)) for task in tasks]
     written = plan.n_predictions * sampling.max_tokens
-    weights = [
-        plan.n_rounds * length + written if length + sampling.max_tokens <= backend.context else 0
-        for length in count_tokens(backend.tokenizer, prompts)
-    ]
+    weights = [plan.n_rounds * length + written for length in count_tokens(backend.tokenizer, prompts)]
     return shard_tasks(tasks, weights, plan.shard)

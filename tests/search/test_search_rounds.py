@@ -65,11 +65,28 @@ def test_shards_are_balanced_by_tokens_and_not_by_number(tasks, small_model):
     format_, sampling = prompt_format(), Sampling(max_tokens=1)
     lengths = [len(format_.prompt_ids(engine.tokenizer, task)) for task in tasks]
     assert count_tokens(engine.tokenizer, [format_.prompt(task) for task in tasks]) == lengths
-    length_of = {task.task_id: n for task, n in zip(tasks, lengths, strict=True) if n < engine.context}
+    length_of = {task.task_id: n for task, n in zip(tasks, lengths, strict=True)}
     plans = [replace(PLAN, shard=(index, 4)) for index in range(4)]
     shards = [shard_of(tasks, plan, format_, sampling, engine) for plan in plans]
     assert sum(map(len, shards)) == len(tasks)
-    tokens = [sum(length_of.get(task.task_id, 0) for task in shard) for shard in shards]
-    by_position = [sum(length_of.get(task.task_id, 0) for task in tasks[index::4]) for index in range(4)]
-    assert max(tokens) / min(tokens) < 1.02 < max(by_position) / min(by_position)
+
+    def spread(shards, context):
+        """Most tokens of a shard, as a share of the fewest, in prompts that fit the context."""
+        lengths = [[length_of[task.task_id] for task in shard] for shard in shards]
+        tokens = [sum(n for n in shard if n < context) for shard in lengths]
+        return max(tokens) / min(tokens)
+
+    by_position = [tasks[index::4] for index in range(4)]
+    assert spread(shards, 10**6) < 1.01 < 2 < spread(by_position, 10**6)
+    assert spread(shards, engine.context) < 1.1 < 1.8 < spread(by_position, engine.context)
     assert prompt_ids(engine.tokenizer, format_.prompt(tasks[0]))[: lengths[0]]
+
+
+def test_a_shard_that_is_run_again_with_another_context_has_the_same_tasks(tasks, small_model):
+    tokenizer, format_ = load_tokenizer(small_model), prompt_format()
+    plan = replace(PLAN, shard=(1, 3))
+    few, many = (
+        shard_of(tasks, plan, format_, Sampling(max_tokens=100), CannedEngine(tokenizer, None, context))
+        for context in (2048, 8192)
+    )
+    assert few == many
