@@ -104,7 +104,7 @@ fp8_3800() { whole fp8_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --
 fp8_8600() { whole fp8_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --kv-cache-dtype fp8; }
 # The same with our attention in vLLM, which reads a prompt once a token; its test on a GPU first.
 group_test() {
-    step group_test 150 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py -k group_attention -v -rs -p no:cacheprovider
+    step group_test 240 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py -k "group_attention or conversations" -v -rs -p no:cacheprovider
 }
 group_3800() { whole group_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --group-attention; }
 group_8600() { whole group_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --group-attention; }

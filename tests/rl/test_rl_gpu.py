@@ -152,3 +152,33 @@ def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
     gaps = [row["sampling/logp_gap"] for row in rows if row.get("sampling/logp_gap") is not None]
     assert len(gaps) == 3
     assert max(gaps) < 0.02  # nats a token; 0.003 to 0.007 were seen with vLLM's own attention
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+def test_conversations_are_sampled_from_the_policy(tmp_path):
+    """On-policy episodes of two turns with vLLM: later answers are there, and their log-probabilities are
+    the learner's."""
+    tasks = list(load_tasks("arc-agi-1/training").sample(10, 0))
+    plan = GrpoPlan(
+        tasks=tasks[:8],
+        held_out_tasks=tasks[8:],
+        output=tmp_path,
+        adapter="default",
+        settings={
+            "use_vllm": True,
+            "vllm_gpu_memory_utilization": 0.2,
+            "max_steps": 3,
+            "num_generations": 8,
+            "max_completion_length": 192,
+            "learning_rate": 1e-6,
+        },
+        options=GrpoOptions(turns=2, shared_prompt=True, max_sequence_length=4096, held_out_every=3),
+        workers=4,
+    )
+    assert run_grpo(plan).steps == 3
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if "loss" in row]
+    assert max(row["turns/mean"] for row in trained) > 1
+    assert max(row["turns/read_tokens"] for row in trained) > 0
+    assert max(row["sampling/logp_gap"] for row in trained) < 0.02
+    assert any("held_out/turns/solved_by_2" in row for row in rows)
