@@ -9,10 +9,10 @@ scores and writes, so the engine never waits for a program; a third makes the ne
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions import Prediction, PredictionKey, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.models.chat import prompts_ids
 from arcnb.models.generation import Completion, Request, Sampling
@@ -52,7 +52,9 @@ def sample(
     report = stage.report
     report.workers = executor.workers
     shard = questions.plan.shard
-    scoring = ScoringThread(predictions, stage.tasks, executor, shard, part_rows, part_seconds, early_stop)
+    scoring = ScoringThread(
+        predictions, stage.tasks, executor, shard, part_rows, part_seconds, early_stop, stage.there
+    )
     bar = progress(None, title, report.asked, "prediction", done=stage.n_done)
     with scoring, bar:
         requests = stage.requests(scoring)
@@ -85,22 +87,28 @@ class _Stage:
         self.shown: dict[PromptKey, Question] = {}  # the prompts under way
         self.partial: dict[PromptKey, list[Completion]] = {}
         self.n_stopped = 0
+        self.there: set[PredictionKey] = set()
 
     def look_up(self, predictions: PredictionSet) -> None:
-        """What is on disk already: complete prompts, and how many of their predictions solve train."""
+        """What is on disk already: complete prompts, and how many of their predictions solve train.
+
+        there: rows of a prompt of which more completions are wanted now, and which is asked anew.
+        """
         names = ["task_id", "turn", "round", "parent", "index", "train_is_correct"]
         frame = predictions.read(columns=names, task_ids=self.tasks)
         frame["parent"] = frame["parent"].astype(object).where(frame["parent"].notna(), None)
-        n_done, n_solving = Counter(), Counter()
+        found: dict[PromptKey, set[PredictionKey]] = defaultdict(set)
+        n_solving = Counter()
         for task_id, turn, round_, parent, index, solving in zip(
             *(frame[name] for name in names), strict=True
         ):
             slot = self.questions.slot_of(task_id, turn, round_, parent)
             if slot is not None and index < self.questions.completions_in(slot):
-                n_done[task_id, slot] += 1
+                found[task_id, slot].add((task_id, round_, index, turn))
                 n_solving[task_id, slot] += solving == 1
-        self.n_done = n_done.total()
-        self.done = {key for key, n in n_done.items() if n == self.questions.completions_in(key[1])}
+        self.n_done = sum(map(len, found.values()))
+        self.done = {key for key in found if len(found[key]) == self.questions.completions_in(key[1])}
+        self.there = {row for key in found.keys() - self.done for row in found[key]}
         if self.early_stop:
             for key in sorted(self.done):
                 self.early_stop.found(*key, n_solving[key])

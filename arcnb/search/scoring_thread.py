@@ -12,12 +12,12 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions import Prediction, PredictionKey, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.programs.executor import Executor
 from arcnb.programs.extraction import Extraction
@@ -74,6 +74,7 @@ class ScoringThread:
 
     Leaving the block on an error or an interrupt still judges and writes them, because those completions are
     paid for. A part is written every `part_rows` predictions or `part_seconds`.
+    there: rows on disk, which are not written again when they are made once more beside others of the prompt.
     program_seconds: time that programs ran so far, of all workers together.
     """
 
@@ -86,10 +87,11 @@ class ScoringThread:
         part_rows: int,
         part_seconds: float,
         early_stop: EarlyStop | None,
+        there: Container[PredictionKey] = (),
     ):
         self.predictions, self.tasks, self.executor = predictions, tasks, executor
         self.shard, self.part_rows, self.part_seconds = shard, part_rows, part_seconds
-        self.early_stop = early_stop
+        self.early_stop, self.there = early_stop, there
         self.program_seconds = 0.0
         self._room = threading.Semaphore(WAITING_ROWS)
         # Completions from the engine's thread (None: no more) and verdicts from the executor's.
@@ -190,10 +192,9 @@ class ScoringThread:
 
     def _take(self, key: PromptKey, rows: list[Prediction]) -> None:
         self.program_seconds += sum(row.seconds or 0.0 for row in rows)
-        if self.early_stop is None:
-            self._part += rows
-        else:
-            self._part += self.early_stop.keep(*key, rows)
+        if self.early_stop is not None:
+            rows = self.early_stop.keep(*key, rows)
+        self._part += [row for row in rows if row.key not in self.there]
 
     def _write(self) -> None:
         self.predictions.write_part(self._part, min(row.round for row in self._part), *self.shard)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from arcnb.arc.predictions import PredictionSet
@@ -70,6 +71,18 @@ def test_the_rows_are_the_planned_ones_and_a_second_call_adds_nothing(tmp_path, 
     again = predict(tasks, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
     assert (again.made, again.found) == (0, 20)
     assert all(row.completion and row.status for row in predictions.iter_predictions())
+
+
+@pytest.mark.parametrize("early_stop", [0, 50])
+def test_a_set_that_is_to_grow_gets_the_missing_rows_only(tmp_path, engine, executor, early_stop):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    for n_predictions in (5, 7):  # the last round of the first has one completion, and then two
+        plan = replace(PLAN, n_predictions=n_predictions, early_stop=early_stop)
+        predict(tasks, engine, predictions, executor, plan, prompt_format(), SAMPLING)
+        raw = pd.read_parquet(predictions.folder)  # any reader: nothing stands there twice
+        keys = list(zip(raw["task_id"], raw["round"], raw["index"], raw["turn"], strict=True))
+        assert len(keys) == len(set(keys))
+        assert set(keys) == expected_keys(tasks, plan)
 
 
 def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, executor):
