@@ -406,6 +406,7 @@ def main() -> None:
         load_format="dummy" if arguments.llama_8b else "auto",
     )
     with open_backend("vllm", model, arguments.adapter, options) as backend:
+        backend.engines.admit(wait=True)
         measure(backend, arguments, say=lambda line: print(line, flush=True))
 
 

@@ -20,8 +20,9 @@ n_processors() { getconf _NPROCESSORS_ONLN; }
 n_gpus() { nvidia-smi -L | wc -l; }
 all_gpus() { seq -s, 0 $(($(n_gpus) - 1)); }
 all_cores() { echo "0-$(($(n_processors) - 1))"; }
-# Of a GPU: its share of the cores.
+# Of a GPU: its share of the cores, or what CORES says for all that is started here (CORES=0-21).
 cores() {
+    [ -z "${CORES:-}" ] || { echo "$CORES"; return; }
     local share=$(($(n_processors) / $(n_gpus)))
     echo "$((share * $1))-$((share * $1 + share - 1))"
 }
