@@ -39,8 +39,8 @@ A node that is at hand for 15 minutes: --rl-seconds 200 --arms untrained,onpolic
 training seeds: 9 GRPO trainings and 3 sft, three to a GPU, four samplers: 14 to 16 minutes as well.
 
 GPU memory of the default sizes (estimates): a sampler 17 GB (12 of them cache); a GRPO trainer at most its cap, a third of
-88% of what the samplers leave, about 31 GB on one GPU (needed: cache 6, weights and rest 2, and per copy of the logits of
-8 conversations with 2,072 tokens after the prompt 1.6 GB, at most six copies; TRL's fused head holds fewer); sft 15 to 25 GB.
+88% of what the samplers leave, about 31 GB on one GPU (needed: cache 6, weights and rest 2, hidden states of a step's 128
+conversations, up to 160,000 tokens, 6, and tiles of logits); sft 15 to 25 GB.
 """
 
 import argparse
@@ -126,7 +126,8 @@ def arguments(given=None):
     parser.add_argument("--save-steps", type=int, default=10)
     parser.add_argument("--group", type=int, default=16)
     parser.add_argument("--prompts", type=int, default=8, help="a step")
-    parser.add_argument("--accumulation", type=int, default=16)
+    parser.add_argument("--accumulation", type=int, default=1)
+    parser.add_argument("--packed-tokens", type=int, default=8192, help="of a row of conversations that share a prompt")
     parser.add_argument("--turn-reward", default="last")
     parser.add_argument("--rl-prompt-tokens", type=int, default=1000, help="longest first prompt in training")
     parser.add_argument("--rl-context", type=int, default=3072)

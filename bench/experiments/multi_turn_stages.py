@@ -352,6 +352,8 @@ def reinforce(args, name: str) -> dict:
                 reward="right-grids",  # a point for valid outputs taught short programs that only run (docs/log.md)
                 reward_weights=weights,
                 overlong_buffer=args.rl_completion // 3,
+                shared_prompt=True,
+                shared_prompt_tokens=args.packed_tokens,
                 **own,
             ),
         )
