@@ -1,4 +1,4 @@
-"""The vLLM engines of one backend, side by side on the same GPUs: start, turns, restart, end.
+"""The vLLM engines of one backend, side by side on the same GPUs: number, start, turns, restart, end.
 
 The engine of a small model is limited by its own process, which leaves the GPU idle part of the time; further
 engines use that time. They are independent of each other: each has a process, weights and a cache of its own,
@@ -6,11 +6,14 @@ in an equal part of the memory that the backend may take. With one engine the gr
 """
 
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
+from arcnb.models.generation import GenerationError
 from arcnb.models.gpu_choice import GpuChoice
 from arcnb.models.gpu_memory import memory_problem
+from arcnb.models.late_engines import LateEngines
 from arcnb.models.vllm_engine import EngineSettings, VllmEngine, is_small, on_cpu
 from arcnb.programs.service import usable_processors
 
@@ -28,23 +31,28 @@ def chosen_engines(settings: EngineSettings, gpus: GpuChoice) -> int:
 
 
 class EngineGroup(Sequence[VllmEngine]):
-    """`settings.options.engines` running engines, 0 for `chosen_engines`; all are ready on return.
+    """The running ones of `settings.options.engines` engines, 0 for `chosen_engines`; on return the first.
 
-    They start one after the other, because vLLM takes memory that another one is about to claim for free.
-    When one cannot start, those before it are closed and GenerationError says why.
+    They start one after the other, because vLLM takes memory that another one is about to claim for free: the
+    further ones in a thread, and `admit` takes them in. GenerationError says why the first cannot start.
     """
 
     def __init__(self, settings: EngineSettings):
         self._gpus = GpuChoice(settings.options.tensor_parallel_size)
         self._engines: list[VllmEngine] = []
+        self._late: LateEngines | None = None
+        self._chosen = not settings.options.engines
         try:
-            if not settings.options.engines:
+            if self._chosen:
                 chosen = chosen_engines(settings, self._gpus)
                 settings = replace(settings, options=replace(settings.options, engines=chosen))
-            engines = settings.options.engines
-            self._arrived = threading.Event() if engines > 1 else None  # set by outputs of any engine
-            for running in range(engines):
-                self._engines.append(VllmEngine(settings, self._gpus, running, self._arrived))
+            self.wanted = settings.options.engines
+            self._arrived = threading.Event() if self.wanted > 1 else None  # set by outputs of any engine
+            first, *others = (VllmEngine(settings, self._gpus, self._arrived) for _ in range(self.wanted))
+            first.start()
+            self._engines.append(first)
+            if others:
+                self._late = LateEngines(others, running=1)
         except BaseException:
             self.close()
             raise
@@ -62,9 +70,33 @@ class EngineGroup(Sequence[VllmEngine]):
         return "CPU" if on_cpu() else self._gpus.description
 
     @property
+    def number(self) -> str:
+        """How many engines run, in words."""
+        of_all = f" of {self.wanted}" if len(self) < self.wanted else ""
+        return f"{len(self)}{of_all} engine" + "s" * (self.wanted > 1)
+
+    @property
     def running(self) -> bool:
         """Whether all of them run."""
         return all(engine.running for engine in self._engines)
+
+    def admit(self, wait: bool = False) -> None:
+        """Takes in the engines that became ready; `wait` for all that still start.
+
+        When one cannot start, that is the GenerationError of this and every later call if the number was
+        asked for; if it was chosen, a warning says so once, and those that run go on.
+        """
+        if self._late is None or len(self) == self.wanted:
+            return
+        try:
+            while ready := self._late.take(wait):
+                self._engines += ready
+                self._turns += ready
+        except GenerationError as error:
+            if not self._chosen:
+                raise
+            warnings.warn(f"sampling goes on with {self.number}: {error}", stacklevel=2)
+            self.wanted = len(self)
 
     def next_ready(self, busy: Sequence[VllmEngine]) -> VllmEngine:
         """One of the `busy` engines that has outputs, each in its turn; waits until there is one.
@@ -83,15 +115,21 @@ class EngineGroup(Sequence[VllmEngine]):
             self._arrived.wait()
 
     def restart(self, engine: VllmEngine) -> None:
-        """A new engine in the place of a dead one; the others go on. If it cannot start, all are closed."""
+        """A new engine in the place of a dead one; the others go on. If it cannot start, all are closed.
+
+        Waits for engines that just start: only one at a time may.
+        """
         try:
+            self.admit(wait=True)
             engine.restart()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Ends the engines' processes, frees their memory and gives the GPUs back."""
+        """Ends the engines, also those that just start, frees their memory and gives the GPUs back."""
+        if self._late is not None:
+            self._late.end()
         for engine in self._engines:
             engine.close()
         self._gpus.release()

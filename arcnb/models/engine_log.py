@@ -1,7 +1,7 @@
 """What an engine prints: kept in a file, out of the notebook, and searched for the cause when it fails.
 
-Engine processes write to the descriptors 1 and 2 that they inherit. So these point to the log while the
-engine starts, and the engine keeps the log for its life.
+Engine processes write to the descriptors 1 and 2 that they inherit: the log's (`engine_spawn`), which the
+engine keeps for its life. While the first engine of a process starts, this process writes there, too.
 """
 
 import contextlib
@@ -44,6 +44,11 @@ class EngineLog:
             for descriptor, target in zip(saved, (1, 2), strict=True):
                 os.dup2(descriptor, target)
                 os.close(descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """Of the file."""
+        return self._file.fileno()
 
     def text(self) -> str:
         """All that was written so far."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, start_guard
 from arcnb.models.engine_log import EngineLog
+from arcnb.models.engine_spawn import spawning
 from arcnb.models.generation import EngineOptions, GenerationError
 from arcnb.models.gpu_choice import GpuChoice
 from arcnb.models.gpu_memory import memory_advice, memory_problem, weight_bytes
@@ -44,25 +45,18 @@ class EngineSettings:
 
 
 class VllmEngine:
-    """A running engine; the constructor returns when it is ready, or raises GenerationError.
+    """An engine, which runs after `start`.
 
-    It takes `gpus`, which the caller releases. running: engines of `settings.options.engines` that are there
-    already, and have their parts of the memory. arrived: set whenever outputs arrive, or news of the
-    engine's death.
+    It takes `gpus`, which the caller releases. arrived: set whenever outputs arrive, or news of the engine's
+    death. mark: what its processes carry, None before.
     """
 
-    def __init__(
-        self,
-        settings: EngineSettings,
-        gpus: GpuChoice,
-        running: int = 0,
-        arrived: threading.Event | None = None,
-    ):
+    def __init__(self, settings: EngineSettings, gpus: GpuChoice, arrived: threading.Event | None = None):
         self.settings = settings
+        self.mark: str | None = None
         self._llm = None
         self._gpus = gpus
         self._arrived = arrived
-        self._start(running)
 
     @property
     def running(self) -> bool:
@@ -107,7 +101,12 @@ class VllmEngine:
     def restart(self) -> None:
         """A new engine in the place of a dead one; it knows nothing of the other's requests."""
         self.close()
-        self._start(self.settings.options.engines - 1)
+        self.start(self.settings.options.engines - 1)
+
+    def end_start(self) -> None:
+        """Kills what is starting in another thread, where `start` then raises."""
+        if self.mark and not self.running:
+            kill_marked(self.mark)
 
     def close(self) -> None:
         """Ends the engine's processes and frees their memory."""
@@ -134,11 +133,17 @@ class VllmEngine:
     def _cause(self) -> str:
         return self._log.last_error() or "its process was ended from outside, as when memory runs out"
 
-    def _start(self, running: int) -> None:
+    def start(self, running: int = 0) -> None:
+        """Returns when the engine is ready. Raises GenerationError.
+
+        running: engines of `settings.options.engines` that are there already, and have their parts of the
+        memory. The first one's start hides what vLLM prints in this process.
+        """
         options, model = self.settings.options, self.settings.model
         _set_environment(options)
         self._log = EngineLog()
-        with self._log.capture():
+        quiet = contextlib.nullcontext if running else self._log.capture
+        with quiet():
             from vllm import LLM
             from vllm.v1.engine.exceptions import EngineDeadError
         self._dead_engine = EngineDeadError
@@ -151,7 +156,7 @@ class VllmEngine:
         self.mark, self._guard = start_guard()
         marks = {MARK_VARIABLE: self.mark, "VLLM_PROCESS_NAME_PREFIX": f"VLLM-{self.mark}"}
         try:
-            with _environment(marks), self._log.capture():
+            with spawning(marks, self._log.descriptor), quiet():
                 self._llm = LLM(**_llm_arguments(self.settings))
             self._closed = threading.Event()
             if self._arrived:
@@ -252,20 +257,6 @@ def _set_environment(options: EngineOptions) -> None:
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # 0.23 would ask for flashinfer's compiler
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _cpu_advice(options: EngineOptions) -> str:

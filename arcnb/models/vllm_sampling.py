@@ -10,6 +10,7 @@ everything that it had still to do; the others, if there are any (`engine_group`
 
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,16 @@ def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
     return on_cpu() or (is_small(model.folder) and not options.load_in_4bit)
 
 
+def _window(engine: VllmEngine) -> int:
+    """Completions that an engine has at most, waiting ones included."""
+    return 2 * engine.max_num_seqs
+
+
+def _low(engine: VllmEngine) -> int:
+    """Completions with which it gets new ones."""
+    return _window(engine) - max(1, engine.max_num_seqs // 2)
+
+
 class VllmBackend:
     """See the module; opened by `arcnb.models.generation.open_backend`."""
 
@@ -73,7 +84,7 @@ class VllmBackend:
         if self.adapter and options.max_lora_rank is None and merged_is_faster(model, options):
             served, self._merged, self._max_rank = merged_model(model, self.adapter), True, 0
         self.engines = EngineGroup(EngineSettings(served, self.context, self._max_rank, options))
-        self._flights: dict[VllmEngine, dict[str, _Flight]] = {engine: {} for engine in self.engines}
+        self._flights: dict[VllmEngine, dict[str, _Flight]] = defaultdict(dict)
 
     @property
     def adapters_at_once(self) -> int:
@@ -89,10 +100,9 @@ class VllmBackend:
         import vllm
 
         adapter = f" + adapter {self.adapter}" if self.adapter else ""
-        engines = f"{len(self.engines)} engine" + "s" * (len(self.engines) > 1)
         return (
-            f"vllm {vllm.__version__} ({self.engines.device}, {engines}): {self.model.name}{adapter}, "
-            f"context {self.context} tokens"
+            f"vllm {vllm.__version__} ({self.engines.device}, {self.engines.number}): "
+            f"{self.model.name}{adapter}, context {self.context} tokens"
         )
 
     def use_adapter(self, adapter: str | Path | None) -> None:
@@ -158,10 +168,9 @@ class VllmBackend:
 
     def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
         flights, died, more = self._flights, set(), True
-        window = {engine: 2 * engine.max_num_seqs for engine in self.engines}
-        low = {engine: window[engine] - max(1, engine.max_num_seqs // 2) for engine in self.engines}
         while True:
-            filling = [engine for engine in self.engines if len(flights[engine]) <= low[engine]]
+            self.engines.admit()
+            filling = [engine for engine in self.engines if len(flights[engine]) <= _low(engine)]
             while filling and more:
                 if (request := next(source, None)) is None:
                     more = False
@@ -175,7 +184,7 @@ class VllmBackend:
                         self._take(engine, request, sampling)
                     except EngineDied as death:
                         self._revive(engine, death, died, sampling)
-                    filling = [engine for engine in filling if len(flights[engine]) < window[engine]]
+                    filling = [engine for engine in filling if len(flights[engine]) < _window(engine)]
             busy = [engine for engine in self.engines if flights[engine]]
             if not busy:
                 return

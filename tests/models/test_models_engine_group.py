@@ -27,8 +27,11 @@ class CountingEngine:
 
     running, max_num_seqs, ready = True, 8, True
 
-    def __init__(self, settings, gpus, running, arrived):
-        self.names, self.waiting, self.given, self.aborted, self.starts = [], [], [], [], 1
+    def __init__(self, settings, gpus, arrived):
+        self.names, self.waiting, self.given, self.aborted, self.starts = [], [], [], [], 0
+
+    def start(self, running=0):
+        self.starts += 1
 
     def add(self, name, prompt_ids, params, lora_request):
         self.names.append(name)
@@ -57,7 +60,9 @@ def open_with(monkeypatch, tiny):
 
     def make(kind, engines=1):
         monkeypatch.setattr(engine_group, "VllmEngine", kind)
-        return VllmBackend(tiny, None, EngineOptions(engines=engines))
+        backend = VllmBackend(tiny, None, EngineOptions(engines=engines))
+        backend.engines.admit(wait=True)
+        return backend
 
     return make
 
@@ -210,7 +215,7 @@ def test_an_engine_that_cannot_be_restarted_ends_the_others(open_with, monkeypat
 class QueueEngine(VllmEngine):
     """An engine whose vLLM is only the queue that its process would fill. looks: questions for outputs."""
 
-    def _start(self, running):
+    def start(self, running=0):
         core = SimpleNamespace(outputs_queue=queue.Queue())
         self._llm = SimpleNamespace(
             llm_engine=SimpleNamespace(engine_core=core, has_unfinished_requests=lambda: True)
@@ -247,8 +252,9 @@ def group(monkeypatch, tiny):
     """Three QueueEngines. group.waits: released whenever next_ready begins to wait."""
     event = WatchedEvent()
     monkeypatch.setattr(engine_group, "VllmEngine", QueueEngine)
-    monkeypatch.setattr(engine_group.threading, "Event", lambda: event)
+    monkeypatch.setattr(engine_group, "threading", SimpleNamespace(Event=lambda: event))
     made = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3)))
+    made.admit(wait=True)
     monkeypatch.undo()
     made.waits = event.waits
     return made
@@ -342,10 +348,12 @@ def test_an_engine_that_lost_its_requests_is_not_waited_for(group):
 
 def test_one_engine_has_no_event_and_its_queue_stays_as_vllm_made_it(monkeypatch, tiny):
     given = []
-    monkeypatch.setattr(engine_group, "VllmEngine", lambda *settings: given.append(settings))
+    monkeypatch.setattr(CountingEngine, "__init__", lambda self, *settings: given.append(settings))
+    monkeypatch.setattr(CountingEngine, "start", lambda self: None)
+    monkeypatch.setattr(engine_group, "VllmEngine", CountingEngine)
     group = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions()))
-    (_, _, running, arrived) = given[0]
-    assert (running, arrived) == (0, None)
+    ((_, _, arrived),) = given
+    assert arrived is None
     assert len(group) == 1
 
 
@@ -363,12 +371,15 @@ def two_gpus(tmp_path, monkeypatch):
 class GpuEngine(CountingEngine):
     """Takes the GPUs as engines do. The third one cannot start if it is to take one completion at a time."""
 
-    def __init__(self, settings, gpus, running, arrived):
-        super().__init__(settings, gpus, running, arrived)
-        gpus.take()
-        self.settings = settings
-        self.started_as = (running, gpus.description, os.environ[gpu_choice.VARIABLE])
-        if (running, settings.options.max_num_seqs) == (2, 1):
+    def __init__(self, settings, gpus, arrived):
+        super().__init__(settings, gpus, arrived)
+        self.settings, self.gpus = settings, gpus
+
+    def start(self, running=0):
+        super().start()
+        self.gpus.take()
+        self.started_as = (running, self.gpus.description, os.environ[gpu_choice.VARIABLE])
+        if (running, self.settings.options.max_num_seqs) == (2, 1):
             raise GenerationError("vllm cannot start")
 
 
@@ -398,6 +409,7 @@ def emptier_one_is_free() -> bool:
 
 def test_engines_of_a_backend_share_the_gpu_that_it_chose(two_gpus, gpu_engines, tiny):
     group = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3)))
+    group.admit(wait=True)
     assert [engine.started_as for engine in gpu_engines] == [(n, "GPU 1", "1") for n in range(3)]
     assert group.device == "GPU 1"
     group[1].close()
@@ -409,19 +421,23 @@ def test_engines_of_a_backend_share_the_gpu_that_it_chose(two_gpus, gpu_engines,
 
 
 def test_nothing_is_left_of_a_group_that_cannot_start(two_gpus, gpu_engines, tiny):
-    with pytest.raises(GenerationError, match="vllm cannot start"):
-        EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3, max_num_seqs=1)))
-    assert [engine.running for engine in gpu_engines] == [False, False]
+    group = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3, max_num_seqs=1)))
+    for _ in range(2):
+        with pytest.raises(GenerationError, match="vllm cannot start"):
+            group.admit(wait=True)
+    assert len(group) == 2, "the second one runs"
+    group.close()
+    assert [engine.running for engine in gpu_engines] == [False, False, False]
     assert gpu_choice.VARIABLE not in os.environ
     assert emptier_one_is_free()
 
 
 def test_a_restarted_engine_counts_those_beside_it(monkeypatch, tiny):
     started = []
-    monkeypatch.setattr(VllmEngine, "_start", lambda self, running: started.append(running))
-    engine = VllmEngine(EngineSettings(tiny, 256, 0, EngineOptions(engines=3)), gpu_choice.GpuChoice(), 1)
+    monkeypatch.setattr(VllmEngine, "start", lambda self, running: started.append(running))
+    engine = VllmEngine(EngineSettings(tiny, 256, 0, EngineOptions(engines=3)), gpu_choice.GpuChoice())
     engine.restart()
-    assert started == [1, 2]
+    assert started == [2]
 
 
 def test_an_impossible_number_of_engines_is_refused():
@@ -438,6 +454,7 @@ def small_on_gpu(two_gpus, gpu_engines, monkeypatch, tiny):
 
     def chosen(**options):
         groups.append(EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=0, **options))))
+        groups[-1].admit(wait=True)
         return groups[-1]
 
     yield chosen
@@ -478,9 +495,11 @@ def test_one_engine_where_only_one_has_the_memory(small_on_gpu, monkeypatch, tin
 
 def test_the_chosen_number_is_in_the_line_of_the_backend(small_on_gpu, tiny):
     lines = []
-    with open_backend("vllm", tiny, None, EngineOptions(engines=0), lines.append):
-        pass
-    assert "(GPU 1, 2 engines)" in lines[0]
+    with open_backend("vllm", tiny, None, EngineOptions(engines=0), lines.append) as backend:
+        assert "(GPU 1, " in lines[0]
+        assert " 2 engines)" in lines[0]
+        backend.engines.admit(wait=True)
+        assert "(GPU 1, 2 engines)" in backend.description
 
 
 @pytest.mark.parametrize("backend", ["transformers", "server"])
@@ -488,3 +507,97 @@ def test_backends_that_cannot_run_several_engines_refuse_them(tiny, backend):
     sentence = f"^engines is 2, but only backend 'vllm' can run more than one, not '{backend}'$"
     with pytest.raises(GenerationError, match=sentence):
         open_backend(backend, tiny, options=EngineOptions(engines=2))
+
+
+class LateEngine(CountingEngine):
+    """All but the first become ready, or fail, when `may_start` is set. started: those that were begun."""
+
+    may_start, fails = threading.Event(), False
+
+    def start(self, running=0):
+        super().start(running)
+        self.running = not running or (self.may_start.wait(20) and not self.fails)
+        if not self.running:
+            raise GenerationError("vllm cannot start: no memory")
+
+    def end_start(self):
+        self.fails = True
+        self.may_start.set()
+
+
+@pytest.fixture
+def open_late(monkeypatch, open_with, tiny):
+    """open_late(fails=False): a backend of two engines, the second of which just starts."""
+    open_with(CountingEngine)  # for what it replaces
+    opened = []
+
+    def make(fails=False, engines=2):
+        kind = type("Late", (LateEngine,), {"may_start": threading.Event(), "fails": fails})
+        monkeypatch.setattr(engine_group, "VllmEngine", kind)
+        monkeypatch.setattr(engine_group, "chosen_engines", lambda settings, gpus: 2)
+        opened.append(VllmBackend(tiny, None, EngineOptions(engines=engines)))
+        return opened[-1], kind.may_start
+
+    yield make
+    for backend in opened:
+        backend.close()
+
+
+def ready(backend, may_start):
+    """Lets the late engine start, and waits until it has or has failed."""
+    may_start.set()
+    backend.engines._late._thread.join(20)
+
+
+def test_an_engine_that_starts_later_joins_while_the_first_one_works(open_late):
+    backend, may_start = open_late()
+    assert ", 1 of 2 engines)" in backend.description
+    stream = backend.generate(asked(60), SHORT)
+    before = [next(stream).key for _ in range(9)]
+    assert len(backend.engines) == 1
+    ready(backend, may_start)
+    after = [completion.key for completion in stream]
+    assert sorted(before + after) == list(range(60)), "lost or made twice"
+    assert len(backend.engines[1].given) > 10
+    assert ", 2 engines)" in backend.description
+
+
+def test_a_late_engine_that_cannot_start_is_an_error_at_the_next_step(open_late):
+    backend, may_start = open_late(fails=True)
+    stream = backend.generate(asked(60), SHORT)
+    assert [next(stream).key for _ in range(3)] == [0, 1, 2]
+    ready(backend, may_start)
+    with pytest.raises(GenerationError, match="vllm cannot start: no memory"):
+        list(stream)
+    with pytest.raises(GenerationError, match="vllm cannot start: no memory"):
+        list(backend.generate(asked(1), SHORT))
+
+
+def test_a_late_engine_that_was_only_chosen_is_done_without(open_late):
+    backend, may_start = open_late(fails=True, engines=0)
+    stream = backend.generate(asked(60), SHORT)
+    made = [next(stream).key]
+    ready(backend, may_start)
+    with pytest.warns(UserWarning, match="with 1 of 2 engines: vllm cannot start: no memory") as warned:
+        made += [completion.key for completion in stream]
+    assert len(warned) == 1
+    assert sorted(made) == list(range(60))
+    assert ", 1 engine)" in backend.description
+
+
+def test_closing_ends_an_engine_that_just_starts(open_late):
+    backend, _ = open_late()
+    late = backend.engines._late
+    backend.close()
+    assert not late._thread.is_alive()
+    assert not any(engine.running for engine in (*backend.engines, *late._engines))
+
+
+def test_a_dead_engine_starts_again_after_those_that_just_start(open_late):
+    backend, may_start = open_late()
+    first, order = backend.engines[0], []
+    first.restart = lambda: order.append(len(backend.engines))
+    timer = threading.Timer(0.2, may_start.set)
+    timer.start()
+    backend.engines.restart(first)
+    assert order == [2]

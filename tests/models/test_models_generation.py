@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -246,6 +247,10 @@ def pair(tiny, adapter, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCNB_CACHE", str(tmp_path_factory.mktemp("cache")))
         with open_backend("vllm", tiny.path, adapter, options, announce=lambda line: None) as backend:
+            first = next(backend.generate([Request(prompts(1)[0])], Sampling(max_tokens=2)))
+            assert first.finish_reason == "length"
+            assert ", 1 of 2 engines)" in backend.description, "the second one was waited for"
+            backend.engines.admit(wait=True)
             yield backend
 
 
@@ -288,7 +293,22 @@ class OnlyTheFirst(EngineGroup):
     """Of the engines of another group."""
 
     def __init__(self, group):
-        self._engines = [group[0]]
+        self._engines, self._late = [group[0]], None
+
+
+def test_nothing_is_left_of_an_engine_that_was_just_starting(tiny):
+    if vllm_missing:
+        pytest.skip("no vllm")
+    options = EngineOptions(max_model_len=256, dtype="float32", engines=2, cpu_kv_cache_gb=1)
+    backend = open_backend("vllm", tiny, None, options, announce=lambda line: None)
+    late = backend.engines._late._engines[0]
+    while not (late.mark and marked_processes(late.mark)):
+        time.sleep(0.05)
+    assert not late.running
+    began = time.monotonic()
+    backend.close()
+    assert time.monotonic() - began < 15, "it was waited for"
+    assert not any(marked_processes(engine.mark) for engine in (backend.engines[0], late))
 
 
 def test_the_death_of_one_of_two_engines_is_noticed_while_the_other_works(pair, monkeypatch):
