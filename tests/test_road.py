@@ -140,7 +140,7 @@ def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(run
         runs, "run", "06", "--quiet", "-p", "tasks", "arc-agi-2/evaluation", "-p", "predictions", sampled
     )
     assert result.returncode == 1
-    assert "holds no predictions" in result.stderr.strip().splitlines()[-1]
+    assert "which is not in the task set" in result.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("deadly", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -52,10 +52,12 @@ class EvaluationError(ValueError):
 def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     """{name: prediction set} of folders, and names, separated by commas.
 
+    A folder that is no set but has some in it (of adapters that were compared, say) stands for all of them.
     Names default to the folders': that of the run folder around `predictions`. EvaluationError for a folder
     that does not exist, or names that do not fit.
     """
-    paths = [Path(folder.strip()) for folder in folders.split(",") if folder.strip()]
+    listed = [Path(folder.strip()) for folder in folders.split(",") if folder.strip()]
+    paths = [path for folder in listed for path in _sets_in(folder)]
     given = [name.strip() for name in names.split(",") if name.strip()]
     if not paths:
         raise EvaluationError("no prediction set was named")
@@ -69,6 +71,16 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
             raise EvaluationError(f"two prediction sets are called {name!r}; give names")
         sets[name] = PredictionSet(path)
     return sets
+
+
+def _sets_in(folder: Path) -> list[Path]:
+    """The folder itself, or the sets in its subfolders where it is none."""
+
+    def is_set(path: Path) -> bool:
+        return any(path.glob("round*.parquet"))
+
+    inner = sorted(path for path in folder.glob("*/") if is_set(path))
+    return inner if inner and not is_set(folder) else [folder]
 
 
 def _name_of(path: Path) -> str:

@@ -67,6 +67,16 @@ def test_sets_are_named_after_their_runs_and_adapters(tmp_path, sets):
     assert list(evaluation.open_sets(paths, "x, y")) == ["x", "y"]
 
 
+def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tasks):
+    folder = tmp_path / "run" / "predictions"
+    for adapter in ("none", "lora"):
+        PredictionSet(folder / adapter).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
+    assert list(evaluation.open_sets(f"{folder},{tmp_path}/a")) == ["run/lora", "run/none", "a"]
+    assert list(evaluation.open_sets(str(folder), "x, y")) == ["x", "y"]
+    PredictionSet(folder).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
+    assert list(evaluation.open_sets(str(folder))) == ["run"], "it is a set itself"
+
+
 @pytest.mark.parametrize(
     ("folders", "names", "sentence"),
     [
