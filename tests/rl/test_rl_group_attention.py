@@ -170,8 +170,8 @@ def test_each_prompt_of_several_is_read_once(parts, monkeypatch):
 def test_prompts_that_only_begin_alike_are_runs_of_their_own(parts):
     """All prompts begin with the same instructions; a run over those alone would read the rest many times."""
     builder, impl = parts
-    metadata = builder.build(0, decoding((800, [820, 830]), (720, [740, 750]), alike=304))
-    assert runs(metadata.split) == [(2, 800), (2, 720)]
+    metadata = builder.build(0, decoding((800, [820, 830]), (720, [740, 750]), (416, [420, 430]), alike=304))
+    assert runs(metadata.split) == [(2, 800), (2, 720), (2, 416)]
     ours, plain = outputs(impl, metadata)
     assert torch.allclose(ours, plain, atol=1e-5)
 

@@ -69,15 +69,16 @@ def shared_runs(table: torch.Tensor, lens: torch.Tensor, block: int) -> tuple[to
     """(run, blocks): [n] the run of each sequence, counted from 0; [n] the blocks that each run shares.
 
     table: [n, blocks]; lens: [n], tokens; block: tokens a block. Neighbours are in one run if they share
-    SHORTEST tokens at least, and half of what any two do: prompts of different tasks begin alike, too, but
-    not for long.
+    SHORTEST tokens at least, and not much less than the neighbours before or behind them do: prompts of
+    different tasks begin alike, too, but not for long.
     """
     same = (table[1:] == table[:-1]).cumprod(1).sum(1)
     # The newest token is a sequence's own, and behind it the table is stale.
     whole = (lens - 1).clamp(min=0) // block
     same = torch.minimum(same, torch.minimum(whole[1:], whole[:-1]))
     same = torch.cat([same.new_zeros(1), same])  # with the sequence before
-    together = (same * block >= SHORTEST) & (2 * same >= same.max())
+    beside = torch.nn.functional.pad(same, (1, 1))
+    together = (same * block >= SHORTEST) & (4 * same >= 3 * torch.maximum(beside[:-2], beside[2:]))
     run = (~together).cumsum(0) - 1
     none = table.shape[1] + 1
     blocks = torch.full_like(same, none)
