@@ -135,6 +135,29 @@ def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data
     assert next(table.glob("*.html")).stat().st_size > 10_000
 
 
+def test_adapters_compared_in_one_run_are_told_apart_and_evaluated_together(runs, small_model, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config).save_pretrained(tmp_path)
+    sizes = {"n_tasks": 2, "n_predictions": 3, "per_prompt": 2, "max_tokens": 16, "max_model_len": 2048}
+    model = {"model": small_model.path, "adapter": f"none, {tmp_path}", "backend": "transformers"}
+    run = done(runs, "03", **model, **sizes)
+    told = {}
+    for name in ("none", tmp_path.name):
+        rows = list(PredictionSet(run / "predictions" / name).iter_predictions())
+        told[name] = [(row.key, row.color_map, row.pair_order, row.n_prompt_tokens) for row in rows]
+        assert len({row.completion for row in rows}) > 1
+        told[name, "texts"] = [row.completion for row in rows]
+        for kind in ("solved", "not solved, but closest"):
+            assert f"adapter {name}, {kind}:" in (run / "03_inference.ipynb").read_text()
+    assert told["none"] == told[tmp_path.name]
+    assert told["none", "texts"] != told[tmp_path.name, "texts"]
+    table = done(runs, "06", predictions=run / "predictions", n_explored=0)
+    assert {f"{run.name}/none", f"{run.name}/{tmp_path.name}"} <= set(outcome(table))
+
+
 def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(runs, sampled):
     result = arcnb(
         runs, "run", "06", "--quiet", "-p", "tasks", "arc-agi-2/evaluation", "-p", "predictions", sampled

@@ -26,6 +26,7 @@ _RANKING = [
     "test_correct_grids",
     "train_pixel_score",
 ]
+_NOTHING = "There is no such program with valid outputs."
 
 
 def best_predictions(predictions: PredictionSet, n: int, solved: bool | None = None) -> list[Prediction]:
@@ -112,7 +113,7 @@ class Showcase:
 
     def _repr_html_(self) -> str:
         if not self.predictions:
-            return "<p>No program gave valid outputs.</p>"
+            return f"<p>{_NOTHING}</p>"
         return "".join(prediction_card(p, self.tasks[p.task_id]) for p in self.predictions)
 
     def write(self, path: Path) -> Path:
@@ -121,7 +122,7 @@ class Showcase:
         return path
 
     def __repr__(self) -> str:
-        return "\n".join(verdict(p) for p in self.predictions) or "No program gave valid outputs."
+        return "\n".join(verdict(p) for p in self.predictions) or _NOTHING
 
 
 def show_predictions(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:

@@ -22,7 +22,7 @@ from arcnb.search.adapters import adapter_runs, highest_rank
 from arcnb.search.arms import check_arms
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.rounds import PlanError
-from arcnb.search.showcase import best_predictions, best_programs, write_programs
+from arcnb.search.showcase import best_predictions, best_programs, show_predictions, write_programs
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import small_tasks
 
@@ -192,6 +192,7 @@ def test_solved_and_nearly_solved_predictions_are_told_apart(sets, tasks):
     nearly = best_predictions(sets["a"], 1, solved=False)
     assert len(both) == 4
     assert [row.test_is_correct for row in nearly] == [0]
+    assert repr(show_predictions(tasks, [])) == "There is no such program with valid outputs."
 
 
 def test_a_submission_in_slices_is_the_submission(sets, tasks, monkeypatch):
