@@ -2,16 +2,20 @@
 
 Engines are given token ids because text would pass through the tokenizer again, which puts a second
 begin-of-text token before the one that the template wrote; the model then sees prompts that it never saw
-in training, and nothing fails. Two more silent faults are repaired here: templates that strip the end of
-the final message (a prefix then loses its line break), and templates that refuse or drop a system message.
+in training, and nothing fails. Three more silent faults are repaired here: templates that strip the end of
+the final message (a prefix then loses its line break), templates that refuse or drop a system message, and
+templates that write today's date (the same prompt would be another one tomorrow).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from arcnb.models.prompts import Prompt, PromptError
+
+_TODAY = datetime(2024, 7, 26)  # the day that Llama 3.1's template says it is where nobody says another
 
 
 def prompt_ids(tokenizer, prompt: Prompt) -> list[int]:
@@ -86,6 +90,7 @@ def _apply(tokenizer, messages: list[dict], prefix: str) -> str | None:
             tokenize=False,
             add_generation_prompt=not prefix,
             continue_final_message=bool(prefix),
+            strftime_now=_TODAY.strftime,
         )
     except jinja2.TemplateError:
         return None

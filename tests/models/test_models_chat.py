@@ -135,6 +135,12 @@ def test_template_that_opens_an_empty_turn_in_another_way():
     assert render_text(tokenizer, MESSAGES, PREFIX).endswith("<|im_start|>assistant\n" + PREFIX)
 
 
+def test_a_template_that_writes_the_date_makes_the_same_prompt_on_every_day():
+    tokenizer = make_tokenizer("llama3")
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}\n" + LLAMA3
+    assert render_text(tokenizer, MESSAGES, PREFIX).startswith("26 Jul 2024\n")
+
+
 def test_every_message_is_in_the_text_once(tokenizer):
     text = render_text(tokenizer, MESSAGES, PREFIX)
     for message in MESSAGES:
