@@ -17,15 +17,12 @@ Several may share a GPU (engine and trainer of a process take turns): planned fo
 --out gets counts-ARM-seedN-SIDE.json after every round, pair-ARM-seedN.json when both sides are
 done, and the table, made anew by whichever process has finished something.
 
-Expected on one H200 with 16 cores (estimates from rates measured apart, docs/log.md; never measured as a whole), minutes:
-  engine               0.7 warm, 2.2 on a cold node, for each of the two families (toy; the others)
-  toy base             0.7 once: 200 steps of 32 rows of about 500 tokens
-  toy                  1 a seed: 13 tasks x 192 completions alone (20 s), 8 rounds of learning, 13 to 170 rows each (40 s)
-                       -> three seeds 4.5 with engine and base
-  arc128               5 a seed with engine: alone 80 x 128 = 10,000 completions (80 s), learn 7,500 more (60 s),
-                       three trainings of up to 1,920 rows of 1,330 tokens (26 s each, 8 s of tokenizing, 3 s of programs)
-  arc512               15 to 18 a seed (33,000 completions a side, seven trainings); eval128 11 a seed (200 tasks), eval512 12 (60 of them)
-  arc128task           6 a seed beyond arc128's: 80 adapters a round, 4 steps each, half of it Python
+Minutes on one H200 with 22 cores, six processes at a time, alone and learning (docs/log.md, one run; in brackets what did not come
+to its end, counted on from its rounds); alone on a GPU sampling is about three times as fast, and a training too:
+  engine, base         0.5 an engine and family; the toy base 2.5 once, cold start included
+  toy                  0.8 and 1.9 a seed: 13 tasks x 192 completions, 8 rounds of learning
+  arc128               2.8 and 7.6 a seed: 80 x 128 completions, three trainings of up to 1,920 rows of 1,330 tokens
+  arc512               10 and (17); eval128 5 and (15), 200 tasks; eval512 6 and (14), 60 tasks
 GPU memory (estimates): engine 16 GB of cache and 4 more; learning 14 GB for 16,384 tokens in a forward pass and 2 for
 logits and weights; rows of up to 4,096 tokens. A step that does not fit is done again in halves.
 """
@@ -47,12 +44,12 @@ from solved_counts import HEAD, READ, cells_of, is_solved, line_of, n_samples, p
 START = time.monotonic()
 ARMS = {"toy": 3, "arc128": 1, "arc512": 1, "eval128": 1, "eval512": 1, "arc128task": 1}  # seeds of each
 MINUTES = {
-    "toy": 1.0,
-    "arc128": 4.3,
-    "arc512": 16.0,
-    "eval128": 10.0,
-    "eval512": 12.0,
-    "arc128task": 6.0,
+    "toy": 2.7,
+    "arc128": 10.4,
+    "arc512": 27.0,
+    "eval128": 20.0,
+    "eval512": 20.0,
+    "arc128task": 15.0,
 }  # of a pair, for shares
 OPENING = {True: 1.5, False: 0.8}  # of an engine, with the toy base or not
 FAILED, TIME_UP = 1, 75

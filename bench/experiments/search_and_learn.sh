@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Issue 9 on the GPUs of a node, or on some (GPUS="0 1"): bash bench/experiments/search_and_learn.sh OUT
 #
-# A process a share of the pairs of arm and seed, six on one GPU, four each on several.
+# A process a share of the pairs of arm and seed, six on one GPU, four each on several, or PARTS of them: the longest arms (512
+# completions) end sooner beside few others.
 source "$(dirname "$0")/steps.sh"
 
 gpus=(${GPUS:-$(seq 0 $(($(n_gpus) - 1)))})
 n=${#gpus[@]}
-parts=$((n > 1 ? 4 * n : 6))
+parts=${PARTS:-$((n > 1 ? 4 * n : 6))}
 share_gpus
 for ((i = 0; i < parts; i++)); do
     step "search$i" 3000 ${gpus[i % n]} "$(cores ${gpus[i % n]})" python3 bench/experiments/search_and_learn.py \
