@@ -156,6 +156,9 @@ def test_adapters_compared_in_one_run_are_told_apart_and_evaluated_together(runs
     assert told["none", "texts"] != told[tmp_path.name, "texts"]
     table = done(runs, "06", predictions=run / "predictions", n_explored=0)
     assert {f"{run.name}/none", f"{run.name}/{tmp_path.name}"} <= set(outcome(table))
+    fewer = done(runs, "03", **model, **sizes | {"n_tasks": 1}, output=run / "predictions")
+    assert outcome(fewer)["none"]["inference_found"] == 3
+    assert outcome(fewer)["none"]["n_tasks"] == 1
 
 
 def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(runs, sampled):

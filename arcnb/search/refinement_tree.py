@@ -70,11 +70,12 @@ class Trees:
 def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int, breadth: int = 3) -> Trees:
     """The trees of the n tasks where refinement gained most on train pairs; at most `breadth` a branching.
 
-    sets: that of the refinements, and that of the first turns where it is another one.
+    sets: that of the refinements, and that of the first turns where it is another one; of other tasks than
+    these they may hold more.
     """
     by_id = {task.task_id: task for task in tasks}
     gains = _gains(sets)
-    chosen = sorted(gains, key=lambda task_id: (-gains[task_id], task_id))[:n]
+    chosen = sorted(gains.keys() & by_id, key=lambda task_id: (-gains[task_id], task_id))[:n]
     trees = []
     for task_id in chosen:
         rows = {p.id: p for one in reversed(sets) for p in one.iter_predictions(task_ids=[task_id])}

@@ -29,14 +29,16 @@ _RANKING = [
 _NOTHING = "There is no such program with valid outputs."
 
 
-def best_predictions(predictions: PredictionSet, n: int, solved: bool | None = None) -> list[Prediction]:
+def best_predictions(
+    predictions: PredictionSet, n: int, solved: bool | None = None, task_ids: Iterable[str] | None = None
+) -> list[Prediction]:
     """The best prediction of each of the n tasks that came closest to being solved, best first.
 
     Solved train pairs count before solved test pairs, then shares of right grids, then similarity. solved:
     True takes solved tasks only, False the others only. Solved is a task whose train pairs and known test
-    pairs one program gets right.
+    pairs one program gets right. task_ids: of these tasks only, where the set has more.
     """
-    ranked = _ranked(predictions)
+    ranked = _ranked(predictions, task_ids=task_ids)
     if solved is not None:
         ranked = ranked[ranked["solved"] == solved]
     return _fetch(predictions, ranked.head(n))
@@ -68,9 +70,12 @@ def write_programs(programs: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-def _ranked(predictions: PredictionSet, more: Sequence[str] = ()) -> pd.DataFrame:
+def _ranked(
+    predictions: PredictionSet, more: Sequence[str] = (), task_ids: Iterable[str] | None = None
+) -> pd.DataFrame:
     """The best valid prediction of each task, best first, with the columns of the ranking and "solved"."""
-    frame = predictions.read(columns=["task_id", "round", "index", "turn", "status", *_RANKING, *more])
+    columns = ["task_id", "round", "index", "turn", "status", *_RANKING, *more]
+    frame = predictions.read(columns, task_ids)
     frame = frame[frame["status"] == "ok"]
     solved = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
     frame = frame.assign(solved=solved, **{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})

@@ -189,6 +189,7 @@ def test_the_best_program_of_each_task_is_the_shortest_of_the_best(tmp_path, set
 def test_solved_and_nearly_solved_predictions_are_told_apart(sets, tasks):
     both = best_predictions(sets["a"], 10)
     assert [row.task_id for row in best_predictions(sets["a"], 10, solved=True)] == tasks.ids[:2]
+    assert [row.task_id for row in best_predictions(sets["a"], 10, task_ids=tasks.ids[2:3])] == tasks.ids[2:3]
     nearly = best_predictions(sets["a"], 1, solved=False)
     assert len(both) == 4
     assert [row.test_is_correct for row in nearly] == [0]

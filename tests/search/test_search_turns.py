@@ -251,6 +251,7 @@ def test_another_budget_or_chooser_is_refused(run):
 def test_trees_show_the_best_attempts_with_grids(run, tasks):
     predictions, _, _ = run("p")
     trees = best_trees([predictions], tasks, 2)
+    assert "t0" not in repr(best_trees([predictions], tasks[1:], 2)), "the set may be of more tasks"
     assert trees.trees[0].task.task_id == "t0"  # solved by refinement
     page = trees._repr_html_()
     assert page.count("<svg") > 4
