@@ -74,6 +74,15 @@ def test_inference_leaves_every_prediction_judged(sampled):
     assert outcome(sampled)["engine"].startswith("transformers ")
 
 
+def test_a_set_of_the_whole_model_takes_no_predictions_of_one_in_four_bits(runs, data, sampled):
+    asked = {"tasks": data / "tasks.parquet", "n_tasks": 2, "n_predictions": 3, "per_prompt": 3}
+    asked |= {"max_tokens": 64, "load_in_4bit": True, "output": sampled / "predictions"}
+    pairs = [str(item) for name, value in asked.items() for item in ("-p", name, value)]
+    result = arcnb(runs, "run", "03", "--quiet", *pairs)
+    assert result.returncode == 1
+    assert "begun with model 'default', not 'default (4 bit)'" in result.stderr.strip().splitlines()[-1]
+
+
 def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
     sizes = {
         "n_tasks": 1,
