@@ -197,7 +197,7 @@ class VllmBackend:
             for output in outputs:
                 flight = flights[engine].pop(output.request_id, None)
                 if flight is not None:  # else it was cancelled just now
-                    yield self._completion(flight, output.outputs[0])
+                    yield self._completion(flight, output.outputs[0], sampling)
 
     def _take(self, engine: VllmEngine, request: Request, sampling: Sampling) -> None:
         """Gives a request to the engine at once: it works on it while the next prompt is made."""
@@ -232,9 +232,10 @@ class VllmBackend:
             del self._flights[engine][name]
         engine.abort(names)
 
-    def _completion(self, flight: _Flight, output) -> Completion:
+    def _completion(self, flight: _Flight, output, sampling: Sampling) -> Completion:
         ids = list(output.token_ids)
-        text = output.text or self.tokenizer.decode(ids, skip_special_tokens=True)
+        # The engine's text where it made one: it ends before a stop text, and may be empty.
+        text = output.text if sampling.stop else self.tokenizer.decode(ids, skip_special_tokens=True)
         return Completion(
             flight.request.key,
             flight.index,

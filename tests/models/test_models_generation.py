@@ -374,6 +374,9 @@ def test_stop_texts_end_a_completion_and_are_left_out(backend):
     (cut,) = backend.generate([request], Sampling(max_tokens=30, stop=(stop,)))
     assert cut.finish_reason == "stop"
     assert cut.text == whole.text.split(stop)[0]
+    (empty,) = backend.generate([request], Sampling(max_tokens=30, stop=(whole.text[:4],)))
+    assert empty.text == ""
+    assert empty.token_ids
 
 
 def test_end_tokens_do_not_end_a_completion_that_ignores_them(backend, monkeypatch):
