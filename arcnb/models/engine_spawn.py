@@ -18,22 +18,18 @@ def spawning(variables: dict[str, str], output: int) -> Iterator[None]:
     """Within the block, what this thread spawns by multiprocessing has also these variables in its
     environment, and prints to the descriptor `output`. Waits until other threads have left theirs."""
     with _TURN:
-        yield from _spawning(variables, output)
+        thread, plain = threading.get_ident(), util.spawnv_passfds
 
+        def spawn(path, args, passfds) -> int:
+            if threading.get_ident() != thread:
+                return plain(path, args, passfds)
+            kept = sorted(map(int, passfds))
+            moves = [(output, 1), (output, 2), *zip(kept, kept, strict=True)]  # onto itself: stays open
+            actions = [(os.POSIX_SPAWN_DUP2, *move) for move in moves]
+            return os.posix_spawn(path, args, os.environ | variables, file_actions=actions)
 
-def _spawning(variables: dict[str, str], output: int) -> Iterator[None]:
-    thread, plain = threading.get_ident(), util.spawnv_passfds
-
-    def spawn(path, args, passfds) -> int:
-        if threading.get_ident() != thread:
-            return plain(path, args, passfds)
-        kept = sorted(map(int, passfds))
-        moves = [(output, 1), (output, 2), *zip(kept, kept, strict=True)]  # onto itself: stays open
-        actions = [(os.POSIX_SPAWN_DUP2, *move) for move in moves]
-        return os.posix_spawn(path, args, os.environ | variables, file_actions=actions)
-
-    util.spawnv_passfds = spawn
-    try:
-        yield
-    finally:
-        util.spawnv_passfds = plain
+        util.spawnv_passfds = spawn
+        try:
+            yield
+        finally:
+            util.spawnv_passfds = plain
