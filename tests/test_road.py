@@ -91,6 +91,7 @@ def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
         "n_predictions": 2,
         "max_tokens": 8,
         "max_model_len": 2048,
+        "output": runs / "shards",
     }
     run = done(runs, "03", model=small_model.path, adapter="", backend="transformers", **sizes)
     assert outcome(run)["inference_asked"] == outcome(run)["n_preds"] == 0

@@ -23,6 +23,19 @@ class AdapterRun:
     predictions: PredictionSet
 
 
+def set_folder(output: str, own: Path, n_shards: int) -> Path:
+    """Where predictions go: `output`, or without it `own`, in the run's folder.
+
+    PlanError for shards without it: their runs have folders of their own, so it would be n_shards sets.
+    """
+    if n_shards > 1 and not output:
+        raise PlanError(
+            f"n_shards is {n_shards} and output is empty: give all shards the same output, or start them by "
+            "`arcnb sweep 03 --shards`; each run folder is its own, so their predictions would not meet"
+        )
+    return Path(output) if output else own
+
+
 def adapter_runs(adapters: str, folder: str | Path) -> list[AdapterRun]:
     """The runs for a list of adapters, separated by commas. One adapter, or "" for none: one set in `folder`.
 
