@@ -5,12 +5,17 @@ A name that exists is never overwritten. Whoever reads a folder skips the names 
 
 import errno
 import filecmp
+import hashlib
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from arcnb.places import pid_place
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -25,6 +30,9 @@ _REASONS = {
 
 # File systems without hard links (some network and memory-stick ones) say so with one of these.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+_TEMPORARY = re.compile(r"\..+\.(?:(\w*)-)?(\d+)-[0-9a-f]{8}\.tmp")  # place and number of the writer
+_DAY = 24 * 3600.0
 
 
 class PartFileError(ValueError):
@@ -47,7 +55,7 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
         handle = temporary.open("xb")
     except OSError as error:
         raise _explained(path, error) from error
@@ -63,6 +71,37 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
         raise _explained(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files that killed writers left in the folder, and none of a living one.
+
+    Where the number of its writer's process has a meaning, that is asked for: what a killed one left goes at
+    once. Writers on other machines and in other containers cannot be asked (nor by locks, which some network
+    file systems keep to the machine), so their files go a day after the last byte: a part takes seconds, a
+    packed one minutes. A writer that was stopped for so long ends with a sentence; complete parts stay.
+    """
+    for path in folder.glob(".*.tmp"):
+        if name := _TEMPORARY.fullmatch(path.name):
+            with suppress(OSError):  # another process was quicker, or it is not ours to remove
+                if _is_abandoned(path, *name.groups()):
+                    path.unlink()
+
+
+def _is_abandoned(path: Path, place: str | None, pid: str) -> bool:
+    if not place or place != _place():
+        return time.time() - path.stat().st_mtime > _DAY
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def _place() -> str:
+    """`pid_place` in a few characters; nothing if it is unknown."""
+    place = pid_place()
+    return place and hashlib.sha256(place.encode()).hexdigest()[:12]
 
 
 def _give_name(temporary: Path, path: Path, same_is_fine: bool) -> None:

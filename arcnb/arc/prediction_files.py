@@ -1,8 +1,9 @@
 """Prediction sets on disk: a folder of Parquet parts, each written whole and never again.
 
 A part is named `round00003-shard00-of-02-part00000.parquet`. A killed writer leaves at most a hidden
-temporary file, which no reader looks at. When two parts hold the same (task_id, round, index, turn), as
-after two processes did the same shard, readers keep the row of the part whose name sorts first.
+temporary file, which no reader looks at and the next writer removes. When two parts hold the same (task_id,
+round, index, turn), as after two processes did the same shard, readers keep the row of the part whose name
+sorts first.
 
 A stage writes many small parts, so that little is lost when it is killed. `pack` puts those of a shard into
 one, task by task: equal outputs and similar programs then stand together and take a fraction of the space.
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arcnb.arc.part_files import PartFileError, is_temporary, new_file
+from arcnb.arc.part_files import PartFileError, is_temporary, new_file, remove_abandoned
 from arcnb.arc.prediction_layout import from_part, part_columns, part_schema, to_part
 from arcnb.arc.prediction_tables import (
     PREDICTION_SCHEMA,
@@ -102,6 +103,7 @@ class PredictionSet:
         table = to_table(list(rows))
         if not table.num_rows:
             return None
+        remove_abandoned(self.folder)
         stem = f"round{round:05d}-shard{shard:02d}-of-{n_shards:02d}"
         while True:  # another process may take a number between looking and writing
             path = self._new_path(f"{stem}-part")
@@ -122,6 +124,7 @@ class PredictionSet:
         first of the others goes, and readers drop rows that they see twice, so a pack that was killed does no
         harm. Raises `PredictionFileError` when it cannot be written; the parts then stay.
         """
+        remove_abandoned(self.folder)
         mine = [part for part in self.parts() if f"-shard{shard:02d}-of-{n_shards:02d}-" in part.name]
         if len(mine) < 2:
             return None

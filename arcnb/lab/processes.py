@@ -9,17 +9,19 @@ import signal
 import socket
 from pathlib import Path
 
+from arcnb.places import pid_place
+
 
 def process_identity(pid: int | None = None) -> dict[str, object]:
     """Name process `pid` (default: this one) so that it can be recognised later, by anyone."""
     pid = os.getpid() if pid is None else pid
-    return {"host": socket.gethostname(), "place": _place(), "pid": pid, "started": _start_ticks(pid)}
+    return {"host": socket.gethostname(), "place": pid_place(), "pid": pid, "started": _start_ticks(pid)}
 
 
 def is_alive(identity: dict[str, object]) -> bool | None:
     """True or False for a process of this machine and container; None for one that cannot be seen from
     here."""
-    if identity.get("host") != socket.gethostname() or identity.get("place") != _place():
+    if identity.get("host") != socket.gethostname() or identity.get("place") != pid_place():
         return None
     started = _start_ticks(int(str(identity["pid"])))
     return started is not None and started == identity.get("started")
@@ -86,15 +88,6 @@ def _start_ticks(pid: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
     return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _place() -> str:
-    """Boot and pid namespace: where a pid has its meaning."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
 
 
 def _cgroup_folders() -> list[Path]:

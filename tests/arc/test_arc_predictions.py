@@ -179,7 +179,7 @@ def test_an_existing_part_is_never_replaced(tmp_path, monkeypatch):
     before = first.read_bytes()
     # Another process took the number after this one looked: the writer has to notice and take the next.
     looks = iter([[], [first]])
-    monkeypatch.setattr("pathlib.Path.glob", lambda self, pattern: next(looks))
+    monkeypatch.setattr("pathlib.Path.glob", lambda self, pattern: next(looks) if "part" in pattern else [])
     second = predictions.write_part([prediction(index=1)], round=0)
     assert second.name.endswith("part00001.parquet")
     assert first.read_bytes() == before
@@ -286,6 +286,57 @@ def test_sigkill_at_any_moment_leaves_only_whole_parts(tmp_path):
         # A rerun goes on from there.
         predictions.write_part([prediction(round=99_000)], round=99_000)
         assert len(predictions) == 50 * rounds + 1
+        assert not list(folder.glob(".*")), "what the killed one had begun is still there"
+
+
+UNFINISHED = """
+import sys, time
+from arcnb.arc.part_files import new_file
+with new_file(sys.argv[1]):
+    print("begun", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """begin(name): a process that is just writing a file of that name, and its temporary file."""
+    begun = []
+
+    def start(name):
+        command = [sys.executable, "-c", UNFINISHED, str(tmp_path / name)]
+        begun.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert begun[-1].stdout.readline() == "begun\n"
+        (temporary,) = tmp_path.glob(f".{name}.*")
+        return begun[-1], temporary
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("writes", ["a part", "a pack"])
+def test_a_writer_removes_what_killed_ones_left_and_nothing_of_the_living(tmp_path, begin, writes):
+    (killed, gone), (_, living) = begin("round0.parquet"), begin("round1.parquet")
+    killed.kill()
+    killed.wait()
+    number = killed.pid
+    elsewhere, old = (tmp_path / f".x.parquet.0123456789ab-{number}-0000000{i}.tmp" for i in range(2))
+    unknown, old_unknown = (tmp_path / f".x.parquet.-{number}-0000000{i}.tmp" for i in range(2))
+    before_places, mine = tmp_path / f".x.parquet.{number}-00000000.tmp", tmp_path / ".mine.tmp"
+    for path in (elsewhere, old, unknown, old_unknown, before_places, mine):
+        path.write_bytes(b"half")
+    for path in (old, old_unknown, before_places, mine, living):
+        os.utime(path, (time.time() - 25 * 3600,) * 2)
+    predictions = PredictionSet(tmp_path)
+    if writes == "a part":
+        predictions.write_part([prediction()], round=0)
+    else:
+        assert predictions.pack() is None
+    assert set(tmp_path.glob(".*")) == {living, elsewhere, unknown, mine}
+    assert not gone.exists()
 
 
 def test_writers_of_one_shard_at_the_same_time_lose_nothing(tmp_path):
