@@ -8,6 +8,7 @@ number of runs. (`signal_visits` finds out while training, anew in each run.)
 from __future__ import annotations
 
 from arcnb.arc.prediction_files import PredictionSet
+from arcnb.arc.stop_rules import early_stops
 from arcnb.arc.tasks import TaskError
 from arcnb.arc.tasksets import TaskSet
 
@@ -21,7 +22,8 @@ def tasks_solved_between(
 
     A sample solves a task if its program is right on all train pairs and on all test pairs whose outputs are
     known. Only first turns count. Tasks without predictions are left out. Raises TaskError for shares
-    that are none, for predictions of another version of a task, and when no task is left.
+    that are none, for predictions of another version of a task, for tasks that early stop ended (their share
+    is too high: see arcnb.arc.stop_rules), and when no task is left.
     """
     if not 0 <= min_solved < max_solved <= 1:
         raise TaskError(
@@ -35,6 +37,11 @@ def tasks_solved_between(
     versions = frame[["task_id", "task_fingerprint"]].drop_duplicates().itertuples(index=False)
     if changed := sorted({id_ for id_, version in versions if tasks[id_].fingerprint != version}):
         raise TaskError(f"{predictions.folder}: predictions of another version of {', '.join(changed[:5])}")
+    if early_stops({"solved_in": predictions}, tasks.ids):
+        raise TaskError(
+            f"solved_in {predictions.folder}: tasks of {tasks.name} were stopped by early_stop, so the share "
+            "of their samples that solve them is too high; fill the set up with early_stop=0, or name another"
+        )
     right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
     shares = right.groupby(frame["task_id"].astype(object)).mean()
     chosen = shares.index[(shares > min_solved) & (shares <= max_solved)]

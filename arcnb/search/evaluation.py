@@ -21,10 +21,10 @@ from arcnb.arc.metrics import (
 )
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.seeds import rng
+from arcnb.arc.stop_rules import early_stops as early_stops  # what `stopped` is below
 from arcnb.arc.submission import Submission, create_submission
 from arcnb.arc.tasks import Pair
 from arcnb.arc.tasksets import TaskSet
-from arcnb.search.stop_rules import early_stops as early_stops  # what `stopped` is below
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.stop_rules import record_rule
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
 from arcnb.models.chat import count_tokens
@@ -21,7 +22,6 @@ from arcnb.search.inference_report import InferenceReport
 from arcnb.search.questions import FirstTurns
 from arcnb.search.rounds import PlanError, RoundPlan, shard_tasks
 from arcnb.search.sampling_stage import sample
-from arcnb.search.stop_rules import record_rule
 
 __all__ = ["InferenceReport", "PlanError", "RoundPlan", "predict", "shard_of"]
 
@@ -42,7 +42,7 @@ def predict(
 ) -> InferenceReport:
     """Fill `predictions` up to the plan and say what was done. Raises PlanError before any work is lost."""
     hold_to_conditions(predictions, conditions(tasks, plan, prompt_format, sampling, model, adapter))
-    record_rule(predictions, plan)
+    record_rule(predictions, plan.early_stop, plan.n_predictions)
     mine = shard_of(tasks, plan, prompt_format, sampling, backend)
     return sample(
         mine,

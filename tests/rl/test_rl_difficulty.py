@@ -6,6 +6,7 @@ Run: pytest tests/rl/test_rl_difficulty.py
 import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.stop_rules import record_rule
 from arcnb.arc.tasks import TaskError
 from arcnb.rl.difficulty import tasks_solved_between
 
@@ -71,3 +72,13 @@ def test_another_version_of_a_task_is_named(tasks, tmp_path):
     other.write_part([sample(tasks[1], 0, True, True, fingerprint="0" * 16)], round=0)
     with pytest.raises(TaskError, match="another version of swap1"):
         tasks_solved_between(tasks, other, 0, 1)
+
+
+def test_shares_that_early_stop_made_too_high_are_refused(tasks, predictions):
+    record_rule(predictions, early_stop=4, n_predictions=8)  # by which the last two tasks ended after 4 of 8
+    with pytest.raises(TaskError, match=r"^solved_in .*: tasks of swaps were stopped by early_stop, so the"):
+        tasks_solved_between(tasks, predictions, 0, 1)
+    with pytest.raises(TaskError, match="no task is solved"):  # the first one went to its end
+        tasks_solved_between(tasks.subset(["swap0"]), predictions, 0, 1)
+    predictions.write_part([sample(task, i, False, False) for task in tasks for i in range(4, 8)], round=1)
+    assert tasks_solved_between(tasks, predictions, 0, 1).ids == ["swap1", "swap2"], "it was filled up"

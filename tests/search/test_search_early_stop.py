@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.stop_rules import record_rule
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
@@ -18,7 +19,6 @@ from arcnb.programs.executor import Executor
 from arcnb.search import evaluation
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference import PlanError, RoundPlan, predict
-from arcnb.search.stop_rules import record_rule
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import small_tasks
 
@@ -168,7 +168,7 @@ def test_a_negative_count_is_refused():
 def set_of(folder, task, rounds, plan=PLAN):
     """A set begun by that plan; each round has a right answer (1) or a wrong one (0) for each entry."""
     predictions = PredictionSet(folder)
-    record_rule(predictions, plan)
+    record_rule(predictions, plan.early_stop, plan.n_predictions)
     for round_, solving in enumerate(rounds):
         made = [
             replace(
@@ -220,9 +220,8 @@ def test_tasks_that_did_not_end_early_leave_a_set_as_it_is(tmp_path, tasks):
         "filled up": set_of(tmp_path / "c", tasks[0], [(1, 1, 0, 0), (0, 0, 0, 0)], short),
     }
     assert evaluation.early_stops(sets) == {}
-    longer = replace(PLAN, n_predictions=40, early_stop=3)
-    record_rule(sets["to the end"], longer)  # gone on with by another rule
-    record_rule(sets["to the end"], longer)  # by its second shard
+    record_rule(sets["to the end"], 3, 40)  # gone on with by another rule
+    record_rule(sets["to the end"], 3, 40)  # by its second shard
     assert "stopped by early_stop=3, with" in evaluation.early_stops(sets)["to the end"]
 
 

@@ -9,33 +9,33 @@ therefore kept beside a set's parts, and what rests on that share is left out of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import PredictionSet
-from arcnb.search.rounds import RoundPlan
 
 _FILES = "_early_stop-*.json"  # readers of Parquet folders leave out names that begin with an underscore
 
 
-def record_rule(predictions: PredictionSet, plan: RoundPlan) -> None:
+def record_rule(predictions: PredictionSet, early_stop: int, n_predictions: int) -> None:
     """Keep with the set that a stage samples it by this rule; nothing without early stop.
 
     A file for each rule, which all shards write alike: a set may be gone on with by another one.
     """
-    if not plan.early_stop:
+    if not early_stop:
         return
-    rule = {"early_stop": plan.early_stop, "n_predictions": plan.n_predictions}
-    path = predictions.folder / _FILES.replace("*", f"{plan.early_stop}-of-{plan.n_predictions}")
+    rule = {"early_stop": early_stop, "n_predictions": n_predictions}
+    path = predictions.folder / _FILES.replace("*", f"{early_stop}-of-{n_predictions}")
     with new_file(path, same_is_fine=True) as file:
         file.write(json.dumps(rule).encode())
 
 
-def early_stops(sets: Mapping[str, PredictionSet]) -> dict[str, str]:
+def early_stops(sets: Mapping[str, PredictionSet], task_ids: Iterable[str] | None = None) -> dict[str, str]:
     """{name: one sentence} of the sets in which tasks ended early; the others are not in it.
 
     A task ended early when its first turns are fewer than a rule's n_predictions and at least its early_stop
     of them solve the train pairs. A set that was later filled up without early stop has no such task.
+    task_ids: look at these tasks only.
     """
     sentences = {}
     for name, predictions in sets.items():
@@ -45,7 +45,7 @@ def early_stops(sets: Mapping[str, PredictionSet]) -> dict[str, str]:
             most[rule["early_stop"]] = max(rule["n_predictions"], most.get(rule["early_stop"], 0))
         if not most:
             continue
-        frame = predictions.read(columns=["task_id", "turn", "train_is_correct"])
+        frame = predictions.read(columns=["task_id", "turn", "train_is_correct"], task_ids=task_ids)
         right = frame[frame["turn"] == 0].groupby("task_id")["train_is_correct"]
         n, c = right.size(), right.sum()
         ended = {k: set(n.index[(c >= k) & (n < asked)]) for k, asked in most.items()}
