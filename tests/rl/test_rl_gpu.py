@@ -138,11 +138,11 @@ def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
             "max_steps": 3,
             "num_generations": 16,
             "gradient_accumulation_steps": 2,
-            "per_device_train_batch_size": 16,  # two prompts are sampled at a time
             "max_completion_length": 128,
             "learning_rate": 1e-6,
         },
-        options=GrpoOptions(vllm_group_attention=True, max_sequence_length=4096),
+        # Two prompts are sampled at a time.
+        options=GrpoOptions(vllm_group_attention=True, prompts_per_step=2, max_sequence_length=4096),
         workers=4,
     )
     assert run_grpo(plan).steps == 3
