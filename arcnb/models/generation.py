@@ -120,7 +120,7 @@ class EngineOptions:
     with max_num_seqs of its own; for small models, whose engine is limited by its own process. 0 takes two
     where that is so and there is room (`engine_group.chosen_engines`), else one; who shares the GPU with a
     trainer, or samples little, stays with one. Only vLLM in process has more than one.
-    tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base by bitsandbytes (GPU).
+    tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base (vLLM: on GPUs).
     enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
     enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own).
     block_size: tokens of a block of vLLM's cache (None: its own choice); large ones are fewer to hash.

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.models.four_bits import four_bit_config, four_bits_problem
 from arcnb.models.generation import (
     Completion,
     EngineOptions,
@@ -274,19 +275,15 @@ class _Batch:
 def _load(model: ModelPath, options: EngineOptions, device: str):
     """The network, ready for inference; on a CPU in float32, since most CPUs are slow at bf16."""
     import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import AutoModelForCausalLM
 
     settings = {"dtype": torch.float32 if (device, options.dtype) == ("cpu", "auto") else options.dtype}
     if options.load_in_4bit:
-        if device == "cpu":
-            raise GenerationError("load_in_4bit needs a GPU")
-        settings["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
-        )
-        settings["device_map"] = {"": 0}
+        if problem := four_bits_problem():
+            raise GenerationError(problem)
+        compute_dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        settings["quantization_config"] = four_bit_config(compute_dtype)
+        settings["device_map"] = {"": 0 if device == "cuda" else device}
     try:
         net = AutoModelForCausalLM.from_pretrained(model.path, **settings)
         return (net if options.load_in_4bit else net.to(device)).eval()

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
+from arcnb.models.four_bits import four_bits_problem
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.programs.executor import Executor
@@ -180,8 +180,8 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
     check_multi_turn(settings, options, n_processes)
     if options.trainer not in TRAINERS:
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
-    if options.load_in_4bit and find_spec("bitsandbytes") is None:
-        raise SettingsError("load_in_4bit=True needs the package bitsandbytes, which is not installed")
+    if options.load_in_4bit and (problem := four_bits_problem()):
+        raise SettingsError(problem)
     if options.vllm_kv_cache_dtype != "auto" and not settings["use_vllm"]:
         raise SettingsError(f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r} needs use_vllm=True")
     if options.vllm_group_attention:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from arcnb.models.four_bits import four_bit_config
 from arcnb.models.registry import ModelPath
 
 TRAINERS = ("trl", "unsloth")
@@ -14,7 +15,7 @@ def load_policy(
 ):
     """(model, peft_config) for TRL's trainer: an adapter to go on with, or a base and a fresh one's shape.
 
-    load_in_4bit: the base by bitsandbytes (GPU).
+    load_in_4bit: the base by bitsandbytes.
     """
     import torch
     from peft import LoraConfig, PeftModel
@@ -22,11 +23,7 @@ def load_policy(
 
     options = {"dtype": torch.bfloat16 if on_gpu else torch.float32}
     if load_in_4bit:
-        from transformers import BitsAndBytesConfig
-
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-        )
+        options["quantization_config"] = four_bit_config(options["dtype"])
     base = AutoModelForCausalLM.from_pretrained(model.path, **options)
     if adapter:
         return PeftModel.from_pretrained(base, str(adapter), is_trainable=True), None

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.arc.tasksets import load_tasks
 from arcnb.models import generation
 from arcnb.models.engine_group import EngineGroup
 from arcnb.models.engine_guard import marked_processes
 from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
-from arcnb.models.registry import ModelError
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import ModelError, load_tokenizer
 from arcnb.models.vllm_engine import VllmEngine
 from arcnb.models.vllm_server import ServerBackend
 
@@ -471,12 +473,38 @@ def test_auto_falls_back_and_says_so(tiny, monkeypatch):
     assert lines[0].startswith("transformers ")
 
 
-def test_four_bit_needs_a_gpu(tiny):
+def test_a_base_in_four_bits_has_the_quantised_weights(tiny):
+    """Its scores are those of a whole model whose layers hold what four bits leave of their weights; some
+    processors multiply them in bfloat16."""
     import torch
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+    from transformers import AutoModelForCausalLM
 
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    with pytest.raises(GenerationError, match="load_in_4bit needs a GPU"):
+    ids = torch.tensor(prompts(1))
+    with torch.no_grad():
+        net = AutoModelForCausalLM.from_pretrained(tiny.path, dtype=torch.float32)
+        whole = net(ids).logits
+        for layer in net.model.layers.modules():
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight.copy_(dequantize_4bit(*quantize_4bit(layer.weight, quant_type="nf4")))
+        rounded = net(ids).logits
+        with open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True)) as backend:
+            quantised = backend._net(ids.to(backend.device)).logits.cpu()
+    assert (quantised - rounded).norm() < 0.1 * (whole - rounded).norm()
+
+
+def test_an_adapter_on_a_base_in_four_bits(embedded):
+    """The shipped adapter writes a program for a task as it does on the whole base."""
+    ids = prompt_format().prompt_ids(load_tokenizer(embedded), load_tasks("arc-agi-1/training")["25ff71a9"])
+    options, greedy = EngineOptions(load_in_4bit=True), Sampling(max_tokens=24, temperature=0.0)
+    with open_backend("transformers", embedded, "default", options=options) as backend:
+        (completion,) = backend.generate([Request(ids, 1, 0, "task")], greedy)
+    assert "def transform" in completion.text or "import" in completion.text
+
+
+def test_four_bits_need_their_package(tiny, monkeypatch):
+    monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: None)
+    with pytest.raises(GenerationError, match="needs the package bitsandbytes"):
         open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True))
 
 

@@ -3,7 +3,6 @@
 import inspect
 import os
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 
@@ -182,8 +181,34 @@ def test_options_that_would_do_nothing_are_refused(train, tmp_path, options, mes
         train(tmp_path, options=options)
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
-def test_four_bits_need_their_package(train, tmp_path):
+def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_path, monkeypatch):
+    from bitsandbytes.nn import Linear4bit
+    from trl import GRPOTrainer
+
+    seen, training_step = [], GRPOTrainer.training_step
+
+    def noted(self, model, *arguments, **named):
+        bases = [part for part in model.modules() if isinstance(part, Linear4bit)]
+        weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        seen.append(
+            (
+                [base.weight.detach().clone() for base in bases],
+                {n: p.detach().clone() for n, p in weights.items()},
+            )
+        )
+        return training_step(self, model, *arguments, **named)
+
+    monkeypatch.setattr(GRPOTrainer, "training_step", noted)
+    train(tmp_path, settings={"max_steps": 2}, options={"load_in_4bit": True})
+    (first, before), (second, after) = seen
+    assert len(first) == 14  # two layers of seven
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+    assert all("lora_" in name for name in before)
+    assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_four_bits_need_their_package(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match="load_in_4bit=True needs the package bitsandbytes"):
         train(tmp_path, options={"load_in_4bit": True})
 

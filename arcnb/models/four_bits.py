@@ -1,0 +1,20 @@
+"""A base model in four bits by bitsandbytes: NF4 in blocks of 64, on GPUs and on CPUs."""
+
+from importlib.util import find_spec
+
+
+def four_bits_problem() -> str | None:
+    """Why no model can be loaded so here, in one sentence; None where it can."""
+    if find_spec("bitsandbytes") is None:
+        return "load_in_4bit=True needs the package bitsandbytes, which is not installed"
+    return None
+
+
+def four_bit_config(compute_dtype):
+    """The quantization of transformers that gives vLLM's weights: its own loader does not quantize the
+    scales of blocks a second time either. compute_dtype: of the products, after the weights are unpacked."""
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute_dtype
+    )
