@@ -148,7 +148,9 @@ class VllmEngine:
             from vllm.v1.engine.exceptions import EngineDeadError
         self._dead_engine = EngineDeadError
         if on_cpu() and options.load_in_4bit:
-            raise GenerationError("load_in_4bit on a CPU needs backend=transformers: vllm has no kernels there")
+            raise GenerationError(
+                "load_in_4bit on a CPU needs backend=transformers: vllm has no kernels there"
+            )
         if not on_cpu():
             self._gpus.take()
             if problem := memory_problem(model.folder, self.settings.context, options, running):
