@@ -6,5 +6,5 @@ source "$(dirname "$0")/steps.sh"
 
 shift
 gpu=${GPU:-0}
-for one in ${*:-group_test group_3800 ahead2_3800 ahead4_3800 stage_engines speed}; do $one "$gpu" "$(cores "$gpu")"; done
+for one in ${*:-group_3800 ahead2_3800 ahead4_3800 offload4_3800 trl_3800 unsloth_3800 stage_engines speed_small speed_large}; do $one "$gpu" "$(cores "$gpu")"; done
 say "all done"

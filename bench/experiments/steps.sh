@@ -1,5 +1,5 @@
 # What is measured on a node with GPUs, a function a step; sourced by the scripts of this folder.
-# One alone: bash -c '. bench/experiments/steps.sh OUT; whole_8600 0 0-15' (GPU 0, cores 0 to 15)
+# One alone: bash -c '. bench/experiments/steps.sh OUT; trl_8600 0 0-15' (GPU 0, cores 0 to 15)
 #
 # Each step is given GPUs and cores, has a time limit, and fails alone. OUT/progress.txt says what runs, OUT/NAME.log
 # what it says, OUT/NAME holds a notebook's report, manifest and metrics. END is the second at which all must be over.
@@ -61,10 +61,10 @@ problems() {
         -p learning_rate 4e-5 -p eval_steps 10 -p simple_eval_problems 15 -p repeat_eval_problems 4 -p final_samples 8
 }
 
-# Tests that need GPUs (issues 5, 7, 10). GPUS CORES
+# Tests that need GPUs (issues 5, 7, 10). GPUS CORES MORE...
 gpu_tests() {
     step gpu_tests 420 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py tests/models/test_models_gpu.py -v -rs \
-        -p no:cacheprovider
+        -p no:cacheprovider "${@:3}"
 }
 
 # Issues 4 and 5: predictions in OUT/sets/SET. NAME GPU CORES SET TASKS N MORE...
@@ -98,21 +98,21 @@ stage_engines() {
         --prompt-tokens 2000 --n 8 --max-tokens 400 --turns ${TURNS:-2} --ways plain-free,arcnb-free --engines 2 --workers $(($(n_cores "$2") - 4))
 }
 # Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
-whole_3800() { whole whole_3800 600 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways shared trl unsloth; }
-whole_8600() { whole whole_8600 600 "$1" "$2" --prompt-tokens 7800 8600 --steps 3 --ways shared trl; }
+trl_3800() { whole trl_3800 300 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways trl; }
+trl_8600() { whole trl_8600 400 "$1" "$2" --prompt-tokens 7800 8600 --steps 3 --ways trl --limit 370; }
+unsloth_3800() { whole unsloth_3800 360 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways unsloth --limit 330; }
 # The same with an fp8 cache in vLLM.
 fp8_3800() { whole fp8_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --kv-cache-dtype fp8; }
 fp8_8600() { whole fp8_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --kv-cache-dtype fp8; }
-# The same with our attention in vLLM, which reads a prompt once a token; its test on a GPU first.
-group_test() {
-    step group_test 240 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py -k "group_attention or conversations" -v -rs -p no:cacheprovider
-}
+# The same with our attention in vLLM, which reads a prompt once a token.
 group_3800() { whole group_3800 240 "$1" "$2" --prompt-tokens 3300 3800 --steps 4 --ways shared --group-attention; }
 group_8600() { whole group_8600 240 "$1" "$2" --prompt-tokens 7800 8600 --steps 4 --ways shared --group-attention; }
 # That with sampling for two and for four steps at once: weights are read once a token for all their prompts.
 ahead2_3800() { ahead ahead2_3800 2 "$1" "$2" --prompt-tokens 3300 3800; }
 ahead4_3800() { ahead ahead4_3800 4 "$1" "$2" --prompt-tokens 3300 3800; }
-ahead2_8600() { ahead ahead2_8600 2 "$1" "$2" --prompt-tokens 7800 8600; }
+ahead4_8600() { ahead ahead4_8600 4 "$1" "$2" --prompt-tokens 7800 8600; }
+# Everything at once: also with hidden states that wait in the host's memory.
+offload4_3800() { ahead offload4_3800 4 "$1" "$2" --prompt-tokens 3300 3800 --offload; }
 ahead() {
     whole "$1" 300 "$3" "$4" --warm "$2" --steps $((3 * $2)) --ways shared --group-attention --generations "$2" "${@:5}"
 }
@@ -135,10 +135,12 @@ shared_embedded() {
         --json "$out/shared_embedded.json"
 }
 
-# Issue 6: seconds a step against the size of groups. GPU CORES
+# Issue 6: seconds a step against the size of groups, two at a time; a run takes 45 to 115 s. GPU CORES
+speed_small() { speed small "$1" "$2" 8 32; }
+speed_large() { speed large "$1" "$2" 128 256; }
 speed() {
-    step speed 600 "$1" "$2" python3 bench/grpo_speed.py --vllm --adapter default --groups 8 32 128 256 \
-        --ways shared trl unsloth --steps 6 --warm 2 --limit 120 --json "$out/speed.json"
+    step "speed_$1" 600 "$2" "$3" python3 bench/grpo_speed.py --vllm --adapter default --groups "${@:4}" \
+        --ways shared trl unsloth --steps 6 --warm 2 --limit 130 --seconds 590 --json "$out/speed_$1.json"
 }
 
 # One multi-process service for all GPUs; only what is started with these variables uses it.
