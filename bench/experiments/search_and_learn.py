@@ -39,7 +39,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from one_gpu import cap_memory, small_engine
-from solved_counts import HEAD, READ, cells_of, is_solved, line_of, n_samples, paired, read_counts, write_json
+from solved_counts import (
+    HEAD,
+    READ,
+    cells_of,
+    is_solved,
+    line_of,
+    n_samples,
+    paired,
+    paired_rates,
+    rates_line,
+    read_counts,
+    write_json,
+)
 
 START = time.monotonic()
 ARMS = {"toy": 3, "arc128": 1, "arc512": 1, "eval128": 1, "eval512": 1, "arc128task": 1}  # seeds of each
@@ -635,11 +647,15 @@ def table(out, tag=""):
         sides = arms[f"{arm}/alone"], arms[f"{arm}/learn{tag}"]
         facts = next(iter(sides[1].values()))
         lines += ["", f"{arm}: learning (b) against search alone (a)", HEAD]
+        sides = [by_rung(side) if arm == "toy" else side for side in sides]
         for budget in range(facts["first"], facts["budget"] + 1, facts["per_round"]):
-            pair = paired(*map(by_rung if arm == "toy" else dict, sides), facts["first"], budget, budget)
+            pair = paired(*sides, facts["first"], budget, budget)
             if pair:
                 found[f"{arm} at {budget}"] = pair
                 lines.append(line_of(f"{arm} at {budget}", pair))
+        if rates := paired_rates(*sides, facts["first"]):
+            found[f"{arm}, later samples"] = rates
+            lines.append(rates_line(facts["first"], rates))
     text = "\n".join(lines)
     if arms:
         write_json(out / f"table{tag}.json", found)
