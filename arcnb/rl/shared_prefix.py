@@ -52,6 +52,12 @@ def shared_prefix_trainer(
             self._policy_state = adapter_state(self.model)
             self._kept = None
 
+        def _build_accelerator_args(self, **kwargs):
+            # DDP sends buffers (constants of rotary embeddings, equal everywhere) before every forward pass, and
+            # processes run unequal numbers of packed rows: one would wait for ever for the other's next.
+            self.args.ddp_broadcast_buffers = False
+            return super()._build_accelerator_args(**kwargs)
+
         def training_step(self, *args, **kwargs):
             autocast = self.accelerator.mixed_precision in ("bf16", "fp16")
             with input_casting(self.model, enabled=not autocast):

@@ -60,3 +60,24 @@ def test_what_a_process_refuses_it_leaves_for_its_launcher(plan, tmp_path):
     with pytest.raises(ValueError, match="reward scheme 'nonsense' does not exist"):
         main(str(path))
     assert "'nonsense' does not exist" in json.loads(path.with_name("report.json").read_text())["error"]
+
+
+def test_two_processes_share_prompts_in_unequal_numbers_of_rows(plan, tmp_path):
+    """A row for each completion that is not masked: how many those are differs between the processes."""
+    settings = plan.settings | {
+        "max_steps": 4,
+        "max_completion_length": 40,
+        "mask_truncated_completions": True,
+    }
+    options = GrpoOptions(prompts_per_step=2, reward_weights={"overlong": 1.0}, overlong_buffer=40)
+    curves = []
+    for shared in (False, True):
+        folder = tmp_path / str(shared)
+        shared_options = replace(options, shared_prompt=shared, shared_prompt_tokens=1)
+        run_grpo(replace(plan, output=folder, settings=settings, options=shared_options, num_processes=2))
+        curves.append([row for row in read_metrics(folder / "metrics.jsonl") if "grad_norm" in row])
+    for expected, found in zip(*curves, strict=True):
+        for name in ("loss", "grad_norm", "kl", "entropy", "reward"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
+    assert curves[0] != curves[1]
+    assert any(row["grad_norm"] > 0 for row in curves[1])
