@@ -53,8 +53,8 @@ def shared_prefix_trainer(
             self._kept = None
 
         def _build_accelerator_args(self, **kwargs):
-            # DDP sends buffers (constants of rotary embeddings, equal everywhere) before every forward pass, and
-            # processes run unequal numbers of packed rows: one would wait for ever for the other's next.
+            # DDP sends buffers (constants of rotary embeddings, equal everywhere) before each forward pass,
+            # and processes run unequal numbers of rows: one would wait for ever for the other's next.
             self.args.ddp_broadcast_buffers = False
             return super()._build_accelerator_args(**kwargs)
 
@@ -133,6 +133,8 @@ def prepare_model(model) -> None:
     """Give a transformers model (or a PEFT model around one) the attention that shares prompts."""
     register()
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if "chunked_attention" in (getattr(inner.config.get_text_config(), "layer_types", None) or ()):
+        raise SharedPrefixError("shared-prompt attention does not support the model's chunked attention")
     inner.set_attn_implementation(NAME)
     if inner.config._attn_implementation != NAME:
         raise SharedPrefixError(

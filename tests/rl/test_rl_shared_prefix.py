@@ -256,6 +256,14 @@ def test_models_that_cannot_be_packed_are_named(kind, changes, message):
         row_log_probs(model, pack(*batch([9], [[3, 3]])), 2, 3)
 
 
+def test_attention_in_chunks_is_named():
+    """Models tell their masks alone of it, which packed rows do not look at."""
+    model = tiny("Llama")
+    model.config.layer_types = ["chunked_attention", "full_attention"]
+    with pytest.raises(SharedPrefixError, match="does not support the model's chunked attention"):
+        prepare_model(model)
+
+
 def test_a_layer_without_attention_is_noticed():
     model = tiny("Llama")
     prepare_model(model)
