@@ -114,8 +114,26 @@ def train(
         {"gradient_accumulation_steps": 2, "steps_per_generation": 2},
         # two groups, left-padded, in one micro-batch
         {"per_device_train_batch_size": 8, "loss_type": "dr_grpo"},
+        # ratios of sequences, probabilities at a temperature
+        {
+            "per_device_train_batch_size": 2,
+            "steps_per_generation": 2,
+            "importance_sampling_level": "sequence",
+            "loss_type": "grpo",
+            "temperature": 0.7,
+        },
+        # entropies choose the tokens, and are rewarded
+        {"top_entropy_quantile": 0.5, "entropy_coef": 0.01, "loss_type": "bnpo"},
     ],
-    ids=["one group", "whole model and reference", "off policy", "accumulation", "two groups"],
+    ids=[
+        "one group",
+        "whole model and reference",
+        "off policy",
+        "accumulation",
+        "two groups",
+        "sequence ratios",
+        "entropy",
+    ],
 )
 def test_the_learning_curve_is_trls(small_model, tmp_path, settings):
     theirs, their_tokens = train(small_model, tmp_path, share=False, **settings)
