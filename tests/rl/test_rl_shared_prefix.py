@@ -5,6 +5,8 @@ Run: pytest tests/rl/test_rl_shared_prefix.py
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from arcnb.rl.shared_prefix import prepare_model, row_log_probs, shuffle_groups
 from arcnb.rl.shared_prefix_kernels import best_kernel
@@ -103,6 +105,33 @@ def test_log_probs_entropies_and_every_gradient_equal_the_ordinary_ones(kind, ke
     model = tiny(kind, **({"sliding_window": None} if kind == "Mistral" else {}))
     rows = assert_same(model, *batch([23], [[9, 4, 12, 1, 7]]), kernel=kernel)
     assert [row.input_ids.size(1) for row in rows] == [22 + 33]
+
+
+class Largest(TorchDispatchMode):
+    """Entries of the largest tensor that an operation made meanwhile, backward passes included."""
+
+    n = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_flatten(result)[0]:
+            if isinstance(tensor, torch.Tensor):
+                self.n = max(self.n, tensor.numel())
+        return result
+
+
+def test_logits_are_never_whole_in_memory():
+    vocabulary, lengths = 70_000, [40, 40, 40]  # TRL's tiles have 32,768 entries of the vocabulary
+    model = tiny("Llama", vocab_size=vocabulary)
+    ids, mask, n_completion = batch([8], [lengths])
+    logits = sum(lengths) * vocabulary
+    with Largest() as whole:
+        gradients(model, *ordinary(model, ids, mask, n_completion))
+    assert whole.n >= logits
+    prepare_model(model)
+    with Largest() as packed:
+        gradients(model, *row_log_probs(model, pack(ids, mask, n_completion), len(ids), n_completion))
+    assert packed.n < 0.6 * logits
 
 
 @pytest.mark.parametrize(
