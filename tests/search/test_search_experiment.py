@@ -189,14 +189,18 @@ def test_the_table_is_made_of_sides_that_are_not_finished(script, tmp_path):
 
 
 def test_rungs_of_the_ladder_are_the_same_task_under_every_seed(script):
+    from search_table import by_rung
+
     counts = {"cells": {"ladder_lines_3_1": [[0, 0, 8, 0, 0, 9]]}, "ended": ["ladder_lines_3_1"]}
-    assert script.by_rung({1: counts})[1] == {
+    assert by_rung({1: counts})[1] == {
         "cells": {"ladder_lines_3": [[0, 0, 8, 0, 0, 9]]},
         "ended": ["ladder_lines_3"],
     }
 
 
 def test_no_program_of_the_ladder_is_longer_than_its_completions_may_be(script, monkeypatch, tmp_path):
+    from search_arms import toy_tasks
+
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.registry import load_tokenizer, resolve_model
 
@@ -209,7 +213,7 @@ def test_no_program_of_the_ladder_is_longer_than_its_completions_may_be(script, 
     with pytest.raises(AttributeError, match="report"):
         script.true_run_side(args, "toy", 0, False, None, None, SimpleNamespace(name="m"))
     tokenizer = load_tokenizer(resolve_model("default"))
-    programs = [task.program for seed in range(3) for task in script.toy_tasks(args, seed)]
+    programs = [task.program for seed in range(3) for task in toy_tasks(args, seed)]
     longest = max(len(prompt_format().completion_ids(tokenizer, program)) for program in programs)
     assert 300 < longest <= given[6].max_tokens
 
