@@ -11,10 +11,13 @@ def four_bits_problem() -> str | None:
 
 
 def four_bit_config(compute_dtype):
-    """The quantization of transformers that gives vLLM's weights: its own loader does not quantize the
-    scales of blocks a second time either. compute_dtype: of the products, after the weights are unpacked."""
+    """The quantization of transformers that gives vLLM 0.23's weights (the scales of blocks are quantized, too),
+    so that sampler and learner have the same. compute_dtype: of the products, after weights are unpacked."""
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute_dtype
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute_dtype,
     )

@@ -486,7 +486,9 @@ def test_a_base_in_four_bits_has_the_quantised_weights(tiny):
         whole = net(ids).logits
         for layer in net.model.layers.modules():
             if isinstance(layer, torch.nn.Linear):
-                layer.weight.copy_(dequantize_4bit(*quantize_4bit(layer.weight, quant_type="nf4")))
+                # As vLLM's loader quantizes.
+                packed = quantize_4bit(layer.weight, compress_statistics=True, quant_type="nf4")
+                layer.weight.copy_(dequantize_4bit(*packed))
         rounded = net(ids).logits
         with open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True)) as backend:
             quantised = backend._net(ids.to(backend.device)).logits.cpu()
