@@ -11,8 +11,8 @@ def four_bits_problem() -> str | None:
 
 
 def four_bit_config(compute_dtype):
-    """The quantization of transformers that gives vLLM 0.23's weights, scales of blocks quantized, too: sampler
-    and learner then have the same. compute_dtype: of the products, after the weights are unpacked."""
+    """The quantization that gives vLLM 0.23's weights, scales of blocks quantized, too, so that sampler
+    and learner have the same. compute_dtype: of the products, after the weights are unpacked."""
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(

@@ -127,7 +127,9 @@ def arguments(given=None):
     parser.add_argument("--group", type=int, default=16)
     parser.add_argument("--prompts", type=int, default=8, help="a step")
     parser.add_argument("--accumulation", type=int, default=1)
-    parser.add_argument("--packed-tokens", type=int, default=8192, help="of a row of conversations that share a prompt")
+    parser.add_argument(
+        "--packed-tokens", type=int, default=8192, help="of a row of conversations that share a prompt"
+    )
     parser.add_argument("--turn-reward", default="last")
     parser.add_argument("--rl-prompt-tokens", type=int, default=1000, help="longest first prompt in training")
     parser.add_argument("--rl-context", type=int, default=3072)
