@@ -48,6 +48,15 @@ def with_old_log_probs(base: type) -> type:
     return WithOld
 
 
+def in_our_order(base: type) -> type:
+    """The trainer that runs a prompt with every completion, on micro-batches that keep groups together."""
+
+    class Ordinary(shared_prefix_trainer(base)):
+        _get_per_token_logps_and_entropies = base._get_per_token_logps_and_entropies
+
+    return Ordinary
+
+
 def train(
     model,
     folder,
@@ -56,6 +65,7 @@ def train(
     old: bool = False,
     half: bool = False,
     offload: bool = False,
+    ordered: bool = False,
     **settings,
 ):
     """(logged steps, tokens that went through the model in training) of a run of 4 steps."""
@@ -81,7 +91,8 @@ def train(
     )
     dtype = torch.bfloat16 if half else torch.float32
     policy = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype)
-    base = shared_prefix_trainer(GRPOTrainer, offload=offload) if share else GRPOTrainer
+    base = in_our_order(GRPOTrainer) if ordered else GRPOTrainer
+    base = shared_prefix_trainer(GRPOTrainer, offload=offload) if share else base
     trainer = (with_old_log_probs(base) if old else base)(
         model=policy,
         reward_funcs=share_of_letter_e,
@@ -145,6 +156,19 @@ def test_the_learning_curve_is_trls(small_model, tmp_path, settings):
             assert found[name] == pytest.approx(expected[name], rel=2e-4, abs=2e-6), (step, name)
     assert our_tokens < 0.8 * their_tokens
     # the policy has moved: equality is not that of standing still
+    assert max(row["kl"] for row in ours) > 1e-4
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_four_prompts_sampled_at_once_are_four_steps_of_one_prompt_each(small_model, tmp_path, offload):
+    """The same as steps that run every prompt again, with old log-probabilities of a policy that moves on."""
+    settings = {"steps_per_generation": 4}
+    theirs, their_tokens = train(small_model, tmp_path, share=False, ordered=True, **settings)
+    ours, our_tokens = train(small_model, tmp_path, share=True, offload=offload, **settings)
+    for step, (found, expected) in enumerate(zip(ours, theirs, strict=True)):
+        for name in found.keys() & COMPARED:
+            assert found[name] == pytest.approx(expected[name], rel=2e-4, abs=2e-6), (step, name)
+    assert our_tokens < 0.8 * their_tokens
     assert max(row["kl"] for row in ours) > 1e-4
 
 
