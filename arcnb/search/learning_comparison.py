@@ -18,6 +18,7 @@ from arcnb.arc.submission import SubmissionScore, score_submission
 from arcnb.arc.tasksets import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.learning_plan import SearchPlan
+from arcnb.search.paired_shares import PairedShares, paired_shares
 from arcnb.search.step_journal import StepJournal
 
 if TYPE_CHECKING:
@@ -89,6 +90,26 @@ def paired_curve(
             }
         )
     return pd.DataFrame(rows)
+
+
+def later_samples(
+    alone: pd.DataFrame, learned: pd.DataFrame, first: int, column: str = "is_correct", seed: int = 0
+) -> PairedShares | None:
+    """Share of a task's samples that solve it, among those after the `first` ones, which both have in common;
+    over the tasks that have such samples in both, None without any.
+
+    Says more than solved tasks where those that can be solved are mostly solved by the first samples.
+    """
+    shares = []
+    for frame in (alone, learned):
+        ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
+        later = ordered[ordered.groupby("task_id", observed=True).cumcount() >= first]
+        right = later["train_is_correct"] == 1
+        if column == "is_correct":
+            right &= later["test_is_correct"] == 1
+        shares.append(right.groupby(later["task_id"].astype(object)).mean())
+    both = shares[0].index.intersection(shares[1].index)
+    return paired_shares(shares[0][both], shares[1][both], seed) if len(both) else None
 
 
 def unfinished(reports: Mapping[str, Mapping]) -> str:

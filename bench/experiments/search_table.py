@@ -8,7 +8,6 @@ from solved_counts import (
     n_samples,
     paired,
     paired_rates,
-    rates_line,
     read_counts,
     write_json,
 )
@@ -48,8 +47,8 @@ def table(out, tag=""):
                 found[f"{arm} at {budget}"] = pair
                 lines.append(line_of(f"{arm} at {budget}", pair))
         if rates := paired_rates(*sides, facts["first"]):
-            found[f"{arm}, later samples"] = rates
-            lines.append(rates_line(facts["first"], rates))
+            found[f"{arm}, later samples"] = vars(rates)
+            lines.append(f"samples after the first {facts['first']} that solve their task: {rates}")
     text = "\n".join(lines)
     if arms:
         write_json(out / f"table{tag}.json", found)

@@ -170,15 +170,14 @@ def paired(
     }
 
 
-def paired_rates(a: dict, b: dict, first: int) -> dict | None:
-    """Arm b against arm a in the share of samples that solve their task, after the `first` ones that they share,
-    as far as both have come; None where there are none. Says more than solved tasks where most of those that
-    can be solved are solved by the first samples.
+def paired_rates(a: dict, b: dict, first: int):
+    """`arcnb.search.paired_shares` of the samples that solve their task, after the `first` ones that the arms share, as
+    far as both have come, means over seeds; None where there are none.
 
     Only tasks with such samples in both arms count: the first samples, being shared, end the same tasks in both.
-    Shares are means over tasks of means over seeds; low, high: 95% by bootstrap over tasks; p: sign-flip test over
-    tasks with RESAMPLES draws; more, fewer: tasks whose share b raises or lowers.
     """
+    from arcnb.search.paired_shares import paired_shares
+
     rates = defaultdict(list)
     for seed in sorted(set(a) & set(b)):
         for task in sorted(set(a[seed]["cells"]) & set(b[seed]["cells"])):
@@ -188,33 +187,7 @@ def paired_rates(a: dict, b: dict, first: int) -> dict | None:
                 rates[task].append([sum(cell[3] for cell in own) / n_samples(own) for own in later])
     if not rates:
         return None
-    means = np.array([np.mean(pairs, axis=0) for pairs in rates.values()])
-    difference = means[:, 1] - means[:, 0]
-    draws = np.random.default_rng(0)
-    picks = draws.integers(0, len(difference), (RESAMPLES, len(difference)))
-    low, high = np.percentile(difference[picks].mean(axis=1), [2.5, 97.5])
-    flipped = draws.choice([-1, 1], (RESAMPLES, len(difference))) @ difference
-    as_far = np.abs(flipped) >= abs(difference.sum()) - 1e-12
-    return {
-        "tasks": len(rates),
-        "a": float(means[:, 0].mean()),
-        "b": float(means[:, 1].mean()),
-        "difference": float(difference.mean()),
-        "low": float(low),
-        "high": float(high),
-        "p": float((as_far.sum() + 1) / (RESAMPLES + 1)),
-        "more": int((difference > 0).sum()),
-        "fewer": int((difference < 0).sum()),
-    }
-
-
-def rates_line(first: int, found: dict) -> str:
-    """What `paired_rates` found, in a line."""
-    return (
-        f"samples after the first {first} that solve their task: {found['a']:.2%} and {found['b']:.2%} of {found['tasks']} "
-        f"tasks' ({100 * found['difference']:+.2f} points [{100 * found['low']:+.2f}, {100 * found['high']:+.2f}], "
-        f"p {found['p']:.2g}; more in {found['more']} tasks, fewer in {found['fewer']})"
-    )
+    return paired_shares(*np.transpose([np.mean(pairs, axis=0) for pairs in rates.values()]))
 
 
 def line_of(name: str, found: dict | None) -> str:

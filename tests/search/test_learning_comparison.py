@@ -63,6 +63,15 @@ def test_the_two_are_paired_at_equal_budgets(sets):
     assert "svg" in solved_against_completions(pairs)._repr_svg_()
 
 
+def test_later_samples_are_compared_over_tasks_that_both_went_on_with(sets):
+    frames = read_sets(sets)
+    later = comparison.later_samples(frames["alone"], frames["learn"], 2)
+    assert (later.n_tasks, later.n_more, later.n_fewer) == (3, 2, 0)
+    assert later.a == pytest.approx((1 / 4 + 0 + 0) / 3)
+    assert later.b == pytest.approx((1 / 1 + 2 / 4 + 0) / 3)  # a ended with its first one
+    assert comparison.later_samples(frames["alone"], frames["learn"], 6) is None
+
+
 def test_without_test_outputs_the_pairs_are_of_the_train_pairs(tmp_path):
     frames = []
     for name, n_solved in (("alone", 1), ("learn", 8)):
