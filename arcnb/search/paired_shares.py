@@ -16,7 +16,7 @@ RESAMPLES = 4000
 class PairedShares:
     """Arm b against arm a, means over tasks.
 
-    low, high: of the difference, 95% by bootstrap over tasks. p_value: two-sided sign-flip test over tasks, by
+    low, high: of the difference, 95% by bootstrap over tasks. p_value: two-sided sign-flip test, by
     RESAMPLES draws. n_more, n_fewer: tasks whose share b raises, lowers.
     """
 
