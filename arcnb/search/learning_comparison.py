@@ -98,7 +98,9 @@ def later_samples(
     """Share of a task's samples that solve it, among those after the `first` ones, which both have in common;
     over the tasks that have such samples in both, None without any.
 
-    Says more than solved tasks where those that can be solved are mostly solved by the first samples.
+    Says more than solved tasks where those that can be solved are mostly solved by the first samples. A task
+    that ends once it is solved has its share from few samples, which flatters both alike: p is right where
+    they do not differ, but how far apart they are comes out too large.
     """
     shares = []
     for frame in (alone, learned):
