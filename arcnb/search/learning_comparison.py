@@ -18,7 +18,7 @@ from arcnb.arc.submission import SubmissionScore, score_submission
 from arcnb.arc.tasksets import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.paired_shares import PairedShares, paired_shares
+from arcnb.search.paired_shares import paired_shares
 from arcnb.search.step_journal import StepJournal
 
 if TYPE_CHECKING:
@@ -93,25 +93,40 @@ def paired_curve(
 
 
 def later_samples(
-    alone: pd.DataFrame, learned: pd.DataFrame, first: int, column: str = "is_correct", seed: int = 0
-) -> PairedShares | None:
-    """Share of a task's samples that solve it, among those after the `first` ones, which both have in common;
-    over the tasks that have such samples in both, None without any.
+    alone: pd.DataFrame,
+    learned: pd.DataFrame,
+    plan: SearchPlan,
+    column: str = "is_correct",
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Shares of a task's samples that solve it, after the first round, which both have in common: a row for
+    the samples of the round after it, and one for all that follow, as `arcnb.search.paired_shares` has them.
 
-    Says more than solved tasks where those that can be solved are mostly solved by the first samples. A task
-    that ends once it is solved has its share from few samples, which flatters both alike: p is right where
-    they do not differ, but how far apart they are comes out too large.
+    Over the tasks that have such samples in both; no row without any. Says more than solved tasks where most
+    that can be solved are solved by the first samples. In the round after the first both have equal numbers
+    of samples. Later a task that ended has its share from few, which flatters both alike: how far apart they
+    are then comes out too large.
     """
-    shares = []
-    for frame in (alone, learned):
-        ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
-        later = ordered[ordered.groupby("task_id", observed=True).cumcount() >= first]
-        right = later["train_is_correct"] == 1
-        if column == "is_correct":
-            right &= later["test_is_correct"] == 1
-        shares.append(right.groupby(later["task_id"].astype(object)).mean())
-    both = shares[0].index.intersection(shares[1].index)
-    return paired_shares(shares[0][both], shares[1][both], seed) if len(both) else None
+    import pandas as pd
+
+    first, rows = plan.first_round, []
+    for last in (first + plan.per_round, None):
+        shares = [_share_that_solves(frame, first, last, column) for frame in (alone, learned)]
+        both = shares[0].index.intersection(shares[1].index)
+        if len(both):
+            found = paired_shares(shares[0][both], shares[1][both], seed)
+            rows.append({"samples": f"{first + 1} to {last or 'the end'}", **vars(found)})
+    return pd.DataFrame(rows).rename(columns={"a": "alone", "b": "learned"})
+
+
+def _share_that_solves(frame: pd.DataFrame, first: int, last: int | None, column: str) -> pd.Series:
+    ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
+    place = ordered.groupby("task_id", observed=True).cumcount()
+    later = ordered[(place >= first) & (True if last is None else place < last)]
+    right = later["train_is_correct"] == 1
+    if column == "is_correct":
+        right &= later["test_is_correct"] == 1
+    return right.groupby(later["task_id"].astype(object)).mean()
 
 
 def unfinished(reports: Mapping[str, Mapping]) -> str:

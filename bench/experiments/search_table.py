@@ -1,5 +1,6 @@
 """The table of search and learn, from the counts that its arms leave."""
 
+import numpy as np
 from search_arms import ARMS
 from solved_counts import (
     HEAD,
@@ -46,9 +47,14 @@ def table(out, tag=""):
             if pair:
                 found[f"{arm} at {budget}"] = pair
                 lines.append(line_of(f"{arm} at {budget}", pair))
-        if rates := paired_rates(*sides, facts["first"]):
-            found[f"{arm}, later samples"] = vars(rates)
-            lines.append(f"samples after the first {facts['first']} that solve their task: {rates}")
+        first = facts["first"]
+        for name, last in {
+            f"to {first + facts['per_round']}": first + facts["per_round"],
+            "on": np.inf,
+        }.items():
+            if rates := paired_rates(*sides, first, last):
+                found[f"{arm}, samples from {first + 1} {name}"] = vars(rates)
+                lines.append(f"samples from {first + 1} {name} that solve their task: {rates}")
     text = "\n".join(lines)
     if arms:
         write_json(out / f"table{tag}.json", found)

@@ -170,18 +170,18 @@ def paired(
     }
 
 
-def paired_rates(a: dict, b: dict, first: int):
-    """`arcnb.search.paired_shares` of the samples that solve their task, after the `first` ones that the arms share, as
-    far as both have come, means over seeds; None where there are none.
+def paired_rates(a: dict, b: dict, first: int, last: float = np.inf):
+    """`arcnb.search.paired_shares` of the samples that solve their task, after the `first` ones that the arms share, to the
+    `last` or as far as both have come, means over seeds; None where there are none.
 
-    Only tasks with such samples in both arms count: the first samples, being shared, end the same tasks in both.
+    See `later_samples` of arcnb.search.learning_comparison, also for what tasks that ended do to the figures.
     """
     from arcnb.search.paired_shares import paired_shares
 
     rates = defaultdict(list)
     for seed in sorted(set(a) & set(b)):
         for task in sorted(set(a[seed]["cells"]) & set(b[seed]["cells"])):
-            cut = equal_cut(a[seed], b[seed], task, first + 1, np.inf, False)
+            cut = equal_cut(a[seed], b[seed], task, first + 1, last, False)
             later = [cells[len(first_of(cells, first)) :] for cells in cut or ()]
             if later and all(later):
                 rates[task].append([sum(cell[3] for cell in own) / n_samples(own) for own in later])

@@ -1,5 +1,7 @@
 """Two searches side by side. Run: pytest tests/search/test_learning_comparison.py"""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,11 +67,12 @@ def test_the_two_are_paired_at_equal_budgets(sets):
 
 def test_later_samples_are_compared_over_tasks_that_both_went_on_with(sets):
     frames = read_sets(sets)
-    later = comparison.later_samples(frames["alone"], frames["learn"], 2)
-    assert (later.n_tasks, later.n_more, later.n_fewer) == (3, 2, 0)
-    assert later.a == pytest.approx((1 / 4 + 0 + 0) / 3)
-    assert later.b == pytest.approx((1 / 1 + 2 / 4 + 0) / 3)  # a ended with its first one
-    assert comparison.later_samples(frames["alone"], frames["learn"], 6) is None
+    later = comparison.later_samples(frames["alone"], frames["learn"], PLAN)
+    assert later["samples"].tolist() == ["3 to 4", "3 to the end"]
+    assert later["alone"].tolist() == pytest.approx([0, (1 / 4 + 0 + 0) / 3])
+    assert later["learned"].tolist() == pytest.approx([1 / 3, (1 / 1 + 2 / 4 + 0) / 3])  # a ended: 1 of 1
+    assert later["n_more"].tolist() == [1, 2]
+    assert comparison.later_samples(frames["alone"], frames["learn"], replace(PLAN, first_round=6)).empty
 
 
 def test_without_test_outputs_the_pairs_are_of_the_train_pairs(tmp_path):

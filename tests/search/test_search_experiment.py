@@ -179,12 +179,13 @@ def test_the_table_is_made_of_sides_that_are_not_finished(script, tmp_path):
     side(script, tmp_path, True, {"a": [0, 1], "b": [1], "c": [0, 0]}, ended=["a", "b"])
     text = script.table(tmp_path)
     found = json.loads((tmp_path / "table.json").read_text())
-    assert list(found) == ["arc128 at 8", "arc128 at 16", "arc128 at 24", "arc128, later samples"]
+    later = ["arc128, samples from 9 to 16", "arc128, samples from 9 on"]
+    assert list(found) == ["arc128 at 8", "arc128 at 16", "arc128 at 24", *later]
     assert (found["arc128 at 16"]["a"], found["arc128 at 16"]["b"]) == (1 / 3, 2 / 3)
     last = found["arc128 at 24"]  # c is still at work on one side
     assert (last["tasks"], last["a"], last["b"], last["finished"]) == (2, 0.5, 1.0, False)
     assert "UNFINISHED" in text
-    assert "samples after the first 8 that solve their task: 0.00% and 6.25% of 2 tasks'" in text
+    assert "samples from 9 on that solve their task: 0.00% and 6.25% of 2 tasks'" in text
     assert (tmp_path / "table.txt").read_text() == text + "\n"
 
 
