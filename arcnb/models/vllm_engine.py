@@ -144,8 +144,9 @@ class VllmEngine:
         self._log = EngineLog()
         quiet = contextlib.nullcontext if running else self._log.capture
         with quiet():
-            from vllm import LLM
+            from vllm import LLM, envs
             from vllm.v1.engine.exceptions import EngineDeadError
+        envs.disable_envs_cache()  # an engine inside this process, such as a trainer's, has them remembered
         self._dead_engine = EngineDeadError
         if on_cpu() and options.load_in_4bit:
             raise GenerationError(

@@ -300,6 +300,19 @@ class OnlyTheFirst(EngineGroup):
         self._engines, self._late = [group[0]], None
 
 
+def test_an_engine_opens_after_one_inside_this_process(tiny, monkeypatch):
+    """Such as a trainer's: vllm then remembers the environment, in which engines share the process."""
+    envs = pytest.importorskip("vllm.envs")
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    envs.enable_envs_cache()
+    assert not envs.VLLM_ENABLE_V1_MULTIPROCESSING
+    options = EngineOptions(max_model_len=64, cpu_kv_cache_gb=1)
+    with open_backend("vllm", tiny, options=options) as backend:
+        made = list(backend.generate([Request([1, 5, 7], 1, 0, "a")], Sampling(max_tokens=4)))
+    assert [completion.key for completion in made] == ["a"]
+
+
 def test_nothing_is_left_of_an_engine_that_was_just_starting(tiny):
     if vllm_missing:
         pytest.skip("no vllm")
