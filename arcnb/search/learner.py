@@ -157,7 +157,7 @@ class LoraLearner:
     ) -> LearningReport:
         """Train on the rows in their order and leave the adapter in `folder`, whole or not at all.
 
-        rows: {"input_ids", "labels"}, see `arcnb.search.hindsight_rows`. start: the adapter to go on from.
+        rows: {"input_ids", "labels"}, see `arcnb.search.learning_rows`. start: the adapter to go on from.
         stop: asked before every step; LearningStopped as soon as it says so, which leaves nothing. Raises
         LearningError without rows, when a loss or a weight is not finite, or when memory runs out. Before
         that, a step that runs out of memory is done again in smaller parts, with the same gradient, and last

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# Attention keeps the input of o_proj anyway.
+_SAME_INPUT = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+
 
 class PartSize:
     """Padded tokens of a part and whether activations are recomputed; both give way when memory runs out."""
@@ -56,16 +59,17 @@ def bytes_per_token(config, modules: Sequence[str], checkpointing: bool = False)
     """Estimated bytes that one padded token keeps between forward and backward pass, in bfloat16.
 
     config: of a decoder with the layers of Llama (two norms, attention, gated MLP). modules: names of the
-    layers with a LoRA; each keeps its input. The weights, the head's chunk of logits (`learner_loss.LOGITS`)
-    and the CUDA context (about 1 GB together for 135M parameters) come on top.
+    layers with a LoRA; each keeps its input, and layers with the same input keep one (on a GPU; copies of
+    their own are spared by `arcnb.models.adapter_casting`). The weights, the head's chunk of logits
+    (`learner_loss.LOGITS`) and the CUDA context (about 1 GB together for 135M parameters) come on top.
     """
     config = config.get_text_config()
     width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     head = getattr(config, "head_dim", None) or width // config.num_attention_heads
     queries, keys = head * config.num_attention_heads, head * config.num_key_value_heads
-    inputs = {"o_proj": queries, "down_proj": inner}
     # norms 8 w (float32), queries and attention's output, keys and values, gate, its activation, and up
     layer = 8 * width + 4 * queries + 4 * keys + 6 * inner
-    layer += sum(2 * inputs.get(name, width) for name in modules)
+    kept = {_SAME_INPUT.get(name, name) for name in (module.rpartition(".")[2] for module in modules)}
+    layer += sum(2 * {"o_proj": 0, "down_proj": inner}.get(name, width) for name in kept)
     # Recomputing keeps the layers' inputs and the one layer that is at work.
     return 2 * width * layers + layer if checkpointing else layer * (layers + 1)

@@ -17,6 +17,7 @@ the first step that is not, and ends with the rows that it would have had.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.seeds import derive_seed, rng
+from arcnb.arc.stop_rules import record_rule
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import write_tasks
 from arcnb.models.generation import Sampling
@@ -308,6 +310,7 @@ class SearchAndLearn:
             wanted["settings"] |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
             wanted["settings"] |= {f"lora_{name}": value for name, value in self.lora.decisive().items()}
         hold_to_conditions(self.predictions, wanted)
+        record_rule(self.predictions, plan.stop_after, plan.budget.completions or sys.maxsize)
 
     def _take_rows(self, shared: PredictionSet | None) -> None:
         """What is on disk from before; for a set just begun the first round of `shared`."""

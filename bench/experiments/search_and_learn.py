@@ -77,7 +77,7 @@ def arguments(given=None):
         "--tag", default="", help="suffix of the learning arms, for another setting beside the first"
     )
     p.add_argument("--toy-steps", type=int, default=200)
-    p.add_argument("--batch-tokens", type=int, default=16384, help="in a forward pass; 0.85 MB each")
+    p.add_argument("--batch-tokens", type=int, default=16384, help="in a forward pass; 0.7 MB each")
     p.add_argument("--kv-gb", type=float, default=16.0, help="of vLLM's cache; 0: as --share says")
     p.add_argument("--share", type=float, default=0.06, help="gpu_memory_utilization")
     p.add_argument("--engine", choices=["graphs", "eager", "default"], default="graphs")

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.stop_rules import early_stops
 from arcnb.arc.submission import validate_submission
 from arcnb.arc.tasksets import load_tasks
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
@@ -186,8 +187,9 @@ def test_a_task_ends_after_so_many_distinct_programs_that_solve_its_train_pairs(
         return SOLVING if PLAN.round_of(key[1]) == 0 else ALSO_SOLVING
 
     search(replace(PLAN, stop_after=stop_after, augment="none"), pick, small_tasks(1)).run()
-    frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id"])
-    assert len(frame) == 4 * rounds
+    made = PredictionSet(tmp_path / "s" / "predictions")
+    assert len(made) == 4 * rounds
+    assert bool(early_stops({"s": made})) is (rounds < 3), "pass@k of such a set is too high, so it is said"
 
 
 @pytest.mark.parametrize(
