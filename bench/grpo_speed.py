@@ -180,6 +180,7 @@ def work(job: dict) -> None:
                 shared_prompt_offload=job["offload"] and job["way"] == "shared",
                 vllm_kv_cache_dtype=job["kv_cache_dtype"] if job["way"] != "unsloth" else "auto",
                 vllm_group_attention=job["group_attention"] and job["way"] == "shared",
+                vllm_shared_weights=job["shared_weights"] and job["way"] == "shared",
                 max_prompt_tokens=high,
                 max_sequence_length=high + job["max_completion_length"],
                 resume="never",
@@ -217,7 +218,15 @@ def run(job: dict, limit: float, warm: int) -> dict:
         file = Path(folder) / "parts.jsonl"
         steps = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     kept = ("way", "shape", "group", "accumulation", "max_completion_length", "rank", "prompt_tokens")
-    kept += ("generations", "kv_cache_dtype", "offload", "cascade", "group_attention")
+    kept += (
+        "generations",
+        "kv_cache_dtype",
+        "offload",
+        "cascade",
+        "group_attention",
+        "shared_weights",
+        "share",
+    )
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
     result |= {"peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
     result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
@@ -284,6 +293,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--cascade", action="store_true", help="vLLM reads a common prompt once a batch")
     parser.add_argument("--group-attention", action="store_true", help="shared: the same, by our attention")
+    parser.add_argument("--shared-weights", action="store_true", help="shared: one copy for trainer and vLLM")
     parser.add_argument("--kv-cache-dtype", default="auto", help="of vLLM's cache: auto or fp8")
     parser.add_argument("--generations", type=int, default=1, help="steps that one round of sampling serves")
     parser.add_argument("--offload", action="store_true", help="shared: hidden states wait on the host")

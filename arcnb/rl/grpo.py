@@ -184,25 +184,39 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
         raise SettingsError(problem)
     if options.vllm_kv_cache_dtype != "auto" and not settings["use_vllm"]:
         raise SettingsError(f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r} needs use_vllm=True")
-    if options.vllm_group_attention:
-        _check_group_attention(settings, options)
+    _check_own_engine(settings, options)
     if options.shared_prompt_offload and not options.shared_prompt:
         raise SettingsError("shared_prompt_offload=True needs shared_prompt=True")
     if options.shared_prompt:
         _check_shared_prompt(settings, options, n_processes)
 
 
-def _check_group_attention(settings: dict, options: GrpoOptions) -> None:
-    """Where the engine is not ours to open, or its cache is not what that attention reads."""
-    for wrong, holds in {
+def _check_own_engine(settings: dict, options: GrpoOptions) -> None:
+    """Options that need an engine in this process, and what each of them does not go with."""
+    elsewhere = {
         f"trainer={options.trainer!r}, which opens its own engine": options.trainer != "trl",
         "use_vllm=False": not settings["use_vllm"],
         "vllm_mode='server', whose engines run elsewhere": settings.get("vllm_mode", "colocate")
         != "colocate",
-        f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r}": options.vllm_kv_cache_dtype != "auto",
+    }
+    cache = options.vllm_kv_cache_dtype
+    tensor_parallel = settings.get("vllm_tensor_parallel_size", 1)
+    for name, beside in {
+        "vllm_group_attention": {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
+        "vllm_shared_weights": {
+            "load_in_4bit=True": options.load_in_4bit,
+            "vllm_enable_sleep_mode=True, which gives the weights away": settings.get(
+                "vllm_enable_sleep_mode"
+            ),
+            f"vllm_tensor_parallel_size={tensor_parallel}": tensor_parallel > 1,
+            "parallel='zero3', which spreads the policy's weights": os.environ.get(
+                "ACCELERATE_USE_DEEPSPEED"
+            ),
+        },
     }.items():
-        if holds:
-            raise SettingsError(f"vllm_group_attention=True does not go with {wrong}")
+        for wrong, holds in (elsewhere | beside).items():
+            if getattr(options, name) and holds:
+                raise SettingsError(f"{name}=True does not go with {wrong}")
 
 
 def _check_shared_prompt(settings: dict, options: GrpoOptions, n_processes: int) -> None:

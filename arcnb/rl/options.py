@@ -34,6 +34,8 @@ class GrpoOptions:
     the sampler then differs a little from the learner.
     vllm_group_attention: the sampling engine reads a prompt that all its sequences share once a token, see
     arcnb.rl.vllm_parts.group_attention.
+    vllm_shared_weights: trainer and sampling engine have one copy of the frozen weights, see
+    arcnb.rl.shared_weights; the host's memory holds another of the layers with a LoRA.
     conversations: a refine.parquet of notebook 04, to train on its frozen later turns instead of first turns.
     turns: answers that an episode may have, each with feedback on the one before, see arcnb.rl.multi_turn;
     turn_reward, improvement_weight: which of them is rewarded, see arcnb.rl.multi_turn_reward.
@@ -64,6 +66,7 @@ class GrpoOptions:
     shared_prompt_offload: bool = False
     vllm_kv_cache_dtype: str = "auto"
     vllm_group_attention: bool = False
+    vllm_shared_weights: bool = False
     conversations: str = ""
     turns: int = 1
     turn_reward: str = "last"
@@ -94,6 +97,7 @@ FREE = (
     "shared_prompt_tokens",
     "shared_prompt_offload",
     "vllm_group_attention",
+    "vllm_shared_weights",
 )
 
 

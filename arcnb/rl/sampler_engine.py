@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,19 +14,24 @@ KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 
 
 @contextmanager
-def engine_options(**options) -> Iterator[None]:
-    """Engines that TRL's trainers open meanwhile are opened with these options of `vllm.LLM` as well."""
+def engines_opened_by(opened: Callable) -> Iterator[None]:
+    """Where TRL's trainers would call `vllm.LLM(**settings)` meanwhile, they call opened(LLM, **settings)."""
     from trl.generation import vllm_generation
 
     plain = getattr(vllm_generation, "LLM", None)  # absent where vLLM is not installed
-    if plain is None or not options:
+    if plain is None:
         yield
         return
-    vllm_generation.LLM = partial(plain, **options)
+    vllm_generation.LLM = partial(opened, plain)
     try:
         yield
     finally:
         vllm_generation.LLM = plain
+
+
+def engine_options(**options):
+    """Engines that TRL's trainers open meanwhile are opened with these options of `vllm.LLM` as well."""
+    return engines_opened_by(lambda engine, **settings: engine(**settings | options))
 
 
 @contextmanager

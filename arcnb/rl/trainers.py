@@ -20,6 +20,7 @@ from arcnb.rl.sampler_engine import check_group_attention, engine_options, group
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
+from arcnb.rl.shared_weights import SharedWeights, sample_while_merged
 from arcnb.rl.weight_sync import load_weights_at_once, send_merged_weights
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ def make_trainer(run: Training, callbacks: Sequence):
     )
     cache = run.options.vllm_kv_cache_dtype
     grouped = run.options.vllm_group_attention
+    shared = SharedWeights(policy) if run.options.vllm_shared_weights else None
     with (
         engine_options(**{} if cache == "auto" else {"kv_cache_dtype": cache}),
         group_attention() if grouped else nullcontext(),
+        shared.opening() if shared else nullcontext(),
     ):
         trainer = open_trainer()
     if grouped:
@@ -120,7 +123,9 @@ def make_trainer(run: Training, callbacks: Sequence):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer
     send_merged_weights(trainer)
-    if run.options.trainer == "trl":  # unsloth's engine has the policy's own weights
+    if shared:
+        sample_while_merged(trainer, shared)
+    elif run.options.trainer == "trl":  # unsloth's engine has the policy's own weights
         load_weights_at_once(trainer)
     stop_printing(trainer)
     check_effective(asked, trainer.args, run.options.accept_other_config)

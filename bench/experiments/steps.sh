@@ -113,6 +113,11 @@ ahead4_3800() { ahead ahead4_3800 4 "$1" "$2" --prompt-tokens 3300 3800; }
 ahead4_8600() { ahead ahead4_8600 4 "$1" "$2" --prompt-tokens 7800 8600; }
 # Everything at once: also with hidden states that wait in the host's memory.
 offload4_3800() { ahead offload4_3800 4 "$1" "$2" --prompt-tokens 3300 3800 --offload; }
+# Memory: the same with one copy of the weights, and stock TRL with the same share for vLLM.
+memory_3800() {
+    ahead memory_3800 4 "$1" "$2" --prompt-tokens 3300 3800 --offload --shared-weights --share 0.26
+    whole memory_trl_3800 300 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways trl --share 0.26
+}
 ahead() {
     whole "$1" 300 "$3" "$4" --warm "$2" --steps $((3 * $2)) --ways shared --group-attention --generations "$2" "${@:5}"
 }

@@ -16,6 +16,7 @@ from arcnb.rl.launch import GrpoPlan, run_grpo
 from arcnb.rl.options import GrpoOptions
 from arcnb.rl.shared_prefix import prepare_model, row_log_probs
 from arcnb.rl.shared_prefix_packing import pack
+from arcnb.rl.shared_weights import sample_while_merged
 from tests.rl.test_rl_shared_prefix import batch, gradients, ordinary, relative_error, tiny
 
 DEVICE = "cuda"
@@ -85,29 +86,52 @@ def test_what_waits_on_the_host_comes_back_as_it_was_and_leaves_room_on_the_gpu(
 
 @pytest.mark.skipif(N_GPUS < 2, reason="needs two GPUs: one trains, one serves")
 def test_a_server_samples_from_the_policy(tmp_path):
-    """Steps this large move the policy far from the base model: a server that stays behind would show it."""
+    """A server that stays behind would show it."""
+    assert_followed(tmp_path, {"vllm_mode": "server"})
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("group_attention", [False, True])
+def test_an_engine_with_the_policys_own_weights_samples_from_it(tmp_path, monkeypatch, group_attention):
+    """Neither without its adapter, nor with what a merge before left behind."""
+    made = []
+
+    def noted(trainer, shared):
+        sample_while_merged(trainer, shared)
+        made.append(trainer)
+
+    monkeypatch.setattr("arcnb.rl.trainers.sample_while_merged", noted)
+    assert_followed(tmp_path, {}, vllm_shared_weights=True, vllm_group_attention=group_attention)
+    engine = made[0].vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
+    theirs = {weight.untyped_storage().data_ptr() for weight in engine.parameters()}
+    for name, weight in made[0].accelerator.unwrap_model(made[0].model).named_parameters():
+        assert "lora_" in name or weight.untyped_storage().data_ptr() in theirs, name
+
+
+def assert_followed(folder, settings: dict, **options):
+    """That samples come from the policy of their step, which steps this large move far from the base."""
     plan = GrpoPlan(
         tasks=load_problems("simple*40"),
-        output=tmp_path,
+        output=folder,
         template="",
         lora={"r": 32, "lora_alpha": 64},
         settings={
             "use_vllm": True,
-            "vllm_mode": "server",
             "vllm_gpu_memory_utilization": 0.3,
             "max_steps": 8,
             "num_generations": 8,
             "max_completion_length": 96,
             "learning_rate": 4e-4,
             "max_grad_norm": 1.0,
+            **settings,
         },
-        options=GrpoOptions(prompts_per_step=8, max_sequence_length=1024),
+        options=GrpoOptions(prompts_per_step=8, max_sequence_length=1024, **options),
         subject=NAME,
         subject_options={"max_tests": 3},
         workers=4,
     )
     assert run_grpo(plan).steps == 8
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     gaps = [row["sampling/logp_gap"] for row in rows if row.get("sampling/logp_gap") is not None]
     assert len(gaps) == 8
     # What half precision and other kernels alone make of it is seen before the first update.

@@ -169,6 +169,7 @@ def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypa
             {"vllm_group_attention": True, "trainer": "unsloth"},
             "trainer='unsloth', which opens its own engine",
         ),
+        ({"vllm_shared_weights": True}, "vllm_shared_weights=True does not go with use_vllm=False"),
         ({"shared_prompt_offload": True}, "shared_prompt_offload=True needs shared_prompt=True"),
         ({"turn_reward": "best"}, "turn_reward='best' needs turns above 1"),
         ({"overlong_buffer": 2}, "overlong_buffer=2 needs an overlong_weight above 0"),
@@ -179,6 +180,20 @@ def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypa
 def test_options_that_would_do_nothing_are_refused(train, tmp_path, options, message):
     with pytest.raises(SettingsError, match=message):
         train(tmp_path, options=options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({"vllm_mode": "server"}, {}, "vllm_mode='server', whose engines run elsewhere"),
+        ({"vllm_enable_sleep_mode": True}, {}, "vllm_enable_sleep_mode=True, which gives"),
+        ({"vllm_tensor_parallel_size": 2}, {}, "vllm_tensor_parallel_size=2"),
+        ({}, {"load_in_4bit": True}, "load_in_4bit=True"),
+    ],
+)
+def test_what_one_copy_of_the_weights_does_not_go_with(train, tmp_path, settings, options, message):
+    with pytest.raises(SettingsError, match=f"vllm_shared_weights=True does not go with {message}"):
+        train(tmp_path, {"use_vllm": True} | settings, {"vllm_shared_weights": True} | options)
 
 
 def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_path, monkeypatch):
