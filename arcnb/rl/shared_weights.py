@@ -41,7 +41,8 @@ class SharedWeights:
         def opened(engine, **settings):
             frozen = self._frozen()
             originals = _on_host(frozen)
-            llm = engine(**settings)
+            dtype = str(next(iter(originals.values())).dtype).removeprefix("torch.")
+            llm = engine(dtype=dtype, **settings)
             runner = llm.llm_engine.model_executor.driver_worker.model_runner
             self.take(runner.model, frozen, originals)
             return llm

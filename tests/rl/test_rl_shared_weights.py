@@ -92,7 +92,7 @@ def opened(monkeypatch, policy, model) -> SharedWeights:
     """What a trainer's engine is opened with, where `vllm.LLM` has this model."""
 
     def engine(**settings):
-        assert settings == {"model": "folder"}
+        assert settings == {"model": "folder", "dtype": "float32"}
         return llm(model)
 
     monkeypatch.setattr(generation, "LLM", engine)
