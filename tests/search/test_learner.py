@@ -3,6 +3,7 @@
 Run: pytest tests/search/test_learner.py
 """
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -199,6 +200,14 @@ def test_a_later_training_keeps_what_fits_and_says_nothing_more(tmp_path, small_
         second = learner.learn(ROWS, tmp_path / "a", tmp_path / "b", 7)
     assert (len(first.notes), second.notes) == (1, [])
     assert memory.passes == [48, 64] * 4
+
+
+def test_rank_alpha_and_layers_of_the_adapter_are_those_asked_for(learned, tmp_path):
+    _, weights = learned(replace(LORA, rank=3, alpha=5, modules=("q_proj", "down_proj")))
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (3, 5, True)
+    assert set(config["target_modules"]) == {"q_proj", "down_proj"}
+    assert {min(value.shape) for value in weights.values()} == {3}
 
 
 def test_recomputing_changes_no_weight(learned):

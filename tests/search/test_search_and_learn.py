@@ -243,6 +243,37 @@ def test_a_training_goes_on_from_the_last_adapter_or_starts_anew(search, keep):
     assert starts == [None, "round00000-group00000-shard00-of-01" if keep else None]
 
 
+def test_one_trainer_serves_all_rounds_and_groups(search):
+    opened = []
+
+    class Counted(LoraLearner):
+        def __init__(self, *arguments):
+            opened.append(1)
+            super().__init__(*arguments)
+
+    report = search(open_learner=Counted).run()
+    assert (report.trainings, len(opened)) == (6, 1)
+
+
+def test_the_closest_program_of_a_round_is_learned_from_last(search, engine):
+    answers = []
+
+    class Watched(LoraLearner):
+        def learn(self, rows, *arguments):
+            labels = [[label for label in row["labels"] if label >= 0] for row in rows]
+            answers.append([engine.tokenizer.decode(of_row, skip_special_tokens=True) for of_row in labels])
+            return super().learn(rows, *arguments)
+
+    def pick(key, index, ids):
+        return SOLVING if key[1] == index == 0 else text_of([*ids, index])
+
+    plan = replace(PLAN, first_round=8, augment="none")
+    search(plan, pick, small_tasks(1), open_learner=Watched).run()
+    assert len(set(answers[0])) > 2
+    assert answers[0][-1] == SOLVING
+    assert answers[0][0] != SOLVING
+
+
 def test_schedules_of_the_learning_rate():
     def rates(schedule, n=10, warmup=0.2):
         settings = LoraSettings(schedule=schedule, warmup=warmup)
@@ -344,6 +375,25 @@ def test_time_ends_it_with_a_submission_and_the_rest_is_done_later(tmp_path, sea
     assert search(submission=file).run().completions == 36
     validate_submission(json.loads(path.read_bytes()), tasks)
     assert file.padded() == 0
+
+
+def test_time_that_is_up_within_a_round_keeps_and_submits_what_was_made(tmp_path, search):
+    plan = replace(PLAN, augment="none")
+    search(plan, lambda key, index, ids: SOLVING, folder="unbroken").run()
+    tasks, path, clock, made = small_tasks(), tmp_path / "submission.json", Clock(), []
+    file = SubmissionFile(path, tasks, PredictionSet(tmp_path / "s" / "predictions"))
+
+    def pick(key, index, ids):
+        made.append(key)
+        if len(made) == 3:
+            clock.stop()
+        return SOLVING
+
+    assert search(plan, pick, clock=clock, submission=file).run().out_of_time
+    assert 0 < len(rows(tmp_path / "s")) < 12
+    assert json.loads(path.read_bytes())["fill4"][0]["attempt_1"] == [[4, 1], [4, 0], [4, 0]]
+    search(plan, lambda key, index, ids: SOLVING).run()
+    assert rows(tmp_path / "s") == rows(tmp_path / "unbroken")
 
 
 def test_an_interrupt_that_a_library_swallows_ends_it_all_the_same(tmp_path, search):

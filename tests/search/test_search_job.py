@@ -126,6 +126,37 @@ def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(job):
     assert set(run_shards(replace(job, lora=lora), 1)) == {"alone", "learn"}
 
 
+# A process of a search that has work for a minute, and the notebook that started it: sys.argv[1] is where the
+# first writes down that it was interrupted, sys.argv[2] of the second the code of the first.
+WORK = """
+import os, sys, threading, time
+from arcnb.search.search_job import _end_with
+threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+print("at work", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    open(sys.argv[1], "w").write("interrupted")
+"""
+NOTEBOOK = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], start_new_session=True).wait()
+"""
+
+
+def test_the_processes_of_a_notebook_that_is_killed_are_interrupted(tmp_path):
+    said = tmp_path / "said"
+    command = [sys.executable, "-c", NOTEBOOK, str(said), WORK]
+    notebook = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert notebook.stdout.readline() == "at work\n"
+    notebook.kill()
+    notebook.communicate()
+    deadline = time.monotonic() + 30
+    while not said.exists() or said.read_text() != "interrupted":
+        assert time.monotonic() < deadline, "it goes on without the notebook"
+        time.sleep(0.05)
+
+
 def test_a_named_backend_is_taken_as_it_is():
     assert usable_backend("vllm") == "vllm"
 
