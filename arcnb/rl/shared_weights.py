@@ -9,7 +9,7 @@ the host: at no time are both copies on the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ class SharedWeights:
 
         def opened(engine, **settings):
             frozen = self._frozen()
-            originals = _on_host(frozen)
+            originals = _on_host(frozen, self._changed)
             dtype = str(next(iter(originals.values())).dtype).removeprefix("torch.")
             llm = engine(dtype=dtype, **settings)
             runner = llm.llm_engine.model_executor.driver_worker.model_runner
@@ -94,13 +94,13 @@ class SharedWeights:
         return found
 
 
-def _on_host(parameters: Mapping) -> dict[str, torch.Tensor]:
-    """The parameters' values, which they have on the host from now on."""
+def _on_host(parameters: Mapping, to_return: Container[str]) -> dict[str, torch.Tensor]:
+    """The parameters' values, which they have on the host from now on; some come back again and again."""
     import torch
 
     values = {}
     for name, parameter in parameters.items():
-        pinned = parameter.is_cuda  # a copy back to the GPU is then as fast as the bus
+        pinned = parameter.is_cuda and name in to_return  # which makes it as fast as the bus
         value = torch.empty(parameter.shape, dtype=parameter.dtype, pin_memory=pinned)
         value.copy_(parameter.data)
         values[name] = parameter.data = value
