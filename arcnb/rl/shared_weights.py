@@ -39,18 +39,18 @@ class SharedWeights:
         """
 
         def opened(engine, **settings):
-            frozen = self._frozen()
-            originals = _on_host(frozen, self._changed)
+            frozen, adapted = self._frozen()
+            originals = _on_host(frozen, adapted)
             dtype = str(next(iter(originals.values())).dtype).removeprefix("torch.")
             llm = engine(dtype=dtype, **settings)
             runner = llm.llm_engine.model_executor.driver_worker.model_runner
-            self.take(runner.model, frozen, originals)
+            self._take(runner.model, frozen, originals, adapted)
             return llm
 
         with engines_opened_by(opened):
             yield
 
-    def take(self, engine_model, frozen: Mapping, originals: Mapping) -> None:
+    def _take(self, engine_model, frozen: Mapping, originals: Mapping, adapted: Container[str]) -> None:
         """Makes the frozen parameters views of the engine's, which hold the same as `originals` by name."""
         places = weight_places(engine_model, {name: len(weight) for name, weight in originals.items()})
         for name, parameter in frozen.items():
@@ -60,7 +60,7 @@ class SharedWeights:
                     f"vllm_shared_weights=True: vLLM does not keep {name} as the policy does; take it off"
                 )
             parameter.data = place
-            if name in self._changed:
+            if name in adapted:
                 self._adapted.append((parameter, place, original))
 
     @contextmanager
@@ -77,9 +77,9 @@ class SharedWeights:
             for parameter, place, original in self._adapted:
                 parameter.data = place.copy_(original, non_blocking=True)
 
-    def _frozen(self) -> dict[str, torch.nn.Parameter]:
-        """The base's parameters by the names that a checkpoint has."""
-        found, self._changed = {}, set()
+    def _frozen(self) -> tuple[dict[str, torch.nn.Parameter], set[str]]:
+        """The base's parameters by the names that a checkpoint has; those of them in layers with a LoRA."""
+        found, adapted = {}, set()
         for name, parameter in self._policy.named_parameters():
             if "lora_" in name:
                 continue
@@ -90,8 +90,8 @@ class SharedWeights:
             plain = name.removeprefix(_WRAPPED).replace(".base_layer", "")
             found[plain] = parameter
             if ".base_layer." in name:
-                self._changed.add(plain)
-        return found
+                adapted.add(plain)
+        return found, adapted
 
 
 def _on_host(parameters: Mapping, to_return: Container[str]) -> dict[str, torch.Tensor]:
