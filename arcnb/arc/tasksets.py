@@ -112,8 +112,10 @@ def load_tasks(source: str | Path) -> TaskSet:
     """
     if str(source) in SOURCES:
         return SOURCES[str(source)](str(source))
-    path = Path(source)
+    path = _path(source)
     tasks = tuple(iter_tasks(path))
+    if not tasks:
+        raise TaskError(f"{path}: holds no tasks")
     return TaskSet(str(source), tasks, _content_version(_files(path)))
 
 
@@ -122,7 +124,7 @@ def iter_tasks(source: str | Path) -> Iterator[Task]:
     if str(source) in SOURCES:
         yield from SOURCES[str(source)](str(source))
         return
-    path = Path(source)
+    path = _path(source)
     files = _files(path)
     if files[0].suffix == ".parquet":
         from arcnb.arc.task_parquet import iter_task_parquet
@@ -142,6 +144,12 @@ def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
         raise TaskError(f"{path}: the name of a task set ends in .parquet")
     write_task_parquet(tasks, path)
     return path
+
+
+def _path(source: str | Path) -> Path:
+    if source == "":  # which Path takes for the current folder
+        raise TaskError(f'tasks "" name no task set; give a file, a folder or one of {", ".join(SOURCES)}')
+    return Path(source)
 
 
 def _files(path: Path) -> list[Path]:

@@ -386,6 +386,21 @@ def test_a_source_that_does_not_exist_is_named(source, message):
         load_tasks(source)
 
 
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
+    write(tmp_path / "x.json", TASK)
+    monkeypatch.chdir(tmp_path)
+    assert len(load_tasks(".")) == 1
+    for read in (load_tasks, iter_tasks):
+        with pytest.raises(TaskError, match='tasks "" name no task set'):
+            list(read(""))
+
+
+def test_a_file_without_tasks_is_named(tmp_path):
+    write(tmp_path / "none.json", {})
+    with pytest.raises(TaskError, match=r"none\.json: holds no tasks"):
+        load_tasks(tmp_path / "none.json")
+
+
 def test_folders_without_tasks_or_with_a_choice_are_refused(tmp_path):
     with pytest.raises(TaskError, match="a folder without tasks"):
         load_tasks(tmp_path)

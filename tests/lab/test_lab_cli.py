@@ -116,3 +116,16 @@ def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
     assert sorted(process.returncode for process in processes) == [0, 2], errors
     assert sum("so it cannot be resumed" in error for error in errors) == 1
     assert len(run.manifest["attempts"]) == 1
+
+
+def test_ctrl_c_while_the_page_is_written_leaves_a_run_that_is_done(notebook, monkeypatch, capsys):
+    def interrupted(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("arcnb.lab.export.export_run", interrupted)
+    assert cli.main(["run", str(notebook("run.record({'n': n})"))]) == 0
+    (run,) = list_runs()
+    assert run.status == "done"
+    told = capsys.readouterr().err
+    assert f"while the report of {run.path} was written; `arcnb report {run.path.name}`" in told
+    assert "before the notebook started" not in told

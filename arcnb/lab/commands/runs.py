@@ -163,13 +163,16 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
 
 
 def _export(current: Run) -> None:
-    """A page that cannot be written does not make a good run a bad one; it is said and left."""
-    from arcnb.lab.export import ExportError, export_run
-
+    """A page not written, or not waited for, does not make a good run a bad one; it is said and left."""
+    later = f"`arcnb report {current.path.name}` writes it later"
     try:
+        from arcnb.lab.export import ExportError, export_run
+
         export_run(current)
+    except KeyboardInterrupt:
+        note(f"arcnb: interrupted while the report of {current.path} was written; {later}")
     except ExportError as error:
-        note(f"arcnb: {error}; `arcnb report {current.path.name}` writes it later")
+        note(f"arcnb: {error}; {later}")
 
 
 def _source_of(earlier: Run | None) -> str:
