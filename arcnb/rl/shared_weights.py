@@ -57,7 +57,7 @@ class SharedWeights:
             place, original = places.get(name), originals[name]
             if place is None or not _equal(place, original):
                 raise SettingsError(
-                    f"vllm_shared_weights=True: vLLM does not keep {name} as the policy does; take it off"
+                    f"vllm_shared_weights=True is not for this model: vLLM keeps {name} in another way"
                 )
             parameter.data = place
             if name in adapted:
@@ -66,11 +66,11 @@ class SharedWeights:
     @contextmanager
     def merged(self, policy) -> Iterator[None]:
         """The shared weights are those with the adapter meanwhile, and then the base's again."""
-        policy.merge_adapter()
-        for parameter, place, _ in self._adapted:
-            if parameter.data_ptr() != place.data_ptr():  # peft merges a DoRA into a weight of its own
-                place.copy_(parameter.data)
         try:
+            policy.merge_adapter()
+            for parameter, place, _ in self._adapted:
+                if parameter.data_ptr() != place.data_ptr():  # peft merges a DoRA into a weight of its own
+                    place.copy_(parameter.data)
             yield
         finally:
             policy.unmerge_adapter()
@@ -79,6 +79,9 @@ class SharedWeights:
 
     def _frozen(self) -> tuple[dict[str, torch.nn.Parameter], set[str]]:
         """The base's parameters by the names that a checkpoint has; those of them in layers with a LoRA."""
+        # Of tied weights only one name comes otherwise, and it need not be that of the layer with the LoRA.
+        every = self._policy.named_parameters(remove_duplicate=False)
+        changed = {id(parameter) for name, parameter in every if ".base_layer." in name}
         found, adapted = {}, set()
         for name, parameter in self._policy.named_parameters():
             if "lora_" in name:
@@ -89,7 +92,7 @@ class SharedWeights:
                 )
             plain = name.removeprefix(_WRAPPED).replace(".base_layer", "")
             found[plain] = parameter
-            if ".base_layer." in name:
+            if id(parameter) in changed:
                 adapted.add(plain)
         return found, adapted
 

@@ -74,9 +74,9 @@ def engine_model(folder, weights=None):
     return model
 
 
-def with_lora(folder, **lora):
+def with_lora(folder, layers=LAYERS, **lora):
     torch.manual_seed(1)
-    config = LoraConfig(r=2, target_modules=LAYERS, init_lora_weights=False, **lora)
+    config = LoraConfig(r=2, target_modules=layers, init_lora_weights=False, **lora)
     return get_peft_model(base_model(folder), config)
 
 
@@ -177,15 +177,24 @@ def test_every_sample_is_drawn_while_merged_and_nothing_is_sent(saved, monkeypat
     assert_same(values(model), plain)
 
 
+def test_a_head_that_is_the_embedding_is_restored_with_it(saved, monkeypatch):
+    policy, model = with_lora(saved, ["q_proj", "lm_head"]), engine_model(saved)
+    plain = values(model)
+    shared = opened(monkeypatch, policy, model)
+    monkeypatch.setattr(policy, "unmerge_adapter", lambda: None)  # the copies alone can take it out
+    with shared.merged(policy):
+        heads = [name for name in plain if "embed" in name or "lm_head" in name]
+        assert any(not torch.equal(model.get_parameter(name), plain[name]) for name in heads)
+    assert_same(values(model), plain)
+
+
 def test_weights_that_are_not_the_same_are_refused(saved, monkeypatch):
     model = engine_model(saved)
     model.model.layers[1].self_attn.qkv_proj.weight.data[33, 5] += 1  # of the keys
-    with pytest.raises(
-        SettingsError, match=r"vLLM does not keep model\.layers\.1\.self_attn\.k_proj\.weight"
-    ):
+    with pytest.raises(SettingsError, match=r"vLLM keeps model\.layers\.1\.self_attn\.k_proj\.weight"):
         opened(monkeypatch, with_lora(saved), model)
     del model.model.layers[0].mlp.down_proj
-    with pytest.raises(SettingsError, match=r"layers\.0\.mlp\.down_proj\.weight as the policy does"):
+    with pytest.raises(SettingsError, match=r"layers\.0\.mlp\.down_proj\.weight in another way"):
         opened(monkeypatch, with_lora(saved), model)
 
 
