@@ -56,8 +56,8 @@ def _source(text: str, arm: str) -> tuple[Path, int]:
 
 
 def arm_folders(text: str) -> str:
-    """The folders that the arms are made of, each once, separated by commas."""
-    return ",".join(map(str, _folders(text)))
+    """The folders that the arms are made of, each once, separated by commas; "" without arms."""
+    return ",".join(map(str, _folders(text))) if text else ""
 
 
 def arm_sets(text: str) -> dict[str, PredictionSet]:

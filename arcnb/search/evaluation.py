@@ -60,7 +60,7 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     paths = [path for folder in listed for path in _sets_in(folder)]
     given = [name.strip() for name in names.split(",") if name.strip()]
     if not paths:
-        raise EvaluationError("no prediction set was named")
+        raise EvaluationError("no prediction set is named: predictions takes folders, separated by commas")
     if given and len(given) != len(paths):
         raise EvaluationError(f"{len(paths)} prediction sets but {len(given)} names")
     sets: dict[str, PredictionSet] = {}

@@ -142,7 +142,7 @@ def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tup
 
 def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) -> None:
     if not sets:
-        raise RefinementError("no prediction set was named")
+        raise RefinementError("no prediction set is named: predictions takes folders, separated by commas")
     for one in sets:
         names = [*KEY_COLUMNS, "task_fingerprint", "status", "pair_order", "completion"]
         frame = one.read(columns=names)

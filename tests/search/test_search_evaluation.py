@@ -80,7 +80,7 @@ def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tas
 @pytest.mark.parametrize(
     ("folders", "names", "sentence"),
     [
-        ("", "", "no prediction set was named"),
+        ("", "", "no prediction set is named: predictions takes"),
         ("a/predictions", "x,y", "1 prediction sets but 2 names"),
         ("missing", "", "missing does not exist"),
         ("a/predictions,a/predictions", "", "two prediction sets are called 'a'"),
