@@ -148,7 +148,7 @@ def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
 
 def _path(source: str | Path) -> Path:
     if source == "":  # which Path takes for the current folder
-        raise TaskError(f'tasks "" name no task set; give a file, a folder or one of {", ".join(SOURCES)}')
+        raise TaskError(f'tasks "" names no task set; give a file, a folder or one of {", ".join(SOURCES)}')
     return Path(source)
 
 

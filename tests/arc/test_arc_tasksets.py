@@ -391,7 +391,7 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(load_tasks(".")) == 1
     for read in (load_tasks, iter_tasks):
-        with pytest.raises(TaskError, match='tasks "" name no task set'):
+        with pytest.raises(TaskError, match='tasks "" names no task set'):
             list(read(""))
 
 
