@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 generation = pytest.importorskip("trl.generation.vllm_generation")
-vllm = pytest.importorskip("vllm")
+pytest.importorskip("vllm")
 
 from peft import LoraConfig, get_peft_model  # noqa: E402
 
