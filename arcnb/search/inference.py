@@ -40,14 +40,11 @@ def predict(
     part_rows: int = 2048,
     part_seconds: float = 60.0,
 ) -> InferenceReport:
-    """Fill `predictions` up to the plan and say what was done.
-
-    Raises PlanError before any work is lost, and when no prompt of all these tasks leaves room for an answer.
-    """
+    """Fill `predictions` up to the plan and say what was done. Raises PlanError before any work is lost."""
     hold_to_conditions(predictions, conditions(tasks, plan, prompt_format, sampling, model, adapter))
     record_rule(predictions, plan.early_stop, plan.n_predictions)
     mine = shard_of(tasks, plan, prompt_format, sampling, backend)
-    report = sample(
+    return sample(
         mine,
         FirstTurns(plan, prompt_format),
         backend,
@@ -59,14 +56,6 @@ def predict(
         part_rows=part_rows,
         part_seconds=part_seconds,
     )
-    if plan.shard[1] == 1 and report.too_long and not report.made and not report.found:
-        room = backend.context - sampling.max_tokens
-        raise PlanError(
-            f"no prompt fits: those of {len(report.too_long)} tasks have {min(report.too_long.values()):,} "
-            f"tokens and more, and answers of {sampling.max_tokens:,} leave {room:,} of the context "
-            "(max_model_len, max_tokens)"
-        )
-    return report
 
 
 def shard_of(

@@ -52,18 +52,21 @@ def predict_turns(
 
     first_from: a finished set, whose first turns (as many as the plan has of them) are refined; `predictions`
     then holds the later turns only, and their parents are ids of that set. Raises PlanError before any work
-    is lost.
+    is lost, and when no first turn of all these tasks leaves room for an answer.
     """
     writing = {"part_rows": part_rows, "part_seconds": part_seconds}
     names = {"model": model, "adapter": adapter}
     stage = (tasks, backend, predictions, executor)
     if plan.turns == 1 and first_from is None:
-        return predict(*stage, plan.first, prompt_format, sampling, **names, **writing)
+        only = predict(*stage, plan.first, prompt_format, sampling, **names, **writing)
+        _check_room(only, plan, backend, sampling)
+        return only
     wanted = _conditions(tasks, plan, prompt_format, sampling, model, adapter, first_from)
     hold_to_conditions(predictions, wanted)
     report = TurnsReport()
     if first_from is None:
         first = predict(*stage, plan.first, prompt_format, sampling, **names, **writing)
+        _check_room(first, plan, backend, sampling)
         report.turns.append(TurnReport(0, first, n_tasks=len(tasks)))
     mine = shard_of(tasks, plan.rounds, prompt_format, sampling, backend)
     book = conversations(mine, prompt_format, executor)
@@ -87,6 +90,17 @@ def predict_turns(
         )
         report.turns.append(TurnReport.of(turn, made, choice, plan.slots(turn)))
     return report
+
+
+def _check_room(report: InferenceReport, plan: TurnPlan, backend, sampling: Sampling) -> None:
+    """PlanError for a set that stays empty; of a shard, the other shards may have prompts that fit."""
+    if plan.first.shard[1] == 1 and report.too_long and not report.made and not report.found:
+        room = backend.context - sampling.max_tokens
+        raise PlanError(
+            f"no prompt fits: those of {len(report.too_long)} tasks have {min(report.too_long.values()):,} "
+            f"tokens and more, and answers of {sampling.max_tokens:,} leave {room:,} of the context "
+            "(max_model_len, max_tokens)"
+        )
 
 
 def check_turns(

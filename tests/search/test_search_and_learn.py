@@ -442,6 +442,8 @@ def test_a_prompt_that_does_not_fit_ends_its_task_and_no_other(tmp_path, search,
     report = search(tasks=tasks).run()
     assert list(report.too_long) == [longest.task_id]
     assert report.completions == 12
+    shares = [search(replace(PLAN, shard=(i, 2)), tasks=tasks, folder="halves").run() for i in range(2)]
+    assert sorted(report.completions for report in shares) == [0, 12]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from arcnb.models.chat import prompt_ids
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
 from arcnb.programs.executor import Executor
-from arcnb.search.inference import PlanError, RoundPlan, predict
+from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.refinement import recorded_view
 
 SAMPLING = Sampling(max_tokens=8)
@@ -140,21 +140,6 @@ def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engin
     assert report.prompts_skipped == 3
     assert longest.task_id in str(report)
     assert {row.task_id for row in predictions.iter_predictions()} == {chosen[1].task_id}
-
-
-def test_tasks_of_which_no_prompt_fits_are_refused(tmp_path, engine, executor):
-    tasks = load_tasks("arc-agi-1/training")
-    longest = max(tasks, key=lambda t: sum(p.input.size + p.output.size for p in t.train))
-    chosen = tasks.subset([longest.task_id])
-    predictions = PredictionSet(tmp_path / "p")
-    said = r"no prompt fits: those of 1 tasks have 8,\d+ tokens and more, .* \(max_model_len, max_tokens\)"
-    with pytest.raises(PlanError, match=said):
-        predict(chosen, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
-    share = replace(PLAN, shard=(0, 2))  # the other shard may have some that fit
-    report = predict(
-        chosen, engine, PredictionSet(tmp_path / "q"), executor, share, prompt_format(), SAMPLING
-    )
-    assert report.made == 0
 
 
 def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path, small_model):

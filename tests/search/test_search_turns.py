@@ -223,6 +223,17 @@ def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, task
     assert len(predictions) == 12
 
 
+@pytest.mark.parametrize("turns", [1, 2])
+def test_tasks_of_which_no_prompt_fits_are_refused(run, tasks, turns):
+    plan, one = TurnPlan(ROUNDS, turns), tasks.subset(["t1"])
+    said = r"no prompt fits: those of 1 tasks have \d+ tokens and more, .* 64 leave 36 of the context"
+    with pytest.raises(PlanError, match=said):
+        run("p", plan, some=one, context=100)
+    share = replace(plan, rounds=replace(ROUNDS, shard=(0, 2)))  # the other shard may have some that fit
+    predictions, _, _ = run("q", share, some=one, context=100)
+    assert not len(predictions)
+
+
 def test_what_would_be_refused_is_known_without_an_engine(run, tasks, tmp_path):
     made, _, _ = run("p")
     asked = (prompt_format(), Sampling(max_tokens=1))
