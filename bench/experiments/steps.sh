@@ -125,6 +125,10 @@ whole() {
     step "${@:1:4}" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 \
         --share 0.35 --warm 1 --limit 270 --seconds 590 "${@:5}" --json "$out/$1.json"
 }
+# What a token costs that engine, and of which kernels it is made.
+decoding() {
+    step decoding 240 "$1" "$2" python3 bench/decoding_step.py --shape 8b --prompt-tokens 3700 --group-attention --share 0.6
+}
 budgets() {
     step budgets 240 "$1" "$2" python3 bench/shared_prefix.py --device cuda --shape 8b --old --prompts 3800 --ways shared \
         --budgets 8192 16384 32768 65536 --steps 2 --json "$out/budgets.json"
