@@ -3,7 +3,8 @@
 #
 # Those that learn and the ranks train on tasks that SOLVED, samples of the training set by the adapter they start from, solve at
 # times. At most AT_ONCE arms share a GPU; others wait for a place. LEARNING and COLLAPSE name a part of the arms: the
-# table takes the folders of several calls. Not yet run whole.
+# table takes the folders of several calls. PAGE=STEPS: notebook 05 learns beside them on the first GPU, for its page; the
+# arms wait 90 s for its engine, which measures free memory while it opens. Not yet run whole.
 source "$(dirname "$0")/steps.sh"
 : "${SOLVED:?SOLVED names a prediction set of the training tasks}"
 learning=(${LEARNING-$(echo learn-fast:{0,1,2}:400 rank{1,8,32}:0:400)})
@@ -30,11 +31,16 @@ lane() {
 }
 
 share_gpus
+if [ -n "${PAGE:-}" ]; then
+    learn_page ${gpus[0]} "$(cores ${gpus[0]})" "$SOLVED" "$PAGE" &
+    sleep ${PAGE_OPENS:-90}
+fi
 for i in "${!gpus[@]}"; do
     gpu=${gpus[i]}
     learns=($(every_nth $i ${#gpus[@]} "${learning[@]}"))
     falls=($(every_nth $i ${#gpus[@]} "${collapse[@]}"))
     all=$((${#learns[@]} + ${#falls[@]}))
+    [ -z "${PAGE:-}" ] || [ $i -gt 0 ] || all=$((all + 1))
     lane learning $gpu $all --eval-tasks 128 --solved-in "$SOLVED" -- "${learns[@]}" &
     lane collapse $gpu $all -- "${falls[@]}" &
 done

@@ -34,7 +34,7 @@ step() {
     most=$(left)
     [ "$most" -gt 20 ] || { say "$name: no time left"; return 1; }
     say "$name begins"
-    CUDA_VISIBLE_DEVICES=$gpus timeout -k 20 $((limit < most ? limit : most)) taskset -c "$on" "$@" > "$out/$name.log" 2>&1
+    CUDA_VISIBLE_DEVICES=$gpus timeout -k ${GRACE:-20} $((limit < most ? limit : most)) taskset -c "$on" "$@" > "$out/$name.log" 2>&1
     local code=$?
     say "$name: exit $code"
     return $code
@@ -144,16 +144,28 @@ shared_embedded() {
         --json "$out/shared_embedded.json"
 }
 
-# Issue 6: seconds a step against the size of groups, two at a time; a run takes 45 to 115 s. GPU CORES
+# Issue 6: seconds a step against the size of groups, two at a time; a run takes 45 to 190 s, of ROOM at most. GPU CORES
 speed_small() { speed small "$1" "$2" 8 32; }
 speed_large() { speed large "$1" "$2" 128 256; }
 speed() {
     step "speed_$1" 600 "$2" "$3" python3 bench/grpo_speed.py --vllm --adapter default --groups "${@:4}" \
-        --ways shared trl unsloth --steps 6 --warm 2 --limit 130 --seconds 590 --json "$out/speed_$1.json"
+        --ways ${WAYS:-shared trl unsloth} --steps 6 --warm 2 --limit ${ROOM:-130} --seconds 590 --json "$out/speed_$1.json"
+}
+# Issue 6: notebook 05 with the settings of the arm learn-fast, for its page. One that the end of the time stops saves a
+# checkpoint, and its page ends there, without curves: choose few enough STEPS. GPU CORES SOLVED STEPS
+learn_page() {
+    GRACE=80 notebook learn_page $(($(left) - 100)) "$1" "$2" 05 -p tasks arc-agi-1/training -p n_tasks 0 -p solved_in "$3" \
+        -p max_steps "$4" -p held_out arc-agi-1/evaluation -p n_held_out 64 -p held_out_every 50 -p held_out_repeats 16 \
+        -p reward right-grids -p overlong_weight 0.2 -p overlong_buffer 128 -p num_generations 16 -p prompts_per_step 8 \
+        -p learning_rate 4e-5 -p beta 0.01 -p max_grad_norm 0.2 -p warmup_steps 0.02 -p save_steps 50 \
+        -p vllm_importance_sampling_mode token_truncate -p vllm_importance_sampling_clip_max 2.0 \
+        -p max_prompt_tokens 1000 -p max_completion_length 384 -p max_sequence_length 1384 -p gradient_checkpointing true \
+        -p shared_prompt true -p shared_prompt_tokens 8192 -p use_vllm true -p vllm_gpu_memory_utilization 0.08 -p workers 3
 }
 
-# One multi-process service for all GPUs; only what is started with these variables uses it.
+# One multi-process service for all GPUs, unless there is one; only what is started with these variables uses it.
 share_gpus() {
+    [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
     export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps
     mkdir -p "$out/mps"
     [ -e "$out/mps/nvidia-cuda-mps-control.pid" ] || env -u CUDA_VISIBLE_DEVICES nvidia-cuda-mps-control -d
