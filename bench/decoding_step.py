@@ -101,6 +101,10 @@ def batch(text: str) -> tuple[int, int]:
     return n_prompts, n
 
 
+def say(one: tuple[int, int], found: dict) -> None:
+    print(json.dumps({"batch": "x".join(map(str, one)), **found}), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--shape", choices=["embedded", "8b"], default="8b")
@@ -113,6 +117,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.tokens[0] <= args.tokens[1]:
         parser.error("--tokens: the first number must be above the second")
+    from arcnb.rl.settings import vllm_environment
+
+    os.environ |= vllm_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees this process alone
     import torch
 
@@ -123,11 +130,10 @@ def main() -> None:
     for one in args.batches:
         decoding.seconds(*one, args.tokens[0])  # also reads the prompts, which the cache then keeps
         times = sorted(decoding.milliseconds_a_token(*one, *args.tokens) for _ in range(args.repeats))
-        result = {"batch": "x".join(map(str, one)), "ms_a_token": [round(value, 3) for value in times]}
-        print(json.dumps(result), flush=True)
+        say(one, {"ms_a_token": [round(value, 3) for value in times]})
     if torch.cuda.is_available():
         for one in dict.fromkeys((args.batches[0], args.batches[-1])):
-            print(json.dumps({"batch": "x".join(map(str, one)), **decoding.kernels(*one)}), flush=True)
+            say(one, decoding.kernels(*one))
 
 
 if __name__ == "__main__":
