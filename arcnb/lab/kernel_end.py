@@ -1,30 +1,39 @@
-"""The end of a kernel's process, bounded in time.
+"""The end of a kernel's process: in an order that works, and bounded in time.
 
-ipykernel (7.4 here; positron #7142) closes its sockets in an order that can block for ever: its control
-thread wakes the output thread when that has just gone. About one kernel in twenty hung on two loaded cores,
-and the runner waited 10 to 20 seconds for nothing, longer than some schedulers wait before they kill.
+When ipykernel (7.4 here; positron #7142, ipykernel #1518) is asked to shut down, its main thread takes the
+output thread and its sockets down while the control thread, which answered, still flushes through them. The
+control thread then waits for ever (about one kernel in twenty hung on two loaded cores, and the runner waited
+10 to 20 seconds for nothing, longer than some schedulers wait before they kill), or it finds a closed socket,
+and a run that went well ends with a traceback. So the control thread is ended first.
 """
 
 import atexit
 import os
 import threading
 
-SOCKET_SECONDS = 4.0  # what closing the sockets may take; it takes milliseconds
+SOCKET_SECONDS = 4.0  # what ending threads and closing sockets may take; it takes milliseconds
 
 # What the engine has a kernel do before its first cell.
 STATEMENT = f"__import__({__name__!r}, fromlist=['bound_end']).bound_end()"
 
 
 def bound_end() -> None:
-    """Let this process end SOCKET_SECONDS after the exit handlers of what it ran.
+    """Have this process, an ipykernel, end in order and SOCKET_SECONDS after the exit handlers of its cells.
 
     Exit handlers run in the reverse order of their registration: those of the cells come before this one,
     the kernel's own after it.
     """
-    atexit.register(_start_timer)
+    atexit.register(_end_in_order)
 
 
-def _start_timer() -> None:
+def _end_in_order() -> None:
     timer = threading.Timer(SOCKET_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
+
+    from ipykernel.kernelapp import IPKernelApp
+
+    control = IPKernelApp.instance().control_thread
+    if control is not None and control.is_alive():
+        control.stop()
+        control.join()

@@ -19,7 +19,7 @@ def written(model: str, **options) -> list[list[int]]:
     tokenizer = load_tokenizer(resolve_model(model))
     prompts = ["def add(a, b):\n    return", "The capital of France is the city of"]
     requests = [Request(tokenizer(text)["input_ids"], 1, 0, number) for number, text in enumerate(prompts)]
-    engine = EngineOptions(max_model_len=512, gpu_memory_utilization=0.3, **options)
+    engine = EngineOptions(max_model_len=512, gpu_memory_utilization=0.15, **options)
     with open_backend("vllm", model, options=engine) as backend:
         backend.engines.admit(wait=True)
         found = {made.key: list(made.token_ids) for made in backend.generate(iter(requests), SHORT)}

@@ -117,7 +117,7 @@ def assert_followed(folder, settings: dict, **options):
         lora={"r": 32, "lora_alpha": 64},
         settings={
             "use_vllm": True,
-            "vllm_gpu_memory_utilization": 0.3,
+            "vllm_gpu_memory_utilization": 0.15,
             "max_steps": 8,
             "num_generations": 8,
             "max_completion_length": 96,
