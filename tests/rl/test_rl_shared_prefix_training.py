@@ -210,6 +210,19 @@ def test_passes_are_not_shared_between_different_policies(small_model, tmp_path)
     assert our_tokens > without_old
 
 
+def test_what_training_left_in_the_gpus_cache_is_given_back_before_each_generation(
+    small_model, tmp_path, monkeypatch
+):
+    from trl import GRPOTrainer
+
+    said = []
+    generate = GRPOTrainer._generate
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: said.append("empty"))
+    monkeypatch.setattr(GRPOTrainer, "_generate", lambda *a: said.append("generate") or generate(*a))
+    train(small_model, tmp_path, share=True, steps_per_generation=2)
+    assert said == ["empty", "generate"] * (STEPS // 2)
+
+
 def test_adapters_see_half_precision_under_autocast_and_learn_the_same(small_model, tmp_path, monkeypatch):
     import peft.tuners.lora.layer as lora
 
