@@ -65,7 +65,7 @@ def shared_prefix_trainer(
 
         def _generate(self, prompts):
             # Else the engine's small tensors could lie in the large blocks that training left, and the next
-            # pass would have to reserve others: an 8B model's 50 GB grew to 55 at the second round of samples.
+            # pass would have to reserve others: an 8B model's 50 GB became 55 at the second round of samples.
             torch.cuda.empty_cache()
             with input_casting(self.model, enabled=True):  # transformers generates outside of autocast
                 return super()._generate(prompts)
