@@ -22,21 +22,11 @@ from its last checkpoint. Two calls on one folder at the same time share the wor
 DIR/results/ is what to fetch (below 1 MB): counts-ARM-SEED.json, written every 20 seconds while the arm is sampled,
 table.txt, and at the end study.txt and study.json; DIR/done/NAME.json and DIR/NAME/metrics.jsonl tell of trainings.
 
-Expected on one H200 with 16 cores, 3 seeds, cold start: estimates from rates measured apart (docs/log.md: 100 to 150
-completions a second and engine, GRPO 2 to 4 s a step with several on a GPU, 70 rows of 1,200 tokens a second); the whole
-was never measured. Minutes from the start:
-  0 to 2.5     samplers and the on-policy trainer start together (130 s on a cold node; 40 s warm)
-  2.5 to 3.5   193 training tasks x 32 first turns = 6,200 completions
-  2.5 to 8     first, untrained and rest of 3 seeds: 46,000 completions by two engines, about 160 a second together; the
-               first pair of arms can be compared at about minute 5, all three seeds of it at minute 8
-  3.5 to 4.5   conversations (Python and programs, not measured at this size)
-  4.5 to 6.5   sft: start 0.7, three passes, at most 200 steps or 90 s
-  2.5 to 8     onpolicy: 330 s of steps, 50 to 90 of them
-  4.5 to 11.5  frozen: start 1.5, 330 s of steps
-  6.5 to 13.5  onpolicy-warm: start 1.5, 330 s of steps
-  7 to 16      4 trained arms x 3 seeds, 4,400 completions and 30 to 45 s each; the last ends two minutes after the last training
-A node that is at hand for 15 minutes: --rl-seconds 200 --arms untrained,onpolicy,onpolicy-warm. On four GPUs with three
-training seeds: 9 GRPO trainings and 3 sft, three to a GPU, four samplers: 14 to 16 minutes as well.
+Found on one H200 with 16 cores (23 November, docs/log.md; with other processes on the GPU): samplers and the first training
+stand after 50 to 70 s; each of two samplers beside a training makes 28 to 46 completions a second; 6,176 first turns on 193
+training tasks take 134 s, conversations of them 25 s, sft 120 s, a step of on-policy training 12 s. Three seeds are 30,000 first
+turns and 4,300 refinements an arm and seed. Trainings that have the GPU to themselves (--trainings-first) should be faster;
+that was not measured.
 
 GPU memory of the default sizes (estimates): a sampler 17 GB (12 of them cache); a GRPO trainer at most its cap, a third of
 88% of what the samplers leave, about 31 GB on one GPU (needed: cache 6, weights and rest 2, hidden states of a step's 128
@@ -100,6 +90,9 @@ def arguments(given=None):
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--samplers", type=int, default=0, help="0: two on one GPU, else one a GPU")
+    parser.add_argument(
+        "--trainings-first", action="store_true", help="no sampling while anything can be trained"
+    )
     parser.add_argument("--trainers", type=int, default=3, help="at the same time on a GPU")
     parser.add_argument("--train-seeds", type=int, default=1, help="trainings of each arm")
     parser.add_argument("--model", default="default")
@@ -122,7 +115,7 @@ def arguments(given=None):
     parser.add_argument("--sft-lr", type=float, default=1e-4)
     parser.add_argument("--rl-seconds", type=float, default=330, help="of each GRPO run's steps")
     parser.add_argument("--rl-steps", type=int, default=400)
-    parser.add_argument("--rl-lr", type=float, default=2e-5)
+    parser.add_argument("--rl-lr", type=float, default=4e-5)
     parser.add_argument("--save-steps", type=int, default=10)
     parser.add_argument("--group", type=int, default=16)
     parser.add_argument("--prompts", type=int, default=8, help="a step")
@@ -213,12 +206,14 @@ class Driver:
         if self.end - time.time() < 30:
             return
         n_ready, n_samplers = len(self.plan.ready(self.plan.units)), sum(one.samples for one in self.running)
-        names = {one.name for one in self.running}
+        names, trainings = {one.name for one in self.running}, self.plan.ready(self.plan.trainings)
+        if self.args.trainings_first and trainings:  # also those under way
+            n_ready = 0
         for number in range(self.args.samplers):
             wanted = f"sampler-{number}" not in names and n_ready > n_samplers and self.crashes < CRASHES
             if wanted and self.start(f"sampler-{number}"):
                 n_samplers += 1
-        for name in self.plan.ready(self.plan.trainings):
+        for name in trainings:
             if name not in names:
                 self.start(name)
 

@@ -145,6 +145,31 @@ def test_an_engine_asks_for_a_small_share_since_others_are_on_the_gpu(modules, t
     assert options.gpu_memory_utilization < 1 - others - 2 * (args.sampler_kv_gb + 5) / 141
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_trainings_have_the_gpu_to_themselves_where_that_is_asked(modules, plan, monkeypatch, first):
+    begun = []
+    for name in ("sample", "data", "sft-0"):
+        plan.finish(name, {})
+    args = modules.multi_turn.arguments(["--out", str(plan.out)] + ["--trainings-first"] * first)
+    driver = modules.multi_turn.Driver(args, plan, {})
+
+    def start(name):
+        begun.append(name)
+        driver.running.append(SimpleNamespace(name=name, samples=name.startswith("sampler-")))
+        return True
+
+    monkeypatch.setattr(driver, "start", start)
+    trainings = ["onpolicy-0", "frozen-0", "onpolicy-warm-0"]
+    samplers = ["sampler-0", "sampler-1"]
+    driver.begin()
+    assert begun == (trainings if first else samplers + trainings)
+    for name in trainings:
+        plan.finish(name, {})
+    driver.running[:] = [one for one in driver.running if one.samples]
+    driver.begin()
+    assert begun == (trainings + samplers if first else samplers + trainings)
+
+
 # ---------------------------------------------------------------- counts and comparisons
 
 
