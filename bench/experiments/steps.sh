@@ -119,7 +119,7 @@ memory_3800() {
     whole memory_trl_3800 300 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways trl --share 0.26
 }
 ahead() {
-    whole "$1" 300 "$3" "$4" --warm "$2" --steps $((3 * $2)) --ways shared --group-attention --generations "$2" "${@:5}"
+    whole "$1" 400 "$3" "$4" --warm "$2" --steps $((3 * $2)) --ways shared --group-attention --generations "$2" --limit 340 "${@:5}"
 }
 whole() {
     step "${@:1:4}" python3 bench/grpo_speed.py --vllm --shape 8b --groups 32 --rank 1 --max-completion-length 1024 \
