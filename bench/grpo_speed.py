@@ -230,6 +230,7 @@ def run(job: dict, limit: float, warm: int) -> dict:
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
     result |= {"peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
     result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
+    result |= {"all_peaks_gb": [round(step["peak_gb"], 1) for step in steps]}  # each the most until then
     timed, steps = rows[warm // job["generations"] :], steps[warm:]  # a row of rewards a generation
     if timed and steps:
         times = sorted(step["seconds"] for step in steps)
