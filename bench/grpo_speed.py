@@ -77,7 +77,7 @@ def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
 
 def part_log(path: Path):
     """Appends to a file of JSON lines, after each step: its parts (seconds since the last step) and the most
-    GPU memory reserved so far (GB)."""
+    GPU memory reserved, and used, so far (GB)."""
     import torch
     from transformers import TrainerCallback
 
@@ -124,8 +124,10 @@ def part_log(path: Path):
             seconds = now() - self.began
             self.parts["rest"] = seconds - sum(self.parts.values())
             peak = torch.cuda.max_memory_reserved() / 1e9 if on_gpu else 0.0
+            used = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else 0.0
+            step = {"seconds": seconds, "parts": self.parts, "peak_gb": peak, "peak_used_gb": used}
             with open(path, "a") as file:
-                file.write(json.dumps({"seconds": seconds, "parts": self.parts, "peak_gb": peak}) + "\n")
+                file.write(json.dumps(step) + "\n")
             self.parts, self.began = {}, now()
 
     return PartLog()
@@ -230,7 +232,8 @@ def run(job: dict, limit: float, warm: int) -> dict:
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
     result |= {"peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
     result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
-    result |= {"all_peaks_gb": [round(step["peak_gb"], 1) for step in steps]}  # each the most until then
+    for name in ("peak_gb", "peak_used_gb"):  # each the most until then
+        result |= {f"all_{name}": [round(step[name], 1) for step in steps]}
     timed, steps = rows[warm // job["generations"] :], steps[warm:]  # a row of rewards a generation
     if timed and steps:
         times = sorted(step["seconds"] for step in steps)
