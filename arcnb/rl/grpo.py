@@ -42,6 +42,7 @@ from arcnb.rl.settings import (
     steps_a_generation,
     vllm_environment,
 )
+from arcnb.rl.shared_prefix import let_segments_grow
 from arcnb.rl.signal_history import SignalHistory
 from arcnb.rl.subject import ARC, Subject
 from arcnb.rl.training import Training
@@ -82,6 +83,8 @@ def train_grpo(
     os.environ |= vllm_environment()
     if options.trainer == "unsloth":
         import unsloth  # noqa: F401  it patches transformers and trl, and has to come before them
+    if options.shared_prompt and n_processes == 1:
+        let_segments_grow()
     tokenizer = load_tokenizer(model)
     lag = 2 * options.prompts_per_step * steps_a_generation(settings)
     history = SignalHistory(options.signal_visits, options.signal_weight, lag)

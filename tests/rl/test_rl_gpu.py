@@ -4,6 +4,9 @@ Run on a node with GPUs: pytest tests/rl/test_rl_gpu.py -rs
 """
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -106,6 +109,24 @@ def test_an_engine_with_the_policys_own_weights_samples_from_it(tmp_path, monkey
     theirs = {weight.untyped_storage().data_ptr() for weight in engine.parameters()}
     for name, weight in made[0].accelerator.unwrap_model(made[0].model).named_parameters():
         assert "lora_" in name or weight.untyped_storage().data_ptr() in theirs, name
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+def test_segments_grow_from_then_on():
+    code = """
+import torch
+from arcnb.rl.shared_prefix import let_segments_grow
+before = torch.zeros(10**7, device="cuda")
+let_segments_grow()
+after = torch.zeros(10**8, device="cuda")
+grows = {place["address"]: place["is_expandable"] for place in torch.cuda.memory_snapshot()}
+print([grows[max(start for start in grows if start <= kept.data_ptr())] for kept in (before, after)])
+"""
+    environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split("\n")[-2] == "[False, True]"
 
 
 def assert_followed(folder, settings: dict, **options):

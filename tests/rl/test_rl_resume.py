@@ -70,10 +70,14 @@ def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train,
     assert [(row.id, row.completion) for row in rollouts] == [(row.id, row.completion) for row in before]
 
 
-def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_path):
+def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")  # to have it as it was afterwards
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     shared = {"shared_prompt": True}
     ordinary = curve(train(tmp_path / "ordinary"))
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in os.environ
     unbroken = curve(train(tmp_path / "unbroken", options=shared))
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     smaller = {"shared_prompt_tokens": 1, "shared_prompt_offload": True}
     small_rows = curve(train(tmp_path / "small", options=shared | smaller))
     for curve_ in (unbroken, small_rows):

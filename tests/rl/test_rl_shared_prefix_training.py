@@ -3,6 +3,7 @@
 Run: pytest tests/rl/test_rl_shared_prefix_training.py
 """
 
+import os
 from contextlib import nullcontext
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import stop_printing
-from arcnb.rl.shared_prefix import shared_prefix_trainer
+from arcnb.rl.shared_prefix import let_segments_grow, shared_prefix_trainer
 
 PROMPTS = ["a b c d e f g h i j k l", "one two", "x y z x y z x y z x y z x y z", "nothing at all here"]
 STEPS = 4
@@ -221,6 +222,18 @@ def test_what_training_left_in_the_gpus_cache_is_given_back_before_each_generati
     monkeypatch.setattr(GRPOTrainer, "_generate", lambda *a: said.append("generate") or generate(*a))
     train(small_model, tmp_path, share=True, steps_per_generation=2)
     assert said == ["empty", "generate"] * (STEPS // 2)
+
+
+@pytest.mark.parametrize("given", [{}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}, {"PYTORCH_ALLOC_CONF": "x"}])
+def test_segments_grow_unless_the_environment_has_settings(monkeypatch, given):
+    told = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
+    monkeypatch.setattr(os, "environ", dict(given))
+    let_segments_grow()
+    grown = "expandable_segments:True"
+    assert os.environ == (given or {"PYTORCH_CUDA_ALLOC_CONF": grown})
+    assert told == ([] if given else [grown])
 
 
 def test_adapters_see_half_precision_under_autocast_and_learn_the_same(small_model, tmp_path, monkeypatch):
