@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from arcnb.arc.predictions import Prediction
-from arcnb.rl.guard import SERIES, Alarm, CollapseMonitor
+from arcnb.rl.guard import SERIES, Alarm, CollapseMonitor, signal_value
 
 REMEDIES = {
     "truncation": "Completions run into max_completion_length. Masked truncated completions lie outside the "
@@ -88,12 +88,8 @@ def write_diagnosis(
 def _signal_table(monitor: CollapseMonitor, fired: set[str], history: Sequence[Mapping]) -> str:
     window = monitor.options.window
     rows = [f"<tr><th>signal</th><th>first {window} steps</th><th>last {window}</th><th>run</th></tr>"]
-    for signal, names in SERIES.items():
-        values = [
-            float(next(row[name] for name in names if row.get(name) is not None))
-            for row in history
-            if any(row.get(name) is not None for name in names)
-        ]
+    for signal in SERIES:
+        values = [value for row in history if (value := signal_value(signal, row)) is not None]
         if not values:
             continue
         mark = " class='fired'" if signal in fired else ""

@@ -34,7 +34,9 @@ class Thresholds:
         of the best one and lies that many standard errors (over tasks) of the difference below it.
     kl: nats a token to the starting policy (TRL's estimator); healthy runs stay below 0.1.
     gap: mean |log p(sampler) - log p(learner)| a token, nats; bf16 kernels alone give 0.01 to 0.02.
-    ratio_low, ratio_high: mean importance ratio learner/sampler; fires outside.
+    ratio_low, ratio_high: mean importance ratio learner/sampler; fires outside. Of the ratio token by
+        token and the weights that the loss uses, the one farther from 1: over a sequence small differences
+        multiply, and weights are clipped from above.
     reward: fires when now, counted from 0 or the lowest reward seen, is at most this share of the best
     window and
     reward_errors: lies that many standard errors of the difference below it.
@@ -81,7 +83,7 @@ class GuardOptions:
             raise ValueError(f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1")
 
 
-# signal -> the logged names that carry it, first choice first
+# signal -> the logged names that carry it, first choice first; of "ratio" the one farthest from 1
 SERIES = {
     "truncation": ("truncated_completions_ratio",),
     "repetition": ("unique_3gram_ratio",),
@@ -98,6 +100,18 @@ RELATIVE = {
     "unique_tokens": "distinct tokens / tokens",
     "unique_outputs": "distinct outputs / completions of a group",
 }
+
+
+def signal_value(signal: str, row: Mapping[str, float | None]) -> float | None:
+    """The signal's value in a logged step; None where it was not logged."""
+    values = [float(row[name]) for name in SERIES[signal] if row.get(name) is not None]
+    if signal == "ratio" and values:
+        return max(values, key=_distance_from_one)
+    return values[0] if values else None
+
+
+def _distance_from_one(ratio: float) -> float:
+    return math.inf if math.isnan(ratio) else abs(math.log(max(ratio, 1e-300)))
 
 
 @dataclass(frozen=True)
@@ -132,14 +146,14 @@ class CollapseMonitor:
     def update(self, step: int, row: Mapping[str, float | None]) -> list[Alarm]:
         """Take in a logged step; the signals that fire now and did not fire the step before."""
         alarms = []
-        for signal, names in SERIES.items():
-            value = next((row[name] for name in names if row.get(name) is not None), None)
+        for signal in SERIES:
+            value = signal_value(signal, row)
             if value is None:
                 continue
-            self._values[signal].append(float(value))
+            self._values[signal].append(value)
             self._counts[signal] += 1
             if signal == "reward":
-                self.lowest_reward = min(self.lowest_reward, float(value))
+                self.lowest_reward = min(self.lowest_reward, value)
             if len(self._values[signal]) < self._values[signal].maxlen:
                 continue
             alarm = self._judge(signal, step, row)

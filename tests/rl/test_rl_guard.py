@@ -127,6 +127,17 @@ def test_a_ratio_above_two_is_an_alarm_as_well():
     assert alarms_of(rows)[0][0].limit == 2.0
 
 
+@pytest.mark.parametrize(
+    ("token", "weight"), [(0.97, 0.001), (0.97, 0.0), (5.0, 2.0), (math.nan, 1.0), (0.97, math.nan)]
+)
+def test_the_ratio_is_watched_by_token_and_as_the_loss_uses_it(token, weight):
+    """A sequence's ratio may be next to 0 where a token's is not; weights never exceed their cap."""
+    names = ("sampling/importance_ratio", "sampling/importance_sampling_ratio/mean")
+    rows = [(step, dict(zip(names, (token, weight), strict=True))) for step in range(1, WINDOW + 1)]
+    assert [alarm.signal for alarm in alarms_of(rows)[0]] == ["ratio"]
+    assert alarms_of([(step, row | dict.fromkeys(names, 0.99)) for step, row in rows])[0] == []
+
+
 def test_a_run_that_starts_truncated_and_repetitive_is_measured_against_itself():
     start = {
         "truncated_completions_ratio": lambda step: 0.9,
