@@ -9,6 +9,8 @@ from arcnb.arc.tasksets import load_tasks
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.cheating import changed_copies, find_cheats, literal_grids
+from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.synth.rearc import rearc_program
 
 TRAIN = [
@@ -83,6 +85,37 @@ def test_programs_that_memorise_are_found_and_honest_ones_are_not():
         assert cheat, name
     for name, cheat in zip(HONEST, cheats[len(CHEATS) :], strict=True):
         assert cheat is None, name
+
+
+def rewarded(programs, detect_cheating):
+    """(rewards, extra columns, metrics) of these programs as one group of a training step."""
+    view = {"hflip": False, "n_rot90": 0, "color_map": None, "pair_order": [0, 1, 2], "test_index": 0}
+    view |= {"task_id": "mirror", "prefix": "", "row": 0}
+    columns, metrics = {}, {}
+    with Executor(1) as executor:
+        plan = RewardPlan("arc-v2-no-pixel-score", TermLimits(1000))
+        reward = ProgramReward(plan, [mirror_task()], executor, detect_cheating=detect_cheating)
+        rewards = reward(
+            [f"```python\n{program}\n```" for program in programs],
+            [[1, 2, 3]] * len(programs),
+            log_metric=metrics.__setitem__,
+            log_extra=columns.__setitem__,
+            **{name: [value] * len(programs) for name, value in view.items()},
+        )
+    return rewards, columns, metrics
+
+
+def test_in_training_a_cheat_earns_nothing_and_solves_nothing():
+    programs = [CHEATS["train and a guessed test output"], HONEST["right"], HONEST["wrong"]]
+    rewards, columns, metrics = rewarded(programs, detect_cheating=True)
+    assert rewards == [0.0, 10.0, 1.0]
+    assert columns["solved"] == [False, True, False]
+    assert columns["cheating"][0]
+    assert columns["cheating"][1:] == ["", ""]
+    assert metrics["cheating_ratio"] == metrics["solved_tasks_ratio"] == pytest.approx(1 / 3)
+    rewards, columns, metrics = rewarded(programs, detect_cheating=False)
+    assert rewards == [10.0, 10.0, 1.0]
+    assert (metrics["cheating_ratio"], metrics["solved_tasks_ratio"]) == (0, pytest.approx(2 / 3))
 
 
 def test_without_test_outputs_a_table_is_still_found():

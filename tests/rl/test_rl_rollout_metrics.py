@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.rl.rollout_metrics import ngram_statistics, rollout_metrics
+from arcnb.programs.limits import STATUSES
+from arcnb.rl.reward_terms import Rollout
+from arcnb.rl.rewards import Scores
+from arcnb.rl.rollout_metrics import batch_metrics, ngram_statistics, rollout_metrics
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 METRIC_CASES = json.loads(gzip.decompress((GOLDEN / "arc25_metrics.json.gz").read_bytes()))["cases"]
@@ -34,6 +37,48 @@ def test_solved_is_a_flag_of_the_prediction_and_not_the_number_ten():
     values = rollout_metrics([10.0, 0.9], [[1], [1, 2]], [False, True], [False, False], 8)
     assert values["solved_tasks_ratio"] == [0.5]
     assert values["solved_tasks_completion_length_mean"] == [2]
+
+
+def test_a_batch_is_described_by_group_by_verdict_and_by_quantile():
+    """Three groups: equal rewards and outputs, all solved, and one that differs."""
+    scores = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
+    cells = [  # row, status, fingerprint, solved, cheating, tokens, reward
+        (7, "error", None, False, None, [5] * 4, 0.0),
+        (7, "memory", None, False, None, [5, 6, 5, 6], 0.0),
+        (3, "ok", "a", True, None, [1, 2, 3], 10.0),
+        (3, "ok", "b", True, None, [1, 2, 3, 4], 8.0),
+        (9, "ok", "a", False, "its text", [1], 1.0),
+        (9, "ok", "a", False, None, [], 1.0),
+    ]
+    values = batch_metrics(
+        [(status, fingerprint) for _, status, fingerprint, *_ in cells],
+        [Rollout(scores, tokens, solved, cheat) for _, _, _, solved, cheat, tokens, _ in cells],
+        [reward for *_, reward in cells],
+        [row for row, *_ in cells],
+        max_completion_length=4,
+    )
+    expected = {
+        "groups_without_spread": 2 / 3,
+        "groups_all_solved": 1 / 3,
+        "unique_outputs": (0 + 1 + 1 / 2) / 3,
+        "cheating_ratio": 1 / 6,
+        "memory_errors_ratio": 1 / 6,
+        "solved_tasks_ratio": 1 / 3,
+        "truncated_completions_ratio": 1 / 2,
+        "reward_q10": 0.0,
+        "reward_q25": 0.25,
+        "reward_q50": 1.0,
+        "reward_q75": 6.25,
+        "reward_q90": 9.0,
+        "unique_tokens_ratio": (1 / 4 + 1 / 2 + 1 + 1 + 1) / 5,
+        "unique_3gram_ratio": (1 / 2 + 1 + 1 + 1) / 4,
+    }
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
+    shares = {name: value for name, value in values.items() if name.startswith("status/")}
+    assert shares.keys() == {f"status/{status}" for status in STATUSES}
+    assert {name: share for name, share in shares.items() if share} == pytest.approx(
+        {"status/error": 1 / 6, "status/memory": 1 / 6, "status/ok": 2 / 3}
+    )
 
 
 def test_a_repeating_completion_has_few_distinct_ngrams():

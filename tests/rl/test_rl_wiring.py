@@ -1,0 +1,108 @@
+"""That a run really goes through its checks and parts, which other tests try by themselves.
+
+Run: pytest tests/rl/test_rl_wiring.py
+"""
+
+import os
+import signal
+import stat
+
+import pytest
+from transformers import TrainerCallback
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.rl import trainers
+from arcnb.rl.effective_config import EffectiveConfigError
+from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.sampling_guard import SamplingError
+from arcnb.rl.settings import SettingsError
+
+
+def test_a_trainer_that_changes_a_setting_is_refused_unless_accepted(train, tmp_path, monkeypatch):
+    measuring = trainers.measuring
+
+    def silently_other(base):
+        class Other(measuring(base)):
+            def __init__(self, *arguments, **named):
+                super().__init__(*arguments, **named)
+                self.args.epsilon_high = 0.28
+
+        return Other
+
+    monkeypatch.setattr(trainers, "measuring", silently_other)
+    with pytest.raises(EffectiveConfigError, match=r"epsilon_high was asked as 0\.2 and is 0\.28; ask for"):
+        train(tmp_path / "refused", {"max_steps": 1})
+    report = train(tmp_path / "accepted", {"max_steps": 1}, {"accept_other_config": True})
+    row = report.config.set_index("setting").loc["epsilon_high"]
+    assert row.tolist() == ["0.2", "0.28", "UNEXPLAINED"]
+
+
+def test_a_run_is_refused_sampling_that_its_correction_cannot_follow(train, tmp_path):
+    with pytest.raises(SamplingError, match=r"top_p=0\.9 with vllm_importance_sampling_mode='sequence_mask'"):
+        train(tmp_path, {"use_vllm": True, "top_p": 0.9})
+
+
+def test_a_run_is_refused_a_share_of_gpu_memory_that_is_not_free(train, tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, GPU-1, 81920, 16384'\n")
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(SettingsError, match=r"vllm_gpu_memory_utilization 0\.5 asks for 40\.0 of 80\.0 GiB"):
+        train(tmp_path / "run", {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5})
+
+
+def test_checkpoints_of_a_run_are_pruned_to_its_budget(train, tmp_path):
+    every_step = {"max_steps": 3, "save_steps": 1}
+    train(tmp_path / "kept", every_step)
+    assert len(list((tmp_path / "kept" / "checkpoints").glob("checkpoint-*"))) == 3
+    train(tmp_path / "pruned", every_step, {"disk_budget_gb": 1e-9})
+    left = [path.name for path in (tmp_path / "pruned" / "checkpoints").glob("checkpoint-*")]
+    assert left == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_group_is_all_completions_of_a_prompt_whatever_the_accumulation(train, tmp_path, parts):
+    """Split into parts, a step has the samples, rewards and loss that it has in one piece."""
+    settings = {"max_steps": 3, "num_generations": 4, "max_completion_length": 8}
+    whole, split = (
+        [
+            (row["loss"], row["reward"], row["reward_std"], row["grad_norm"])
+            for row in train(tmp_path / str(n), settings | {"gradient_accumulation_steps": n}).history
+            if "reward" in row
+        ]
+        for n in (1, parts)
+    )
+    assert len(whole) == 3
+    for one, other in zip(whole, split, strict=True):
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-6)
+
+
+class _StopAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_silent_tasks_give_their_turns_to_others_after_a_resume_too(train, tmp_path, monkeypatch):
+    def only_one_speaks(self, everyone, rewards):
+        signal_ = [0.0, 1.0] if everyone[0].task_id == "swap2" else [0.0, 0.0]
+        self.history.record(everyone[0].row, everyone[0].task_id, signal_, [False, False])
+
+    monkeypatch.setattr(ProgramReward, "_remember", only_one_speaks)
+    options = {"signal_visits": 1, "signal_weight": 0.0}
+
+    def shown(folder):
+        rows = PredictionSet(folder / "rollouts").iter_predictions()
+        return [task for _, task in sorted({(row.round, row.task_id) for row in rows})]
+
+    train(tmp_path / "unbroken", {"max_steps": 9}, options)
+    unbroken = shown(tmp_path / "unbroken")
+    assert set(unbroken[:3]) == {"swap0", "swap1", "swap2"}
+    assert unbroken[5:] == ["swap2"] * 4
+    train(tmp_path / "broken", {"max_steps": 9}, options, callbacks=[_StopAt(5)])
+    assert train(tmp_path / "broken", {"max_steps": 9}, options).status == "done"
+    assert shown(tmp_path / "broken") == unbroken
