@@ -298,7 +298,7 @@ def test_the_choices_are_those_of_the_trainer():
     assert [f'"{value}"' in source for values in CHOICES.values() for value in values] == [True] * 17
 
 
-def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path):
+def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path, capsys):
     settings = {"max_steps": 3, "num_generations": 4, "gradient_accumulation_steps": 2}
     report = train(tmp_path, settings)
     assert report.steps == 3
@@ -309,6 +309,8 @@ def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
     rollouts = list(PredictionSet(tmp_path / "rollouts").iter_predictions())
     assert len(rollouts) == 3 * 4
+    assert {(row.round, row.seed) for row in rollouts} == {(0, 0), (1, 1), (2, 2)}, "rows in their order"
     assert {row.task_id for row in rollouts} == set(tasks.ids)
     assert all(row.status for row in rollouts)
     assert report.table().shape[0] == 3
+    assert "Completion" not in capsys.readouterr().out, "completions go to a table, not to the page"

@@ -166,6 +166,21 @@ def test_state_survives_a_checkpoint():
     assert alarms == alarms_of(rows)[0]
 
 
+def test_a_checkpoint_keeps_windows_best_and_which_prompts_are_silent(tmp_path):
+    def state():
+        return RunState(tmp_path, {}, SignalHistory(visits=1), CollapseMonitor(GuardOptions(window=WINDOW)))
+
+    before, resumed = state(), state()
+    for step, row in [*stream(WINDOW + 3), *evaluations(0.2)]:
+        before.monitor.update(step, row)
+    before.history.record(0, "flat", [0.0, 0.0], [False, False])
+    before.best, before.notes = {"step": 4, "score": 0.2}, ["a note"]
+    resumed.restore(json.loads(json.dumps(before.as_dict())))
+    assert resumed.as_dict() == before.as_dict()
+    assert resumed.history.silent(1) == {"flat"}
+    assert resumed.monitor.best_held_out == (0.2, 0.01)
+
+
 def test_thresholds_are_changed_by_name():
     assert thresholds_from({"kl": 0.3}) == Thresholds(kl=0.3)
     with pytest.raises(ValueError, match="'klx' does not exist; there are truncation"):

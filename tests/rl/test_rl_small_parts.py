@@ -84,6 +84,13 @@ def test_gap_ratio_and_clipped_share_count_only_real_tokens():
     assert values["sampling/ess"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("weights", "share"), [([0.0, 1.0], 1 / 2), ([2.0, 0.0], 1), ([1.9, 0.1], 0)])
+def test_what_a_mask_took_to_nothing_is_clipped_too(weights, share):
+    logps, gap = tensors([-1.0, -1.0]), SamplerGap()
+    gap.add(logps, logps, tensors([1, 1]), tensors(weights), clip_max=2.0)
+    assert gap.metrics()["sampling/clipped_share"] == share
+
+
 def test_effective_sample_size_falls_as_weights_differ():
     assert effective_sample_size([0.0, 0.0, 0.0, 0.0]) == pytest.approx(1)
     assert effective_sample_size([700.0, 0.0, 0.0, 0.0]) == pytest.approx(1 / 4)
