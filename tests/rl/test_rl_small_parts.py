@@ -16,6 +16,7 @@ import pytest
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.models.launching import command_line
 from arcnb.programs.executor import Executor
+from arcnb.rl.callbacks import resuming_callback
 from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
 from arcnb.rl.grpo import GrpoOptions
 from arcnb.rl.guard import GuardOptions, Thresholds
@@ -33,6 +34,7 @@ from arcnb.rl.settings import (
     check_server,
     check_settings,
     number_of_steps,
+    vllm_environment,
 )
 from arcnb.rl.signal_history import SignalHistory
 from arcnb.rl.specimens import specimens
@@ -263,6 +265,45 @@ def test_processes_share_the_processors_that_they_may_use(plan, monkeypatch):
     assert workers_of(replace(plan, num_processes=2)) == 3
     assert workers_of(replace(plan, num_processes=2, workers=10)) == 5
     assert workers_of(replace(plan, num_processes=8)) == 1
+
+
+def test_programs_get_the_workers_and_the_memory_asked_for(plan, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def executor(workers, limits):
+        raise Asked(workers, limits.memory_mb)
+
+    monkeypatch.setattr("arcnb.rl.launch.Executor", executor)
+    with pytest.raises(Asked, match=r"\(3, 700\)"):
+        run_grpo(replace(plan, workers=3, memory_mb=700))
+
+
+@pytest.mark.parametrize(("installed", "told"), [(None, {"VLLM_USE_FLASHINFER_SAMPLER": "0"}), (True, {})])
+def test_engines_are_told_what_they_do_not_find_out(plan, monkeypatch, installed, told):
+    names = ("UNSLOTH_COMPILE_DISABLE", "VLLM_USE_FLASHINFER_SAMPLER")
+    for name in names:
+        monkeypatch.setenv(name, "")  # to have it as it was afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: installed)
+    assert vllm_environment() == {"UNSLOTH_COMPILE_DISABLE": "1"} | told
+    monkeypatch.setenv(names[0], "0")
+    assert vllm_environment() == told, "what is set stays"
+
+
+def test_samples_differ_by_seed_step_rollback_and_process(tmp_path):
+    import torch
+
+    def drawn(seed=0, step=0, process=0, rollbacks=0):
+        state = SimpleNamespace(rollbacks=rollbacks)
+        arguments = SimpleNamespace(process_index=process)
+        step_ = SimpleNamespace(global_step=step)
+        resuming_callback(state, seed).on_step_begin(arguments, step_, None)
+        return torch.initial_seed()
+
+    with torch.random.fork_rng(devices=[]):
+        assert drawn() == drawn()
+        assert len({drawn(), drawn(seed=1), drawn(step=1), drawn(process=1), drawn(rollbacks=1)}) == 5
 
 
 def test_several_gpus_are_started_by_accelerate(monkeypatch):
