@@ -318,4 +318,4 @@ def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path,
     assert {row.task_id for row in rollouts} == set(tasks.ids)
     assert all(row.status for row in rollouts)
     assert report.table().shape[0] == 3
-    assert printed == [0] * 3, "completions go to a table, none to the page"
+    assert set(printed) == {0}, "completions go to a table, none to the page"
