@@ -14,6 +14,7 @@ from arcnb.models.registry import ModelError, load_tokenizer
 from arcnb.models.training_log import read_metrics
 from arcnb.rl.launch import GrpoPlan, run_grpo
 from arcnb.rl.options import GrpoOptions
+from arcnb.rl.policies import adapter_shape
 from arcnb.rl.rows import prompt_rows, trainer_text
 from arcnb.rl.sampling_guard import SamplingError, check_sampling
 from arcnb.rl.settings import CHOICES, DEFAULTS, SettingsError, check_settings
@@ -312,6 +313,8 @@ def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path,
     for name in ("kl", "reward", "truncated_completions_ratio", "solved_tasks_ratio", "executor_seconds"):
         assert all(name in row for row in steps), name
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    shape = adapter_shape(tmp_path / "adapter")
+    assert (shape["r"], shape["lora_alpha"], shape["use_rslora"]) == (2, 64, True)
     rollouts = list(PredictionSet(tmp_path / "rollouts").iter_predictions())
     assert len(rollouts) == 3 * 4
     assert {(row.round, row.seed) for row in rollouts} == {(0, 0), (1, 1), (2, 2)}, "rows in their order"

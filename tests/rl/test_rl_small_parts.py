@@ -20,6 +20,7 @@ from arcnb.rl.callbacks import resuming_callback
 from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
 from arcnb.rl.grpo import GrpoOptions
 from arcnb.rl.guard import GuardOptions, Thresholds
+from arcnb.rl.held_out import HeldOut
 from arcnb.rl.launch import GrpoPlan, run_grpo, workers_of
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
@@ -369,6 +370,24 @@ def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
     for text in ("<svg", "&lt;x&gt;", "more characters"):
         assert text in page
     assert specimens(PredictionSet(tmp_path / "none"), tasks)._repr_html_() == ""
+
+
+def test_held_out_samples_are_summed_up_as_pass_at_k():
+    held_out = HeldOut(["a", "b"], 4, 1, *[None] * 4)
+    rows = [  # task, solved, valid outputs, their fingerprint, truncated
+        *[("a", True, True, "x", False), ("a", False, True, "y", False), ("a", False, True, "y", False)],
+        *[("a", False, False, None, True)],
+        *[("b", False, True, "z", False)] * 4,
+    ]
+    assert held_out._metrics(rows) == {
+        "held_out/pass@1": pytest.approx(1 / 8),
+        "held_out/pass@1_error": pytest.approx(1 / 8),
+        "held_out/pass@2": pytest.approx(1 / 4),
+        "held_out/pass@4": pytest.approx(1 / 2),
+        "held_out/valid_outputs": 7 / 8,
+        "held_out/truncated": 1 / 8,
+        "held_out/unique_outputs": pytest.approx((2 / 4 + 1 / 4) / 2),
+    }
 
 
 def test_a_report_has_tables_of_whatever_was_logged(tmp_path):
