@@ -320,5 +320,7 @@ def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path,
     assert {(row.round, row.seed) for row in rollouts} == {(0, 0), (1, 1), (2, 2)}, "rows in their order"
     assert {row.task_id for row in rollouts} == set(tasks.ids)
     assert all(row.status for row in rollouts)
+    assert any(row.n_tokens == 8 for row in rollouts)
+    assert all((row.finish_reason == "length") == (row.n_tokens == 8) for row in rollouts)
     assert report.table().shape[0] == 3
     assert set(printed) == {0}, "completions go to a table, none to the page"
