@@ -75,9 +75,9 @@ def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
     return found
 
 
-def part_log(path: Path):
+def part_log(path: Path, more=lambda trainer: {}):
     """Appends to a file of JSON lines, after each step: its parts (seconds since the last step) and the most
-    GPU memory reserved, and used, so far (GB)."""
+    GPU memory reserved, and used, so far (GB). more: of a trainer {part: (owner, name of its method)}."""
     import torch
     from transformers import TrainerCallback
 
@@ -118,6 +118,8 @@ def part_log(path: Path):
             self.clocked(self.trainer, "_get_per_token_logps_and_entropies", which)
             self.clocked(self.trainer.accelerator, "backward", "backward")
             self.clocked(optimizer, "step", "optimizer")
+            for part, (owner, name) in more(self.trainer).items():
+                self.clocked(owner, name, part)
             self.parts, self.began = {}, now()
 
         def on_step_end(self, args, state, control, **kwargs):
