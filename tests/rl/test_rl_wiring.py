@@ -37,6 +37,13 @@ def test_a_trainer_that_changes_a_setting_is_refused_unless_accepted(train, tmp_
     assert row.tolist() == ["0.2", "0.28", "UNEXPLAINED"]
 
 
+def test_a_run_sets_what_engines_have_to_be_told(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSLOTH_COMPILE_DISABLE", "")  # to have it as it was afterwards
+    monkeypatch.delenv("UNSLOTH_COMPILE_DISABLE")
+    train(tmp_path, {"max_steps": 1})
+    assert os.environ["UNSLOTH_COMPILE_DISABLE"] == "1"
+
+
 def test_a_run_is_refused_sampling_that_its_correction_cannot_follow(train, tmp_path):
     with pytest.raises(SamplingError, match=r"top_p=0\.9 with vllm_importance_sampling_mode='sequence_mask'"):
         train(tmp_path, {"use_vllm": True, "top_p": 0.9})
