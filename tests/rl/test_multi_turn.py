@@ -197,34 +197,60 @@ def test_a_trainer_that_ignores_the_hook_is_found_out(train, tmp_path, monkeypat
         train(tmp_path, {"max_steps": 1}, {"turns": 2})
 
 
-def test_vllms_log_probabilities_are_of_the_models_own_tokens(letter_model, tasks):
-    """With vLLM colocated TRL's own wrapper is asked; here a stand-in answers in its format."""
+@pytest.fixture
+def played(letter_model, tasks):
+    """played(answer, context=...): what the rollout of two episodes of at most two turns gives, where every
+    sample of at most 64 tokens is that answer. With vLLM colocated TRL's own wrapper is asked; here a
+    stand-in answers in its format."""
     tokenizer = load_tokenizer(letter_model)
     rows = RememberingRows(tasks, prompt_format(), tokenizer, seed=0, augment="none")
     prompts = [rows[i]["prompt"] for i in range(2)]
 
-    def generate(prompts, images, num_generations):
-        assert (images, num_generations) == (None, 1)
-        ids = [
-            tokenizer(COPIES + tokenizer.eos_token, add_special_tokens=False)["input_ids"] for _ in prompts
-        ]
-        return prompts, ids, [[[-0.25] for _ in own] for own in ids], None
+    def play(answer, context=2048):
+        def generate(prompts, images, num_generations):
+            assert (images, num_generations) == (None, 1)
+            own = tokenizer(answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+            return prompts, [own for _ in prompts], [[[-0.25] for _ in own] for _ in prompts], None
 
-    trainer = SimpleNamespace(
-        args=SimpleNamespace(use_vllm=True),
-        vllm_generation=SimpleNamespace(generate=generate),
-        state=SimpleNamespace(global_step=4),
-        accelerator=SimpleNamespace(process_index=0),
-        eos_token_ids=[tokenizer.eos_token_id],
-    )
-    with Executor(1) as executor:
-        made = MultiTurnRollout(rows, executor, 2, 2048, 64)(prompts, trainer)
-    assert made["prompt_ids"] == [tokenizer(text=text)["input_ids"] for text in prompts]
+        trainer = SimpleNamespace(
+            args=SimpleNamespace(use_vllm=True),
+            vllm_generation=SimpleNamespace(generate=generate),
+            state=SimpleNamespace(global_step=4),
+            accelerator=SimpleNamespace(process_index=0),
+            eos_token_ids=[tokenizer.eos_token_id],
+        )
+        with Executor(1) as executor:
+            made = MultiTurnRollout(rows, executor, 2, context, 64)(prompts, trainer)
+        assert made["prompt_ids"] == [tokenizer(text=text)["input_ids"] for text in prompts]
+        return made
+
+    return play
+
+
+def ends(made) -> list[str]:
+    return [episode.end for episode in made["episode"]]
+
+
+def test_vllms_log_probabilities_are_of_the_models_own_tokens(played):
+    made = played(COPIES)
     for ids, mask, logprobs in zip(made["completion_ids"], made["env_mask"], made["logprobs"], strict=True):
         assert len(ids) == len(mask) == len(logprobs)
         assert logprobs == [-0.25 if own else None for own in mask]
         assert 0 < sum(mask) < len(mask)
-    assert [episode.end for episode in made["episode"]] == ["turns", "turns"]
+    assert ends(made) == ["turns", "turns"]
+
+
+def test_a_program_that_fails_on_test_inputs_alone_is_told_nothing(played):
+    made = played("def transform(grid):\n    return grid[99] if 0 in grid else grid[:, ::-1]\n```")
+    assert ends(made) == ["silent", "silent"]
+    assert all(0 not in mask for mask in made["env_mask"])
+
+
+def test_another_turn_has_room_for_a_whole_answer(played):
+    whole = played(COPIES)["episode"]
+    asked = [episode.length - len(episode.turns[1][1]) for episode in whole]
+    assert ends(played(COPIES, max(asked) + 64)) == ["turns", "turns"]
+    assert ends(played(COPIES, min(asked) + 63)) == ["context", "context"]
 
 
 def test_a_full_context_ends_an_episode_and_is_counted(train, tmp_path, scripted):

@@ -12,7 +12,7 @@ import pytest
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.search.arms import arm_folders, read_arms
 from arcnb.search.evaluation import EvaluationError
-from arcnb.search.fair_comparison import compare_arms, sign_flip_p
+from arcnb.search.fair_comparison import compare_arms, holm, sign_flip_p
 
 TASKS = [f"t{i:02}" for i in range(40)]
 FIRST, BUDGET = 4, 8
@@ -100,7 +100,11 @@ def test_a_real_difference_is_called_real_on_equal_completions(sets):
     assert (one.solved_a, one.solved_b) == (8 / 40, 20 / 40)
     assert (one.only_a, one.only_b) == ((2, 2, 2), (14, 14, 14))
     assert one.difference == pytest.approx(0.3)
-    assert one.low < 0.3 < one.high
+    spread = 1.96 * ((16 / 40 - 0.3**2) / 40) ** 0.5  # of the mean of 14 ones, two -1 and 24 zeros
+    assert (one.low, one.high) == (
+        pytest.approx(0.3 - spread, abs=0.03),
+        pytest.approx(0.3 + spread, abs=0.03),
+    )
     assert one.p_holm < 0.05
     assert one.verdict == "real: refined solves more", "ends early where the train pairs are solved"
     assert one.unsolved == 34
@@ -118,6 +122,24 @@ def test_equal_tokens_cut_the_arm_that_writes_more(sets):
     # 4 x 10 tokens are left after the first ones: two refinements of 20, so that seed 2 gains nothing.
     assert one.only_b == (14, 14, 0)
     assert one.tokens[1] <= one.tokens[0] == 80
+
+
+def test_several_differences_share_their_chances_of_error(sets):
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    text = sets()
+    others = compared(f"{text}; again = {text.split(' = ')[-1]}").differences
+    found = [(one.a, one.b, one.p_holm / one.p_value) for one in others if one.budget == "completions"]
+    assert found == [
+        ("independent", "refined", pytest.approx(3)),
+        ("independent", "again", pytest.approx(3)),
+        ("refined", "again", pytest.approx(1)),
+    ]
+
+
+def test_what_lies_beyond_the_budget_does_not_count(sets):
+    one = compare_arms(read_arms(sets(), TASKS), TASKS, FIRST, BUDGET - 2).differences[0]
+    assert (one.solved_a, one.only_b) == (6 / 40, (14, 14, 0)), "of both, places 6 and 7 are left out"
+    assert one.completions[0] == BUDGET - 2
 
 
 def test_a_small_difference_is_not_shown_and_few_seeds_are_said(sets):

@@ -353,6 +353,14 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
         conversation_rows(tmp_path / "none.parquet", small_model, max_tokens=10)
 
 
+def test_a_child_of_a_parent_that_solved_the_task_is_no_success(written, tasks, executor):
+    first = prediction(tasks[0], SOLVES, view=PLAIN)
+    again = prediction(tasks[0], SOLVES.replace("grid", "g"), view=PLAIN, turn=1, parent=first.id)
+    one = written("solved", [first, again])
+    assert [row.train_is_correct for row in one.iter_predictions()] == [1, 1]
+    assert successful_rows([one], tasks, prompt_format(), executor, partners="children") == []
+
+
 def test_answers_to_one_task_in_two_views_are_no_siblings(written, tasks, executor):
     turned = View(Augmentation(n_rot90=1), (2, 0, 1), 0)
     one_step = [
