@@ -22,7 +22,7 @@ from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
-from arcnb.rl.multi_turn_reward import EpisodeReward
+from arcnb.rl.multi_turn_reward import EpisodeReward, FrozenTurnReward
 from arcnb.rl.multi_turn_rows import RememberingRows
 from arcnb.rl.reward_terms import RewardPlan, Rollout, TermLimits, improvement
 from arcnb.rl.rewards import Scores
@@ -381,14 +381,14 @@ def test_improvement_over_the_parent_has_three_steps():
 
 @pytest.fixture
 def refine_file(tasks, letter_model, tmp_path):
-    """refine.parquet of one wrong answer a task."""
+    """refine.parquet of one wrong answer a task; the first fails, the others have half of the pairs."""
     predictions = PredictionSet(tmp_path / "first")
     rows = [
         Prediction(
-            task.task_id, task.fingerprint, 0, 0, completion=FAILS, completion_prefix="```python\n",
-            pair_order=[1, 0], finish_reason="stop", status=None,
+            task.task_id, task.fingerprint, 0, 0, completion=COPIES if number else FAILS,
+            completion_prefix="```python\n", pair_order=[1, 0], finish_reason="stop", status=None,
         )
-        for task in tasks
+        for number, task in enumerate(tasks)
     ]  # fmt: skip
     with Executor(1) as executor:
         predictions.write_part(list(judge(rows, {task.task_id: task for task in tasks}, executor)), 0)
@@ -398,7 +398,16 @@ def refine_file(tasks, letter_model, tmp_path):
     return write_refinement(made, tmp_path / "refine.parquet")
 
 
-def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, refine_file, tasks):
+def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, refine_file, tasks, monkeypatch):
+    parents = {}
+    rollout = FrozenTurnReward._rollout
+
+    def noted(self, prediction, ids, cheat):
+        made = rollout(self, prediction, ids, cheat)
+        parents[prediction.task_id] = made.parent
+        return made
+
+    monkeypatch.setattr(FrozenTurnReward, "_rollout", noted)
     options = {"conversations": str(refine_file), "reward_weights": {"even_tokens": 1.0, "improvement": 0.5}}
     report = train(tmp_path / "run", {"max_steps": -1}, options)
     assert report.steps == 3  # an epoch shows each conversation once
@@ -407,6 +416,9 @@ def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, ref
     rows = list(PredictionSet(tmp_path / "run" / "rollouts").iter_predictions())
     assert {(row.turn, row.parent) for row in rows} == {(1, f"{task.task_id}/0/0/0") for task in tasks}
     assert {tuple(row.pair_order) for row in rows} == {(1, 0)}
+    half = Scores(True, True, 0.5, 0.0, parents["swap1"].train_pixel, parents["swap1"].test_pixel, 2, 1)
+    assert 0.5 <= half.train_pixel < 1
+    assert parents == {"swap0": Scores(True, False, 0.0, 0.0, 0.0, 0.0, 2, 1), "swap1": half, "swap2": half}
     assert read_metrics(tmp_path / "run" / "metrics.jsonl")
 
 
