@@ -126,6 +126,9 @@ def test_rows_name_parents_and_tasks_end_when_solved_or_spent(run, tasks):
     assert max(row.turn for row in per_task["t0"]) == 2  # solved in its third turn, then no more
     assert sum(row.train_is_correct for row in per_task["t0"]) == 1
     assert len(per_task["t0"]) < 12
+    assert len({row.parent for row in per_task["t0"] if row.turn == 1}) == 2, (
+        "copies and zeroes, both refined"
+    )
     assert len(per_task["t1"]) == 12  # spent
     assert [row.turn for row in per_task["t2"]] == [0] * 6  # solved by first turns: none refined
     assert len(per_task["t3"]) == 12
@@ -214,6 +217,29 @@ def test_where_nothing_can_be_refined_first_turns_take_the_budget(run, tasks):
     assert [t.n_fresh for t in report.turns] == [0, 2, 2]
     assert len({(row.round, row.index) for row in rows}) == 12
     assert "had nothing to refine" in str(report)
+
+
+def test_a_program_that_fails_on_test_inputs_alone_is_not_refined(run, tasks):
+    silent = "def transform(grid):\n    return grid[99] if 7 in grid else grid[:, ::-1]\n```"
+
+    def policy(text, index):
+        return silent if index == 0 else ZEROES
+
+    predictions, report, _ = run("p", policy=policy, some=tasks.subset(["t0"]))
+    rows = {row.id: row for row in predictions.iter_predictions()}
+    assert report.turns[1].n_right_on_train
+    refined = [rows[row.parent] for row in rows.values() if row.parent]
+    assert refined
+    assert all(row.completion == ZEROES for row in refined)
+
+
+def test_first_turns_of_another_version_of_a_task_are_refused(run, tasks):
+    first, _, _ = run("first", TurnPlan(replace(ROUNDS, n_predictions=6)))
+    pairs = [{"input": [[2, 1]], "output": [[1, 2]]}] * 2
+    changed = Task.from_dict("t1", {"train": pairs, "test": [{"input": [[7, 8]], "output": [[8, 7]]}]})
+    others = TaskSet("mirrors", tuple(changed if task.task_id == "t1" else task for task in tasks), "1")
+    with pytest.raises(PlanError, match="another version of task t1: the fingerprints differ"):
+        run("arm", some=others, first_from=first)
 
 
 def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, tasks):
