@@ -142,9 +142,9 @@ def let_segments_grow() -> None:
     """
     import torch
 
-    # The newer name, which vLLM does not look at: it switches this off for what it lays to sleep.
     if {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} & os.environ.keys():
         return
+    # By its older name vLLM knows of it, too, and switches it off for what it lays to sleep.
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if torch.cuda.is_available():  # which may have read the environment already
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
