@@ -242,18 +242,21 @@ def run(job: dict, limit: float, warm: int) -> dict:
         # Sampling for several steps at once makes one of them long: only their mean says what a step takes.
         middle_of = statistics.median if job["generations"] == 1 else statistics.mean
         middle = middle_of(times)
-        names = sorted({name for step in steps for name in step["parts"]})
         result |= {
             "steps": len(steps),
-            "parts": {
-                name: round(middle_of(step["parts"].get(name, 0.0) for step in steps), 3) for name in names
-            },
+            "parts": parts_of(steps, middle_of),
             "step_seconds": [round(value, 3) for value in (times[0], middle, times[-1])],
             "completions_per_second": round(job["group"] / middle, 2),
             "executor_seconds": round(statistics.median(row["executor_seconds"] for row in timed), 3),
             "mean_tokens": round(statistics.mean(row["completions/mean_length"] for row in timed), 1),
         }
     return result | ({"failed": ended} if ended else {})
+
+
+def parts_of(steps: list[dict], middle_of=statistics.mean) -> dict[str, float]:
+    """Seconds of each part of such steps (lines of `part_log`)."""
+    names = sorted({name for step in steps for name in step["parts"]})
+    return {name: round(middle_of(step["parts"].get(name, 0.0) for step in steps), 3) for name in names}
 
 
 def reason(log: Path, code: int) -> str:

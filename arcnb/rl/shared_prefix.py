@@ -137,8 +137,8 @@ def shared_prefix_trainer(
 def let_segments_grow() -> None:
     """Torch's GPU allocator reserves memory in segments that grow, unless the environment gives it settings.
 
-    Rows differ in length from step to step, and segments of fixed size end up broken: of 53 GB reserved in
-    whole steps of an 8B model 47 were used; with these 49.5 are reserved (docs/shared_prefix.md).
+    Rows differ in length from step to step, and segments of fixed size end up broken: whole steps of an 8B
+    model reserved 53 GB, with these 49.5, of which 47 were in use (docs/shared_prefix.md).
     """
     import torch
 

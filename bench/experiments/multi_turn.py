@@ -25,8 +25,8 @@ table.txt, and at the end study.txt and study.json; DIR/done/NAME.json and DIR/N
 Found on one H200 with 16 cores (23 November, docs/log.md; with other processes on the GPU): samplers and the first training
 stand after 50 to 70 s; each of two samplers beside a training makes 28 to 46 completions a second; 6,176 first turns on 193
 training tasks take 134 s, conversations of them 25 s, sft 120 s, a step of on-policy training 12 s. Three seeds are 30,000 first
-turns and 4,300 refinements an arm and seed. Trainings that have the GPU to themselves (--trainings-first) should be faster;
-that was not measured.
+turns and 4,300 refinements an arm and seed. With three trainings alone on the GPU (--trainings-first) a step of
+on-policy training takes 10 s, one of frozen turns 4; DIR/NAME/parts.jsonl says what each is made of.
 
 GPU memory of the default sizes (estimates): a sampler 17 GB (12 of them cache); a GRPO trainer at most its cap, a third of
 88% of what the samplers leave, about 31 GB on one GPU (needed: cache 6, weights and rest 2, hidden states of a step's 128

@@ -310,10 +310,11 @@ def reinforce(args, name: str) -> dict:
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.registry import resolve_adapter, resolve_model
     from arcnb.rl.grpo import GrpoOptions, train_grpo
+    from bench.grpo_speed import part_log, parts_of
 
     tasks, _ = splits(args)
     model = resolve_model(args.model)
-    clock = training_clock(args, name)
+    clock, parts = training_clock(args, name), args.out / name / "parts.jsonl"
     settings = {
         "max_steps": args.rl_steps,
         "num_generations": args.group,
@@ -345,7 +346,7 @@ def reinforce(args, name: str) -> dict:
             adapter=args.out / f"sft-{seed}" / "adapter" if warm else resolve_adapter(args.adapter, model),
             settings=settings,
             seed=int(seed),
-            callbacks=[clock, episode_parts(args.out / name / "parts.jsonl")],
+            callbacks=[clock, part_log(parts, parts_of_episodes)],
             options=GrpoOptions(
                 prompts_per_step=args.prompts,
                 max_sequence_length=args.rl_context,
@@ -364,29 +365,16 @@ def reinforce(args, name: str) -> dict:
         "steps": report.steps,
         "status": "out of its seconds" if clock.over else report.status,
         "seconds": report.seconds,
-        "seconds a step": mean_parts(args.out / name / "parts.jsonl"),
+        "seconds a step": parts_of([json.loads(line) for line in parts.read_text().splitlines()]),
         "notes": report.notes,
         "too_long": len(report.too_long),
     } | ends_of(report.history)
 
 
-def episode_parts(path):
-    """A callback that appends, after each step, its parts in seconds; what an episode is made of is apart."""
-    from bench.grpo_speed import part_log
-
-    def of_episodes(trainer) -> dict:
-        rollout = getattr(trainer, "rollout_func", None)  # frozen turns have none
-        return {"sampling": (rollout, "answers"), "running and feedback": (rollout, "_take")}
-
-    return part_log(path, of_episodes)
-
-
-def mean_parts(path) -> dict[str, float]:
-    """Of all steps but the first, if there are others."""
-    steps = [json.loads(line)["parts"] for line in path.read_text().splitlines()]
-    steps = steps[1:] or steps
-    names = sorted({name for parts in steps for name in parts})
-    return {name: round(sum(parts.get(name, 0.0) for parts in steps) / len(steps), 3) for name in names}
+def parts_of_episodes(trainer) -> dict:
+    """What of a trainer's generation is clocked apart."""
+    rollout = getattr(trainer, "rollout_func", None)  # frozen turns have none
+    return {"sampling": (rollout, "answers"), "running and feedback": (rollout, "_take")}
 
 
 def training_clock(args, name: str):

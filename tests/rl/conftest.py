@@ -1,5 +1,7 @@
 """What tests of training share: small tasks, and a reward term that a random model can earn."""
 
+import stat
+
 import pytest
 
 from arcnb.arc.tasks import Task
@@ -20,6 +22,22 @@ def tasks():
         test = [{"input": [[a, 0]], "output": [[0, a]]}]
         everything.append(Task.from_dict(f"swap{number}", {"train": train, "test": test}))
     return TaskSet("swaps", tuple(everything), "1")
+
+
+@pytest.fixture
+def gpus(tmp_path_factory, monkeypatch):
+    """gpus("0, GPU-1, 81920, 16384", ...): a stand-in for nvidia-smi tells of these, with the GPU's MiB in
+    all and the free ones."""
+
+    def say(*lines):
+        folder = tmp_path_factory.mktemp("bin")
+        program = folder / "nvidia-smi"
+        program.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in lines), ""]))
+        program.chmod(program.stat().st_mode | stat.S_IEXEC)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return say
 
 
 CHAT = (

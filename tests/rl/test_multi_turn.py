@@ -2,13 +2,10 @@
 counted. Run: pytest tests/rl/test_multi_turn.py
 """
 
-import os
-import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from transformers import TrainerCallback
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.views import View
@@ -29,6 +26,7 @@ from arcnb.rl.rewards import Scores
 from arcnb.rl.settings import SettingsError
 from arcnb.rl.signal_history import SignalHistory
 from arcnb.search.refinement import refinement_rows, write_refinement
+from tests.rl.stop_at import StopAt
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
 COPIES = "def transform(grid):\n    return grid\n```"
@@ -139,18 +137,10 @@ def test_held_out_tasks_are_evaluated_in_turns_too(train, tmp_path, scripted, ta
     assert {row.turn for row in rows} == {0, 1, 2}
 
 
-class Stop(TrainerCallback):
-    """Stops a run during its second step, as a cluster does."""
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(train, tmp_path, scripted):
     steps = STEPS | {"max_steps": 3}
     unbroken = train(tmp_path / "unbroken", steps, TURNS).history
-    assert train(tmp_path / "broken", steps, TURNS, callbacks=[Stop()]).status == "preempted"
+    assert train(tmp_path / "broken", steps, TURNS, callbacks=[StopAt(1)]).status == "preempted"
     resumed = train(tmp_path / "broken", steps, TURNS).history
     losses = [[row["loss"] for row in history if "loss" in row] for history in (unbroken, resumed)]
     assert losses[0] == losses[1]

@@ -4,7 +4,6 @@ Run: pytest tests/rl/test_rl_generation_server.py
 """
 
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -30,12 +29,8 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 
 
 @pytest.fixture
-def four_gpus(tmp_path, monkeypatch):
-    program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "$i, GPU-$i, 81920, 81000"; done\n')
-    program.chmod(program.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def four_gpus(gpus):
+    gpus(*(f"{i}, GPU-{i}, 81920, 81000" for i in range(4)))
 
 
 def test_the_last_gpus_sample_and_the_first_train(four_gpus, monkeypatch):

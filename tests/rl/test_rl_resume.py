@@ -9,7 +9,6 @@ import shutil
 import signal
 
 import pytest
-from transformers import TrainerCallback
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.models.prompt_format import prompt_format
@@ -31,6 +30,7 @@ from arcnb.rl.checkpoints import (
 )
 from arcnb.rl.options import GrpoOptions
 from arcnb.rl.run_identity import run_identity
+from tests.rl.stop_at import StopAt
 
 
 def curve(report):
@@ -39,24 +39,13 @@ def curve(report):
     return [(row["step"], row["loss"], row["reward"], row["kl"]) for row in rows]
 
 
-class _StopAt(TrainerCallback):
-    """Sends this process a signal during a step."""
-
-    def __init__(self, step, number=signal.SIGTERM):
-        self.step, self.number = step, number
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            os.kill(os.getpid(), self.number)
-
-
 def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train, tmp_path):
     unbroken = train(tmp_path / "unbroken")
     assert unbroken.status == "done"
     assert len({row[1] for row in curve(unbroken)}) > 1, "a curve without any movement shows nothing"
 
     handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
-    broken = train(tmp_path / "broken", callbacks=[_StopAt(2)])
+    broken = train(tmp_path / "broken", callbacks=[StopAt(2)])
     assert broken.status == "preempted"
     assert broken.steps < 5
     assert newest_complete(tmp_path / "broken" / "checkpoints") is not None
@@ -84,12 +73,12 @@ def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_
         for found, expected in zip(curve_, ordinary, strict=True):
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert unbroken != ordinary, "equal to the last bit: it was computed in the ordinary way"
-    assert train(tmp_path / "broken", options=shared, callbacks=[_StopAt(2)]).status == "preempted"
+    assert train(tmp_path / "broken", options=shared, callbacks=[StopAt(2)]).status == "preempted"
     assert curve(train(tmp_path / "broken", options=shared)) == unbroken
 
 
 def test_an_interrupt_saves_and_stops_too(train, tmp_path):
-    report = train(tmp_path, callbacks=[_StopAt(1, signal.SIGINT)])
+    report = train(tmp_path, callbacks=[StopAt(1, signal.SIGINT)])
     assert report.status == "preempted"
     assert newest_complete(tmp_path / "checkpoints") is not None
 
@@ -98,14 +87,14 @@ def test_a_resumed_run_that_started_from_an_adapter_goes_on_with_its_own_weights
     # KL is then taken to a frozen copy of the start, which checkpoints keep beside the trained adapter.
     start = train(tmp_path / "start", {"max_steps": 1}).adapter
     unbroken = train(tmp_path / "unbroken", {"max_steps": 3}, adapter=start)
-    train(tmp_path / "broken", {"max_steps": 3}, adapter=start, callbacks=[_StopAt(1)])
+    train(tmp_path / "broken", {"max_steps": 3}, adapter=start, callbacks=[StopAt(1)])
     resumed = train(tmp_path / "broken", {"max_steps": 3}, adapter=start)
     assert curve(resumed) == curve(unbroken)
     assert curve(unbroken)[-1][3] > 0
 
 
 def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
-    train(tmp_path, {"max_steps": 3}, callbacks=[_StopAt(1)])
+    train(tmp_path, {"max_steps": 3}, callbacks=[StopAt(1)])
     with pytest.raises(
         CheckpointError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"
     ):
@@ -124,7 +113,7 @@ def test_prompts_and_start_are_settings_too(train, tmp_path):
     (tmp_path / STATE).write_text(json.dumps(written))
     refuse_other_settings(tmp_path, state, False)  # of an earlier version, which did not say
 
-    train(tmp_path / "run", {"max_steps": 2}, callbacks=[_StopAt(1)])
+    train(tmp_path / "run", {"max_steps": 2}, callbacks=[StopAt(1)])
     with pytest.raises(CheckpointError, match=r"encoding was '.*' and is 'color_names'"):
         train(tmp_path / "run", {"max_steps": 2}, prompts=prompt_format(encoding="color_names"))
 
@@ -132,7 +121,7 @@ def test_prompts_and_start_are_settings_too(train, tmp_path):
 def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):
     options = {"held_out_every": 1, "held_out_repeats": 1}
     settings, held_out = {"max_steps": 3, "num_generations": 2}, list(tasks)[:2]
-    train(tmp_path, settings, options, held_out_tasks=held_out, callbacks=[_StopAt(1)])
+    train(tmp_path, settings, options, held_out_tasks=held_out, callbacks=[StopAt(1)])
     again = newest_complete(tmp_path / "checkpoints")
     assert set(saved_state(again)["settings"]["held_out_tasks"]) == {"swap0", "swap1"}
 
@@ -140,7 +129,7 @@ def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):
     with pytest.raises(CheckpointError, match="held_out_tasks now are without swap0, have besides swap2;"):
         train(tmp_path, settings, options, held_out_tasks=other)
     options |= {"accept_other_settings": True}
-    report = train(tmp_path, settings, options, held_out_tasks=other, callbacks=[_StopAt(2)])
+    report = train(tmp_path, settings, options, held_out_tasks=other, callbacks=[StopAt(2)])
     note = f"held-out evaluation up to step {step_of(again)} was of other tasks: do not compare pass@k"
     assert note in "\n".join(report.notes)
     assert report.best["step"] > step_of(again), "the best is still the one on other tasks"
@@ -152,7 +141,7 @@ def test_a_checkpoint_that_does_not_say_its_held_out_tasks_is_resumed_and_that_i
     train, tasks, tmp_path
 ):
     options, held_out = {"held_out_every": 1, "held_out_repeats": 1}, list(tasks)[:2]
-    train(tmp_path, {"max_steps": 2}, options, held_out_tasks=held_out, callbacks=[_StopAt(1)])
+    train(tmp_path, {"max_steps": 2}, options, held_out_tasks=held_out, callbacks=[StopAt(1)])
     written = newest_complete(tmp_path / "checkpoints") / STATE
     state = json.loads(written.read_text())
     attributes = state["stateful_callbacks"][STATE_KEY]["attributes"]

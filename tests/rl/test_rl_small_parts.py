@@ -6,7 +6,6 @@ Run: pytest tests/rl/test_rl_small_parts.py
 import json
 import math
 import pickle
-import stat
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -204,12 +203,8 @@ def test_steps_come_from_epochs_where_they_are_not_given():
     assert number_of_steps(DEFAULTS | {"max_steps": 3}, 10, 4) == 3
 
 
-def test_a_share_of_gpu_memory_that_is_not_free_is_refused(tmp_path, monkeypatch, small_model):
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '0, GPU-1, 81920, 16384'\n")
-    program.chmod(program.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_a_share_of_gpu_memory_that_is_not_free_is_refused(small_model, gpus):
+    gpus("0, GPU-1, 81920, 16384")
     settings = DEFAULTS | {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5}
     with pytest.raises(
         SettingsError, match=r"vllm_gpu_memory_utilization 0.5 asks for 40.0 of 80.0 GiB on GPU 0"

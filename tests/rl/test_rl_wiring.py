@@ -4,11 +4,8 @@ Run: pytest tests/rl/test_rl_wiring.py
 """
 
 import os
-import signal
-import stat
 
 import pytest
-from transformers import TrainerCallback
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.rl import trainers
@@ -16,6 +13,7 @@ from arcnb.rl.effective_config import EffectiveConfigError
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.sampling_guard import SamplingError
 from arcnb.rl.settings import SettingsError
+from tests.rl.stop_at import StopAt
 
 
 def test_a_trainer_that_changes_a_setting_is_refused_unless_accepted(train, tmp_path, monkeypatch):
@@ -49,12 +47,8 @@ def test_a_run_is_refused_sampling_that_its_correction_cannot_follow(train, tmp_
         train(tmp_path, {"use_vllm": True, "top_p": 0.9})
 
 
-def test_a_run_is_refused_a_share_of_gpu_memory_that_is_not_free(train, tmp_path, monkeypatch):
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '0, GPU-1, 81920, 16384'\n")
-    program.chmod(program.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_a_run_is_refused_a_share_of_gpu_memory_that_is_not_free(train, tmp_path, gpus):
+    gpus("0, GPU-1, 81920, 16384")
     with pytest.raises(SettingsError, match=r"vllm_gpu_memory_utilization 0\.5 asks for 40\.0 of 80\.0 GiB"):
         train(tmp_path / "run", {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5})
 
@@ -85,15 +79,6 @@ def test_a_group_is_all_completions_of_a_prompt_whatever_the_accumulation(train,
         assert other == pytest.approx(one, rel=1e-3, abs=1e-6)
 
 
-class _StopAt(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 def test_silent_tasks_give_their_turns_to_others_after_a_resume_too(train, tmp_path, monkeypatch):
     def only_one_speaks(self, everyone, rewards):
         signal_ = [0.0, 1.0] if everyone[0].task_id == "swap2" else [0.0, 0.0]
@@ -110,6 +95,6 @@ def test_silent_tasks_give_their_turns_to_others_after_a_resume_too(train, tmp_p
     unbroken = shown(tmp_path / "unbroken")
     assert set(unbroken[:3]) == {"swap0", "swap1", "swap2"}
     assert unbroken[5:] == ["swap2"] * 4
-    train(tmp_path / "broken", {"max_steps": 9}, options, callbacks=[_StopAt(5)])
+    train(tmp_path / "broken", {"max_steps": 9}, options, callbacks=[StopAt(5)])
     assert train(tmp_path / "broken", {"max_steps": 9}, options).status == "done"
     assert shown(tmp_path / "broken") == unbroken
