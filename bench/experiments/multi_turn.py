@@ -22,15 +22,14 @@ from its last checkpoint. Two calls on one folder at the same time share the wor
 DIR/results/ is what to fetch (below 1 MB): counts-ARM-SEED.json, written every 20 seconds while the arm is sampled,
 table.txt, and at the end study.txt and study.json; DIR/done/NAME.json and DIR/NAME/metrics.jsonl tell of trainings.
 
-Found on one H200 with 16 cores (23 November, docs/log.md; with other processes on the GPU): samplers and the first training
-stand after 50 to 70 s; each of two samplers beside a training makes 28 to 46 completions a second; 6,176 first turns on 193
-training tasks take 134 s, conversations of them 25 s, sft 120 s, a step of on-policy training 12 s. Three seeds are 30,000 first
-turns and 4,300 refinements an arm and seed. With three trainings alone on the GPU (--trainings-first) a step of
-on-policy training takes 10 s, one of frozen turns 4; DIR/NAME/parts.jsonl says what each is made of.
+Found on one H200 with 16 cores (24 November, docs/log.md): `--samplers 4 --sampler-kv-gb 6 --rl-seconds 900 --rl-steps 150
+--sft-seconds 120` is DONE after 1,420 s, table and study included. Samplers and the first training stand after 50 to 70 s; each of four samplers beside three trainings
+makes 28 to 34 completions a second (first turns) and up to 110 (short refinements, trainings over); 6,176 first turns on 193 training tasks take 135 s, conversations of them 29 s, sft 140 s, a step of
+on-policy training 8 to 12 s, one of frozen turns 2 to 7; DIR/NAME/parts.jsonl says what each is made of. Three seeds are 30,000 first turns and 12,500 refinements an arm.
 
 GPU memory of the default sizes (estimates): a sampler 17 GB (12 of them cache); a GRPO trainer at most its cap, a third of
 88% of what the samplers leave, about 31 GB on one GPU (needed: cache 6, weights and rest 2, hidden states of a step's 128
-conversations, up to 160,000 tokens, 6, and tiles of logits); sft 15 to 25 GB.
+conversations, up to 160,000 tokens, 6, and tiles of logits); sft 8 to 15 GB.
 """
 
 import argparse

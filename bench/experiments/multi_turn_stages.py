@@ -272,9 +272,9 @@ def sft(args, name: str) -> dict:
     settings = {
         "max_steps": min(args.sft_steps, max(2, passes)),
         "learning_rate": args.sft_lr,
-        # Whole logits of 4 rows of 3,072 tokens are 2.4 GB in float32, with copies and gradients about 10.
-        "per_device_train_batch_size": 1 if args.rehearse else 4,
-        "gradient_accumulation_steps": 1 if args.rehearse else 4,
+        # Whole logits of 2 rows of 3,072 tokens are 1.2 GB in float32, with copies and gradients about 5.
+        "per_device_train_batch_size": 1 if args.rehearse else 2,
+        "gradient_accumulation_steps": 1 if args.rehearse else 8,
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0 if args.rehearse else 0.05,
         "logging_steps": 1,
