@@ -71,3 +71,13 @@ def check_group_attention(trainer) -> None:
             f"vllm_group_attention=True: vLLM attends by {names} for this model; take it off (it needs flash "
             "attention, one GPU an engine and vLLM 0.23)"
         )
+
+
+def sample_ids_alone(trainer) -> None:
+    """Has an engine in this process leave out the text of what it samples: TRL takes token ids.
+
+    Does nothing for a trainer that samples in any other way, nor where text ends a sample (`stop`).
+    """
+    generation = getattr(trainer, "vllm_generation", None)
+    if getattr(generation, "mode", None) == "colocate" and not generation.generation_kwargs.get("stop"):
+        generation.generation_kwargs = {"detokenize": False} | generation.generation_kwargs

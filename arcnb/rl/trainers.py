@@ -16,7 +16,12 @@ from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
 from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
 from arcnb.rl.preemption import agreed_stop, can_listen
-from arcnb.rl.sampler_engine import check_group_attention, engine_options, group_attention
+from arcnb.rl.sampler_engine import (
+    check_group_attention,
+    engine_options,
+    group_attention,
+    sample_ids_alone,
+)
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
@@ -123,6 +128,8 @@ def make_trainer(run: Training, callbacks: Sequence):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer
     send_merged_weights(trainer)
+    if run.options.trainer == "trl":
+        sample_ids_alone(trainer)
     if shared:
         sample_while_merged(trainer, shared)
     elif run.options.trainer == "trl":  # unsloth's engine has the policy's own weights

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Issue 6 on the GPUs of a node, or on some (GPUS="0 1"): SOLVED=PREDICTIONS bash bench/experiments/collapse.sh OUT
 #
-# Those that learn and the ranks train on tasks that SOLVED, samples of the training set by the adapter they start from, solve at
-# times. At most AT_ONCE arms share a GPU; others wait for a place. LEARNING and COLLAPSE name a part of the arms: the
-# table takes the folders of several calls. PAGE=STEPS: notebook 05 learns beside them on the first GPU, for its page; the
-# arms wait 90 s for its engine, which measures free memory while it opens. Not yet run whole.
+# All train on tasks that SOLVED, samples of the training set by the adapter they start from, solves at times; those that
+# learn and the ranks evaluate that start for all. At most AT_ONCE arms share a GPU; others wait for a place. LEARNING and
+# COLLAPSE name a part of the arms: the table takes the folders of several calls. PAGE=STEPS: notebook 05 learns beside
+# them on the first GPU, for its page; the arms wait for its engine (PAGE_OPENS=90 s), which measures free memory while
+# it opens. Not yet run whole.
 source "$(dirname "$0")/steps.sh"
 : "${SOLVED:?SOLVED names a prediction set of the training tasks}"
-learning=(${LEARNING-$(echo learn-fast:{0,1,2}:400 rank{1,8,32}:0:400)})
+learning=(${LEARNING-$(echo learn-fast:{0,1,2}:300 rank{1,8,32}:0:300)})
 collapse=(${COLLAPSE-$(for seed in 0 1 2; do echo {a,b,c,d0,d1,v,e}:$seed:250; done)})
 gpus=(${GPUS:-$(seq 0 $(($(n_gpus) - 1)))})
 most=${AT_ONCE:-12}
@@ -27,7 +28,7 @@ lane() {
     n=$#
     [ "$n" -gt 0 ] || return 0
     places=$((all > most ? (most * n + all - 1) / all : n))
-    arms "$name$gpu" "$gpu" "$(cores "$gpu")" "$*" $places "$(echo "0.9 $places $all $most" | awk '{ print $1 * $2 / ($3 < $4 ? $3 : $4) }')" "${more[@]}"
+    arms "$name$gpu" "$gpu" "$(cores "$gpu")" "$*" $places "$(echo "0.86 $places $all $most" | awk '{ print $1 * $2 / ($3 < $4 ? $3 : $4) }')" "${more[@]}"
 }
 
 share_gpus
@@ -41,8 +42,8 @@ for i in "${!gpus[@]}"; do
     falls=($(every_nth $i ${#gpus[@]} "${collapse[@]}"))
     all=$((${#learns[@]} + ${#falls[@]}))
     [ -z "${PAGE:-}" ] || [ $i -gt 0 ] || all=$((all + 1))
-    lane learning $gpu $all --eval-tasks 128 --solved-in "$SOLVED" -- "${learns[@]}" &
-    lane collapse $gpu $all -- "${falls[@]}" &
+    lane learning $gpu $all --solved-in "$SOLVED" -- "${learns[@]}" &
+    lane collapse $gpu $all --solved-in "$SOLVED" --without-start -- "${falls[@]}" &
 done
 wait
 say "all done"

@@ -1,7 +1,11 @@
 """One arm of the GRPO experiments (issue 6): train for a while, evaluate before and after with plain sampling.
 
     python bench/experiments/grpo_arm.py ARM SEED --steps 200 --seconds 480 --out DIR
-        [--adapter DIR] [--tasks FILE.parquet] [--held-out FILE.parquet]
+        [--adapter DIR] [--tasks FILE.parquet] [--held-out FILE.parquet] [--solved-in PREDICTIONS]
+
+Evaluated are tasks that it trains on, --kept tasks chosen as those were but trained on by no arm, and tasks of
+--held-out. The guard of arm e looks at the kept ones alone, so that the best checkpoint is not chosen by what is
+reported of the evaluation tasks.
 
 DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl. Arms:
   learn          plain sampling, groups of 16, truncated completions kept with an overlong ramp, moderate step,
@@ -11,14 +15,14 @@ DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl
   learn-focus    learn, with prompts that taught nothing twice shown less
   a              the study's recipe: top_p 0.95, repetition penalty 1.02, truncated masked, groups
                  of 8, token-level correction capped at 2, rewards scaled by the batch, beta 0.02, grad norm 0.05;
-                 pushed hard: ten times its learning rate
+                 pushed hard: 25 times its learning rate
   a0             the same at the study's own learning rate, 4e-6
   b              a, with a sampler that matches the learner (no top_p, no penalty)
   c              b, with truncated completions kept and an overlong ramp
   d0, d1         c with beta 0, and 0.01
   v              c, with reward for right grids only
   e              v with the guard: rollback to the best checkpoint, learning rate halved
-  rank1, 8, 32   learn from a fresh LoRA on the base with the adapter folded in; alpha / sqrt(r) = 11.3
+  rank1, 8, 32   learn-fast from a fresh LoRA on the base with the adapter folded in; alpha / sqrt(r) = 11.3
 On a GPU: vLLM colocated, shared prompts (a run that fails with them starts anew without).
 """
 
@@ -35,7 +39,6 @@ from pathlib import Path
 
 from one_gpu import cap_memory, small_engine
 
-HARD = 4e-5
 STUDY = {
     "num_generations": 8,
     "top_p": 0.95,
@@ -44,7 +47,7 @@ STUDY = {
     "scale_rewards": "batch",
     "beta": 0.02,
     "max_grad_norm": 0.05,
-    "learning_rate": HARD,
+    "learning_rate": 1e-4,
     "warmup_steps": 0.01,
     "vllm_importance_sampling_mode": "token_truncate",
     "vllm_importance_sampling_clip_max": 2.0,
@@ -61,13 +64,14 @@ LEARN = {
     "vllm_importance_sampling_mode": "token_truncate",
     "vllm_importance_sampling_clip_max": 2.0,
 }
+LEARN_FAST = LEARN | {"learning_rate": 4e-5}
 # The ramp costs at most a fifth of what the scheme can give.
 RAMP = {"reward_weights": {"overlong": 2.0}, "overlong_buffer": 128}
 RIGHT = {"reward": "right-grids", "reward_weights": {"overlong": 0.2}, "overlong_buffer": 128}
 # arm -> (settings, options)
 ARMS = {
     "learn": (LEARN, RIGHT),
-    "learn-fast": (LEARN | {"learning_rate": HARD}, RIGHT),
+    "learn-fast": (LEARN_FAST, RIGHT),
     "learn-valid": (LEARN, RAMP),
     "learn-focus": (LEARN, RIGHT | {"signal_visits": 2, "signal_weight": 0.3}),
     "a": (STUDY, {}),
@@ -78,9 +82,9 @@ ARMS = {
     "d1": (KEPT | {"beta": 0.01}, RAMP),
     "v": (KEPT, RIGHT),
     "e": (KEPT, RIGHT),
-    "rank1": (LEARN, RIGHT),
-    "rank8": (LEARN, RIGHT),
-    "rank32": (LEARN, RIGHT),
+    "rank1": (LEARN_FAST, RIGHT),
+    "rank8": (LEARN_FAST, RIGHT),
+    "rank32": (LEARN_FAST, RIGHT),
 }
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
@@ -98,10 +102,11 @@ def arguments():
     parser.add_argument("--tasks", default="arc-agi-1/training")
     parser.add_argument("--held-out", default="arc-agi-1/evaluation")
     parser.add_argument("--solved-in", type=Path, help="predictions: train on tasks that they solve at times")
-    parser.add_argument("--n-tasks", type=int, default=0, help="to train on, of those that fit; 0: all")
-    parser.add_argument("--eval-tasks", type=int, default=64)
-    parser.add_argument("--eval-repeats", type=int, default=16)
-    parser.add_argument("--mid-tasks", type=int, default=32)
+    parser.add_argument("--kept", type=int, default=36, help="tasks that no arm trains on")
+    parser.add_argument("--eval-tasks", type=int, default=128, help="of the trained, and of --held-out")
+    parser.add_argument("--eval-repeats", type=int, default=8)
+    parser.add_argument("--without-start", action="store_true", help="other arms evaluate the common start")
+    parser.add_argument("--end-seconds", type=float, default=100, help="for an evaluation, before the first")
     parser.add_argument("--mid-repeats", type=int, default=8)
     parser.add_argument("--eval-every", type=int, default=25, help="steps between small evaluations; 0: none")
     parser.add_argument("--prompts", type=int, default=8, help="a step")
@@ -134,14 +139,14 @@ def evaluation_class():
         def __init__(self, args, sets, folder, format_, tokenizer, executor):
             self.args, self.sets, self.folder = args, sets, folder
             self.format, self.tokenizer, self.executor = format_, tokenizer, executor
-            self.found, self.curve, self.seconds, self.first_step = {}, [], 0.0, None
+            self.found, self.curve, self.seconds, self.first_step = {}, [], args.end_seconds, None
             self.looks = 0
 
         def left(self) -> float:
             return self.args.seconds - (time.time() - self.args.began)
 
         def on_train_begin(self, args, state, control, **kwargs):
-            if "start" not in self.found:
+            if "start" not in self.found and not self.args.without_start:
                 self.run("start", 0)
 
         def on_step_end(self, args, state, control, **kwargs):
@@ -149,10 +154,9 @@ def evaluation_class():
             if self.left() < 1.3 * self.seconds + 10:
                 control.should_training_stop = True
             elif self.args.eval_every and state.global_step % self.args.eval_every == 0:
-                tasks = self.sets["held_out"][: self.args.mid_tasks]
-                found = self.one("mid", tasks, self.args.mid_repeats, state.global_step)
+                found = self.one("mid", self.sets["kept"], self.args.mid_repeats, state.global_step)
                 self.curve.append({"step": state.global_step, **summary(found)})
-                say(self.args, f"step {state.global_step}: held_out {brief(self.curve[-1])}")
+                say(self.args, f"step {state.global_step}: kept {brief(self.curve[-1])}")
                 self.save(state.global_step)
 
         def save(self, step):
@@ -313,27 +317,27 @@ def train(args) -> dict:
     settings |= {"learning_rate": args.lr} if args.lr else {}
     settings |= {name: json.loads(value) for name, _, value in (entry.partition("=") for entry in args.set)}
     format_, tokenizer = prompt_format(), load_tokenizer(model)
-    train_set, held_out_set = load_tasks(args.tasks), load_tasks(args.held_out)
     context = args.max_prompt_tokens + args.max_completion_length
     same = {"max_prompt_tokens": args.max_prompt_tokens}
-    seen = prompt_rows(train_set, format_, tokenizer, seed=args.seed, n_tasks=args.n_tasks, **same).tasks
-    seen = prompt_rows(seen, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
-    unseen = prompt_rows(held_out_set, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
+    train_set = load_tasks(args.tasks)
     if args.solved_in:
-        # After `seen`: tasks chosen for their luck in one sampling have less of it in the next.
         train_set = tasks_solved_between(train_set, PredictionSet(args.solved_in), 0.0, 0.9)
+    # The same in all arms and seeds: in an order drawn from seed 0.
+    fitting = prompt_rows(train_set, format_, tokenizer, seed=0, n_tasks=len(train_set), **same).tasks
+    kept, trained = fitting[: args.kept], fitting[args.kept :]
+    held_out_set = load_tasks(args.held_out)
+    held_out = prompt_rows(held_out_set, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
+    sets = {"trained": trained[: args.eval_tasks], "kept": kept, "held_out": held_out}
     guard = GuardOptions("warn", 10)
     if args.arm == "e":
         guard = GuardOptions("rollback", 10, max_rollbacks=3)
         options |= {"held_out_every": args.eval_every or 25, "held_out_repeats": args.mid_repeats}
     folder = args.out / f"{args.arm}-s{args.seed}"
     with Executor(args.workers, Limits(memory_mb=512)) as executor:
-        evaluation = evaluation_class()(
-            args, {"seen": seen, "held_out": unseen}, folder / "evaluation", format_, tokenizer, executor
-        )
+        evaluation = evaluation_class()(args, sets, folder / "evaluation", format_, tokenizer, executor)
         report = train_grpo(
             model,
-            train_set,
+            trained,
             format_,
             executor,
             folder,
@@ -341,7 +345,6 @@ def train(args) -> dict:
             settings=settings,
             lora=lora,
             options=GrpoOptions(
-                n_tasks=args.n_tasks,
                 prompts_per_step=args.prompts,
                 resume="never",
                 guard=guard,
@@ -352,7 +355,7 @@ def train(args) -> dict:
                 **same,
                 **options,
             ),
-            held_out_tasks=unseen[: args.mid_tasks] if args.arm == "e" else (),
+            held_out_tasks=kept if args.arm == "e" else (),
             seed=args.seed,
             callbacks=[evaluation],
         )
@@ -372,7 +375,7 @@ def train(args) -> dict:
         "peak_gb": torch.cuda.max_memory_reserved() / 1e9 if on_gpu else None,
         "alarms": [page.name for page in report.pages],
         "notes": report.notes,
-        "n_tasks": len(seen),
+        "n_tasks": len(trained),
     }
 
 
@@ -385,6 +388,7 @@ def outcome(args, evaluation, status: str, step: int) -> dict:
     return {
         "arm": args.arm,
         "seed": args.seed,
+        "start": args.adapter,
         "status": status,
         "steps": step,
         "rollbacks": 0,

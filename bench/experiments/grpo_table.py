@@ -1,7 +1,7 @@
 """The table of grpo_arm.py's results, and a page of curves: python bench/experiments/grpo_table.py DIR... [--page FILE.html]
 
 Rates are in percent, with 95% intervals by bootstrap over tasks, whose values are means over the seeds; of several
-seeds (lowest to highest), too.
+seeds (lowest to highest), too. Before is what all runs from that start found together, whatever their arm.
 """
 
 import argparse
@@ -15,6 +15,18 @@ ORDER = [
     *("learn", "learn-fast", "learn-valid", "learn-focus", "a0", "a", "b", "c", "d0", "d1", "v", "e"),
     *("rank1", "rank8", "rank32"),
 ]
+SETS = ("trained", "kept", "held_out")
+PAIRS = (
+    ("a", "b", "a sampler that matches the learner"),
+    ("b", "c", "truncated completions kept, with a ramp"),
+    ("c", "d1", "beta 0.02 -> 0.01"),
+    ("d1", "d0", "beta 0.01 -> 0"),
+    ("c", "v", "no point for outputs that are merely valid"),
+    ("v", "e", "the guard"),
+    ("rank1", "rank8", "rank"),
+    ("rank8", "rank32", "rank"),
+    ("rank32", "learn-fast", "the adapter's own LoRA"),
+)
 SERIES = {
     "reward": "reward",
     "completions/mean_length": "completion length (tokens)",
@@ -44,6 +56,20 @@ def resampled(n: int) -> np.ndarray:
 def rates(found: list[dict], pick) -> tuple[float, float, float]:
     """mean over tasks and its 95% interval"""
     values = by_task(found, pick)
+    return (values.mean(), *np.percentile(values[resampled(len(values))].mean(axis=1), [2.5, 97.5]))
+
+
+def starts(runs: list[dict], those: list[dict], which: str) -> list[dict]:
+    """What is known of the common start: evaluations of the tasks that `those` were evaluated on, by any run."""
+    tasks = set(those[0]["evaluations"]["end"][which])
+    n = next(iter(those[0]["evaluations"]["end"][which].values()))[0]
+    found = [run["evaluations"]["start"][which] for run in runs if "start" in run["evaluations"]]
+    return [one for one in found if set(one) == tasks and next(iter(one.values()))[0] == n]
+
+
+def difference(first: list[dict], second: list[dict], pick) -> tuple[float, float, float]:
+    """second - first, paired by task, and its 95% interval"""
+    values = by_task(second, pick) - by_task(first, pick)
     return (values.mean(), *np.percentile(values[resampled(len(values))].mean(axis=1), [2.5, 97.5]))
 
 
@@ -77,6 +103,10 @@ def cell(found: list[dict], pick) -> str:
     return f"{text} ({min(means):.1f} to {max(means):.1f})"
 
 
+def started(before: list[dict], pick) -> str:
+    return f"{rates(before, pick)[0]:.1f}" if before else "-"  # no run of these folders evaluated the start
+
+
 def tail(run: dict, name: str, n: int = 10) -> float:
     values = [value for _, value in run["curves"].get(name, [])][-n:]
     return statistics.mean(values) if values else float("nan")
@@ -85,7 +115,7 @@ def tail(run: dict, name: str, n: int = 10) -> float:
 def table(runs: list[dict]) -> str:
     lines = []
     arms = [arm for arm in ORDER if any(run["arm"] == arm for run in runs)]
-    for which in ("seen", "held_out"):
+    for which in SETS:
         lines += ["", f"{which}: before -> after, % (a sample; any of n; unique outputs; truncated)", ""]
         lines += [
             "| arm | seeds | steps | a sample | ratio | any | unique | truncated |",
@@ -94,18 +124,20 @@ def table(runs: list[dict]) -> str:
         for arm in arms:
             those = [run for run in runs if run["arm"] == arm]
             for when in ("end", "best"):
-                if not any(when in run["evaluations"] for run in those):
+                ended = [run for run in those if when in run["evaluations"]]
+                if not ended:
                     continue
-                ended = [run["evaluations"] for run in those if when in run["evaluations"]]
-                before, after = ([run[name][which] for run in ended] for name in ("start", when))
-                cells = [f"{rates(before, pick)[0]:.1f} -> {cell(after, pick)}" for pick in PICKS.values()]
-                text = "{:.2f} [{:.2f}, {:.2f}]".format(*ratio(before, after))
-                steps = ", ".join(str(run["steps"]) for run in those if when in run["evaluations"])
+                before = starts(runs, ended, which)
+                after = [run["evaluations"][when][which] for run in ended]
+                cells = [f"{started(before, pick)} -> {cell(after, pick)}" for pick in PICKS.values()]
+                text = "{:.2f} [{:.2f}, {:.2f}]".format(*ratio(before, after)) if before else "-"
+                steps = ", ".join(str(run["steps"]) for run in ended)
                 name = arm if when == "end" else f"{arm}, best"
                 seeds = f"{len(ended)}" if len(ended) == len(those) else f"{len(ended)} of {len(those)}"
                 lines.append(
                     f"| {name} | {seeds} | {steps} | {cells[0]} | {text} | " + " | ".join(cells[1:]) + " |"
                 )
+    lines += compared(runs)
     lines += held_out_curves(runs, arms)
     lines += [
         "",
@@ -134,14 +166,45 @@ def table(runs: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def compared(runs: list[dict]) -> list[str]:
+    """Arms that differ in one thing, after training."""
+    lines = []
+    for first, second, what in PAIRS:
+        ended = {
+            arm: [
+                run["evaluations"]["end"] for run in runs if run["arm"] == arm and "end" in run["evaluations"]
+            ]
+            for arm in (first, second)
+        }
+        if not all(ended.values()):
+            continue
+        cells = [
+            "{:+.1f} [{:+.1f}, {:+.1f}]".format(
+                *difference([one[which] for one in ended[first]], [one[which] for one in ended[second]], pick)
+            )
+            for which in SETS
+            for pick in (PICKS["a sample"], PICKS["any"], PICKS["unique"])
+        ]
+        lines.append(f"| {first} -> {second} | {what} | " + " | ".join(cells) + " |")
+    if not lines:
+        return []
+    heads = [f"{which}: {name}" for which in SETS for name in ("a sample", "any", "unique")]
+    return [
+        *("", "after training, points between arms that differ in one thing (intervals are over tasks)", ""),
+        "| arms | what differs | " + " | ".join(heads) + " |",
+        "|---" * (len(heads) + 2) + "|",
+        *lines,
+    ]
+
+
 def held_out_curves(runs: list[dict], arms: list[str]) -> list[str]:
-    """Looks at a few held-out tasks while training; unfinished runs have them, too."""
+    """Looks at the kept tasks while training; unfinished runs have them, too."""
     steps = sorted({look["step"] for run in runs for look in run["curve"]})
     if not steps:
         return []
     lines = [
         "",
-        "held out while training: % of samples solved, (% of tasks), unique outputs; mean over the seeds that got there",
+        "kept tasks while training: % of samples solved, (% of tasks), unique outputs; mean over the seeds that got there",
         "",
     ]
     lines += [
@@ -175,9 +238,11 @@ def page(runs: list[dict], path: Path) -> None:
 
     arms = [arm for arm in ORDER if any(run["arm"] == arm for run in runs)]
     colors = dict(zip(arms, plt.get_cmap("tab20").colors, strict=False))
+    found = [run["evaluations"]["start"]["kept"] for run in runs if "start" in run["evaluations"]]
+    before = statistics.mean(map(mean, found)) if found else None
     fig, axes = plt.subplots(3, 4, figsize=(17, 10))
     for ax, (name, title) in zip(
-        axes.flat, {**SERIES, "": "held-out pass rate a sample (%)"}.items(), strict=True
+        axes.flat, {**SERIES, "": "kept tasks: pass rate a sample (%)"}.items(), strict=True
     ):
         for arm in arms:
             for number, run in enumerate(run for run in runs if run["arm"] == arm):
@@ -185,10 +250,10 @@ def page(runs: list[dict], path: Path) -> None:
                     run["curves"].get(name, [])
                     if name
                     else [
-                        [0, 100 * mean(run["evaluations"]["start"]["held_out"])],
+                        *([[0, 100 * before]] if before else []),
                         *([point["step"], 100 * point["per_sample"]] for point in run["curve"]),
                         *(
-                            [[run["steps"], 100 * mean(run["evaluations"]["end"]["held_out"])]]
+                            [[run["steps"], 100 * mean(run["evaluations"]["end"]["kept"])]]
                             if "end" in run["evaluations"]
                             else []
                         ),

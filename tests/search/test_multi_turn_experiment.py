@@ -304,8 +304,8 @@ def test_the_grpo_table_counts_the_seeds_that_ended_and_hides_no_infinite_ratio(
         return {f"t{n}": [4, k, 1, 4, 0, 9] for n, k in enumerate(solved)}
 
     def run(seed, after, steps):
-        start = {which: look([1, 0, 0, 0, 0]) for which in ("seen", "held_out")}
-        ended = {} if after is None else {"end": dict.fromkeys(("seen", "held_out"), look(after))}
+        start = {which: look([1, 0, 0, 0, 0]) for which in table.SETS}
+        ended = {} if after is None else {"end": dict.fromkeys(table.SETS, look(after))}
         curve = [{"step": step, "per_sample": 0.1, "any": 0.2, "unique": 1.0} for step in steps]
         return {"arm": "a", "seed": seed, "steps": steps[-1], "status": "done", "rollbacks": 0,
                 "evaluations": {"start": start} | ended, "curve": curve, "curves": {}}  # fmt: skip
@@ -316,6 +316,13 @@ def test_the_grpo_table_counts_the_seeds_that_ended_and_hides_no_infinite_ratio(
     assert "4.00 [" in row
     assert ", inf]" in row, "a third of the draws have no task that was solved before"
     assert "10.0 (20) 1.00, 1 of 2 seeds" in text
+    later = run(0, [4, 2, 0, 0, 0], [50]) | {"arm": "b"}
+    del later["evaluations"]["start"]
+    text = table.table([run(0, [2, 2, 0, 0, 0], [25, 50]), later])
+    row = next(line for line in text.splitlines() if line.startswith("| b | 1 | 50 |"))
+    assert "| 5.0 -> 30.0 [" in row, "the start that the other arm evaluated"
+    assert "| a -> b | a sampler that matches the learner | +10.0 [" in text
+    assert "| b | 1 | 50 | - -> 30.0 [" in table.table([later])
     middle, low, high = table.ratio([look([0, 0])], [look([0, 0])])
     assert (low, high) == (0, float("inf"))
     assert middle != middle
