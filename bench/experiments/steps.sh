@@ -160,7 +160,7 @@ learn_page() {
         -p learning_rate 4e-5 -p beta 0.01 -p max_grad_norm 0.2 -p warmup_steps 0.02 -p save_steps 50 \
         -p vllm_importance_sampling_mode token_truncate -p vllm_importance_sampling_clip_max 2.0 \
         -p max_prompt_tokens 1000 -p max_completion_length 384 -p max_sequence_length 1384 -p gradient_checkpointing true \
-        -p shared_prompt true -p shared_prompt_tokens 8192 -p use_vllm true -p vllm_gpu_memory_utilization 0.06 -p workers 3
+        -p shared_prompt true -p shared_prompt_tokens 8192 -p use_vllm true -p vllm_gpu_memory_utilization 0.1 -p workers 3
 }
 
 # One multi-process service for all GPUs, unless there is one; only what is started with these variables uses it.
