@@ -214,9 +214,9 @@ def held_out_curves(runs: list[dict], arms: list[str]) -> list[str]:
     for arm in arms:
         cells, n_runs = [], sum(run["arm"] == arm for run in runs)
         for step in steps:
-            looks = [
-                look for run in runs if run["arm"] == arm for look in run["curve"] if look["step"] == step
-            ]
+            # After a rollback the same step is looked at again: the last look counts.
+            last = [{look["step"]: look for look in run["curve"]} for run in runs if run["arm"] == arm]
+            looks = [found[step] for found in last if step in found]
             solved, tasks, unique = (
                 statistics.mean(look[name] for look in looks) if looks else float("nan")
                 for name in ("per_sample", "any", "unique")

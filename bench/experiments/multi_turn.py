@@ -22,9 +22,10 @@ from its last checkpoint. Two calls on one folder at the same time share the wor
 DIR/results/ is what to fetch (below 1 MB): counts-ARM-SEED.json, written every 20 seconds while the arm is sampled,
 table.txt, and at the end study.txt and study.json; DIR/done/NAME.json and DIR/NAME/metrics.jsonl tell of trainings.
 
-Found on one H200 with 16 cores (24 November, docs/log.md): `--samplers 4 --sampler-kv-gb 6 --rl-seconds 900 --rl-steps 150
---sft-seconds 120` is DONE after 1,420 s, table and study included. Samplers and the first training stand after 50 to 70 s; each of four samplers beside three trainings
-makes 28 to 34 completions a second (first turns) and up to 110 (short refinements, trainings over); 6,176 first turns on 193 training tasks take 135 s, conversations of them 29 s, sft 140 s, a step of
+Found on one H200 with 16 cores (24 November, docs/log.md): `--samplers 4 --sampler-kv-gb 6 --rl-seconds 900
+--rl-steps 150 --sft-seconds 120` is DONE after 1,420 s, table and study included. Samplers and the first training stand
+after 50 to 70 s; each of four samplers beside three trainings makes 38 to 41 first turns a second, 34 to 96 refinements
+by arm; 6,176 first turns on 193 training tasks take 135 s, conversations of them 29 s, sft 140 s, a step of
 on-policy training 8 to 12 s, one of frozen turns 2 to 7; DIR/NAME/parts.jsonl says what each is made of. Three seeds are 30,000 first turns and 12,500 refinements an arm.
 
 GPU memory of the default sizes (estimates): a sampler 17 GB (12 of them cache); a GRPO trainer at most its cap, a third of

@@ -464,3 +464,20 @@ def test_a_group_is_one_however_many_processes_share_it(tasks, monkeypatch):
     assert found[0][0] + found[1][0] == pytest.approx(alone[0])
     assert found[0][1:] == found[1][1:] == alone[1:]
     assert sorted(calls) == ["0", "1"], "rewards, history and metrics are of one exchange"
+
+
+def test_an_engine_in_this_process_samples_ids_alone_unless_text_ends_a_sample():
+    from types import SimpleNamespace
+
+    from arcnb.rl.sampler_engine import sample_ids_alone
+
+    def sampled(mode, **asked):
+        trainer = SimpleNamespace(vllm_generation=SimpleNamespace(mode=mode, generation_kwargs=asked))
+        sample_ids_alone(trainer)
+        return trainer.vllm_generation.generation_kwargs
+
+    assert sampled("colocate") == {"detokenize": False}
+    assert sampled("colocate", stop=["x"]) == {"stop": ["x"]}
+    assert sampled("colocate", detokenize=True) == {"detokenize": True}
+    assert sampled("server") == {}
+    sample_ids_alone(SimpleNamespace())
