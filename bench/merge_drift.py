@@ -1,28 +1,51 @@
-"""What TRL's synchronisation does to a half-precision base: the adapter is merged in and taken out each time.
+"""What synchronising does to a half-precision base: TRL's way, which merges the adapter in and out, and ours.
 
-    python bench/merge_drift.py        # CPU, two threads, about a minute
+    python bench/merge_drift.py        # CPU, two threads, about two minutes
 
-The embedded model in bfloat16 with the shipped adapter, whose weights move at random by 4e-5 a step. Printed:
-relative change of the base's weights, and KL (nats a token, on random ids) of the policy with its first
+The embedded model in bfloat16 with the shipped adapter, whose weights move at random by 4e-5 a step. Printed of
+each way: relative change of the base's weights, and KL (nats a token, on random ids) of the policy with its first
 adapter put back.
 """
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
+from trl.generation.vllm_generation import VLLMGeneration
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.rl.policies import load_policy
 from arcnb.rl.settings import LORA_DEFAULTS
+from arcnb.rl.weight_sync import merged_weights
 
 STEPS = (1, 10, 30, 100)
 
 
 def main() -> None:
-    torch.manual_seed(0)
     torch.set_num_threads(2)
+    for way in (trls, ours):
+        print(f"{way.__name__}:")
+        drift_of(way)
+
+
+def trls(policy) -> None:
+    policy.merge_adapter()
+    policy.unmerge_adapter()
+
+
+def ours(policy) -> None:
+    gathered = SimpleNamespace(gather_params=lambda parameters: nullcontext())
+    generation = object.__new__(VLLMGeneration)  # its walk alone: no engine is opened
+    generation.model, generation._dist = policy, gathered
+    for _ in merged_weights(generation):
+        pass
+
+
+def drift_of(synchronise) -> None:
+    torch.manual_seed(0)
     model = resolve_model("default")
     adapter = resolve_adapter("default", model)
     policy, _ = load_policy(model, adapter, LORA_DEFAULTS, load_in_4bit=False, on_gpu=False)
@@ -39,8 +62,7 @@ def main() -> None:
     for step in range(1, STEPS[-1] + 1):
         for weight in lora:
             weight.data += 4e-5 * torch.sign(torch.randn_like(weight))
-        policy.merge_adapter()
-        policy.unmerge_adapter()
+        synchronise(policy)
         if step not in STEPS:
             continue
         named = dict(policy.named_parameters())

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
+
 from arcnb.rl.settings import SettingsError
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # group attention was never tried with vLLM 0.23's second one
@@ -32,6 +34,21 @@ def engines_opened_by(opened: Callable) -> Iterator[None]:
 def engine_options(**options):
     """Engines that TRL's trainers open meanwhile are opened with these options of `vllm.LLM` as well."""
     return engines_opened_by(lambda engine, **settings: engine(**settings | options))
+
+
+def seeded_engines(seed: int):
+    """Engines that TRL's trainers open meanwhile draw by this seed and the engine's number.
+
+    TRL gives them the number alone, so that runs of all seeds would begin with the same samples of a prompt.
+    """
+    return engines_opened_by(
+        lambda engine, **settings: engine(**settings | {"seed": engine_seed(seed, settings["seed"])})
+    )
+
+
+def engine_seed(seed: int, number: int) -> int:
+    """The seed of a run's n-th engine, below 2**31; the processes of a tensor-parallel one share its number."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0]) >> 1
 
 
 @contextmanager

@@ -21,12 +21,13 @@ from arcnb.rl.sampler_engine import (
     engine_options,
     group_attention,
     sample_ids_alone,
+    seeded_engines,
 )
 from arcnb.rl.sampler_gap import measuring
 from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
 from arcnb.rl.shared_weights import SharedWeights, sample_while_merged
-from arcnb.rl.weight_sync import load_weights_at_once, send_merged_weights
+from arcnb.rl.weight_sync import send_merged_weights
 
 if TYPE_CHECKING:
     from arcnb.rl.training import Training
@@ -118,6 +119,7 @@ def make_trainer(run: Training, callbacks: Sequence):
     shared = SharedWeights(policy) if run.options.vllm_shared_weights else None
     with (
         engine_options(**{} if cache == "auto" else {"kv_cache_dtype": cache}),
+        seeded_engines(run.seed),
         group_attention() if grouped else nullcontext(),
         shared.opening() if shared else nullcontext(),
     ):
@@ -127,13 +129,12 @@ def make_trainer(run: Training, callbacks: Sequence):
     for callback in (*callbacks, evaluation):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer
-    send_merged_weights(trainer)
     if run.options.trainer == "trl":
         sample_ids_alone(trainer)
     if shared:
         sample_while_merged(trainer, shared)
     elif run.options.trainer == "trl":  # unsloth's engine has the policy's own weights
-        load_weights_at_once(trainer)
+        send_merged_weights(trainer)
     stop_printing(trainer)
     check_effective(asked, trainer.args, run.options.accept_other_config)
     return trainer, effective_table(asked, trainer.args)

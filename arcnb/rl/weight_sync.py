@@ -1,74 +1,123 @@
 """The way of the policy's weights, adapter included, to the vLLM that samples.
 
-A server. TRL (1.15, 1.16) merges the adapter into the weights, hands them to vLLM's sender one by one, and
-takes the adapter out again behind the last one. The sender (vLLM 0.23 and 0.31) collects up to 1 GiB of them
-before it copies anything: where that ends with the last weight, what it copies has already lost the adapter.
-So the last GiB of a large policy, and a small policy whole, arrived as the base model, from which the server
-went on sampling (docs/log.md, 22 November 2026). Besides, the sender works on CUDA streams of its own, which
-do not wait for the merging.
+TRL (1.15, 1.16) merges the adapter into the weights, hands them out one by one, and takes the adapter out again
+behind the last one. That fails in two ways, and here every weight is merged in a copy of its own instead.
 
-An engine in this process. TRL gives its model one weight a call, and in each call the model lists all its
-parameters anew, 272 times a synchronisation for the embedded model. Listing took 0.45 ms on one CPU core
-(transformers' Llama of 30 layers, once); what a step gains on a GPU is not measured.
+- Merging and taking out both round. In bfloat16 the base that the learner computes with is another after every
+  synchronisation: by 0.3% after a hundred, which an adapter of that base can notice (bench/merge_drift.py).
+- A server's sender (vLLM 0.23 and 0.31) collects up to 1 GiB of weights before it copies anything: where that
+  ends with the last weight, what it copies has already lost the adapter. So the last GiB of a large policy, and
+  a small policy whole, arrived as the base model, from which the server went on sampling (docs/log.md,
+  22 November 2026). Besides, the sender works on CUDA streams of its own, which do not wait for the policy's.
+
+An engine in this process gets all weights in one call. TRL makes one call a weight, and in each vLLM's model
+lists all its parameters anew, 272 times a synchronisation for the embedded model. Listing took 0.45 ms on one
+CPU core (transformers' Llama of 30 layers, once); what a step gains on a GPU is not measured.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = Iterator[tuple[str, torch.Tensor]]  # by the names of a checkpoint
 
 
 def send_merged_weights(trainer) -> None:
-    """Has a trainer that samples from a vLLM server send copies, each made while the adapter is merged.
+    """Has a TRL trainer with a vLLM, in this process or in a server, send weights that are merged in copies.
 
-    Does nothing for a trainer that samples in any other way, or in a process that sends no weights.
+    Does nothing for a trainer that samples in any other way, or whose policy has no adapter.
     """
-    client = getattr(getattr(trainer, "vllm_generation", None), "vllm_client", None)
-    if client is None:
-        return
-    send = client.update_named_params
-    client.update_named_params = lambda metadata, named: send(metadata, copies(named))
+    from peft import PeftModel
 
-
-def load_weights_at_once(trainer) -> None:
-    """Has a trainer whose vLLM engine is in this process give it all weights in one call.
-
-    Does nothing for a trainer that samples in any other way.
-    """
     generation = getattr(trainer, "vllm_generation", None)
-    if getattr(generation, "mode", None) != "colocate":
+    if not isinstance(getattr(generation, "model", None), PeftModel):
         return
-    weights = generation._iter_named_params
+    weights = generation._iter_named_params = lambda: merged_weights(generation)
+    if generation.mode == "colocate":
 
-    def loaded() -> Iterator[tuple[str, object]]:
-        engine = generation.llm.llm_engine
-        engine.model_executor.driver_worker.model_runner.model.load_weights(weights())
-        return iter(())  # none are left for TRL's loop
+        def loaded() -> Weights:
+            engine = generation.llm.llm_engine
+            engine.model_executor.driver_worker.model_runner.model.load_weights(weights())
+            return iter(())  # none are left for TRL's loop
 
-    generation._iter_named_params = loaded
+        generation._iter_named_params = loaded
+    elif client := getattr(generation, "vllm_client", None):
+        send = client.update_named_params
+        client.update_named_params = lambda metadata, named: send(metadata, of_this_stream(named))
 
 
-def copies(named: Iterator[tuple[str, object]]) -> Iterator[tuple[str, object]]:
-    """The same (name, tensor) pairs, tensors copied at once, on the stream that is current in this call.
+def merged_weights(generation) -> Weights:
+    """The weights of the policy of TRL's `VLLMGeneration` with its adapter; the policy stays as it is.
 
-    Streams on which the pairs are then asked for wait for their copies.
+    Those of layers with a LoRA are new tensors, made when they are asked for. All processes have to walk:
+    under ZeRO-3 the weights are gathered.
     """
+    model = generation.model
+    with generation._dist.gather_params(list(model.parameters())):
+        adapted = _adapted_layers(model)
+        for name, parameter in list(model.named_parameters()):
+            if model.prefix in name or "original_module" in name:
+                continue  # the adapter's own, and what `modules_to_save` stand for
+            plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            plain = generation._fix_param_name_to_vllm(plain, extra_prefixes=["modules_to_save.default."])
+            layers = adapted.get(id(parameter))
+            yield plain, _merged(layers, name.rsplit(".", 1)[1]) if layers else parameter.data
+
+
+def _adapted_layers(model) -> dict[int, list]:
+    """Of every parameter (its id) of a layer with an adapter the peft layers around it, from within."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = defaultdict(list)
+    for module in model.modules():
+        if isinstance(module, BaseTunerLayer):
+            for parameter in module.get_base_layer().parameters(recurse=False):
+                layers[id(parameter)].insert(0, module)
+    return layers
+
+
+def _merged(layers: list, kind: str):
+    """What merging changes the parameter called `kind` of these layers' base into; the base is put back."""
     import torch
 
-    if not torch.cuda.is_available():
-        return ((name, tensor.clone()) for name, tensor in named)
-    return _copies_of_stream(named, torch.cuda.current_stream())
+    own = layers[0].get_base_layer()._parameters
+    before = {name: (parameter, parameter.data) for name, parameter in own.items() if parameter is not None}
+    try:
+        with torch.no_grad():
+            for parameter, data in before.values():
+                parameter.data = data.clone()
+            for layer in layers:
+                layer.merge()
+        return own[kind].data
+    finally:
+        for name, (parameter, data) in before.items():
+            parameter.data = data
+            own[name] = parameter  # which a merge into four bits exchanges
+        for layer in layers:
+            layer.merged_adapters.clear()
 
 
-def _copies_of_stream(named, own):
+def of_this_stream(weights: Weights) -> Weights:
+    """The same weights, made on the CUDA stream that is current in this call; others that ask wait for them."""
+    import torch
+
+    return _of_stream(weights, torch.cuda.current_stream()) if torch.cuda.is_available() else weights
+
+
+def _of_stream(weights: Weights, own) -> Weights:
     import torch
 
     while True:
         with torch.cuda.stream(own):
-            pair = next(named, None)
-            copy = None if pair is None else pair[1].clone()
+            pair = next(weights, None)
         if pair is None:
             return
         asking = torch.cuda.current_stream()
         asking.wait_stream(own)
-        copy.record_stream(asking)
-        yield pair[0], copy
+        pair[1].record_stream(asking)
+        yield pair

@@ -24,6 +24,7 @@ from arcnb.rl.launch import GrpoPlan, run_grpo, workers_of
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.rl.run_identity import run_notes
+from arcnb.rl.sampler_engine import engine_options, engine_seed, seeded_engines
 from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
 from arcnb.rl.settings import (
     DEFAULTS,
@@ -481,3 +482,19 @@ def test_an_engine_in_this_process_samples_ids_alone_unless_text_ends_a_sample()
     assert sampled("colocate", detokenize=True) == {"detokenize": True}
     assert sampled("server") == {}
     sample_ids_alone(SimpleNamespace())
+
+
+def test_engines_draw_by_the_seed_of_the_run(monkeypatch):
+    """TRL's own module opens them, and says the number of the engine alone."""
+    generation = pytest.importorskip("trl.generation.vllm_generation")
+    monkeypatch.setattr(generation, "LLM", lambda **settings: settings, raising=False)
+    opened = []
+    for seed, number in ((0, 0), (1, 0), (0, 1), (0, 0)):
+        with engine_options(kv_cache_dtype="fp8"), seeded_engines(seed):
+            opened.append(generation.LLM(model="m", seed=number))
+    assert all(one | {"seed": 0} == {"model": "m", "kv_cache_dtype": "fp8", "seed": 0} for one in opened)
+    seeds = [one["seed"] for one in opened]
+    assert seeds[0] == seeds[3] == engine_seed(0, 0)
+    assert len(set(seeds)) == 3
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert generation.LLM(seed=5) == {"seed": 5}

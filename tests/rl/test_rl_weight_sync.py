@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 generation = pytest.importorskip("trl.generation.vllm_generation")
 packing = pytest.importorskip("vllm.distributed.weight_transfer.packed_tensor")
 
-from arcnb.rl.weight_sync import load_weights_at_once, send_merged_weights  # noqa: E402
+from arcnb.rl.weight_sync import send_merged_weights  # noqa: E402
 
 GIB = 1 << 30
 
@@ -84,13 +84,16 @@ def test_trl_alone_still_sends_the_base(policy):
     assert differs(large.vllm_generation.vllm_client.received, merged) == ["3.weight"]
 
 
-def test_trainers_without_a_server_are_left_alone():
+def test_trainers_without_vllm_or_adapter_are_left_alone():
     send_merged_weights(SimpleNamespace())
-    send_merged_weights(SimpleNamespace(vllm_generation=SimpleNamespace(mode="colocate")))
+    sender = trainer(torch.nn.Linear(8, 8), GIB)
+    walk = sender.vllm_generation._iter_named_params
+    send_merged_weights(sender)
+    assert sender.vllm_generation._iter_named_params == walk
 
 
 class Engine:
-    """vLLM's model in this process: copies what it is given, as long as the adapter is merged."""
+    """vLLM's model in this process: copies what it is given."""
 
     def __init__(self):
         self.calls, self.received, self.resets = 0, {}, 0
@@ -103,28 +106,119 @@ class Engine:
         self.resets += 1
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_an_engine_in_this_process_gets_all_weights_in_one_call(policy, at_once):
-    model, merged = policy
-    own = trainer(model, 0)
-    engine = Engine()
+def colocated(model):
+    """(trainer, engine), the engine in this process."""
+    own, engine = trainer(model, 0), Engine()
     worker = SimpleNamespace(model_runner=SimpleNamespace(model=engine))
     inside = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
     own.vllm_generation.mode = "colocate"
     own.vllm_generation.llm = SimpleNamespace(llm_engine=inside, reset_prefix_cache=engine.reset_prefix_cache)
-    if at_once:
-        load_weights_at_once(own)
+    return own, engine
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_engine_in_this_process_gets_all_weights_in_one_call(policy, ours):
+    model, merged = policy
+    own, engine = colocated(model)
+    if ours:
+        send_merged_weights(own)
     for times in (1, 2):
         own.vllm_generation.sync_weights()
-        assert engine.calls == times * (1 if at_once else 8)  # four layers, each with a bias
+        assert engine.calls == times * (1 if ours else 8)  # four layers, each with a bias
         assert engine.resets == times
+    assert sorted(engine.received) == sorted([*merged, *(f"{i}.bias" for i in range(4))])
     assert differs(engine.received, merged) == []
     assert not any(module.merged for module in model.modules() if hasattr(module, "merged"))
 
 
-def test_weights_of_servers_and_other_samplers_go_as_they_did(policy):
-    load_weights_at_once(SimpleNamespace())
-    sender = trainer(policy[0], GIB)
-    walk = sender.vllm_generation._iter_named_params
-    load_weights_at_once(sender)
-    assert sender.vllm_generation._iter_named_params == walk
+def moved_and_sent(own, model, times: int) -> tuple[dict, dict]:
+    """(weights of the base before, after `times` synchronisations of an adapter that moves)."""
+    base = {name: w for name, w in model.named_parameters() if ".base_layer." in name}
+    before = {name: w.detach().clone() for name, w in base.items()}
+    for _ in range(times):
+        own.vllm_generation.sync_weights()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "lora_" in name:
+                    weight += 0.01 * torch.randn_like(weight)
+    return before, {name: w for name, w in model.named_parameters() if ".base_layer." in name}
+
+
+def halved(model):
+    """The policy as on a GPU: base in bfloat16, adapter in float32."""
+    for name, weight in model.named_parameters():
+        if ".base_layer." in name:
+            weight.data = weight.data.bfloat16()
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Tensor .* has size")
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+@pytest.mark.parametrize("lora", [{}, {"use_dora": True}, {"lora_bias": True}], ids=str)
+def test_the_base_stays_to_the_bit(mode, lora):
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(4)))
+    config = LoraConfig(r=2, target_modules=["0", "2"], init_lora_weights=False, **lora)
+    model = halved(get_peft_model(layers, config))
+    own = colocated(model)[0] if mode == "colocate" else trainer(model, GIB)
+    send_merged_weights(own)
+    before, after = moved_and_sent(own, model, 10)
+    assert len(after) == 4
+    assert all(torch.equal(before[name], weight) for name, weight in after.items())
+
+
+def test_trl_alone_still_rounds_the_base(policy):
+    """When this fails, TRL has mended it."""
+    model = halved(policy[0])
+    own, _ = colocated(model)
+    before, after = moved_and_sent(own, model, 10)
+    assert not any(torch.equal(before[name], w) for name, w in after.items() if name.endswith("weight"))
+
+
+def test_what_is_sent_is_rounded_once(policy):
+    """In bfloat16 an engine has the bits of the sum: learner and sampler differ as little as can be."""
+    model = halved(policy[0])
+    own, engine = colocated(model)
+    send_merged_weights(own)
+    own.vllm_generation.sync_weights()
+    for i in range(4):
+        layer = model.base_model.model[i]
+        whole = layer.base_layer.weight.float() + layer.get_delta_weight("default")
+        assert torch.equal(engine.received[f"{i}.weight"], whole.bfloat16())
+
+
+def test_a_frozen_part_and_one_trained_whole_are_sent_as_they_are():
+    from peft import LoraConfig, get_peft_model
+
+    layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+    config = LoraConfig(r=2, target_modules=["0"], modules_to_save=["1"], init_lora_weights=False)
+    model = get_peft_model(layers, config)
+    trained = model.base_model.model[1].modules_to_save["default"]
+    with torch.no_grad():
+        trained.weight += 1
+    own, engine = colocated(model)
+    send_merged_weights(own)
+    own.vllm_generation.sync_weights()
+    assert sorted(engine.received) == [f"{i}.{kind}" for i in range(3) for kind in ("bias", "weight")]
+    assert torch.equal(engine.received["1.weight"], trained.weight)
+    assert torch.equal(engine.received["2.weight"], model.base_model.model[2].weight)
+
+
+def test_a_merge_that_fails_leaves_the_policy_as_it_was(policy, monkeypatch):
+    model, _ = policy
+    own, _ = colocated(model)
+    send_merged_weights(own)
+    broken = model.base_model.model[2]
+
+    def merge():
+        broken.base_layer.weight.data += 1
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(broken, "merge", merge)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    with pytest.raises(RuntimeError, match="no memory"):
+        own.vllm_generation.sync_weights()
+    assert all(torch.equal(before[name], weight) for name, weight in model.named_parameters())
+    assert not any(module.merged for module in model.modules() if hasattr(module, "merged"))
