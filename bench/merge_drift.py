@@ -2,9 +2,9 @@
 
     python bench/merge_drift.py        # CPU, two threads, about two minutes
 
-The embedded model in bfloat16 with the shipped adapter, whose weights move at random by 4e-5 a step. Printed of
-each way: relative change of the base's weights, and KL (nats a token, on random ids) of the policy with its first
-adapter put back.
+The embedded model in bfloat16 with the shipped adapter, whose weights move at random by 4e-5 a step. Printed
+of each way: relative change of the base's weights, and KL (nats a token, on random ids) of the policy with
+its first adapter put back.
 """
 
 import sys

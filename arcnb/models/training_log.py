@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from arcnb.progress import progress
 
 # Places that a trainer can log to besides, and packages of which one has to be there.
 PLACES = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+PROJECT = "arcnb"
 
 
 def log_problem(report_to: str | Sequence[str] | None) -> str | None:
@@ -25,8 +27,14 @@ def log_problem(report_to: str | Sequence[str] | None) -> str | None:
 
 
 def logged_as(output: Path) -> dict[str, str]:
-    """Settings of transformers' trainers under which those places show a run: by its folder's name."""
-    return {"run_name": output.name, "project": "arcnb"}
+    """Settings of transformers' trainers under which those places show a run: by its folder's name.
+
+    wandb is told by the environment, unless that says something already: its project, and that what it keeps
+    on disk belongs in the run folder and not in the working directory.
+    """
+    os.environ.setdefault("WANDB_PROJECT", PROJECT)
+    os.environ.setdefault("WANDB_DIR", str(output))
+    return {"run_name": output.name, "project": PROJECT}
 
 
 def metrics_log(path: Path, without: Sequence[str] = ()):

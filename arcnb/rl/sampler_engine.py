@@ -47,7 +47,7 @@ def seeded_engines(seed: int):
 
 
 def engine_seed(seed: int, number: int) -> int:
-    """The seed of a run's n-th engine, below 2**31; the processes of a tensor-parallel one share its number."""
+    """The seed of a run's n-th engine, below 2**31; processes of a tensor-parallel one share its number."""
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0]) >> 1
 
 

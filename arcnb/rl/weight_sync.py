@@ -1,13 +1,13 @@
 """The way of the policy's weights, adapter included, to the vLLM that samples.
 
-TRL (1.15, 1.16) merges the adapter into the weights, hands them out one by one, and takes the adapter out again
-behind the last one. That fails in two ways, and here every weight is merged in a copy of its own instead.
+TRL (1.15, 1.16) merges the adapter into the weights, hands them out one by one, and takes the adapter out
+again behind the last. That fails in two ways, and here every weight is merged in a copy of its own instead.
 
-- Merging and taking out both round. In bfloat16 the base that the learner computes with is another after every
-  synchronisation: by 0.3% after a hundred, which an adapter of that base can notice (bench/merge_drift.py).
+- Merging and taking out both round. In bfloat16 the base that the learner computes with is another after
+  every synchronisation: by 0.3% after a hundred (bench/merge_drift.py).
 - A server's sender (vLLM 0.23 and 0.31) collects up to 1 GiB of weights before it copies anything: where that
-  ends with the last weight, what it copies has already lost the adapter. So the last GiB of a large policy, and
-  a small policy whole, arrived as the base model, from which the server went on sampling (docs/log.md,
+  ends with the last weight, what it copies has already lost the adapter. So the last GiB of a large policy,
+  and a small policy whole, arrived as the base model, from which the server went on sampling (docs/log.md,
   22 November 2026). Besides, the sender works on CUDA streams of its own, which do not wait for the policy's.
 
 An engine in this process gets all weights in one call. TRL makes one call a weight, and in each vLLM's model
@@ -103,7 +103,7 @@ def _merged(layers: list, kind: str):
 
 
 def of_this_stream(weights: Weights) -> Weights:
-    """The same weights, made on the CUDA stream that is current in this call; others that ask wait for them."""
+    """The same weights, made on the CUDA stream that is current in this call; others that ask wait."""
     import torch
 
     return _of_stream(weights, torch.cuda.current_stream()) if torch.cuda.is_available() else weights

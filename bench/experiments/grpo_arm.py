@@ -23,6 +23,7 @@ DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl
   v              c, with reward for right grids only
   e              v with the guard: rollback to the best checkpoint, learning rate halved
   rank1, 8, 32   learn-fast from a fresh LoRA on the base with the adapter folded in; alpha / sqrt(r) = 11.3
+  rank1-fast     rank1 at 1e-4, the learning rate of a to e
 On a GPU: vLLM colocated, shared prompts (a run that fails with them starts anew without).
 """
 
@@ -83,6 +84,7 @@ ARMS = {
     "v": (KEPT, RIGHT),
     "e": (KEPT, RIGHT),
     "rank1": (LEARN_FAST, RIGHT),
+    "rank1-fast": (LEARN_FAST | {"learning_rate": 1e-4}, RIGHT),
     "rank8": (LEARN_FAST, RIGHT),
     "rank32": (LEARN_FAST, RIGHT),
 }
@@ -273,7 +275,7 @@ def lora_start(args, model):
         return model, adapter, None
     from arcnb.models.merging import merged_model
 
-    rank = int(args.arm.removeprefix("rank"))
+    rank = int(args.arm.removeprefix("rank").removesuffix("-fast"))
     alpha = 64 / math.sqrt(32) * math.sqrt(rank)  # peft takes any number
     base = merged_model(model, adapter) if adapter else model
     return base, None, {"r": rank, "lora_alpha": alpha, "use_rslora": True}

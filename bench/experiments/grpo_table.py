@@ -13,7 +13,7 @@ import numpy as np
 
 ORDER = [
     *("learn", "learn-fast", "learn-valid", "learn-focus", "a0", "a", "b", "c", "d0", "d1", "v", "e"),
-    *("rank1", "rank8", "rank32"),
+    *("rank1", "rank1-fast", "rank8", "rank32"),
 ]
 SETS = ("trained", "kept", "held_out")
 PAIRS = (
@@ -23,6 +23,7 @@ PAIRS = (
     ("d1", "d0", "beta 0.01 -> 0"),
     ("c", "v", "no point for outputs that are merely valid"),
     ("v", "e", "the guard"),
+    ("rank1", "rank1-fast", "learning rate 4e-5 -> 1e-4"),
     ("rank1", "rank8", "rank"),
     ("rank8", "rank32", "rank"),
     ("rank32", "learn-fast", "the adapter's own LoRA"),
@@ -166,8 +167,14 @@ def table(runs: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def as_long(runs: list[dict], first: str, second: str) -> bool:
+    """Whether runs of the two arms took about the same number of steps, on average."""
+    a, b = (statistics.mean(run["steps"] for run in runs if run["arm"] == arm) for arm in (first, second))
+    return max(a, b) <= 1.2 * min(a, b)
+
+
 def compared(runs: list[dict]) -> list[str]:
-    """Arms that differ in one thing, after training."""
+    """Arms that differ in one thing, after as many steps of training."""
     lines = []
     for first, second, what in PAIRS:
         ended = {
@@ -176,7 +183,7 @@ def compared(runs: list[dict]) -> list[str]:
             ]
             for arm in (first, second)
         }
-        if not all(ended.values()):
+        if not all(ended.values()) or not as_long(runs, first, second):
             continue
         cells = [
             "{:+.1f} [{:+.1f}, {:+.1f}]".format(
@@ -288,7 +295,8 @@ def page(runs: list[dict], path: Path) -> None:
     path.write_text(
         "<!doctype html><meta charset='utf-8'><title>GRPO experiments</title>"
         "<style>body{font:15px/1.5 system-ui;margin:2em}pre{overflow:auto}img{max-width:100%}</style>"
-        "<h1>GRPO experiments</h1><p>Curves: means over 9 steps, one line a seed; the last is of small evaluations.</p>"
+        "<h1>GRPO experiments</h1><p>Curves: means over 9 steps, one line a seed; the last is of small evaluations. "
+        "How these arms were run, and what follows: docs/log.md.</p>"
         f"<img src='data:image/png;base64,{image}'><pre>{table(runs)}</pre>"
     )
 

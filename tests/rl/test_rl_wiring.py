@@ -42,6 +42,18 @@ def test_a_run_sets_what_engines_have_to_be_told(train, tmp_path, monkeypatch):
     assert os.environ["UNSLOTH_COMPILE_DISABLE"] == "1"
 
 
+def test_the_trainer_draws_by_the_runs_seed(train, tmp_path):
+    def drawn(name, seed):
+        report = train(tmp_path / name, {"max_steps": 2}, seed=seed)
+        assert report.config.set_index("setting").loc["seed"].tolist()[:2] == [str(seed)] * 2
+        rows = PredictionSet(tmp_path / name / "rollouts").iter_predictions()
+        return [(row.task_id, row.completion) for row in rows]
+
+    first = drawn("first", 5)
+    assert drawn("again", 5) == first
+    assert drawn("other", 6) != first
+
+
 def test_a_run_is_refused_sampling_that_its_correction_cannot_follow(train, tmp_path):
     with pytest.raises(SamplingError, match=r"top_p=0\.9 with vllm_importance_sampling_mode='sequence_mask'"):
         train(tmp_path, {"use_vllm": True, "top_p": 0.9})
