@@ -21,7 +21,14 @@ from arcnb.models.launching import launch, parallel_problem
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
 from arcnb.models.row_stream import RowStream
 from arcnb.models.sft_rows import SftError, SftRows, collator
-from arcnb.models.training_log import log_problem, logged_as, metrics_log, read_metrics, stop_printing
+from arcnb.models.training_log import (
+    log_problem,
+    logged_as,
+    metrics_log,
+    read_metrics,
+    reporting,
+    stop_printing,
+)
 
 JOB = "job"  # folder, under output, of what several processes read
 REPORT = "training.json"
@@ -262,7 +269,10 @@ def _train(
     started = time.monotonic()
     checkpoint = newest_complete(output / "checkpoints") if resume else None
     try:
-        with input_casting(trainer.model, enabled=not on_gpu):  # on a GPU all of it is under autocast
+        with (
+            input_casting(trainer.model, enabled=not on_gpu),  # on a GPU all of it is under autocast
+            reporting(output, settings["report_to"]),
+        ):
             trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         trainer.save_model(str(output / "adapter"))
     except (OSError, SafetensorError) as error:  # a full disk, above all

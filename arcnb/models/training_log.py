@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.progress import progress
@@ -15,10 +16,13 @@ PLACES = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorb
 PROJECT = "arcnb"
 
 
+def _places(report_to: str | Sequence[str] | None) -> Sequence[str]:
+    return [report_to or "none"] if isinstance(report_to, str) or not report_to else report_to
+
+
 def log_problem(report_to: str | Sequence[str] | None) -> str | None:
     """What is wrong with a setting `report_to`, in one sentence; None when nothing is."""
-    asked = report_to or "none"
-    for name in [asked] if isinstance(asked, str) else asked:
+    for name in _places(report_to):
         if name != "none" and name not in PLACES:
             return f"report_to={name!r} does not exist; there are none, {', '.join(PLACES)}"
         if name != "none" and not any(importlib.util.find_spec(package) for package in PLACES[name]):
@@ -27,14 +31,35 @@ def log_problem(report_to: str | Sequence[str] | None) -> str | None:
 
 
 def logged_as(output: Path) -> dict[str, str]:
-    """Settings of transformers' trainers under which those places show a run: by its folder's name.
-
-    wandb is told by the environment, unless that says something already: its project, and that what it keeps
-    on disk belongs in the run folder and not in the working directory.
-    """
-    os.environ.setdefault("WANDB_PROJECT", PROJECT)
-    os.environ.setdefault("WANDB_DIR", str(output))
+    """Settings of transformers' trainers under which those places show a run: by its folder's name."""
     return {"run_name": output.name, "project": PROJECT}
+
+
+@contextmanager
+def reporting(output: Path, report_to: str | Sequence[str] | None) -> Iterator[None]:
+    """While a trainer works: a run of wandb where it reports there, named after the run folder and kept in
+    it, unless WANDB_PROJECT and WANDB_DIR say otherwise.
+
+    A trainer joins the run that is open. Where none is it opens one, but in the working directory, and leaves
+    it open for the next training of this process to join. One that was open before stays open.
+    """
+    if "wandb" not in _places(report_to) or os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    import wandb
+
+    if wandb.run is not None:
+        yield
+        return
+    folder = os.environ.get("WANDB_DIR") or output
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    run = wandb.init(project=os.environ.get("WANDB_PROJECT", PROJECT), name=output.name, dir=folder)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        run.finish(int(failed))
 
 
 def metrics_log(path: Path, without: Sequence[str] = ()):

@@ -19,6 +19,7 @@ from arcnb.arc.tasks import Task
 from arcnb.models.four_bits import four_bits_problem
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.training_log import reporting
 from arcnb.programs.executor import Executor
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.checkpoints import checkpoint_to_resume, evaluated_before, refuse_other_settings, saved_state
@@ -125,7 +126,7 @@ def train_grpo(
         context,
         subject,
     )
-    with saving_on_signals():
+    with saving_on_signals(), reporting(output, settings["report_to"]):
         report = run.train(resumed, callbacks)
     report.too_long = rows.too_long
     report.notes += state.notes + run_notes(rows.tasks, held_out_tasks, options, adapter, lora, settings)

@@ -24,6 +24,8 @@ DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl
   e              v with the guard: rollback to the best checkpoint, learning rate halved
   rank1, 8, 32   learn-fast from a fresh LoRA on the base with the adapter folded in; alpha / sqrt(r) = 11.3
   rank1-fast     rank1 at 1e-4, the learning rate of a to e
+  wide, wide8    learn-fast and rank8 with thousands of tasks: those that the others train on, and --more, generated
+                 ones that no SFT has seen; made from no kept task's generator
 On a GPU: vLLM colocated, shared prompts (a run that fails with them starts anew without).
 """
 
@@ -87,7 +89,10 @@ ARMS = {
     "rank1-fast": (LEARN_FAST | {"learning_rate": 1e-4}, RIGHT),
     "rank8": (LEARN_FAST, RIGHT),
     "rank32": (LEARN_FAST, RIGHT),
+    "wide": (LEARN_FAST, RIGHT),
+    "wide8": (LEARN_FAST, RIGHT),
 }
+FRESH_RANKS = {"rank1": 1, "rank1-fast": 1, "rank8": 8, "rank32": 32, "wide8": 8}
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
@@ -104,6 +109,8 @@ def arguments():
     parser.add_argument("--tasks", default="arc-agi-1/training")
     parser.add_argument("--held-out", default="arc-agi-1/evaluation")
     parser.add_argument("--solved-in", type=Path, help="predictions: train on tasks that they solve at times")
+    parser.add_argument("--more", type=Path, help="generated tasks for the wide arms, which need them")
+    parser.add_argument("--more-solved-in", type=Path, help="predictions: of --more, tasks solved at times")
     parser.add_argument("--kept", type=int, default=36, help="tasks that no arm trains on")
     parser.add_argument("--eval-tasks", type=int, default=128, help="of the trained, and of --held-out")
     parser.add_argument("--eval-repeats", type=int, default=8)
@@ -271,14 +278,34 @@ def lora_start(args, model):
     from arcnb.models.registry import resolve_adapter
 
     adapter = resolve_adapter(args.adapter, model) if args.adapter else None
-    if not args.arm.startswith("rank"):
+    if args.arm not in FRESH_RANKS:
         return model, adapter, None
     from arcnb.models.merging import merged_model
 
-    rank = int(args.arm.removeprefix("rank").removesuffix("-fast"))
+    rank = FRESH_RANKS[args.arm]
     alpha = 64 / math.sqrt(32) * math.sqrt(rank)  # peft takes any number
     base = merged_model(model, adapter) if adapter else model
     return base, None, {"r": rank, "lora_alpha": alpha, "use_rslora": True}
+
+
+def more_tasks(args, kept, format_, tokenizer) -> list:
+    """Tasks of --more that fit and are solved at times, none made by a generator of a kept task."""
+    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.tasksets import load_tasks
+    from arcnb.rl.difficulty import tasks_solved_between
+    from arcnb.rl.rows import prompt_rows
+
+    if not args.more:
+        raise SystemExit(f"arm {args.arm} trains on more tasks: --more names their file")
+    more = load_tasks(args.more)
+    if args.more_solved_in:
+        more = tasks_solved_between(more, PredictionSet(args.more_solved_in), 0.0, 0.9)
+    originals = {task.task_id for task in kept}
+    more = more.subset([task.task_id for task in more if task.meta.get("original") not in originals])
+    fitting = prompt_rows(
+        more, format_, tokenizer, seed=0, n_tasks=len(more), max_prompt_tokens=args.max_prompt_tokens
+    )
+    return list(fitting.tasks)
 
 
 def train(args) -> dict:
@@ -327,6 +354,7 @@ def train(args) -> dict:
     # The same in all arms and seeds: in an order drawn from seed 0.
     fitting = prompt_rows(train_set, format_, tokenizer, seed=0, n_tasks=len(train_set), **same).tasks
     kept, trained = fitting[: args.kept], fitting[args.kept :]
+    more = more_tasks(args, kept, format_, tokenizer) if args.arm.startswith("wide") else []
     held_out_set = load_tasks(args.held_out)
     held_out = prompt_rows(held_out_set, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
     sets = {"trained": trained[: args.eval_tasks], "kept": kept, "held_out": held_out}
@@ -339,7 +367,7 @@ def train(args) -> dict:
         evaluation = evaluation_class()(args, sets, folder / "evaluation", format_, tokenizer, executor)
         report = train_grpo(
             model,
-            trained,
+            [*trained, *more],
             format_,
             executor,
             folder,
@@ -377,7 +405,7 @@ def train(args) -> dict:
         "peak_gb": torch.cuda.max_memory_reserved() / 1e9 if on_gpu else None,
         "alarms": [page.name for page in report.pages],
         "notes": report.notes,
-        "n_tasks": len(trained),
+        "n_tasks": len(trained) + len(more),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 ORDER = [
     *("learn", "learn-fast", "learn-valid", "learn-focus", "a0", "a", "b", "c", "d0", "d1", "v", "e"),
-    *("rank1", "rank1-fast", "rank8", "rank32"),
+    *("rank1", "rank1-fast", "rank8", "rank32", "wide", "wide8"),
 ]
 SETS = ("trained", "kept", "held_out")
 PAIRS = (
@@ -27,6 +27,9 @@ PAIRS = (
     ("rank1", "rank8", "rank"),
     ("rank8", "rank32", "rank"),
     ("rank32", "learn-fast", "the adapter's own LoRA"),
+    ("learn-fast", "wide", "more tasks"),
+    ("rank8", "wide8", "more tasks"),
+    ("wide8", "wide", "rank"),
 )
 SERIES = {
     "reward": "reward",

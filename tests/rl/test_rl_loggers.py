@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training_log import read_metrics, reporting
 
 NAMES = ("reward", "kl", "solved_tasks_ratio", "executor_seconds")
 
@@ -46,24 +46,66 @@ def test_tensorboard(train, tmp_path):
     assert [point.step for point in points["reward"]] == [1, 2, 3]
 
 
-def test_wandb(train, tmp_path, monkeypatch):
+@pytest.fixture
+def wandb(monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     for name in ("WANDB_DIR", "WANDB_PROJECT"):
-        monkeypatch.setenv(name, "")  # to have it as it was afterwards
-        monkeypatch.delenv(name)
-    train(tmp_path / "study", {"max_steps": 3, "report_to": "wandb"})
-    assert (wandb.run.name, wandb.run.project) == ("study", "arcnb")
+        monkeypatch.delenv(name, raising=False)
+    yield wandb
     wandb.finish()
-    (kept,) = (tmp_path / "study").rglob("run-*.wandb")
+
+
+def received_by_wandb(folder):
+    """(project, name, {name: values of the steps}) of the one run that wandb kept in a folder"""
+    (kept,) = folder.rglob("run-*.wandb")
+    records = list(wandb_records(kept))
+    (run,) = {(one.run.project, one.run.display_name) for one in records if one.HasField("run")}
     rows = [
         {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-        for record in wandb_records(kept)
+        for record in records
     ]
     steps = [row for row in rows if "train/reward" in row]
-    received = {name: [float(row[f"train/{name}"]) for row in steps] for name in NAMES}
+    return run, {name: [float(row[f"train/{name}"]) for row in steps] for name in NAMES}
+
+
+def test_wandb_has_a_run_for_each_training(train, tmp_path, wandb):
+    for name in ("first", "second"):
+        train(tmp_path / name, {"max_steps": 3, "report_to": "wandb"})
+        assert wandb.run is None
+    for name in ("first", "second"):
+        run, received = received_by_wandb(tmp_path / name)
+        assert run == ("arcnb", name)
+        assert received == logged(tmp_path / name)
+
+
+def test_wandb_is_kept_where_the_environment_says(train, tmp_path, wandb, monkeypatch):
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    train(tmp_path / "study", {"max_steps": 1, "report_to": "wandb"})
+    run, received = received_by_wandb(tmp_path / "elsewhere")
+    assert run == ("theirs", "study")
     assert received == logged(tmp_path / "study")
+
+
+def test_an_open_wandb_run_is_joined_and_stays_open(train, tmp_path, wandb):
+    mine = wandb.init(project="mine", name="mine", dir=tmp_path / "mine")
+    train(tmp_path / "study", {"max_steps": 1, "report_to": "wandb"})
+    assert wandb.run is mine
+    wandb.finish()
+    run, received = received_by_wandb(tmp_path / "mine")
+    assert run == ("mine", "mine")
+    assert received == logged(tmp_path / "study")
+
+
+def test_a_training_that_fails_ends_its_wandb_run(tmp_path, wandb, monkeypatch):
+    codes, finish = [], wandb.Run.finish
+    monkeypatch.setattr(wandb.Run, "finish", lambda run, code: codes.append(code) or finish(run, code))
+    with pytest.raises(OSError, match="disk"), reporting(tmp_path / "study", "wandb"):
+        raise OSError("the disk is full")
+    assert codes == [1]
+    assert wandb.run is None
 
 
 def test_trackio(train, tmp_path, monkeypatch):
