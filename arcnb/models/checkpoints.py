@@ -51,8 +51,12 @@ def checkpoint_problem(folder: Path) -> str | None:
             return f"{name} is missing"
         if not zipfile.is_zipfile(folder / name):
             return f"{name} is cut off"
-    if not any(folder.glob("rng_state*.pth")):
+    random_states = sorted(folder.glob("rng_state*.pth"))  # of several processes one each
+    if not random_states:
         return "the random state is missing"
+    for path in random_states:
+        if not zipfile.is_zipfile(path):
+            return f"{path.name} is cut off"
     return None
 
 

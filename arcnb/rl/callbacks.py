@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.training_log import read_metrics
-from arcnb.rl.checkpoints import PAGES, ROLLBACKS, checkpoint_problem, keep_best, prune
+from arcnb.rl.checkpoints import (
+    PAGES,
+    ROLLBACKS,
+    checkpoint_problem,
+    evaluated_before,
+    keep_best,
+    prune,
+    saved_state,
+    step_of,
+)
 from arcnb.rl.diagnosis import write_diagnosis
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.held_out import HeldOut
@@ -23,7 +33,8 @@ from arcnb.rl.signal_history import SignalHistory
 
 @dataclass
 class RunState:
-    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far.
+    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far. It is recorded
+    before its checkpoint is saved and kept in best/; where that does not come about, `recall_best`.
 
     rollbacks: how often the run went back to its best checkpoint; it outlives checkpoints in a file of its
     own. rollback_wanted: the guard's wish, for whoever calls `train()`. collapsed: the guard stopped the run.
@@ -52,16 +63,40 @@ class RunState:
         }
 
     def restore(self, state: dict) -> None:
-        """The inverse of as_dict, settings apart."""
+        """The inverse of as_dict, settings apart.
+
+        A run that the guard stopped, run again in its folder, is watched afresh: if the collapse stands, the
+        guard stops it again within a window. With what its checkpoint keeps, the standing signals would not
+        alarm any more, and it would go on unguarded.
+        """
         if state:
             self.history.restore(state["groups"])
             self.monitor.restore(state["monitor"])
+            if self.monitor.crossed and self.monitor.options.action != "warn":
+                self.monitor.forget()
             self.best = state["best"]
             self.notes = list(state.get("notes", []))  # checkpoints of earlier versions lack them
 
     def forget_held_out(self) -> None:
         """What was best so far was so on other tasks: the next evaluation is the first to compare with."""
         self.best = self.monitor.best_held_out = None
+
+    def keep_recorded_best(self) -> None:
+        """Keep the best's checkpoint if that was not done: a kill may come between saving and keeping it."""
+        if self.best:
+            saved = self.output / "checkpoints" / f"checkpoint-{self.best['step']}"
+            if checkpoint_problem(saved) is None:
+                keep_best(saved, self.best_folder)
+
+    def recall_best(self) -> None:
+        """Make `best` what best/ holds. Another one is of another run or of steps that were undone, and what
+        comes to be saved at its step has other weights than those that earned its score."""
+        kept = self.best_checkpoint
+        if kept is None:
+            self.best = None
+        elif self.best and self.best["step"] != step_of(kept):
+            other_tasks, _ = evaluated_before(kept, self.settings.get("held_out_tasks", {}))
+            self.best = None if other_tasks else saved_state(kept).get("best")
 
     def find_pages(self) -> None:
         """Take over the pages of alarms that the run folder has, from before a resume."""
@@ -169,7 +204,8 @@ def set_learning_rate(optimizer, lr_scheduler, base: float) -> None:
 
 
 def keeping_callback(state: RunState, budget_gb: float):
-    """After each save: the best checkpoint is set apart, the oldest are deleted beyond the disk budget."""
+    """After each save the best checkpoint is set apart, and the oldest are deleted beyond the disk budget; at
+    the end once more, since a checkpoint that a signal asked for is saved without telling callbacks."""
     from transformers import TrainerCallback
 
     class Keeping(TrainerCallback):
@@ -181,6 +217,10 @@ def keeping_callback(state: RunState, budget_gb: float):
             if state.best and state.best["step"] == state_.global_step and saved.is_dir():
                 keep_best(saved, state.best_folder)
             prune(folder, budget_gb)
+
+        def on_train_end(self, args, state_, control, **kwargs):
+            if state_.is_world_process_zero:
+                prune(Path(args.output_dir), budget_gb)
 
     return Keeping()
 
@@ -234,20 +274,24 @@ def keep_start(trainer, state: RunState) -> None:
         shutil.rmtree(saved)
 
 
+def is_watched(row: Mapping) -> bool:
+    """Whether a logged row is a step's or an evaluation's, which are what the guard looks at."""
+    return "reward" in row or "held_out/pass@1" in row
+
+
 def guard_callback(state: RunState, reward: ProgramReward):
     """Watches every logged step. An alarm leaves a page and, by the guard's action, ends this `train()`."""
     from transformers import TrainerCallback
 
     class Guard(TrainerCallback):
         def on_log(self, args, state_, control, logs=None, **kwargs):
-            watched = logs and ("reward" in logs or "held_out/pass@1" in logs)
-            if not watched or not state_.is_world_process_zero:
+            if not is_watched(logs or {}) or not state_.is_world_process_zero:
                 return self._agree(args, control)
             alarms = state.monitor.update(state_.global_step, logs)
             if alarms:
                 action = self._action(state_)
                 page = state.new_page(state_.global_step)
-                history = [row for row in read_metrics(state.output / "metrics.jsonl") if "reward" in row]
+                history = [row for row in read_metrics(state.output / "metrics.jsonl") if is_watched(row)]
                 state.pages.append(
                     write_diagnosis(
                         page, alarms, state.monitor, history, reward.latest, action, state.settings

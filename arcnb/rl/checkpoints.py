@@ -204,9 +204,8 @@ def set_aside(output: Path, step: int) -> Path | None:
         if late:
             (aside / "metrics.jsonl").write_text("\n".join(late) + "\n", encoding="utf-8")
             partial = log.with_suffix(".partial")
-            partial.write_text(
-                "".join(f"{line}\n" for line in lines if line not in set(late)), encoding="utf-8"
-            )
+            undone = set(late)
+            partial.write_text("".join(f"{line}\n" for line in lines if line not in undone), encoding="utf-8")
             partial.replace(log)
     for checkpoint in (output / "checkpoints").glob("checkpoint-*"):
         if step_of(checkpoint) > step:

@@ -7,7 +7,8 @@ Runs of the reference study ended alike: completions grow to the limit, first re
 gibberish, and reward falls. Small models can settle instead on a few short programs that run and solve
 nothing, while reward does not fall. Each signal below is the mean over the last `window` logged steps;
 relative ones are compared with the run's own first window, since a small model may start truncated and
-repetitive. No alarm is possible before one window (absolute signals) or two (relative ones) have passed.
+repetitive. No alarm is possible before one window (absolute signals) or two (relative ones) have passed. The
+first window is the first that gets full, wherever a rollback or a resume comes between.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class Thresholds:
         `truncation` and first + `truncation_rise`.
     repetition: distinct 3-grams / 3-grams; fires at or below this share of first.
     unique_tokens: distinct tokens / tokens; the same.
-    unique_outputs: distinct outputs / completions of a group; the same. Policies that settle on a few short
-        programs that merely run lose these first, while nothing is truncated or repeats itself.
+    unique_outputs: distinct outputs / completions, of those in a group that do not solve their task; the
+        same. Policies that settle on a few short programs that merely run lose these first, while nothing is
+        truncated or repeats itself. Right completions agree, and would make learning look like it.
     held_out, held_out_errors: pass rate of the last held-out evaluation; fires when it is at most this share
         of the best one and lies that many standard errors (over tasks) of the difference below it.
     kl: nats a token to the starting policy (TRL's estimator); healthy runs stay below 0.1.
@@ -83,31 +85,40 @@ class GuardOptions:
             raise ValueError(f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1")
 
 
+TOKEN_RATIO, WEIGHT = "sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"
 # signal -> the logged names that carry it, first choice first; of "ratio" the one farthest from 1
 SERIES = {
     "truncation": ("truncated_completions_ratio",),
     "repetition": ("unique_3gram_ratio",),
     "unique_tokens": ("unique_tokens_ratio",),
-    "unique_outputs": ("unique_outputs",),
+    "unique_outputs": ("unique_wrong_outputs",),
     "kl": ("kl",),
     "gap": ("sampling/logp_gap", "sampling/sampling_logp_difference/mean"),
-    "ratio": ("sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"),
+    "ratio": (TOKEN_RATIO, WEIGHT),
     "reward": ("reward",),
     "held_out": ("held_out/pass@1",),
 }
 RELATIVE = {
     "repetition": "distinct 3-grams / 3-grams",
     "unique_tokens": "distinct tokens / tokens",
-    "unique_outputs": "distinct outputs / completions of a group",
+    "unique_outputs": "distinct outputs / completions that do not solve their task",
 }
 
 
 def signal_value(signal: str, row: Mapping[str, float | None]) -> float | None:
     """The signal's value in a logged step; None where it was not logged."""
     values = [float(row[name]) for name in SERIES[signal] if row.get(name) is not None]
+    if signal == "ratio" and _nothing_left(row):
+        return None
     if signal == "ratio" and values:
         return max(values, key=_distance_from_one)
     return values[0] if values else None
+
+
+def _nothing_left(row: Mapping[str, float | None]) -> bool:
+    """Whether all completions of the step were truncated and masked, so that its loss saw no token: the ratio
+    by token is then not logged, and TRL gives 0 as the mean of no weights."""
+    return row.get(TOKEN_RATIO) is None and row.get(WEIGHT) == 0
 
 
 def _distance_from_one(ratio: float) -> float:
@@ -141,7 +152,6 @@ class CollapseMonitor:
         self._values: dict[str, deque[float]] = {
             signal: deque(maxlen=1 if signal == "held_out" else self.options.window) for signal in SERIES
         }
-        self._counts = dict.fromkeys(SERIES, 0)
 
     def update(self, step: int, row: Mapping[str, float | None]) -> list[Alarm]:
         """Take in a logged step; the signals that fire now and did not fire the step before."""
@@ -151,7 +161,6 @@ class CollapseMonitor:
             if value is None:
                 continue
             self._values[signal].append(value)
-            self._counts[signal] += 1
             if signal == "reward":
                 self.lowest_reward = min(self.lowest_reward, value)
             if len(self._values[signal]) < self._values[signal].maxlen:
@@ -162,8 +171,7 @@ class CollapseMonitor:
             elif signal not in self.crossed:
                 self.crossed[signal] = step
                 alarms.append(alarm)
-            if self._counts[signal] == self._values[signal].maxlen:
-                self.first.setdefault(signal, self.now(signal))
+            self.first.setdefault(signal, self.now(signal))
         return alarms
 
     def now(self, signal: str) -> float:
@@ -172,7 +180,8 @@ class CollapseMonitor:
         return sum(values) / len(values) if values else math.nan
 
     def forget(self) -> None:
-        """Start new windows, after a rollback; the first and the best window stay what they were."""
+        """Start new windows, so that what still is over its limit a window later is an alarm again; the first
+        and the best window stay what they were."""
         for values in self._values.values():
             values.clear()
         self.crossed.clear()
@@ -250,7 +259,6 @@ class CollapseMonitor:
             "best_held_out": self.best_held_out,
             "crossed": self.crossed,
             "values": {signal: list(values) for signal, values in self._values.items()},
-            "counts": self._counts,
         }
 
     def restore(self, state: Mapping) -> None:
@@ -263,13 +271,19 @@ class CollapseMonitor:
         self.crossed = dict(state["crossed"])
         for signal, values in state["values"].items():
             self._values[signal] = deque(values, maxlen=self._values[signal].maxlen)
-        self._counts |= state["counts"]
 
 
-def thresholds_from(overrides: Mapping[str, float]) -> Thresholds:
-    """Thresholds with some of them changed. ValueError for a name that does not exist."""
+def thresholds_from(text: str) -> Thresholds:
+    """Thresholds with some of them changed: "kl=0.5, held_out=0.7". ValueError for a name that does not exist
+    and for what is no number."""
     known = asdict(Thresholds())
-    for name in overrides:
+    changed = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, _, value = map(str.strip, entry.partition("="))
         if name not in known:
-            raise ValueError(f"guard threshold {name!r} does not exist; there are {', '.join(known)}")
-    return Thresholds(**(known | dict(overrides)))
+            raise ValueError(f"guard_thresholds: {name!r} does not exist; there are {', '.join(known)}")
+        try:
+            changed[name] = float(value)
+        except ValueError:
+            raise ValueError(f"guard_thresholds: {name} must be a number, not {value!r}") from None
+    return Thresholds(**(known | changed))

@@ -6,6 +6,8 @@ whoever called it compares the step with what was asked.
 
 Of several processes each would save at the step in which it happened to hear the signal, and wait for the
 others for ever. There the request is agreed on at the end of a step (`agreed_stop`).
+
+A run that is rolled back calls `train()` several times; `Stop` remembers a request across them.
 """
 
 from __future__ import annotations
@@ -50,14 +52,38 @@ def saving_on_signals():
             signal.signal(number, handler)
 
 
-def listen(trainer) -> None:
-    """Let SIGTERM ask this trainer for a checkpoint (again: the end of a `train()` call stops that)."""
+class Stop:
+    """Remembers that a stop was asked for, and is SIGTERM's handler between two `train()` calls.
+
+    transformers forgets the request once it has saved, although a rollback may undo that very step.
+    """
+
+    asked = False
+
+    def __call__(self, number, frame):
+        self.asked = True
+
+
+def listen(trainer, stop: Stop) -> None:
+    """Let SIGTERM ask this trainer for a checkpoint (again: the end of a `train()` call stops that), and tell
+    `stop`, which goes on listening."""
     for callback in trainer.callback_handler.callbacks:
         manager = getattr(callback, "jit_manager", None)
         if manager is not None:
             manager.kill_wait = NOTICE_SECONDS
-            if getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is not manager:
-                manager.setup_signal_handler()
+            signal.signal(signal.SIGTERM, stop)  # which the manager puts back when `train()` ends
+            manager.setup_signal_handler()
+            signal.signal(signal.SIGTERM, _both(stop, signal.getsignal(signal.SIGTERM)))
+
+
+def _both(first, second):
+    """One signal handler of two."""
+
+    def handle(number, frame):
+        first(number, frame)
+        second(number, frame)
+
+    return handle
 
 
 def agreed_stop():

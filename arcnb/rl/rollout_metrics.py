@@ -3,7 +3,8 @@
 Names and formulas of `rollout_metrics` are those of the reference study, so curves can be laid side by side.
 Values of a group (truncated or not) exist only when the group is not empty, hence averages over steps of such
 a name are conditional means. `batch_metrics` adds what the study lacked: quantiles of the reward, verdicts of
-the executor by class, groups without spread, repetition over all completions, unique outputs, cheats.
+the executor by class, groups without spread, repetition over all completions, unique outputs (of all
+completions, and of those that solve nothing), cheats.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def batch_metrics(
     the fingerprint of the outputs of each; rows: which row, hence group, each belongs to.
 
     `status/...` are shares of completions by the executor's verdict, every verdict each time, so that their
-    means over steps are shares again.
+    means over steps are shares again. `unique_wrong_outputs` is what the collapse guard looks at: distinct
+    outputs / completions, of those in a group that do not solve their task, absent where all do. Right ones
+    agree, so that the same of all completions falls while a policy learns.
     """
     solved = [rollout.solved for rollout in rollouts]
     memory = [status == "memory" for status, _ in verdicts]
@@ -110,10 +113,15 @@ def batch_metrics(
     flat = [max(rewards[i] for i in g) - min(rewards[i] for i in g) < 1e-9 for g in groups.values()]
     values["groups_without_spread"] = sum(flat) / len(flat)
     values["groups_all_solved"] = _mean(all(solved[i] for i in g) for g in groups.values())
-    values["unique_outputs"] = _mean(
-        len({verdicts[i][1] for i in g} - {None}) / len(g) for g in groups.values()
-    )
+    values["unique_outputs"] = _mean(_unique_outputs(verdicts, g) for g in groups.values())
+    wrong = [[i for i in g if not solved[i]] for g in groups.values()]
+    if any(wrong):
+        values["unique_wrong_outputs"] = _mean(_unique_outputs(verdicts, g) for g in wrong if g)
     return values
+
+
+def _unique_outputs(verdicts: Sequence[tuple[str, str | None]], members: Sequence[int]) -> float:
+    return len({verdicts[i][1] for i in members} - {None}) / len(members)
 
 
 def _mean(values) -> float:

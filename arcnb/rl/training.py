@@ -11,10 +11,10 @@ from arcnb.arc.tasks import Task
 from arcnb.models.registry import ModelPath
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
-from arcnb.rl.callbacks import RunState
+from arcnb.rl.callbacks import RunState, restore_adapter
 from arcnb.rl.checkpoints import keep_best_copy, set_aside, step_of
 from arcnb.rl.options import GrpoOptions
-from arcnb.rl.preemption import listen
+from arcnb.rl.preemption import Stop, listen
 from arcnb.rl.reward_terms import RewardPlan
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import ARC, Subject
@@ -43,17 +43,18 @@ class Training:
 
     def train(self, resumed: Path | None, callbacks: Sequence) -> TrainingReport:
         trainer, config = make_trainer(self, callbacks)
-        listen(trainer)
+        stop = Stop()
+        listen(trainer, stop)
         started = time.monotonic()
         main = trainer.accelerator.is_main_process
         if main:
             (self.output / "checkpoints").mkdir(parents=True, exist_ok=True)
             own = resumed is not None and resumed.resolve().is_relative_to(self.output.resolve())
             set_aside(self.output, step_of(resumed) if own else -1)
+            self.state.keep_recorded_best()
         trainer.accelerator.wait_for_everyone()
         self.state.find_pages()
-        if self.state.best_checkpoint is None:  # of another run, or of steps that were just undone
-            self.state.best = None
+        self.state.recall_best()
         while True:
             self.state.resumed_from = resumed
             trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -61,7 +62,10 @@ class Training:
                 break
             resumed = self._roll_back(main)
             trainer.accelerator.wait_for_everyone()
-            listen(trainer)
+            listen(trainer, stop)
+            if stop.asked:
+                _go_back(trainer, resumed)
+                break
         status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
         if self.state.collapsed:
             status = "collapsed"
@@ -87,9 +91,18 @@ class Training:
                 keep_best_copy(best, target)
             set_aside(self.output, step_of(best))
             self.state.count_rollback()
+        self.state.recall_best()
         self.state.monitor.forget()
         self.state.rollback_wanted = False
         return target
+
+
+def _go_back(trainer, checkpoint: Path) -> None:
+    """Leave the trainer as it was at the checkpoint, without a step more, since a stop was asked for. The
+    rollback is on disk, and whoever resumes goes on from it."""
+    if not trainer.is_deepspeed_enabled:
+        restore_adapter(trainer.model, checkpoint)
+    trainer.state.global_step = step_of(checkpoint)
 
 
 def _save_adapter(trainer, folder: Path) -> None:

@@ -12,6 +12,9 @@ from arcnb.rl.callbacks import RunState
 from arcnb.rl.checkpoints import set_aside
 from arcnb.rl.diagnosis import sparkline, write_diagnosis
 from arcnb.rl.guard import CollapseMonitor, GuardOptions, Thresholds, thresholds_from
+from arcnb.rl.reward_terms import Rollout
+from arcnb.rl.rewards import Scores
+from arcnb.rl.rollout_metrics import batch_metrics
 from arcnb.rl.signal_history import SignalHistory
 
 WINDOW = 10
@@ -19,7 +22,7 @@ HEALTHY = {
     "truncated_completions_ratio": 0.1,
     "unique_3gram_ratio": 0.8,
     "unique_tokens_ratio": 0.4,
-    "unique_outputs": 0.8,
+    "unique_wrong_outputs": 0.8,
     "kl": 0.02,
     "sampling/logp_gap": 0.015,
     "sampling/importance_sampling_ratio/mean": 1.0,
@@ -54,6 +57,40 @@ def test_a_run_that_learns_raises_no_alarm():
     assert alarms_of(learning)[0] == []
 
 
+def solving(share_solved, kinds_of_wrong, n=60):
+    """n steps as their metrics show them, each of 16 groups of 8. share_solved, kinds_of_wrong: functions of
+    the step; a wrong completion gives one of so many outputs, and 3 in 10 give none."""
+    random = np.random.default_rng(0)
+    scores = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
+    for step in range(1, n + 1):
+        chance = np.repeat(random.beta(5 * share_solved(step), 5 * (1 - share_solved(step)), 16), 8)
+        solved = random.random(128) < chance
+        wrong = [f"wrong {kind}" for kind in random.integers(kinds_of_wrong(step), size=128)]
+        without = random.random(128) < 0.3
+        outputs = ["right" if solved[i] else None if without[i] else wrong[i] for i in range(128)]
+        verdicts = [("ok", output) for output in outputs]
+        rollouts = [Rollout(scores, [1, 2, 3, 4], bool(is_right), None) for is_right in solved]
+        rewards = [float(is_right) for is_right in solved]
+        yield step, batch_metrics(verdicts, rollouts, rewards, np.repeat(range(16), 8).tolist(), 8)
+
+
+def test_a_run_that_comes_to_solve_its_tasks_raises_no_alarm():
+    """Right completions of a group have the same outputs, and more and more are right."""
+    rows = list(solving(lambda step: min(0.95, 0.3 + step / 60), lambda step: 5))
+    assert rows[-1][1]["unique_outputs"] < 0.5 * rows[0][1]["unique_outputs"]
+    assert rows[-1][1]["solved_tasks_ratio"] > 0.9
+    assert alarms_of(rows)[0] == []
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_run_whose_wrong_programs_become_one_is_seen_whether_more_are_right_or_fewer(learns):
+    rows = solving(
+        lambda step: min(0.5, 0.3 + step / 200) if learns else max(0.02, 0.3 - step / 100),
+        lambda step: 20 if step < 30 else 1,
+    )
+    assert [alarm.signal for alarm in alarms_of(rows)[0]] == ["unique_outputs"]
+
+
 def after(step_of_change, before, then):
     return lambda step: before if step < step_of_change else then
 
@@ -62,7 +99,7 @@ COLLAPSES = {
     "truncation": {"truncated_completions_ratio": after(100, 0.1, 0.95)},
     "repetition": {"unique_3gram_ratio": after(100, 0.8, 0.1)},
     "unique_tokens": {"unique_tokens_ratio": after(100, 0.4, 0.05)},
-    "unique_outputs": {"unique_outputs": after(100, 0.8, 0.2)},
+    "unique_outputs": {"unique_wrong_outputs": after(100, 0.8, 0.2)},
     "kl": {"kl": after(100, 0.02, 5.0)},
     "gap": {"sampling/logp_gap": after(100, 0.015, 0.4)},
     "ratio": {"sampling/importance_sampling_ratio/mean": after(100, 1.0, 0.2)},
@@ -83,8 +120,10 @@ RECORDED = json.loads((Path(__file__).parent / "collapsed_runs.json").read_text(
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_collapses_are_seen_by_their_outputs(name):
-    """Real runs that settled on short programs: nothing truncated, nothing repeated, no fall of reward."""
-    columns = RECORDED[name]
+    """Real runs that settled on short programs: nothing truncated, nothing repeated, no fall of reward. They
+    were recorded before outputs of wrong completions were counted alone; few of theirs are right."""
+    columns = dict(RECORDED[name])
+    columns["unique_wrong_outputs"] = columns.pop("unique_outputs")
     rows = enumerate(
         (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)), 1
     )
@@ -116,10 +155,30 @@ def test_a_restored_state_replaces_what_was_there():
     _, other = alarms_of(list(stream(WINDOW, seed=1)))
     other.restore(state)
     assert other.as_dict() == before.as_dict()
-    del state["best_held_out"], state["values"]["unique_outputs"], state["counts"]["unique_outputs"]
+    del state["best_held_out"], state["values"]["unique_outputs"]
+    state["counts"] = {"kl": WINDOW // 2}
     earlier = CollapseMonitor(GuardOptions(window=WINDOW))
     earlier.restore(state)  # of a checkpoint from before these signals
     assert earlier.update(1, HEALTHY) == []
+
+
+@pytest.mark.parametrize("signal", ["truncation", "repetition", "unique_tokens", "unique_outputs"])
+def test_relative_signals_live_on_after_a_rollback_before_the_first_window(signal):
+    """Windows begin anew there, and the first full one is what the run is compared with."""
+    rows = list(stream(130, **COLLAPSES[signal]))
+    _, monitor = alarms_of(rows[: WINDOW // 2])
+    monitor.forget()
+    alarms = [alarm for step, row in rows[WINDOW // 2 :] for alarm in monitor.update(step, row)]
+    assert [alarm.signal for alarm in alarms] == [signal]
+
+
+def test_relative_signals_live_on_after_a_resume_with_a_smaller_window():
+    rows = list(stream(130, **COLLAPSES["repetition"]))
+    _, before = alarms_of(rows[: WINDOW - 1])
+    smaller = CollapseMonitor(GuardOptions(window=WINDOW // 2))
+    smaller.restore(json.loads(json.dumps(before.as_dict())))
+    alarms = [alarm for step, row in rows[WINDOW - 1 :] for alarm in smaller.update(step, row)]
+    assert [alarm.signal for alarm in alarms] == ["repetition"]
 
 
 def test_a_ratio_above_two_is_an_alarm_as_well():
@@ -136,6 +195,15 @@ def test_the_ratio_is_watched_by_token_and_as_the_loss_uses_it(token, weight):
     rows = [(step, dict(zip(names, (token, weight), strict=True))) for step in range(1, WINDOW + 1)]
     assert [alarm.signal for alarm in alarms_of(rows)[0]] == ["ratio"]
     assert alarms_of([(step, row | dict.fromkeys(names, 0.99)) for step, row in rows])[0] == []
+
+
+def test_a_step_whose_completions_are_all_masked_says_nothing_of_the_ratio():
+    """TRL then logs 0 as the mean of no weights, and no ratio by token is measured."""
+    token, weight = "sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"
+    masked = [(step, {weight: 0.0}) for step in range(1, 3 * WINDOW)]
+    assert alarms_of(masked)[0] == []
+    between = [(step, {weight: 0.0} if step % 3 else {token: 1.0, weight: 1.0}) for step in range(1, 100)]
+    assert alarms_of(between)[0] == []
 
 
 def test_a_run_that_starts_truncated_and_repetitive_is_measured_against_itself():
@@ -181,10 +249,32 @@ def test_a_checkpoint_keeps_windows_best_and_which_prompts_are_silent(tmp_path):
     assert resumed.monitor.best_held_out == (0.2, 0.01)
 
 
+@pytest.mark.parametrize(("action", "alarms"), [("stop", 1), ("rollback", 1), ("warn", 0)])
+def test_a_run_that_the_guard_stopped_is_watched_afresh_when_it_is_run_again(tmp_path, action, alarms):
+    """A warning is given once; a run that was stopped is stopped again, unless the collapse has gone."""
+    rows = list(stream(130, **COLLAPSES["kl"]))
+
+    def state():
+        options = GuardOptions(action=action, window=WINDOW)
+        return RunState(tmp_path, {}, SignalHistory(), CollapseMonitor(options))
+
+    stopped, resumed, healed = state(), state(), state()
+    at = next(i for i, (step, row) in enumerate(rows) if stopped.monitor.update(step, row)) + 1
+    kept = json.loads(json.dumps(stopped.as_dict()))
+    resumed.restore(kept)
+    again = [alarm for step, row in rows[at : at + WINDOW] for alarm in resumed.monitor.update(step, row)]
+    assert [alarm.signal for alarm in again] == ["kl"] * alarms
+    healed.restore(kept)
+    assert [alarm for step, row in rows[:50] for alarm in healed.monitor.update(step, row)] == []
+
+
 def test_thresholds_are_changed_by_name():
-    assert thresholds_from({"kl": 0.3}) == Thresholds(kl=0.3)
-    with pytest.raises(ValueError, match="'klx' does not exist; there are truncation"):
-        thresholds_from({"klx": 1.0})
+    assert thresholds_from("") == Thresholds()
+    assert thresholds_from(" kl = 0.3,held_out=0.7,") == Thresholds(kl=0.3, held_out=0.7)
+    with pytest.raises(ValueError, match="guard_thresholds: 'klx' does not exist; there are truncation"):
+        thresholds_from("klx=1")
+    with pytest.raises(ValueError, match="guard_thresholds: kl must be a number, not 'high'"):
+        thresholds_from("kl=high")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.models.prompt_format import prompt_format
+from arcnb.rl.callbacks import RunState
 from arcnb.rl.checkpoints import (
     ROLLBACKS,
     STATE,
@@ -25,11 +27,14 @@ from arcnb.rl.checkpoints import (
     prune,
     refuse_other_settings,
     saved_state,
+    set_aside,
     size_of,
     step_of,
 )
+from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.options import GrpoOptions
 from arcnb.rl.run_identity import run_identity
+from arcnb.rl.signal_history import SignalHistory
 from tests.rl.stop_at import StopAt
 
 
@@ -208,6 +213,7 @@ DAMAGES = {
     "cut state": (_cut("trainer_state.json"), "trainer_state.json is damaged"),
     "no state": (lambda f: (f / "trainer_state.json").unlink(), "trainer_state.json is missing"),
     "no random state": (lambda f: (f / "rng_state.pth").unlink(), "the random state is missing"),
+    "cut random state": (_cut("rng_state.pth"), "rng_state.pth is cut off"),
     "sentinel": (lambda f: (f / "checkpoint-is-incomplete.txt").write_text(""), "its saving was interrupted"),
 }
 
@@ -271,3 +277,35 @@ def test_the_best_is_kept_apart_and_the_rest_pruned_by_a_budget(checkpoint, tmp_
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-3", "checkpoint-4"]
     assert checkpoint_problem(tmp_path / "best" / "checkpoint-2") is None
     assert [path.name for path in prune(folder, 1e-9)] == ["checkpoint-3"], "the newest always stays"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "tasks_now", "recalled"),
+    [
+        ({"step": 2, "score": 0.4}, {"a": "1"}, {"step": 2, "score": 0.4}),
+        ({"step": 4, "score": 0.9}, {"a": "1"}, {"step": 2, "score": 0.4}),
+        ({"step": 4, "score": 0.9}, {"b": "1"}, None),  # the score of what is kept is of other tasks
+        (None, {"b": "1"}, None),
+    ],
+)
+def test_the_best_is_what_is_kept_as_the_best(checkpoint, tmp_path, recorded, tasks_now, recalled):
+    kept = keep_best(checkpoint, tmp_path / "best") / STATE
+    state = json.loads(kept.read_text())
+    attributes = state["stateful_callbacks"][STATE_KEY]["attributes"]
+    attributes["best"] = {"step": 2, "score": 0.4}
+    attributes["settings"] |= {"held_out_every": 1, "held_out_tasks": {"a": "1"}}
+    kept.write_text(json.dumps(state))
+    run = RunState(tmp_path, {"held_out_tasks": tasks_now}, SignalHistory(), CollapseMonitor())
+    run.best = recorded
+    run.recall_best()
+    assert run.best == recalled
+
+
+def test_a_long_log_is_set_aside_in_no_time(tmp_path):
+    lines = [json.dumps({"step": step, "reward": 0.0}) for step in range(1, 20001)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    started = time.monotonic()
+    aside = set_aside(tmp_path, 1000)
+    assert time.monotonic() - started < 5
+    assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines[:1000]
+    assert (aside / "metrics.jsonl").read_text().splitlines() == lines[1000:]

@@ -61,6 +61,7 @@ def test_a_batch_is_described_by_group_by_verdict_and_by_quantile():
         "groups_without_spread": 2 / 3,
         "groups_all_solved": 1 / 3,
         "unique_outputs": (0 + 1 + 1 / 2) / 3,
+        "unique_wrong_outputs": (0 + 1 / 2) / 2,
         "cheating_ratio": 1 / 6,
         "memory_errors_ratio": 1 / 6,
         "solved_tasks_ratio": 1 / 3,
@@ -79,6 +80,25 @@ def test_a_batch_is_described_by_group_by_verdict_and_by_quantile():
     assert {name: share for name, share in shares.items() if share} == pytest.approx(
         {"status/error": 1 / 6, "status/memory": 1 / 6, "status/ok": 2 / 3}
     )
+
+
+def test_outputs_of_wrong_completions_are_counted_alone_and_only_where_there_are_any():
+    scores = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
+
+    def values(*groups):
+        cells = [(row, output) for row, group in enumerate(groups) for output in group]
+        return batch_metrics(
+            [("ok", output) for _, output in cells],
+            [Rollout(scores, [1], output == "right", None) for _, output in cells],
+            [0.0] * len(cells),
+            [row for row, _ in cells],
+            max_completion_length=4,
+        )
+
+    mixed = values(["right", "right", "a", "b"], ["a", "a", "a", None], ["right"] * 4)
+    assert mixed["unique_wrong_outputs"] == pytest.approx((1 + 1 / 4) / 2)
+    assert mixed["unique_outputs"] == pytest.approx((3 / 4 + 1 / 4 + 1 / 4) / 3)
+    assert "unique_wrong_outputs" not in values(["right"] * 4)
 
 
 def test_a_repeating_completion_has_few_distinct_ngrams():

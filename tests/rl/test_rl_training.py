@@ -4,16 +4,20 @@ Run: pytest tests/rl/test_rl_training.py
 """
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.models.training_log import read_metrics
-from arcnb.rl.checkpoints import checkpoint_problem
-from arcnb.rl.guard import GuardOptions
+from arcnb.rl import callbacks, training
+from arcnb.rl.checkpoints import checkpoint_problem, newest_complete, saved_state
+from arcnb.rl.guard import Alarm, CollapseMonitor, GuardOptions
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_terms import TERMS
+from tests.rl.stop_at import StopAt
 
 
 def commonest_token(group, limits):
@@ -58,6 +62,11 @@ def test_a_run_that_collapses_is_seen_and_stopped_with_a_diagnosis(collapse, tmp
     assert len(report.pages) == 1
     assert checkpoint_problem(tmp_path / "checkpoints" / f"checkpoint-{report.steps}") is None
 
+    again = collapse(tmp_path, "stop")
+    assert again.status == "collapsed", "run again in its folder it is watched"
+    assert report.steps + 4 <= again.steps < 40
+    assert len(again.pages) == 2
+
 
 def test_a_run_that_collapses_goes_back_to_its_best_state_at_a_lower_rate(
     collapse, tmp_path, tasks, monkeypatch
@@ -99,6 +108,137 @@ def test_a_run_that_collapses_goes_back_to_its_best_state_at_a_lower_rate(
     for folder, best in (("1", 0), ("2", 2)):
         held_out = PredictionSet(tmp_path / "abandoned" / folder / "held_out")
         assert min(row.round for row in held_out.iter_predictions()) > best
+
+
+EVERY_OTHER = {"held_out_every": 2, "held_out_repeats": 1}
+ROLLBACK = {"guard": GuardOptions(action="rollback")} | EVERY_OTHER
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """scored({step: [scores]}): held-out evaluations give these, one after another where a step is repeated;
+    others: values that they all give."""
+    evaluate = HeldOut.evaluate
+
+    def set_scores(scores, **others):
+        left = {step: list(values) for step, values in scores.items()}
+
+        def given(self, trainer, step):
+            return evaluate(self, trainer, step) | {"held_out/pass@1": left[step].pop(0)} | others
+
+        monkeypatch.setattr(HeldOut, "evaluate", given)
+
+    return set_scores
+
+
+@pytest.fixture
+def alarm_once(monkeypatch):
+    """alarm_once(step): the guard has an alarm at that step, the first time that it is made."""
+    update = CollapseMonitor.update
+
+    def set_step(at):
+        steps = [at]
+
+        def alarmed(self, step, row):
+            alarms = update(self, step, row)
+            if "reward" in row and step in steps:
+                steps.remove(step)
+                alarms = [Alarm("kl", step, 2.0, 1.0, "an alarm")]
+            return alarms
+
+        monkeypatch.setattr(CollapseMonitor, "update", alarmed)
+
+    return set_step
+
+
+def test_a_best_whose_step_is_undone_is_not_the_best_any_more(train, scored, alarm_once, tmp_path, tasks):
+    """Else what the step becomes when it is made again is kept under a score that it never had."""
+    scored({0: [0.3], 2: [0.6, 0.1], 3: [0.0]})
+    alarm_once(2)
+    report = train(tmp_path, {"max_steps": 3, "save_steps": 2}, ROLLBACK, held_out_tasks=list(tasks)[:1])
+    assert (report.status, report.rollbacks) == ("done", 1)
+    assert report.best == {"step": 0, "score": 0.3}
+    (kept,) = (tmp_path / "best").iterdir()
+    assert kept.name == "checkpoint-0"
+    assert saved_state(kept)["best"] == report.best
+
+
+def test_a_best_that_was_saved_and_not_kept_when_the_run_was_killed_is_kept_later(
+    train, scored, tmp_path, tasks, monkeypatch
+):
+    scored({0: [0.3], 2: [0.6], 3: [0.1]})
+    settings, held_out_tasks = {"max_steps": 3}, list(tasks)[:1]
+
+    def killed(checkpoint, best):
+        if checkpoint.name == "checkpoint-2":
+            raise InterruptedError
+        return keep_best(checkpoint, best)
+
+    keep_best = callbacks.keep_best
+    monkeypatch.setattr(callbacks, "keep_best", killed)
+    with pytest.raises(InterruptedError):
+        train(tmp_path, settings, EVERY_OTHER, held_out_tasks=held_out_tasks)
+    monkeypatch.setattr(callbacks, "keep_best", keep_best)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-0"]
+    report = train(tmp_path, settings, EVERY_OTHER, held_out_tasks=held_out_tasks)
+    assert report.best == {"step": 2, "score": 0.6}
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-2"]
+
+
+def test_the_page_of_a_held_out_alarm_shows_its_curve(train, scored, tmp_path, tasks):
+    scored({0: [0.8], 2: [0.8], 3: [0.1]}, **{"held_out/pass@1_error": 0.01})
+    report = train(tmp_path, {"max_steps": 3}, EVERY_OTHER, held_out_tasks=list(tasks)[:1])
+    (page,) = report.pages
+    row = page.read_text().split("<td class='fired'>held_out</td>")[1].split("</tr>")[0]
+    assert "<td class='n'>0.8</td><td class='n'>0.1</td>" in row
+    assert "<polyline" in row
+
+
+class StopOnce(StopAt):
+    """Does not stop the step again when a rollback makes it again."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        super().on_step_begin(args, state, control, **kwargs)
+        if state.global_step == self.step:
+            self.step = None
+
+
+@pytest.mark.parametrize("when", ["in the step", "while it goes back"])
+def test_a_run_asked_to_stop_at_a_rollback_stops_there_and_loses_nothing(
+    train, scored, alarm_once, tmp_path, tasks, monkeypatch, when
+):
+    def not_heard(number, frame):
+        raise AssertionError("SIGTERM would have ended the process")
+
+    def interrupted(output, step):
+        if step == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return set_aside(output, step)
+
+    scored({0: [0.3], 2: [0.0, 0.0], 3: [0.0]})
+    alarm_once(2)
+    set_aside, stopping = training.set_aside, [StopOnce(1)]
+    if when == "while it goes back":
+        stopping = []
+        monkeypatch.setattr(training, "set_aside", interrupted)
+    settings, held_out_tasks = {"max_steps": 3}, list(tasks)[:1]
+    before = signal.signal(signal.SIGTERM, not_heard)
+    try:
+        report = train(tmp_path, settings, ROLLBACK, held_out_tasks=held_out_tasks, callbacks=stopping)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (report.status, report.steps, report.rollbacks) == ("preempted", 0, 1)
+    back = newest_complete(tmp_path / "checkpoints")
+    assert back.name == "checkpoint-0"
+    weights = (back / "adapter_model.safetensors").read_bytes()
+    assert (report.adapter / "adapter_model.safetensors").read_bytes() == weights, "of undone steps"
+
+    monkeypatch.setattr(training, "set_aside", set_aside)
+    further = train(tmp_path, settings, ROLLBACK, held_out_tasks=held_out_tasks)
+    assert (further.status, further.rollbacks) == ("done", 1)
+    rows = [row for row in further.history if "reward" in row]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[0]["learning_rate"] == pytest.approx(0.5e-2)
 
 
 def test_held_out_tasks_are_evaluated_by_the_trainers_own_generation(train, tmp_path, tasks):

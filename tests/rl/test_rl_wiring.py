@@ -74,6 +74,13 @@ def test_checkpoints_of_a_run_are_pruned_to_its_budget(train, tmp_path):
     assert left == ["checkpoint-3"]
 
 
+def test_a_checkpoint_that_a_signal_asked_for_is_within_the_budget_too(train, tmp_path):
+    settings = {"max_steps": 6, "save_steps": 3}
+    report = train(tmp_path, settings, {"disk_budget_gb": 1e-9}, callbacks=[StopAt(4)])
+    assert report.status == "preempted"
+    assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-4"]
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_a_group_is_all_completions_of_a_prompt_whatever_the_accumulation(train, tmp_path, parts):
     """Split into parts, a step has the samples, rewards and loss that it has in one piece."""
