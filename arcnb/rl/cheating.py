@@ -28,6 +28,9 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.programs.executor import Executor, Job
 
+# What the changed copies follow from: the task, the view of it that the prompt showed, and the program.
+Suspect = tuple[str, Augmentation, str]
+
 MIN_CELLS = 6  # a smaller grid in a program's text may be there by chance
 MAX_INPUTS = 3  # inputs of a task that are changed and run again
 
@@ -37,12 +40,12 @@ def find_cheats(
 ) -> list[str | None]:
     """For each judged prediction, which two observations convict its program; None for an honest one."""
     evidence: list[list[str]] = []
-    doubtful: dict[tuple[str, str], list[Job]] = {}
+    doubtful: dict[Suspect, list[Job]] = {}
     for prediction in predictions:
         task = tasks[prediction.task_id]
         found = [] if not _may_cheat(prediction, task) else _seen_without_running(prediction, task)
         evidence.append(found)
-        key = (prediction.task_id, prediction.program)
+        key = _suspect(prediction)
         if len(found) == 1 and key not in doubtful:
             inputs = [prediction.augmentation.apply(pair.input) for pair in task.train[:MAX_INPUTS]]
             copies = [copy for grid in inputs for copy in changed_copies(grid, task.task_id)]
@@ -50,10 +53,14 @@ def find_cheats(
     memorised = _memorised(doubtful, executor)
     reasons: list[str | None] = []
     for prediction, found in zip(predictions, evidence, strict=True):
-        if len(found) == 1 and memorised[prediction.task_id, prediction.program]:
+        if len(found) == 1 and memorised[_suspect(prediction)]:
             found = [*found, "computes nothing on changed inputs"]
         reasons.append("; ".join(found) if len(found) > 1 else None)
     return reasons
+
+
+def _suspect(prediction: Prediction) -> Suspect:
+    return prediction.task_id, prediction.augmentation, prediction.program
 
 
 def _may_cheat(prediction: Prediction, task: Task) -> bool:
@@ -121,11 +128,9 @@ def changed_copies(grid: Grid, *keys: str) -> list[Grid]:
     return [copy for copy in copies if not np.array_equal(copy, grid)]
 
 
-def _memorised(
-    doubtful: Mapping[tuple[str, str], Sequence[Job]], executor: Executor
-) -> dict[tuple[str, str], bool]:
+def _memorised(doubtful: Mapping[Suspect, Sequence[Job]], executor: Executor) -> dict[Suspect, bool]:
     jobs = [(key, job) for key, of_key in doubtful.items() for job in of_key]
-    results: dict[tuple[str, str], list[object]] = {key: [] for key in doubtful}
+    results: dict[Suspect, list[object]] = {key: [] for key in doubtful}
     for (key, job), execution in zip(jobs, executor.run(job for _, job in jobs), strict=True):
         if execution.status != "ok":
             results[key].append("error")

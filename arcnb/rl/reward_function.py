@@ -16,6 +16,7 @@ from arcnb.arc.tasks import Task
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.cheating import find_cheats
+from arcnb.rl.error_classes import error_classes
 from arcnb.rl.reward_terms import RewardPlan, Rollout
 from arcnb.rl.rewards import Scores, is_solved
 from arcnb.rl.rollout_metrics import batch_metrics
@@ -25,8 +26,8 @@ from arcnb.rl.signal_history import SignalHistory
 @dataclass(frozen=True)
 class Outcome:
     """What all processes know of one completion. row: which row, hence group, it belongs to. status,
-    fingerprint: the executor's verdict. first: the rollout of an episode's first answer, where its reward
-    needs that one, too."""
+    fingerprint, error_type: the executor's verdict. first: the rollout of an episode's first answer, where
+    its reward needs that one, too."""
 
     process: int
     row: int
@@ -35,6 +36,7 @@ class Outcome:
     fingerprint: str | None
     rollout: Rollout
     first: Rollout | None = None
+    error_type: str | None = None
 
 
 class ProgramReward:
@@ -137,7 +139,15 @@ class ProgramReward:
 
     def _outcomes(self, rows: Sequence[int], judged, rollouts: Sequence[Rollout]) -> list[Outcome]:
         return [
-            Outcome(self.process, row, one.task_id, one.status, one.fingerprint, rollout)
+            Outcome(
+                self.process,
+                row,
+                one.task_id,
+                one.status,
+                one.fingerprint,
+                rollout,
+                error_type=one.error_type,
+            )
             for row, one, rollout in zip(rows, judged, rollouts, strict=True)
         ]
 
@@ -185,6 +195,7 @@ class ProgramReward:
             rows,
             self.plan.limits.max_completion_length,
         )
+        values |= error_classes([(one.status, one.error_type) for one in everyone])
         values["executor_seconds"] = seconds
         if self.history is not None and self.history.visits:
             silent = self.history.silent(max(rows) + 1)

@@ -8,7 +8,10 @@ nothing is measured.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from arcnb.rl.sampling_rounds import parts_trained, restored_round, save_round
 
 
 @dataclass
@@ -40,25 +43,27 @@ class SamplerGap:
             top = math.inf if clip_max is None else clip_max
             self.clipped += float((((weights == 0) | (weights >= top)) & mask).sum())
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, gather: Callable[[list[SamplerGap]], list[SamplerGap]] = list) -> dict[str, float]:
         """{"sampling/...": value}; empty where nothing was added.
+
+        gather: the sums of all processes from those of this one; each then gives the numbers of all of them.
 
         logp_gap: mean |difference| a token, nats. kl: mean log p(sampler) - log p(learner), an estimate of
         their KL. importance_ratio: mean learner/sampler a token. ess: effective sample size over sequences,
         share of their number. clipped_share: tokens whose weight in the loss was clipped or masked.
         """
-        if not self.n_tokens:
-            return {}
-        n = self.n_tokens
-        values = {
-            "sampling/logp_gap": self.gap / n,
-            "sampling/kl": self.kl / n,
-            "sampling/importance_ratio": self.ratio / n,
-            "sampling/ess": effective_sample_size(self.log_weights),
-            "sampling/clipped_share": self.clipped / n,
-        }
+        everyone = gather([replace(self)])
         self.__init__()
-        return values
+        n = sum(one.n_tokens for one in everyone)
+        if not n:
+            return {}
+        return {
+            "sampling/logp_gap": sum(one.gap for one in everyone) / n,
+            "sampling/kl": sum(one.kl for one in everyone) / n,
+            "sampling/importance_ratio": sum(one.ratio for one in everyone) / n,
+            "sampling/ess": effective_sample_size([w for one in everyone for w in one.log_weights]),
+            "sampling/clipped_share": sum(one.clipped for one in everyone) / n,
+        }
 
 
 def effective_sample_size(log_weights: list[float]) -> float:
@@ -75,10 +80,19 @@ def measuring(trainer_class: type) -> type:
     class MeasuringTrainer(trainer_class):
         sampler_gap = None
 
-        def train(self, *args, **kwargs):
+        def train(self, resume_from_checkpoint=None, **kwargs):
             # A rollback trains again with the same trainer: what the abandoned policy sampled is not its own.
-            self._step, self._buffered_inputs = 0, None
-            return super().train(*args, **kwargs)
+            self._step, self._buffered_inputs, self.sampler_gap = 0, None, None
+            if resume_from_checkpoint:
+                self._step = parts_trained(self, resume_from_checkpoint)
+                self._buffered_inputs = restored_round(self, resume_from_checkpoint)
+                for column in getattr(self, "_logs", {}).values():  # of the table of completions
+                    column.clear()
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+        def _save_checkpoint(self, *args, **kwargs):
+            save_round(self)
+            super()._save_checkpoint(*args, **kwargs)
 
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             sampler, learner = inputs.get("sampling_per_token_logps"), inputs.get("old_per_token_logps")
@@ -99,8 +113,16 @@ def measuring(trainer_class: type) -> type:
                 Trainer.log(self, logs, start_time)
                 return
             if self.sampler_gap is not None and "loss" in logs:
-                logs |= self.sampler_gap.metrics()
+                logs |= self.sampler_gap.metrics(self._of_all_processes)
             super().log(logs, start_time)
+
+        def _of_all_processes(self, own: list) -> list:
+            """Logging is what all processes do together, and the first one's line is what is kept."""
+            if self.accelerator.num_processes == 1:
+                return own
+            from accelerate.utils import gather_object
+
+            return gather_object(own)
 
     MeasuringTrainer.__name__ = trainer_class.__name__
     return MeasuringTrainer

@@ -134,6 +134,31 @@ def test_a_table_of_the_pairs_as_an_augmented_prompt_showed_them_is_found():
     assert cheats[0]
 
 
+def test_a_program_is_judged_by_the_view_that_it_was_written_for():
+    """One text, wrong on the held-out pair in both views: it computes on wide grids, and on upright ones it
+    knows the pairs alone."""
+    pairs = [{"input": [[a, b, 0]], "output": [[b, a, 0]]} for a, b in [(1, 2), (3, 4), (5, 6)]]
+    task = Task.from_dict("wide", {"train": pairs, "test": [{"input": [[7, 0, 8]], "output": [[7, 8, 0]]}]})
+    program = """def transform(grid):
+    if grid.shape == (1, 3):
+        return [[grid[0, 1], grid[0, 0], grid[0, 2]]]
+    known = [[[0], [2], [1]], [[0], [4], [3]], [[0], [6], [5]]]
+    right = [[[0], [1], [2]], [[0], [3], [4]], [[0], [5], [6]]]
+    return right[known.index(grid.tolist())] if grid.tolist() in known else grid"""
+    views = [{}, {"n_rot90": 1}]
+    predictions = [
+        Prediction("wide", task.fingerprint, 0, i, completion=f"```python\n{program}\n```", **view)
+        for i, view in enumerate(views)
+    ]
+    with Executor(1) as executor:
+        judged = list(judge(predictions, {"wide": task}, executor))
+        assert [(one.train_is_correct, one.test_is_correct) for one in judged] == [(1, 0)] * 2
+        alone = [find_cheats([one], {"wide": task}, executor)[0] for one in judged]
+        assert [bool(cheat) for cheat in alone] == [False, True]
+        assert find_cheats(judged, {"wide": task}, executor) == alone
+        assert find_cheats(judged[::-1], {"wide": task}, executor) == alone[::-1]
+
+
 def test_a_constant_is_an_honest_answer_where_all_outputs_are_equal():
     pairs = [{"input": [[n, 0]], "output": [[8, 8, 8], [8, 1, 8]]} for n in (1, 2, 3)]
     task = Task.from_dict("constant", {"train": pairs, "test": pairs[:1]})

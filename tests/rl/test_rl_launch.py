@@ -2,13 +2,17 @@
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from arcnb.models.launching import command_line
 from arcnb.models.training_log import read_metrics
 from arcnb.rl.checkpoints import newest_complete
 from arcnb.rl.launch import GrpoPlan, main, run_grpo
@@ -55,6 +59,28 @@ def test_two_processes_share_every_group_and_save_when_they_are_interrupted(plan
     assert (resumed.status, resumed.steps) == ("done", report.steps + 2)
 
 
+def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(plan, tmp_path):
+    settings = {"max_steps": 4, "save_steps": 3, "steps_per_generation": 4, "max_completion_length": 40}
+    options = GrpoOptions(reward_weights={"overlong": 1.0}, overlong_buffer=40)
+    two = replace(plan, settings=plan.settings | settings, options=options, num_processes=2)
+
+    def last_step():
+        run_grpo(two)
+        (row,) = [
+            row for row in read_metrics(tmp_path / "metrics.jsonl") if row["step"] == 4 and "loss" in row
+        ]
+        return [row[name] for name in ("loss", "grad_norm", "kl", "entropy")]
+
+    unbroken = last_step()
+    assert unbroken[1] > 0
+    checkpoints = tmp_path / "checkpoints"
+    kept = sorted(path.name for path in (checkpoints / "checkpoint-3").glob("round-*"))
+    assert kept == ["round-0-of-2.pt", "round-1-of-2.pt"]
+    shutil.rmtree(checkpoints / "checkpoint-4")
+    assert last_step() == pytest.approx(unbroken, rel=1e-5)
+    assert {part.name[:10] for part in (tmp_path / "rollouts").glob("*.parquet")} == {"round00000"}
+
+
 def test_what_a_process_refuses_it_leaves_for_its_launcher(plan, tmp_path):
     path = replace(plan, options=GrpoOptions(reward="nonsense"), num_processes=2).write()
     with pytest.raises(ValueError, match="reward scheme 'nonsense' does not exist"):
@@ -81,3 +107,12 @@ def test_two_processes_share_prompts_in_unequal_numbers_of_rows(plan, tmp_path):
             assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
     assert curves[0] != curves[1]
     assert any(row["grad_norm"] > 0 for row in curves[1])
+
+
+def test_the_gap_that_is_logged_is_that_of_both_processes(tmp_path):
+    command = command_line("tests.rl.logs_a_gap", [str(tmp_path)], 2)
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=120)
+    logged = [json.loads((tmp_path / f"{process}.json").read_text()) for process in (0, 1)]
+    assert logged[0] == logged[1]
+    assert logged[0]["sampling/logp_gap"] == pytest.approx((3 * 1.0 + 1 * 2.0) / 4)
+    assert logged[0]["sampling/ess"] < 1, "sequences of both are compared"

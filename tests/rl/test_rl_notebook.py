@@ -4,6 +4,7 @@ Run: pytest tests/rl/test_rl_notebook.py
 """
 
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,9 +66,17 @@ def other(name, value):
 
 @pytest.mark.parametrize("name", notebook_parameters(NOTEBOOK))
 def test_a_parameter_reaches_the_run(name):
+    from trl import GRPOConfig
+
     given = {n: parameter.default for n, parameter in notebook_parameters(NOTEBOOK).items()} | BASE
-    assert plan_of(**given) == plan_of(**given)
-    assert plan_of(**given) != plan_of(**given | {name: other(name, given[name])})
+    changed = other(name, given[name])
+    plan, again, varied = plan_of(**given), plan_of(**given), plan_of(**given | {name: changed})
+    assert plan == again
+    assert plan != varied
+    if name in {field.name for field in fields(GRPOConfig)} - {"seed"}:  # TRL's: as it is, and no other
+        assert (plan.settings[name], varied.settings[name]) == (given[name], changed)
+        others = plan.settings.keys() & varied.settings.keys() - {name}
+        assert {n: varied.settings[n] for n in others} == {n: plan.settings[n] for n in others}
 
 
 def cell_with(text):
@@ -99,6 +108,7 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
         "KL",
         "sampler against learner",
     )
+    assert "error/NameError" in drawn["exceptions of programs"]
     for word in (*wanted, "repetition", "verdicts"):
         assert any(title.startswith(word) for title in drawn), word
 

@@ -26,6 +26,7 @@ from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.rl.run_identity import run_notes
 from arcnb.rl.sampler_engine import engine_options, engine_seed, seeded_engines
 from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
+from arcnb.rl.sampling_rounds import SHAPE
 from arcnb.rl.settings import (
     DEFAULTS,
     SettingsError,
@@ -66,10 +67,37 @@ def test_a_training_that_begins_again_samples_anew():
     class Base:
         _step, _buffered_inputs = 3, ["sampled by the policy that was given up"]
 
-        def train(self):
+        def train(self, resume_from_checkpoint=None):
             return self._step, self._buffered_inputs
 
     assert measuring(Base)().train() == (0, None)
+
+
+def test_a_training_that_goes_back_into_a_round_has_the_rest_of_it_again(tmp_path):
+    import torch
+
+    shape = dict.fromkeys(SHAPE, 1) | {"gradient_accumulation_steps": 2, "steps_per_generation": 8}
+
+    class Base:
+        args = SimpleNamespace(output_dir=str(tmp_path), process_index=0, world_size=1, device="cpu", **shape)
+
+        def __init__(self, step, parts):
+            self.state = SimpleNamespace(global_step=step)
+            self._step, self._buffered_inputs = 2 * step, parts
+            self._logs = {"prompt": ["of the policy that was given up"], "rewards": {"solved": [1.0]}}
+
+        def _save_checkpoint(self, model, trial):
+            pass
+
+        def train(self, resume_from_checkpoint):
+            return self._step, self._buffered_inputs
+
+    measuring(Base)(3, [{"advantages": torch.ones(1)}])._save_checkpoint(None, None)
+    trainer = measuring(Base)(9, ["sampled by the policy that was given up"])
+    step, parts = trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert step == 6
+    assert [part["advantages"].tolist() for part in parts] == [[1.0]]
+    assert trainer._logs == {"prompt": [], "rewards": {}}
 
 
 def test_gap_ratio_and_clipped_share_count_only_real_tokens():
@@ -100,12 +128,27 @@ def test_effective_sample_size_falls_as_weights_differ():
     assert effective_sample_size([math.log(3), 0.0]) == pytest.approx(16 / 20)
 
 
+def test_the_gap_is_that_of_all_processes_together():
+    """Two with two tokens and one with none: means are over tokens, not over processes."""
+    gaps = [SamplerGap(), SamplerGap(), SamplerGap()]
+    gaps[0].add(tensors([-1.0, -1.0]), tensors([-1.5, -1.0]), tensors([1, 1]), tensors([3.0, 1.0]), 3.0)
+    gaps[1].add(tensors([-1.0, -1.0]), tensors([-1.0, -3.0]), tensors([1, 1]), tensors([1.0, 1.0]), 3.0)
+    values = gaps[2].metrics(lambda own: [*gaps[:2], *own])
+    assert values["sampling/logp_gap"] == pytest.approx((0.5 + 2) / 4)
+    assert values["sampling/kl"] == pytest.approx((0.5 + 2) / 4)
+    assert values["sampling/importance_ratio"] == pytest.approx((math.exp(-0.5) + 2 + math.exp(-2)) / 4)
+    assert values["sampling/ess"] == pytest.approx(effective_sample_size([-0.5, -2.0]))
+    assert values["sampling/clipped_share"] == 1 / 4
+    assert gaps[2].metrics() == {}
+
+
 class _Base:
     """The two public methods of a trainer that are extended."""
 
     def __init__(self):
         self.model = SimpleNamespace(training=True)
         self.args = SimpleNamespace(vllm_importance_sampling_clip_max=3.0)
+        self.accelerator = SimpleNamespace(num_processes=1)
         self.logged = []
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -303,12 +346,8 @@ def test_samples_differ_by_seed_step_rollback_and_process(tmp_path):
         assert len({drawn(), drawn(seed=1), drawn(step=1), drawn(process=1), drawn(rollbacks=1)}) == 5
 
 
-def test_several_gpus_are_started_by_accelerate(monkeypatch):
-    import torch
-
+def test_several_processes_are_started_by_accelerate():
     assert command_line("m", ["x"], 1)[1:] == ["-m", "m", "x"]
-    assert "torch.distributed.run" in command_line("m", ["x"], 4)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     several = command_line("m", ["x"], 4)
     assert several[several.index("--num_processes") + 1] == "4"
     assert "--multi_gpu" in several

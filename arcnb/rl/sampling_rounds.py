@@ -1,0 +1,76 @@
+"""Rounds of sampling that serve several optimizer steps: a checkpoint inside one keeps its samples.
+
+TRL holds a round's samples in memory alone, and counts its parts from 0 in every `train()`. A run that is
+resumed inside a round would sample its rows again, by another policy, and train them for a whole round more.
+Kept beside the weights, with advantages and log-probabilities, the rest of the round is trained as it would
+have been; nothing is sampled twice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arcnb.models.checkpoints import step_of
+
+# What says which numbers come with a round's samples, and how they are split: a run in which one of these is
+# another samples anew.
+SHAPE = (
+    "num_generations",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "beta",
+    "use_vllm",
+    "vllm_importance_sampling_correction",
+    "vllm_importance_sampling_mode",
+)
+
+
+def parts_trained(trainer, checkpoint) -> int:
+    """Parts of steps that were trained up to a checkpoint ("" or None: 0), which is what TRL counts by."""
+    return step_of(Path(checkpoint)) * trainer.args.gradient_accumulation_steps if checkpoint else 0
+
+
+def save_round(trainer) -> None:
+    """Write this process's samples of the round under way where the checkpoint of this step will be.
+
+    To be called before the rest is saved, so that a complete checkpoint has them. At the end of a round there
+    is nothing to keep.
+    """
+    import torch
+
+    args = trainer.args
+    step = trainer.state.global_step
+    inside = step * args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations)
+    if not inside or trainer._buffered_inputs is None:
+        return
+    path = Path(args.output_dir) / f"checkpoint-{step}" / _name(args.process_index, args.world_size)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save({"shape": _shape(args), "parts": trainer._buffered_inputs}, partial)
+    partial.replace(path)
+
+
+def restored_round(trainer, checkpoint) -> list[dict] | None:
+    """This process's samples from a checkpoint inside a round; None where it was saved at the end of one.
+
+    None as well where samples of a process are missing or are split otherwise than this run's: the processes
+    sample together, so either all of them get theirs back or none does.
+    """
+    import torch
+
+    args = trainer.args
+    paths = [Path(checkpoint) / _name(process, args.world_size) for process in range(args.world_size)]
+    if not all(path.is_file() for path in paths):
+        return None
+    kept = torch.load(paths[args.process_index], map_location=args.device, weights_only=True)
+    return kept["parts"] if kept["shape"] == _shape(args) else None
+
+
+def _name(process: int, n_processes: int) -> str:
+    return f"round-{process}-of-{n_processes}.pt"
+
+
+def _shape(args) -> dict:
+    return {name: getattr(args, name, None) for name in SHAPE}
