@@ -3,6 +3,7 @@
 Run: pytest tests/test_early_refusals.py
 """
 
+import sys
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,8 @@ import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasksets import load_tasks
+from arcnb.rl import launch
+from tests.rl.conftest import gpus  # noqa: F401  a fixture
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Where the work of a notebook begins: all that can be refused without it, is refused before that cell.
@@ -18,6 +21,7 @@ WORK = {
     "02": "build_task_set(eval_tasks",
     "03": "open_backend(backend",
     "04": "refinement_rows(",
+    "05": "plan = GrpoPlan(",
     "06": "comparison_table(",
     "09": "run_grpo(plan)",
 }
@@ -53,6 +57,23 @@ def refusal(before_work):
         except ValueError as error:
             return str(error)
         raise AssertionError(f"nothing was refused before {WORK[number]}")
+
+    return refused
+
+
+@pytest.fixture
+def refusal_05(before_work, monkeypatch):
+    """refusal_05(beta=-1.0) -> the sentence that notebook 05's training cell ends with; it trains nothing."""
+    for name in ("train_here", "_train_in_processes", "generation_server"):
+        monkeypatch.setattr(launch, name, lambda *given, name=name: pytest.fail(f"{name} was reached"))
+    (path,) = NOTEBOOKS.glob("05_*.ipynb")
+    (cell,) = (c.source for c in nbformat.read(path, as_version=4).cells if WORK["05"] in c.source)
+
+    def refused(**parameters):
+        names = before_work("05", **parameters)
+        with pytest.raises(ValueError) as error:  # noqa: PT011  its sentence is returned
+            exec(compile(cell, path.name, "exec"), names)
+        return str(error.value)
 
     return refused
 
@@ -119,3 +140,64 @@ def test_09_has_a_server_refused_that_nobody_samples_with(before_work):
     names = before_work("09", vllm_mode="server", problems="simple*4", max_steps=1)
     with pytest.raises(ValueError, match="vllm_mode='server' needs use_vllm=True"):
         names["run_grpo"](names["plan"])
+
+
+UNSLOTH = {"trainer": "unsloth"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        (
+            {"num_generations": 5, "gradient_accumulation_steps": 2},
+            "num_generations=5 is not divisible by gradient_accumulation_steps=2",
+        ),
+        (
+            {"num_generations": 5, "num_processes": 2},
+            "num_generations=5 is not divisible by gradient_accumulation_steps=1 x num_processes=2",
+        ),
+        (
+            {"max_completion_length": 9000},
+            "max_completion_length=9000 leaves no room for a prompt in a context",
+        ),
+        ({"reward": "arc-v3"}, "reward scheme 'arc-v3' does not exist; there are arc-v1, "),
+        ({"num_processes": 2, "reward": "arc-v3"}, "reward scheme 'arc-v3' does not exist"),
+        (
+            UNSLOTH | {"num_processes": 2},
+            "num_processes=2 needs trainer='trl': trainer='unsloth' trains in one",
+        ),
+        (UNSLOTH | {"use_vllm": True, "vllm_mode": "server"}, "vllm_mode='server' needs trainer='trl', not"),
+    ],
+)
+def test_05_is_refused_before_anything_starts(refusal_05, monkeypatch, parameters, sentence):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # which also limits num_processes
+    assert refusal_05(**parameters).startswith(sentence)
+
+
+def test_05_needs_the_package_of_its_trainer(refusal_05, monkeypatch):
+    monkeypatch.setattr("arcnb.rl.grpo.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
+    assert refusal_05(**UNSLOTH) == "trainer='unsloth' needs the package unsloth, which is not installed"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        (
+            {},
+            "vllm_gpu_memory_utilization 0.3 asks for 24.0 of 80.0 GiB on GPU 0, but only 16.0 GiB are free",
+        ),
+        (
+            {"num_processes": 2, "vllm_gpu_memory_utilization": 0.15},
+            "vllm_gpu_memory_utilization 0.15 asks for",
+        ),
+        (
+            {"vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5},
+            "vllm_gpu_memory_utilization 0.5 asks for 40.0 of 80.0 GiB on GPU 1, but only 8.0 GiB are free; "
+            "lower it to 0.1",
+        ),
+    ],
+)
+def test_05_is_refused_a_share_of_memory_that_is_not_free(refusal_05, gpus, parameters, sentence):  # noqa: F811
+    gpus("0, GPU-1, 81920, 16384", "1, GPU-2, 81920, 8192")
+    assert refusal_05(use_vllm=True, **parameters).startswith(sentence)

@@ -74,15 +74,9 @@ def _problem(
 
     `engines` have equal parts of it, each with weights and a cache of its own; `running` of them have theirs.
     """
+    if problem := free_problem(gpu, share, engines, running):
+        return problem
     part = share * gpu.total / engines
-    wanted = part * (engines - running)
-    if wanted > gpu.free:
-        possible = int(100 * _possible_share(gpu.free / gpu.total, share, engines, running)) / 100
-        whose = f" for {engines - running} of {engines} engines" if running else ""
-        return (
-            f"gpu_memory_utilization {share} asks for {wanted / GIB:.1f} of {gpu.total / GIB:.1f} GiB on GPU "
-            f"{gpu.index}{whose}, but only {gpu.free / GIB:.1f} GiB are free; lower it to {possible}"
-        )
     room = _HEADROOM * part - weights
     if room <= 0:
         needed = engines * (weights / _HEADROOM) / gpu.total
@@ -105,6 +99,19 @@ def _problem(
             f"lower max_model_len to {longest}"
         )
     return None
+
+
+def free_problem(gpu: Gpu, share: float, engines: int = 1, running: int = 0) -> str | None:
+    """Why engines cannot have this share of a GPU's memory, whatever they hold there; as `_problem` has them."""
+    wanted = share * gpu.total * (engines - running) / engines
+    if wanted <= gpu.free:
+        return None
+    possible = int(100 * _possible_share(gpu.free / gpu.total, share, engines, running)) / 100
+    whose = f" for {engines - running} of {engines} engines" if running else ""
+    return (
+        f"gpu_memory_utilization {share} asks for {wanted / GIB:.1f} of {gpu.total / GIB:.1f} GiB on GPU "
+        f"{gpu.index}{whose}, but only {gpu.free / GIB:.1f} GiB are free; lower it to {possible}"
+    )
 
 
 def _possible_share(free: float, share: float, engines: int, running: int) -> float:

@@ -28,8 +28,6 @@ class LaunchError(RuntimeError):
 
 def parallel_problem(num_processes: int, parallel: str) -> str | None:
     """Why so many processes cannot be started in this way, as a sentence; None where they can."""
-    import torch
-
     if num_processes < 1:
         return f"num_processes must be at least 1, not {num_processes}"
     if parallel not in PARALLEL:
@@ -38,6 +36,8 @@ def parallel_problem(num_processes: int, parallel: str) -> str | None:
         return None
     if parallel == "zero3" and importlib.util.find_spec("deepspeed") is None:
         return "parallel='zero3' needs the package deepspeed, which is not installed"
+    import torch
+
     if torch.cuda.is_available() and num_processes > torch.cuda.device_count():
         return f"num_processes={num_processes} needs as many GPUs, and there are {torch.cuda.device_count()}"
     return None
@@ -64,10 +64,8 @@ def command_line(
     if parallel == "zero3":
         launcher += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
         launcher += ["--gradient_accumulation_steps", str(gradient_accumulation_steps)]
-    elif _on_gpu():
+    else:  # on CPUs, too, where a single process would be started without it, whatever number is asked for
         launcher += ["--multi_gpu"]
-    else:  # on CPUs `accelerate launch` would start a single process, whatever it is asked for
-        launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes)]
     return [sys.executable, "-m", *launcher, "-m", module, *arguments]
 
 

@@ -11,7 +11,9 @@ guard.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
@@ -36,9 +38,10 @@ from arcnb.rl.settings import (
     DEFAULTS,
     SettingsError,
     check_gpu_share,
+    check_names,
     check_report_to,
     check_server,
-    check_settings,
+    check_values,
     number_of_steps,
     steps_a_generation,
     vllm_environment,
@@ -79,7 +82,7 @@ def train_grpo(
     context = check_run(model, settings, options, n_processes, held_out_tasks)
     subject.check(options, tasks)
     plan = subject.reward_plan(options, settings)
-    check_gpu_share(settings, model.folder, context)
+    check_gpu_share(settings, model.folder, context, options.load_in_4bit)
     check_server(settings)
     os.environ |= vllm_environment()
     if options.trainer == "unsloth":
@@ -160,7 +163,17 @@ def check_run(
     model: ModelPath, settings: dict, options: GrpoOptions, n_processes: int, held_out_tasks: Sequence
 ) -> int:
     """The context of the run, tokens. SettingsError or SamplingError for what cannot go together; `settings`
-    are complete, with DEFAULTS. Nothing is loaded."""
+    are complete, with DEFAULTS. No model is loaded."""
+    context = check_plan(model, settings, options, n_processes, held_out_tasks)
+    check_names(settings)
+    return context
+
+
+def check_plan(
+    model: ModelPath, settings: dict, options: GrpoOptions, n_processes: int, held_out_tasks: Sequence
+) -> int:
+    """check_run without what only the trainer's own modules know: nothing at all is loaded, so that it can
+    come before processes and servers start."""
     context = _context(model, options)
     _check(settings, options, context, n_processes, held_out_tasks)
     return context
@@ -178,7 +191,7 @@ def _context(model: ModelPath, options: GrpoOptions) -> int:
 
 def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int, held_out_tasks) -> None:
     check_options(options, held_out_tasks)
-    check_settings(settings, context, n_processes, options.prompts_per_step)
+    check_values(settings, context, n_processes, options.prompts_per_step)
     check_sampling(settings, options.insist_on_sampling)
     check_report_to(settings)
     check_multi_turn(settings, options, n_processes)
@@ -193,6 +206,21 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
         raise SettingsError("shared_prompt_offload=True needs shared_prompt=True")
     if options.shared_prompt:
         _check_shared_prompt(settings, options, n_processes)
+    if options.trainer == "unsloth":
+        _check_unsloth(settings, n_processes)
+
+
+def _check_unsloth(settings: dict, n_processes: int) -> None:
+    """What unsloth cannot do, and its package; after all that does not depend on what is installed."""
+    if settings.get("vllm_mode", "colocate") == "server":
+        raise SettingsError("vllm_mode='server' needs trainer='trl', not 'unsloth'")
+    if n_processes > 1:  # the reference study's training hung
+        raise SettingsError(
+            f"num_processes={n_processes} needs trainer='trl': trainer='unsloth' trains in one process, "
+            "in several it hangs"
+        )
+    if "unsloth" not in sys.modules and find_spec("unsloth") is None:
+        raise SettingsError("trainer='unsloth' needs the package unsloth, which is not installed")
 
 
 def _check_own_engine(settings: dict, options: GrpoOptions) -> None:

@@ -17,16 +17,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from arcnb.arc.tasks import Task
+from arcnb.models.gpu_choice import VARIABLE
+from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.launching import LaunchError, announce, launch, parallel_problem
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
 from arcnb.programs.service import usable_processors
 from arcnb.rl.generation_server import generation_server, shared_out
-from arcnb.rl.grpo import GrpoOptions, TrainingReport, check_run, train_grpo
+from arcnb.rl.grpo import GrpoOptions, TrainingReport, check_plan, check_run, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.options import check_options
-from arcnb.rl.settings import DEFAULTS, SettingsError, vllm_environment
+from arcnb.rl.settings import (
+    DEFAULTS,
+    SHARE_OF_SERVER,
+    SettingsError,
+    check_free_memory,
+    colocated,
+    vllm_environment,
+)
 from arcnb.rl.subject import subject_of
 
 
@@ -99,11 +108,12 @@ def run_grpo(plan: GrpoPlan) -> TrainingReport:
     """Carry the plan out, where it has to be. SettingsError and the like as train_grpo raises them."""
     if plan.workers is not None and plan.workers < 1:
         raise SettingsError(f"workers must be at least 1, or 0 for one a core, not {plan.workers}")
+    check_options(plan.options, plan.held_out_tasks)
+    _check_gpu(plan)
     problem = parallel_problem(plan.num_processes, plan.parallel)
     if problem:
         raise SettingsError(problem)
-    check_options(plan.options, plan.held_out_tasks)  # before a server or processes start
-    _check_gpu(plan)
+    _check_plan(plan)
     if _wants_server(plan):
         return _train_with_server(plan)
     if plan.options.trainer == "trl" and plan.num_processes == 1:
@@ -112,12 +122,22 @@ def run_grpo(plan: GrpoPlan) -> TrainingReport:
 
 
 def _check_gpu(plan: GrpoPlan) -> None:
-    """SettingsError for vLLM in the training process without a GPU: it would fail once it has loaded."""
+    """SettingsError for vLLM in the training processes where there is no GPU, or too little of one is free:
+    it would fail once it has loaded."""
+    if not colocated(plan.settings):
+        return
+    check_free_memory(plan.settings, visible_gpus(os.environ.get(VARIABLE))[: plan.num_processes])
     import torch
 
-    colocated = plan.settings.get("use_vllm") and plan.settings.get("vllm_mode", "colocate") == "colocate"
-    if colocated and not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         raise SettingsError("use_vllm=True needs a GPU, and torch sees none; transformers samples on a CPU")
+
+
+def _check_plan(plan: GrpoPlan) -> None:
+    """What training would refuse by its first look at the plan, before processes or a server start."""
+    settings = DEFAULTS | plan.settings
+    check_plan(resolve_model(plan.model), settings, plan.options, plan.num_processes, plan.held_out_tasks)
+    subject_of(plan.subject, plan.subject_options).reward_plan(plan.options, settings)
 
 
 def _wants_server(plan: GrpoPlan) -> bool:
@@ -125,8 +145,6 @@ def _wants_server(plan: GrpoPlan) -> bool:
     settings = plan.settings
     if not settings.get("use_vllm") or settings.get("vllm_mode", "colocate") != "server":
         return False
-    if plan.options.trainer != "trl":
-        raise SettingsError(f"vllm_mode='server' needs trainer='trl', not {plan.options.trainer!r}")
     return not settings.get("vllm_server_base_url") and not settings.get("vllm_server_host")
 
 
@@ -140,8 +158,8 @@ def _train_with_server(plan: GrpoPlan) -> TrainingReport:
     for_server, for_training = shared_out(plan.server_gpus, plan.num_processes)
     settings = DEFAULTS | plan.settings  # what training would refuse is refused before a server loads
     context = check_run(model, settings, plan.options, plan.num_processes, plan.held_out_tasks)
-    subject_of(plan.subject, plan.subject_options).reward_plan(plan.options, settings)
-    share = plan.settings.get("vllm_gpu_memory_utilization", 0.9)
+    check_free_memory(plan.settings, visible_gpus(",".join(for_server)), SHARE_OF_SERVER)
+    share = plan.settings.get("vllm_gpu_memory_utilization", SHARE_OF_SERVER)
     log = Path(plan.output) / "vllm_server.log"
     cache = plan.options.vllm_kv_cache_dtype
     with generation_server(model, for_server, context, log, share, cache) as address:
@@ -224,6 +242,7 @@ def main(path: str) -> None:
     announce(folder, rank)
     if plan.options.trainer == "unsloth":
         import unsloth  # noqa: F401  before transformers, which it patches
+    _take_gpu()
     try:
         report = train_here(plan)
     except ValueError as error:
@@ -242,6 +261,15 @@ def main(path: str) -> None:
             "config": report.config.to_dict("list"),
         }
         _leave(folder, rank, values)
+
+
+def _take_gpu() -> None:
+    """Of several processes each makes its own GPU the current one before it loads anything: transformers puts
+    a base in four bits on the current one, and accelerate refuses to train what lies on another's."""
+    import torch
+
+    if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 
 
 def _leave(folder: Path, rank: int, values: dict) -> None:

@@ -11,8 +11,10 @@ import difflib
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Sequence
 
+from arcnb.models.gpu_memory import Gpu, free_problem
 from arcnb.models.training_log import log_problem
 
 # Ours where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
@@ -73,6 +75,7 @@ POSITIVE = (
     "logging_steps",
 )
 NOT_NEGATIVE = ("learning_rate", "warmup_steps", "max_grad_norm", "beta", "save_steps")
+SHARE_BESIDE_TRAINING, SHARE_OF_SERVER = 0.3, 0.9  # of a GPU's memory, for vLLM, where a run does not say
 # Set by the program itself; a run that asked for them too would have two masters.
 RESERVED = ("output_dir", "per_device_train_batch_size", "shuffle_dataset", "seed", "log_completions")
 
@@ -83,17 +86,29 @@ class SettingsError(ValueError):
 
 def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_per_step: int = 1) -> None:
     """SettingsError for an unknown name, a group that cannot be split, completions that fill the context."""
+    check_values(settings, context, n_processes, prompts_per_step)
+    check_names(settings)
+
+
+def check_names(settings: dict) -> None:
+    """SettingsError for names and schedules that the trainer does not know. Asking it takes seconds."""
+    from transformers import SchedulerType
+
     unknown = sorted(set(settings) - _config_names())
     if unknown:
         near = difflib.get_close_matches(unknown[0], _config_names(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise SettingsError(f"GRPOConfig has no setting {unknown[0]!r}{hint}")
+    _check_choice(settings, "lr_scheduler_type", [schedule.value for schedule in SchedulerType])
+
+
+def check_values(settings: dict, context: int, n_processes: int = 1, prompts_per_step: int = 1) -> None:
+    """SettingsError for values that cannot work with any trainer; loads nothing."""
     reserved = sorted(set(settings) & set(RESERVED))
     if reserved:
         raise SettingsError(f"{reserved[0]} is derived from the other settings and cannot be set")
-    for name, known in _choices().items():
-        if settings.get(name, known[0]) not in known:
-            raise SettingsError(f"{name}={settings[name]!r} does not exist; there are {', '.join(known)}")
+    for name, known in CHOICES.items():
+        _check_choice(settings, name, known)
     for name in POSITIVE + NOT_NEGATIVE:
         value = settings.get(name)
         if value is None:
@@ -118,6 +133,11 @@ def check_settings(settings: dict, context: int, n_processes: int = 1, prompts_p
     _check_vllm(settings)
     if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
         raise SettingsError("either max_steps or num_train_epochs must be positive")
+
+
+def _check_choice(settings: dict, name: str, known: Sequence[str]) -> None:
+    if settings.get(name, known[0]) not in known:
+        raise SettingsError(f"{name}={settings[name]!r} does not exist; there are {', '.join(known)}")
 
 
 def _check_vllm(settings: dict) -> None:
@@ -170,17 +190,41 @@ def number_of_steps(settings: dict, n_tasks: int, prompts_per_step: int) -> int:
     return max(1, math.ceil(settings["num_train_epochs"] * n_tasks / prompts_per_step))
 
 
-def check_gpu_share(settings: dict, model_folder, context: int) -> None:
-    """SettingsError when the GPU memory asked for vLLM beside the trainer is not free."""
-    if not settings["use_vllm"] or settings.get("vllm_mode", "colocate") != "colocate":
+def colocated(settings: dict) -> bool:
+    """Whether vLLM samples in the training process."""
+    return bool(settings.get("use_vllm")) and settings.get("vllm_mode", "colocate") == "colocate"
+
+
+def check_gpu_share(settings: dict, model_folder, context: int, load_in_4bit: bool = False) -> None:
+    """SettingsError when the GPU memory asked for vLLM beside the trainer is not free, or too little."""
+    if not colocated(settings):
         return
     from arcnb.models.generation import EngineOptions
     from arcnb.models.gpu_memory import memory_problem
 
-    share = settings.get("vllm_gpu_memory_utilization", 0.3)
-    problem = memory_problem(model_folder, context, EngineOptions(gpu_memory_utilization=share))
+    share = settings.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING)
+    engine = EngineOptions(gpu_memory_utilization=share, load_in_4bit=load_in_4bit)
+    problem = memory_problem(model_folder, context, engine)
     if problem:
-        raise SettingsError(f"vllm_{problem}" if problem.startswith("gpu_memory") else problem)
+        raise SettingsError(_by_our_names(problem))
+
+
+def _by_our_names(problem: str) -> str:
+    """A sentence about an engine's options with the parameters of a GRPO run."""
+    problem = re.sub(r"\bgpu_memory_utilization\b", "vllm_gpu_memory_utilization", problem)
+    problem = re.sub(r"\btensor_parallel_size\b", "vllm_tensor_parallel_size", problem)
+    return re.sub(r"\bmax_model_len\b", "max_sequence_length", problem)
+
+
+def check_free_memory(settings: dict, gpus: Sequence[Gpu], default: float = SHARE_BESIDE_TRAINING) -> None:
+    """SettingsError when a GPU has less free memory than the share that vLLM is to take of it.
+
+    nvidia-smi alone is asked (`visible_gpus`), and nothing about the model: it can come before all else.
+    """
+    share = settings.get("vllm_gpu_memory_utilization", default)
+    for gpu in gpus:
+        if problem := free_problem(gpu, share):
+            raise SettingsError(_by_our_names(problem))
 
 
 def check_server(settings: dict) -> None:
@@ -216,12 +260,6 @@ def check_report_to(settings: dict) -> None:
     """SettingsError for a place to log to that does not exist or whose package is not installed."""
     if problem := log_problem(settings.get("report_to")):
         raise SettingsError(problem)
-
-
-def _choices() -> dict[str, Sequence[str]]:
-    from transformers import SchedulerType
-
-    return CHOICES | {"lr_scheduler_type": [schedule.value for schedule in SchedulerType]}
 
 
 def _config_names() -> set[str]:
