@@ -9,7 +9,8 @@ from typing import Any
 from arcnb.lab.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs import RUN_DIR, Run
 
-LIST_CHARACTERS = 120  # of a list that is shown; the manifest has all of it
+LIST_CHARACTERS = 120  # of a list or dictionary that is shown; the manifest has all of it
+MANY = 12  # entries of a dictionary that are shown as rows of their own
 COLORS = {
     "queued": "#66717c",
     "running": "#2f7fd1",
@@ -129,7 +130,7 @@ def value_text(value: Any) -> str:
     if is_rows(value):
         return f"table of {len(value)} rows"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list) and len(text) > LIST_CHARACTERS:
+    if isinstance(value, list | dict) and len(text) > LIST_CHARACTERS:
         return f"{len(value)}: {text[1:LIST_CHARACTERS].rpartition(',')[0]}, …"
     return text
 
@@ -144,10 +145,11 @@ def size_text(n_bytes: int) -> str:
 
 
 def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Dictionaries inside as entries of their own, "outer/inner"; what is empty and tables are left out."""
+    """Dictionaries inside as entries of their own, "outer/inner", but one of more than MANY (tasks left out,
+    say) stays one; what is empty and tables are left out."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and len(value) <= MANY:
             found |= flat(value, f"{before}{name}/")
         elif value not in ("", []) and value is not None and not is_rows(value):
             found[f"{before}{name}"] = value

@@ -62,13 +62,7 @@ def training_curves(
     for axes, (name, column), color in zip(panels, drawn.items(), _colors(), strict=False):
         known = column.notna()
         x = metrics.loc[known, step] if step in metrics else pd.Series(range(len(metrics)))[known.to_numpy()]
-        y = column[known]
-        window = max(1, len(y) // 20) if smooth is None else smooth
-        if window > 1:
-            axes.plot(x, y, color=color, alpha=0.3, linewidth=1)
-            axes.plot(x, y.rolling(window, min_periods=1, center=True).mean(), color=color)
-        else:
-            axes.plot(x, y, color=color, marker="o" if len(y) < 30 else "", markersize=3)
+        _curve(axes, x, column[known], color, smooth)
         _finish_steps(figure, axes, name, step)
     return figure
 
@@ -95,8 +89,7 @@ def grouped_curves(
     for axes, (title, columns) in zip(panels, drawn.items(), strict=True):
         for (name, column), color in zip(columns.items(), _colors(), strict=False):
             x = metrics.loc[column.index, step] if step in metrics else column.index
-            marker = "o" if len(column) < 30 else ""
-            axes.plot(x, column, color=color, marker=marker, markersize=3, label=name.rpartition("/")[2])
+            _curve(axes, x, column, color, label=name.rpartition("/")[2])
         _finish_steps(figure, axes, title, step, legend=len(columns) > 1)
     return figure
 
@@ -123,9 +116,7 @@ def compared_curves(
             if name not in frame:
                 continue
             column = frame[name].dropna()
-            smooth = column.rolling(max(1, len(column) // 20), min_periods=1, center=True).mean()
-            marker = "o" if len(column) < 30 else ""
-            axes.plot(smooth.index, smooth, color=color, marker=marker, markersize=3, label=run)
+            _curve(axes, column.index, column, color, label=run)
         _finish_steps(figure, axes, name, step, legend=len(frames) > 1)
     return figure
 
@@ -271,6 +262,17 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     )
     panels = [figure.add_subplot(rows, columns, number + 1) for number in range(n_panels)]
     return figure, panels
+
+
+def _curve(axes: Any, x: Any, y: "pd.Series", color: str, window: int | None = None, label: str = "") -> None:
+    """A line over steps: the running mean over `window` of them (None: a twentieth; 1: no mean), and the
+    values behind it."""
+    window = max(1, len(y) // 20) if window is None else window
+    if window > 1:
+        axes.plot(x, y, color=color, alpha=0.3, linewidth=1)
+        axes.plot(x, y.rolling(window, min_periods=1, center=True).mean(), color=color, label=label)
+    else:
+        axes.plot(x, y, color=color, marker="o" if len(y) < 30 else "", markersize=3, label=label)
 
 
 def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: bool = False) -> "Figure":

@@ -40,6 +40,15 @@ def test_a_root_that_cannot_be_written(path, tmp_path, capsys):
     assert "cannot make a run folder in" in capsys.readouterr().err
 
 
+def test_a_checkout_that_is_not_installed_runs_notebooks(path, monkeypatch):
+    """papermill finds engines by the entry points of installed packages."""
+    from papermill.engines import papermill_engines
+
+    monkeypatch.setattr(papermill_engines, "_engines", {})
+    assert cli.main(["run", str(path), "--quiet"]) == 0
+    assert [run.status for run in list_runs()] == ["done"]
+
+
 @pytest.mark.parametrize("content", ["", "{}", "not json", '{"nbformat": 4, "nbformat_minor": 5}'])
 def test_files_that_are_no_notebooks(tmp_path, content, capsys):
     path = tmp_path / "broken.ipynb"

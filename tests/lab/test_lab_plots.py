@@ -51,6 +51,16 @@ def test_training_curves_skip_what_has_no_values(tmp_path):
         read_metrics(path)
 
 
+def test_long_curves_of_a_group_are_smoothed_and_named_once():
+    metrics = pd.DataFrame({"step": range(100), "a/x": np.arange(100) % 2, "a/y": 1.0})
+    (axes,) = plots.grouped_curves(metrics, {"both": ["a/x", "a/y"]}).axes
+    raw, smooth, *_ = axes.lines
+    assert len(axes.lines) == 4
+    assert set(raw.get_ydata()) == {0, 1}
+    assert min(smooth.get_ydata()[5:95]) > 0.3
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["x", "y"]
+
+
 def test_smoothing_keeps_the_raw_values():
     metrics = pd.DataFrame({"step": range(100), "loss": np.arange(100) % 2})
     raw, smooth = plots.training_curves(metrics, ["loss"], smooth=10).axes[0].lines

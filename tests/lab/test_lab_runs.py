@@ -21,7 +21,7 @@ import pytest
 from arcnb.lab import manifest as manifests
 from arcnb.lab import processes, provenance
 from arcnb.lab.heartbeat import Heartbeat, read_heartbeat
-from arcnb.lab.pages import value_text
+from arcnb.lab.pages import flat, value_text
 from arcnb.lab.runs import RunError, find_run, latest_run, list_runs, new_run, open_run, runs_root
 
 
@@ -297,6 +297,14 @@ def test_long_lists_are_shown_short_and_kept_whole():
     assert shown.endswith('", …')
     assert len(shown) < 140
     assert value_text([1, 2]) == "[1, 2]"
+
+
+def test_a_long_dictionary_of_an_outcome_is_one_entry():
+    outcome = {"best": {"step": 50, "score": 0.5}, "left_out": {f"task{n:02}": 1000 + n for n in range(73)}}
+    shown = flat(outcome)
+    assert list(shown) == ["best/step", "best/score", "left_out"]
+    assert value_text(shown["left_out"]).startswith('73: "task00": 1000, "task01": 1001, ')
+    assert len(value_text(shown["left_out"])) < 130
 
 
 def test_a_card_is_safe_html(monkeypatch):

@@ -129,8 +129,12 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     import logging
 
     import papermill
+    from papermill.engines import papermill_engines
     from papermill.exceptions import PapermillException
 
+    from arcnb.lab.engine import ArcnbEngine
+
+    papermill_engines.register("arcnb", ArcnbEngine)  # an entry point only where installed
     logging.getLogger("papermill").setLevel(logging.ERROR)  # what matters is said below, once
     try:
         papermill.execute_notebook(
