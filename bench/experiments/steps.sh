@@ -147,6 +147,10 @@ shared_embedded() {
 # Issue 6: seconds a step against the size of groups, two at a time; a run takes 45 to 190 s, of ROOM at most. GPU CORES
 speed_small() { speed small "$1" "$2" 8 32; }
 speed_large() { speed large "$1" "$2" 128 256; }
+speed_middle() { speed middle "$1" "$2" 16 64; }
+speed_unsloth() { WAYS=unsloth ROOM=200 speed unsloth "$1" "$2" 32 256; }
+# 32 completions in one part, in four and in sixteen.
+speed_parts() { speed parts "$1" "$2" 32 --accumulation 1 4 16; }
 speed() {
     step "speed_$1" 600 "$2" "$3" python3 bench/grpo_speed.py --vllm --adapter default --groups "${@:4}" \
         --ways ${WAYS:-shared trl unsloth} --steps 6 --warm 2 --limit ${ROOM:-130} --seconds 590 --json "$out/speed_$1.json"
