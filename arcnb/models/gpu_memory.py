@@ -102,7 +102,7 @@ def _problem(
 
 
 def free_problem(gpu: Gpu, share: float, engines: int = 1, running: int = 0) -> str | None:
-    """Why engines cannot have this share of a GPU's memory, whatever they hold there; as `_problem` has them."""
+    """Why engines cannot have this share of a GPU's memory, whatever they hold there; see `_problem`."""
     wanted = share * gpu.total * (engines - running) / engines
     if wanted <= gpu.free:
         return None
