@@ -49,18 +49,18 @@ def command_line(
     num_processes: int,
     parallel: str = "ddp",
     gradient_accumulation_steps: int = 1,
-    mixed_precision: str = "no",
 ) -> list[str]:
     """The command that runs `python -m module arguments` in num_processes processes that train together.
 
-    "zero3": accelerate makes deepspeed's configuration of these flags, and transformers fills in the rest
-    from the training arguments.
+    "zero3": accelerate makes deepspeed's configuration of these flags, precision included, and transformers
+    fills in the rest from the training arguments. "ddp": those say all, and a precision named here would be
+    used where they name none, on a CPU.
     """
     if num_processes == 1:
         return [sys.executable, "-m", module, *arguments]
     launcher = ["accelerate.commands.accelerate_cli", "launch", "--num_machines", "1"]
-    launcher += ["--mixed_precision", mixed_precision, "--dynamo_backend", "no", "--main_process_port", "0"]
-    launcher += ["--num_processes", str(num_processes)]
+    launcher += ["--mixed_precision", "bf16" if parallel == "zero3" else "no", "--dynamo_backend", "no"]
+    launcher += ["--main_process_port", "0", "--num_processes", str(num_processes)]
     if parallel == "zero3":
         launcher += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
         launcher += ["--gradient_accumulation_steps", str(gradient_accumulation_steps)]
@@ -77,7 +77,6 @@ def launch(
     *,
     parallel: str = "ddp",
     gradient_accumulation_steps: int = 1,
-    mixed_precision: str = "no",
     environment: Mapping[str, str] | None = None,
     pids: Path | None = None,
 ) -> None:
@@ -92,7 +91,7 @@ def launch(
     defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes))}
     if not _on_gpu():
         defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
-    options = (parallel, gradient_accumulation_steps, mixed_precision)
+    options = (parallel, gradient_accumulation_steps)
     log.parent.mkdir(parents=True, exist_ok=True)
     for old in pids.glob("*.pid") if pids else ():
         old.unlink()

@@ -209,7 +209,6 @@ def _train_in_processes(plan: GrpoPlan, environment: dict | None = None) -> Trai
             Path(plan.output) / "processes.log",
             parallel=plan.parallel,
             gradient_accumulation_steps=plan.settings.get("gradient_accumulation_steps", 1),
-            mixed_precision="bf16",  # read by deepspeed alone; otherwise the training arguments say it
             environment=vllm_environment() | (environment or {}),
             pids=path.parent,
         )

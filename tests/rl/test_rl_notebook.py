@@ -20,7 +20,7 @@ CODE = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
 # In which every parameter has a say, and values that are not refused.
 BASE = {"use_vllm": True, "solved_in": "predictions", "conversations": "refine.parquet", "turns": 2}
 BASE |= {"steps_per_generation": 1, "vllm_server_base_url": "http://a", "warmup_steps": 3.0}
-OTHER = {"guard_action": "stop"}
+OTHER = {"guard_action": "stop", "guard_thresholds": "kl=0.5"}
 
 
 class Planned(Exception):
@@ -88,6 +88,7 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
     import torch
 
     report = train(tmp_path, {"max_steps": 1}, {"signal_visits": 1})
+    report.history[0] |= {"error/NameError": 0.5}  # what no program raised is not drawn
     gap, logps = SamplerGap(), torch.zeros(1, 2)
     gap.add(logps, logps, torch.ones(1, 2), torch.ones(1, 2))
     drawn: dict = {}
@@ -108,7 +109,7 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
         "KL",
         "sampler against learner",
     )
-    assert "error/NameError" in drawn["exceptions of programs"]
+    assert drawn["exceptions of programs"] == ["error/NameError"]
     for word in (*wanted, "repetition", "verdicts"):
         assert any(title.startswith(word) for title in drawn), word
 

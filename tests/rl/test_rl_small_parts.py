@@ -351,8 +351,10 @@ def test_several_processes_are_started_by_accelerate():
     several = command_line("m", ["x"], 4)
     assert several[several.index("--num_processes") + 1] == "4"
     assert "--multi_gpu" in several
+    assert several[several.index("--mixed_precision") + 1] == "no"
     zero = command_line("m", ["x"], 4, "zero3", 8)
     assert zero[zero.index("--zero_stage") + 1] == "3"
+    assert zero[zero.index("--mixed_precision") + 1] == "bf16"
     assert zero[zero.index("--gradient_accumulation_steps") + 1] == "8"
 
 
