@@ -105,7 +105,9 @@ def frozen_rows(
     for row in found:
         task = by_id.get(row["task_id"])
         if task is None:
-            raise SettingsError(f"{path} refines task {row['task_id']}, which is not in the task set")
+            raise SettingsError(
+                f"{path} refines task {row['task_id']}, which is not in the task set or held out of training"
+            )
         if task.fingerprint != row["task_fingerprint"]:
             raise SettingsError(
                 f"{path} refines another version of task {row['task_id']}: the fingerprints differ"

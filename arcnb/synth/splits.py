@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from arcnb.arc.tasks import Task, TaskError
+from arcnb.arc.tasksets import TaskSet, load_tasks
+
 N_HELD_OUT = 80
 
 # How many train pairs the 2,261 public ARC tasks have: number of pairs -> tasks.
@@ -43,6 +46,38 @@ def _stored_split() -> TrainingSplit:
 
 
 HELD_OUT_TRAINING: tuple[str, ...] = _stored_split().held_out
+
+
+EVALUATION_SETS = ("arc-agi-1/evaluation", "arc-agi-2/evaluation")
+
+
+@cache
+def _never_trained() -> tuple[frozenset[str], frozenset[str]]:
+    """Ids and fingerprints of the 80 and of the evaluation sets of ARC-AGI-1 and 2."""
+    tasks = [*load_tasks("arc-agi-1/training").subset(HELD_OUT_TRAINING)]
+    tasks += [task for name in EVALUATION_SETS for task in load_tasks(name)]
+    return frozenset(task.task_id for task in tasks), frozenset(task.fingerprint for task in tasks)
+
+
+def is_held_out(task: Task) -> bool:
+    """Whether a task is held out of all training: by its id, that of the task it was made of, or its content.
+
+    Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's evaluation set and 77 of the
+    80, most of them with other pairs. One trainable task has an evaluation task's content; it stays trainable.
+    """
+    ids, fingerprints = _never_trained()
+    named = {task.task_id, task.meta.get("original")}
+    if not named.isdisjoint(_stored_split().trainable):
+        return False
+    return not named.isdisjoint(ids) or task.fingerprint in fingerprints
+
+
+def trainable_tasks(tasks: TaskSet) -> TaskSet:
+    """The tasks, in order, that are not held out of training. TaskError when none is left."""
+    kept = [task.task_id for task in tasks if not is_held_out(task)]
+    if not kept:
+        raise TaskError(f"{tasks.name}: all of its {len(tasks)} tasks are held out of training")
+    return tasks.subset(kept) if len(kept) < len(tasks) else tasks
 
 
 def draw_n_train(generator: np.random.Generator, most: int = 10) -> int:

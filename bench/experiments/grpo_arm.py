@@ -327,6 +327,7 @@ def train(args) -> dict:
     from arcnb.rl.grpo import GrpoOptions, train_grpo
     from arcnb.rl.guard import GuardOptions
     from arcnb.rl.rows import prompt_rows
+    from arcnb.synth.splits import trainable_tasks
 
     say(args, "imported")
     model, adapter, lora = lora_start(args, resolve_model(args.model))
@@ -348,7 +349,7 @@ def train(args) -> dict:
     format_, tokenizer = prompt_format(), load_tokenizer(model)
     context = args.max_prompt_tokens + args.max_completion_length
     same = {"max_prompt_tokens": args.max_prompt_tokens}
-    train_set = load_tasks(args.tasks)
+    train_set = trainable_tasks(load_tasks(args.tasks))
     if args.solved_in:
         train_set = tasks_solved_between(train_set, PredictionSet(args.solved_in), 0.0, 0.9)
     # The same in all arms and seeds: in an order drawn from seed 0.

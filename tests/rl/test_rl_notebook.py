@@ -46,6 +46,7 @@ def plan_of(**parameters):
                 "run_grpo": run_grpo,
                 "open_run": lambda name: SimpleNamespace(path=Path("run")),
                 "load_tasks": lambda name: (name,),
+                "trainable_tasks": lambda given: ("trainable", *given),
                 "PredictionSet": lambda folder: folder,
                 "tasks_solved_between": lambda *given: given,
                 "live_curves": lambda *given: nullcontext(),
