@@ -63,7 +63,7 @@ def is_held_out(task: Task) -> bool:
     """Whether a task is held out of all training: by its id, that of the task it was made of, or its content.
 
     Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's evaluation set and 77 of the
-    80, most of them with other pairs. One trainable task has an evaluation task's content; it stays trainable.
+    80, most with other pairs. One trainable task has an evaluation task's content; it stays trainable.
     """
     ids, fingerprints = _never_trained()
     named = {task.task_id, task.meta.get("original")}
