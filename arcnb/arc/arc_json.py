@@ -70,7 +70,20 @@ def arc_files(folder: Path) -> list[Path]:
 
 
 def solutions_path(challenges: Path) -> Path | None:
-    """Where the solutions of a challenges file would be; None for a file of another name."""
+    """Where the solutions of a challenges file are, or else would be; None for a file of another name.
+
+    Only one of the two may be compressed.
+    """
+    expected = _new_solutions_path(challenges)
+    if expected is None or expected.exists():
+        return expected
+    plain = expected.name.removesuffix(".gz")
+    other = expected.with_name(plain if plain != expected.name else f"{plain}.gz")
+    return other if other.exists() else expected
+
+
+def _new_solutions_path(challenges: Path) -> Path | None:
+    """Where solutions are written: compressed as their challenges are."""
     name = re.sub(r"challenges(\.json(?:\.gz)?)$", r"solutions\1", challenges.name)
     return None if name == challenges.name else challenges.with_name(name)
 
@@ -84,7 +97,7 @@ def write_arc_json(tasks: Iterable[Task], path: str | Path) -> None:
     path, tasks = Path(path), list(unique_ids(tasks, str(path)))
     if not _SUFFIX.search(path.name):
         raise TaskError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
-    solutions = solutions_path(path)
+    solutions = _new_solutions_path(path)
     if solutions is None:
         _dump({task.task_id: task.to_dict() for task in tasks}, path)
         return

@@ -2,6 +2,7 @@
 
 An encoding is chosen by a spec, never evaluated as code: `name`, `name(parameter)` or `name(inner)`, for
 instance `shape(row_numbers(minimal))` or `separated(" ")`. The longer class-like names are accepted too.
+Layers that cannot be told apart when read, like a fence in a fence, are refused.
 
     minimal, MinimalGridEncoder              digits, one row a line
     separated(s), GridWithSeparationEncoder  digits joined by s
@@ -22,6 +23,7 @@ from __future__ import annotations
 import ast
 import difflib
 from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 
 from arcnb.arc import encoding_layers as layers
 from arcnb.arc.encoding_layers import EncodingError, Layer, Line, Rows, stripped
@@ -72,13 +74,26 @@ _LONG_NAMES = {
 }
 
 
+@lru_cache(64)  # every prompt asks for its encoding
 def grid_encoding(spec: str) -> GridEncoding:
     """The encoding that `spec` describes; raises `EncodingError` naming what is wrong in it."""
     try:
         tree = ast.parse(spec.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise EncodingError(f"encoding {spec!r}: not of the form name or name(parameter) ({error})") from None
-    return GridEncoding(spec, _layer(tree, spec))
+    encoding = GridEncoding(spec, _layer(tree, spec))
+    if not _reads_what_it_writes(encoding):
+        raise EncodingError(f"encoding {spec!r}: it cannot read what it writes, its layers spoil each other")
+    return encoding
+
+
+def _reads_what_it_writes(encoding: GridEncoding) -> bool:
+    """Whether a grid with every color and more rows than digits comes back; a fence in a fence ends both."""
+    grid = as_grid([[(row + column) % 10 for column in range(10)] for row in range(12)])
+    try:
+        return encoding.to_grid(encoding.to_text(grid)).tolist() == grid.tolist()
+    except EncodingError:
+        return False
 
 
 def _layer(node: ast.expr, spec: str) -> Layer:

@@ -1,10 +1,11 @@
 """Assertion code into tests: what is called stays code, what is expected becomes a value kept outside.
 
-`assert f(2) == 4` becomes the call `f(2)` and the value 4. Understood are ==, `is`, bare and negated calls of
-the entry point, abs(call - constant) < tolerance and isclose, at module level or in `def check(candidate)`.
-Anything else (a loop, a comparison of two calls, `all(f(x) == y ...)`) would have to run inside the program's
-process, where a program could read or fake it: it is left out and counted. So is a call that needs names of
-the test code, since only its imports go along.
+`assert f(2) == 4` becomes the call `f(2)` and the value 4. Understood are ==, `is` (equal, of the same type),
+bare and negated calls of the entry point, abs(call - constant) < tolerance and isclose, at module level or in
+`def check(candidate)`. Anything else (a loop, a comparison of two calls, `all(f(x) == y ...)`) would have to
+run inside the program's process, where a program could read or fake it: it is left out and counted. So is a
+call that needs names of the test code, since only its imports go along, and one that asks nothing of the
+program.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def _stored(tree: ast.AST) -> set[str]:
 def _separable(test: TestCase, entry: str, defined: set[str]) -> bool:
     """Whether what is asked can run beside the program: it holds no answer, and its names are there."""
     asked = ast.parse(test.call, mode="eval")
+    if entry and entry not in {node.id for node in ast.walk(asked) if isinstance(node, ast.Name)}:
+        return False  # `len('abc') == 3`: it does not ask the program, so that anything passes
     if test.compare in ("true", "false") and entry and _name(getattr(asked.body, "func", asked)) != entry:
         return False  # `isinstance(f(2), int)`: a program can define that itself
     if any(isinstance(node, ast.Compare) and _calls(node) for node in ast.walk(asked)):
@@ -102,7 +105,7 @@ def _comparison(node: ast.Compare, setup: str) -> TestCase | None:
         for asked, expected in ((left, right), (right, left)):
             value = _constant_or(expected)
             if value is not _UNKNOWN and _calls(asked):
-                return _asking(asked, setup, value, "equal")
+                return _asking(asked, setup, value, "is" if isinstance(operator, ast.Is) else "equal")
     if isinstance(operator, ast.Lt | ast.LtE) and isinstance(left, ast.Call) and _name(left.func) == "abs":
         difference, tolerance = left.args[0] if left.args else None, _constant_or(right)
         if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub):

@@ -74,7 +74,7 @@ def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False, ins
         commands.append(f"VLLM_SERVER_DEV_MODE=1 CUDA_VISIBLE_DEVICES={gpus} {_shown(words)}")
     launch = str(Path(plan.output) / "launch" / "launch.json")
     accumulation = settings["gradient_accumulation_steps"]
-    words = command_line("arcnb.rl.launch", [launch], n, plan.parallel, accumulation, "bf16")
+    words = command_line("arcnb.rl.launch", [launch], n, plan.parallel, accumulation)
     commands.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(n)))} {_shown(words)}")
     return DryRun(commands, memory)
 

@@ -85,13 +85,13 @@ def _rows(path: Path) -> Iterable[object]:
         raise ProblemError(f"{path}: problems come as .jsonl, .json or .parquet, not as {path.suffix!r}")
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ProblemError(f"{path}: it cannot be read: {error}") from None
     if name.endswith(".json"):
         yield from _parsed(text, path, 1) if text.strip() else ()
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold the other line breaks of Unicode
         if line.strip():
             yield _parsed(line, path, number)
 

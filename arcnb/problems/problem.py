@@ -37,9 +37,9 @@ class TestCase:
     """One test.
 
     call: an expression of the language, evaluated where the program is defined; "" runs the program as a
-    script with `stdin`. expected: a plain value, compared outside as `compare` says: "equal" to it, "close"
-    within `tolerance` or the share `relative` of the larger one, "true" or "false" (no expected value),
-    "text" (the same words on the same lines).
+    script with `stdin`. expected: a plain value, compared outside as `compare` says: "equal" to it, "is"
+    (equal and of its type: 1 is not True), "close" within `tolerance` or the share `relative` of the larger
+    one, "true" or "false" (no expected value), "text" (the same words on the same lines).
     setup: import statements that the call needs. loose: lists and tuples are the same, as in JSON.
     """
 

@@ -1,14 +1,18 @@
 """Python programs in the executor's sandbox, one job a test.
 
-The sandbox knows functions from a grid of digits to a grid of digits. A few lines behind the program make one
-of its result: input [[n]] (digits) asks for the n-th piece of the result as tagged JSON, three digits a byte.
+The sandbox knows functions from a grid of digits to a grid of digits. A few lines behind the program, whose
+names and the program's do not meet, make one of its result: input [[n]] (digits) asks for the n-th piece of
+the result as tagged JSON, three digits a byte.
 The program's process gets the test's call and nothing of what is expected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import zip_longest
 
 import numpy as np
 
@@ -25,8 +29,16 @@ PIECES = 4  # asked for at first
 MAX_BYTES = 64_000
 SHOWN = 200  # characters of a value that are kept for people
 
+_PYTHON = re.compile(r"(?:python|py)[\d.]*")
+_ANY_TAG = re.compile(".*")
+_FENCE = re.compile(r"^[ \t]*```(?P<tag>[\w.+#-]*)(?P<rest>[^`\n]*)$", re.MULTILINE)
+
+# Lives in a namespace of its own, so that no name of the program's is in its way. `program` and `result` are
+# put there: the program's namespace and the function to be asked.
 WRITER = """
-def _arcnb_plain(v, depth=0):
+import json
+
+def plain(v, depth=0):
     if depth > 50:
         raise ValueError("the result is nested too deeply")
     if type(v).__module__ == "numpy" and hasattr(v, "tolist"):
@@ -38,36 +50,65 @@ def _arcnb_plain(v, depth=0):
             return kind(v)
     for kind, tag in ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "s")):
         if isinstance(v, kind):
-            return [tag, [_arcnb_plain(x, depth + 1) for x in v]]
+            return [tag, [plain(x, depth + 1) for x in v]]
     if isinstance(v, dict):
-        return ["d", [[_arcnb_plain(k, depth + 1), _arcnb_plain(x, depth + 1)] for k, x in v.items()]]
+        return ["d", [[plain(k, depth + 1), plain(x, depth + 1)] for k, x in v.items()]]
     if isinstance(v, complex):
         return ["c", [v.real, v.imag]]
     return ["?", type(v).__name__]
 
-_arcnb_kept = []
+kept = []
+own = [program["transform"]] if "transform" in program else []
 
 def transform(grid):
-    if not _arcnb_kept:
-        import json
-        text = json.dumps(_arcnb_plain(_arcnb_result())).encode()
-        _arcnb_kept.append(b"%8d" % len(text) + text)
+    if not kept:
+        # The executor has found us under this name; the program gets its own back.
+        del program["transform"]
+        if own:
+            program["transform"] = own[0]
+        text = json.dumps(plain(result())).encode()
+        kept.append(b"%8d" % len(text) + text)
     number = int("".join(str(int(d)) for d in grid[0]))
-    piece = _arcnb_kept[0][number * 300 : number * 300 + 300]
+    piece = kept[0][number * 300 : number * 300 + 300]
     digits = "".join("%03d" % b for b in piece) or "999"
     digits += "9" * (-len(digits) % 30)
     return [[int(d) for d in digits[i : i + 30]] for i in range(0, len(digits), 30)]
 """
+# The program may have made `exec` or `globals` names of its own; modules it cannot hide from an import.
+ASKING = f"""
+import builtins as _arcnb_builtins
+_arcnb_space = {{"program": _arcnb_builtins.globals(), "result": _arcnb_result}}
+_arcnb_builtins.exec({WRITER!r}, _arcnb_space)
+transform = _arcnb_space["transform"]
+"""
 CALLING = "\n\n{setup}\ndef _arcnb_result():\n    return ({call})\n"
+# Streams with a binary side (`sys.stdin.buffer`), as a process has them; there is no file behind them, so
+# `open(0)` is answered here, and `os.read(0, n)` finds nothing. What is closed still keeps what was printed.
 SCRIPT = """
 def _arcnb_result():
-    import io, sys
-    sys.stdin, sys.stdout = io.StringIO({stdin!r}), io.StringIO()
+    import builtins, contextlib, io, sys
+
+    class Kept(io.BytesIO):
+        def close(self):
+            pass
+
+    printed, typed = Kept(), Kept({stdin!r})
+    sys.stdin = given = io.TextIOWrapper(typed, encoding="utf-8")
+    sys.stdout = out = io.TextIOWrapper(printed, encoding="utf-8")
+
+    def open_(file, mode="r", *more, **words):
+        if file not in (0, "/dev/stdin"):
+            return builtins.open(file, mode, *more, **words)
+        return typed if "b" in mode else given
+
     try:
-        exec(compile({program!r}, "<program>", "exec"), {{"__name__": "__main__"}})
+        exec(compile({program!r}, "<program>", "exec"), {{"__name__": "__main__", "open": open_}})
     except SystemExit:
         pass
-    return sys.stdout.getvalue()
+    for stream in (sys.stdout, out):
+        with contextlib.suppress(AttributeError, ValueError):  # gone, closed or detached
+            stream.flush()
+    return printed.getvalue().decode("utf-8", "replace")
 """
 
 
@@ -84,11 +125,14 @@ class PythonLanguage:
         self.described = f"Python in the sandbox, {executor.limits.seconds:g} s a test"
 
     def extract(self, text: str, problem: Problem, truncated: bool) -> Extraction:
-        """The last block that defines the entry point; without an entry point the last that parses."""
+        """The last block that defines the entry point.
+
+        Without an entry point it is the last that does anything, of those tagged as Python before all others.
+        """
         if problem.entry_point:
             found = extract_program(text, problem.entry_point, truncated)
             return _with_preamble(found, problem)
-        return last_block(text, truncated, _parses)
+        return last_block(text, truncated, _is_program, _PYTHON)
 
     def run(self, questions: Iterable[Question]) -> Iterator[list[Answer]]:
         """One job a test: a loop that does not end on one input costs that test alone."""
@@ -138,6 +182,8 @@ def passes(test: TestCase, value: object) -> bool:
     """Whether a value is what the test expects."""
     if test.compare in ("true", "false"):
         return bool(value) is (test.compare == "true")
+    if test.compare == "is" and type(value) is not type(test.expected):
+        return False
     if test.compare == "text":
         return same_text(test.expected, value)
     if test.compare == "close":
@@ -158,28 +204,47 @@ def result_text(outputs: tuple[np.ndarray, ...]) -> tuple[int, bytes] | None:
     return length, data[8 : 8 + length]
 
 
-def last_block(text: str, truncated: bool, good) -> Extraction:
-    """The last fenced block that is `good`; the whole text where there is no fence."""
-    parts = text.split("```")
-    if len(parts) == 1:
+def last_block(
+    text: str, truncated: bool, good: Callable[[str], bool], preferred: re.Pattern = _ANY_TAG
+) -> Extraction:
+    """The last fenced block that is `good`, one with a `preferred` tag before all others.
+
+    It is the whole text where there is no fence. Fences stand at the beginnings of lines: elsewhere they are
+    the program's own.
+    """
+    blocks = list(_blocks(text))
+    if not blocks:
         return Extraction(text, "plain") if good(text) else Extraction(None, "no_code", "no code block")
-    blocks = parts[1::2]
-    closed = len(parts) % 2 == 1
-    for i in range(len(blocks) - 1, -1, -1):
-        head, _, body = blocks[i].partition("\n")
-        code = body if not head.strip() or head.strip().isalnum() else blocks[i]
-        last = i == len(blocks) - 1
-        if code.strip() and good(code) and not (last and not closed and truncated):
-            return Extraction(code.strip("\n"), "fenced" if closed or not last else "unclosed")
+    blocks.sort(key=lambda block: bool(preferred.fullmatch(block[0])))  # keeps the order within each kind
+    for _, code, closed in reversed(blocks):
+        if code.strip() and (closed or not truncated) and good(code):
+            return Extraction(code.strip("\n"), "fenced" if closed else "unclosed")
     return Extraction(None, "no_code", "no code block holds a program")
 
 
-def _parses(code: str) -> bool:
+def _blocks(text: str) -> Iterator[tuple[str, str, bool]]:
+    """(tag, code, whether it is closed) of each fenced block; what else stands behind a fence is code."""
+    fences = list(_FENCE.finditer(text))
+    for opening, closing in zip_longest(fences[::2], fences[1::2]):
+        end = closing.start() if closing else len(text)
+        tag = opening["tag"].lower() if not opening["rest"].strip() else ""
+        begin = opening.end() if not opening["rest"].strip() else opening.start("tag")
+        yield tag, text[begin:end], closing is not None
+
+
+def _is_program(code: str) -> bool:
+    """Whether it parses and does anything: the `7` or `[1, 2]` of a sample output parses as well."""
     try:
-        parse_program(code)
+        tree = parse_program(code)
     except ProgramSyntaxError:
         return False
-    return bool(code.strip())
+    return any(map(_does_something, tree.body))
+
+
+def _does_something(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is not None  # `Result: 5` is an annotation
+    return not isinstance(statement, ast.Expr) or any(isinstance(n, ast.Call) for n in ast.walk(statement))
 
 
 def _with_preamble(found: Extraction, problem: Problem) -> Extraction:
@@ -193,8 +258,9 @@ def _source(program: str | None, test: TestCase) -> str | None:
     if program is None or not program.strip():
         return None
     if not test.call:
-        return SCRIPT.format(stdin=test.stdin, program=program) + WRITER
-    return program + CALLING.format(setup=test.setup, call=test.call) + WRITER
+        stdin = test.stdin.encode("utf-8", "surrogatepass")
+        return SCRIPT.format(stdin=stdin, program=program) + ASKING
+    return program + CALLING.format(setup=test.setup, call=test.call) + ASKING
 
 
 @lru_cache(8)

@@ -13,7 +13,11 @@ from collections.abc import Sequence
 PROGRAM, DRIVER = "program.q", "driver.q"
 _LINE = re.compile(r"^(\S+) (-?\d+) (ok|err) ?(.*)$")
 _MARK = re.compile(r"^'(?:\d{4}\.\d\d\.\d\dT[\d:.]+\s+)?(.+)$", re.MULTILINE)
-_NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?")
+# Values side by side, the last with its type; a number of them; what tells a float from an integer. 0n is the
+# null and 0w the infinity of floats.
+_VECTOR = re.compile(r"[\w.:+-]+(?: [\w.:+-]+)*")
+_NUMBER = re.compile(r"0n|-?(?:0w|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)")
+_SHOWS_FLOAT = re.compile(r"[.enw]")
 
 SYNTAX = {"parse", "(", ")", "[", "]", "{", "}", '"', "assign", "branch", "char", "constants", "locals"}
 MEMORY = {"wsfull", "stack"}
@@ -77,17 +81,34 @@ def same_value(expected: str, value: str, tolerance: float = 1e-6) -> bool:
     """Whether two values are the same as q writes them: types have to agree, floats may differ a little."""
     if expected == value:
         return True
-    (a, shape_a), (b, shape_b) = _numbers(expected), _numbers(value)
-    if a is None or b is None or shape_a != shape_b or len(a) != len(b):
-        return False
-    return all(abs(x - y) <= tolerance * max(1.0, abs(x), abs(y)) for x, y in zip(a, b, strict=True))
+    (a, shape_a), (b, shape_b) = _floats(expected), _floats(value)
+    return shape_a == shape_b and all(_near(x, y, tolerance) for x, y in zip(a, b, strict=True))
 
 
-def _numbers(text: str) -> tuple[list[float] | None, str]:
-    """The numbers of a value that has floats, and what is around them; None without floats, or with texts."""
+def _floats(text: str) -> tuple[list[str], str]:
+    """The floats of a value, and the value without them; no floats in texts and symbols.
+
+    A vector has one type, written behind it if no number shows it: `1 2.5` and `1 2f` are floats, and so is
+    the 2.5 of `(1;2.5)`, but not the 1. Integers, times and all else stay where they are, to be the same.
+    """
+    found: list[str] = []
     if '"' in text or "`" in text or len(text) > 1 << 16:
-        return None, text
-    found = _NUMBER.findall(text)
-    shape = _NUMBER.sub("#", text)
-    is_float = any("." in number or "e" in number for number in found) or re.search(r"#f\b", shape)
-    return ([float(number) for number in found] if is_float else None), re.sub(r"#f\b", "#", shape)
+        return found, text
+
+    def taken(vector: re.Match) -> str:
+        suffix = vector[0][-1] if vector[0][-1] in "fe" else ""
+        numbers = vector[0].removesuffix(suffix).split(" ")
+        shown = suffix or any(_SHOWS_FLOAT.search(number) for number in numbers)
+        if not shown or not all(map(_NUMBER.fullmatch, numbers)):
+            return vector[0]
+        found.extend(numbers)
+        return f"#{len(numbers)}{suffix.replace('f', '')}"
+
+    return found, _VECTOR.sub(taken, text)
+
+
+def _near(a: str, b: str, tolerance: float) -> bool:
+    if a == b or "0n" in (a, b):
+        return a == b
+    x, y = (float(number.replace("0w", "inf")) for number in (a, b))
+    return x == y or abs(x - y) <= tolerance * max(1.0, min(abs(x), abs(y)))

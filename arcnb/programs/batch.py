@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import math
 import operator
 import random
 import resource
@@ -64,11 +65,19 @@ class Batch:
         self.generators = _Generators()
         self.recursion_limit = sys.getrecursionlimit()
 
-    def run(self, jobs: list, indices: list[int], progress: Callable[[int], None], descriptor: int) -> None:
+    def run(
+        self,
+        jobs: list,
+        indices: list[int],
+        progress: Callable[[int], None],
+        descriptor: int,
+        seconds: float = math.inf,
+    ) -> None:
         """Run ``jobs[index]`` for every index, in order, and write a record each to ``descriptor``.
 
-        ``progress(index)`` is called before each. Returns early, without the rest, when this process is no
-        longer as good as new.
+        ``progress(index)`` is called before each. A program that took longer than ``seconds``, what one input
+        may take, is handed back: inputs are timed only where programs run alone. Returns early, without the
+        rest, when this process is no longer as good as new.
         """
         np.ndarray = _GuardedArray("ndarray", (), {})
         memory = _Memory(self.libraries)
@@ -90,7 +99,7 @@ class Batch:
             verdict, cpu = self.run_one(*jobs[index])
             clean = verdict[0] != "memory"
             wall = time.monotonic() - started
-            if clean:
+            if clean and wall <= seconds:
                 buffered.append(wire.encode_record(index, *verdict, wall, cpu, _peak_mb() - base))
             else:
                 buffered.append(wire.encode_record(index, "isolate"))

@@ -84,6 +84,8 @@ def _array_bytes(array: ndarray) -> bytes:
         raise OutputError(f"returned a {height}x{width} array, sides must be 1..{MAX_SIDE}")
     if kind not in "iuf":
         raise OutputError(f"returned an array of {array.dtype.name}, not of integers")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     # Looked at before any cast; as unsigned numbers, negative ones are large.
     high = (array.view(_UNSIGNED[array.itemsize]) if kind == "i" else array).max()
     if not high <= 9 or (kind == "f" and not array.min() >= 0):

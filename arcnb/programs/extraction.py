@@ -48,6 +48,7 @@ class _Search:
     entry: str
     spent: int = 0
     complaints: dict[str, ProgramSyntaxError] = field(default_factory=dict)
+    without: set[str] = field(default_factory=set)  # texts that parse and do not define the entry
 
     def defines(self, text: str) -> bool:
         """Whether `text` parses and defines the entry at module level."""
@@ -55,10 +56,13 @@ class _Search:
             return False
         self.spent += len(text)
         try:
-            return self.entry in defined_names(parse_program(text))
+            found = self.entry in defined_names(parse_program(text))
         except ProgramSyntaxError as error:
             self.complaints[text] = error
             return False
+        if not found:
+            self.without.add(text)
+        return found
 
     def cut(self, text: str) -> str | None:
         """Longest beginning of `text`, in whole lines, that defines the entry; drops prose or a cut rest."""
@@ -176,6 +180,8 @@ def _unfit(blocks: list[_Block], search: _Search, entry: str, truncated: bool) -
         text = block.texts[0]
         if not _means_to_define(text, entry):
             continue
+        if text in search.without:  # a method or an inner function
+            return Extraction(text, block.how, f"does not define {entry} at module level")
         complaint = search.complaints.get(text)
         what = f"line {complaint.line}: {complaint}" if complaint else "too much text to parse"
         if truncated and block is blocks[-1]:

@@ -26,6 +26,7 @@ from arcnb.programs.wire import Orders
 
 # Which job, which input it is working on (0 = loading), and when that began in wall and processor time.
 PROGRESS = struct.Struct("<IIdd")
+EMPTY_PAGE = bytes(mmap.PAGESIZE)
 TICK_SECONDS = 0.02
 RESULT = 3  # the only descriptor a child keeps besides /dev/null
 
@@ -171,7 +172,8 @@ class Forks:
         pid, pipe = self._fork(indices[0], longest, orders.memory_mb)
         if pid == 0:
             try:
-                self.batch.run(jobs, indices, lambda index: self._note(index, 0), RESULT)
+                allowed = min(orders.seconds, orders.seconds_per_input)
+                self.batch.run(jobs, indices, lambda index: self._note(index, 0), RESULT, allowed)
             finally:
                 os._exit(0)
         enlarge_pipe(pipe)
@@ -207,6 +209,8 @@ class Forks:
     def _fork(self, index: int, cpu_seconds: float, memory_mb: int) -> tuple[int, int]:
         """Fork: pid and our end of the result pipe; in the child, with all walls up, pid 0."""
         pipe, result = os.pipe()
+        # The whole page: a child before may have left a message for this one behind the numbers.
+        self._progress[:] = EMPTY_PAGE
         PROGRESS.pack_into(self._progress, 0, index, 0, time.monotonic(), 0.0)
         pid = os.fork()
         if pid == 0:

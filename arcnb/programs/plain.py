@@ -1,10 +1,11 @@
 """Which programs may share a process: those whose code reaches nothing that outlives them.
 
 A program is *plain* when its compiled code names only numpy, the grid libraries and the harmless part of
-the standard library, never a private or dunder attribute, and neither defines a class nor assigns an
-attribute. Such a program can read its input and build values of its own; it cannot reach a module's
-dictionary, a frame, a file descriptor or an object of another program. Plain programs run in batches, one
-sandboxed child for many; all others get a child each. Nothing is refused here.
+the standard library, never a private or dunder attribute, neither defines a class nor assigns an attribute,
+and has no generator with `try` or `with`. Such a program can read its input and build values of its own; it
+cannot reach a module's dictionary, a frame, a file descriptor or an object of another program, and nothing of
+it runs once it has ended. Plain programs run in batches, one sandboxed child for many; all others get a child
+each. Nothing is refused here.
 
 The check reads opcodes and names off the compiled code, not the source: what runs is what is checked, and it
 takes microseconds. An attribute is safe because it stands in ``plain_names``, or because nothing loaded in
@@ -15,6 +16,7 @@ Matching on classes is out because it names attributes in constants.
 from __future__ import annotations
 
 import builtins
+import inspect
 import opcode
 import re
 import sys
@@ -31,6 +33,10 @@ _PERMITTED = bytes(code for code in range(256) if code not in {_OP.get(name) for
 _NAMED = frozenset(op for op in opcode.hasname if op < 256)  # 3.12 lists pseudo-operations as well
 # The name's index is the argument shifted by flags: LOAD_GLOBAL since 3.11, LOAD_ATTR since 3.12.
 _SHIFT = {_OP["LOAD_GLOBAL"]: 1} | ({_OP["LOAD_ATTR"]: 1} if sys.version_info >= (3, 12) else {})
+# Code that stops halfway, and the operation that every handler of the program's own begins with (since 3.12
+# all generators have one of the interpreter's as well, which begins with another).
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_HANDLER = _OP["PUSH_EXC_INFO"]
 _EXTENDED, _IMPORT, _IMPORT_FROM = _OP["EXTENDED_ARG"], _OP["IMPORT_NAME"], _OP["IMPORT_FROM"]
 _INTRINSIC, _INTRINSIC_STAR = _OP.get("CALL_INTRINSIC_1"), 2  # how 3.12 spells the next one
 _STAR = _OP.get("IMPORT_STAR", -1)
@@ -74,7 +80,7 @@ class Screen:
 
     def _is_plain(self, code: types.CodeType) -> bool:
         operations = code.co_code[::2]
-        if operations.translate(None, _PERMITTED):
+        if operations.translate(None, _PERMITTED) or _may_run_late(code, operations):
             return False
         if _IMPORT not in operations:
             for name in code.co_names:
@@ -104,6 +110,16 @@ class Screen:
             if not safe:
                 return False
         return True
+
+
+def _may_run_late(code: types.CodeType, operations: bytes) -> bool:
+    """Whether this code may go on after its program has ended: a generator or coroutine with a handler.
+
+    One that is left open is closed when it is freed, and then its `finally`, `except` or `with` runs: in a
+    cycle, or in one of typing's caches, that is in the middle of some later program. Without a handler
+    nothing of it runs.
+    """
+    return bool(code.co_flags & _SUSPENDABLE) and _HANDLER in operations
 
 
 def _draws(function: object, seen: set[int]) -> bool:

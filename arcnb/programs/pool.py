@@ -81,6 +81,8 @@ class Pool:
         """Put a task in line for a server; ``seconds`` is the limit for each of its programs."""
         limits, again = tickets[0].limits, tickets[0].first is not None
         patience = PATIENCE[lane]
+        # A batch is timed by program: one that took no longer than an input may has kept both limits.
+        allowed = min(seconds, limits.seconds_per_input) if lane == "batch" else seconds
         jobs = [
             wire.encode_job(ticket.program, ticket.grids[::-1] if again else ticket.grids)
             for ticket in tickets
@@ -90,7 +92,7 @@ class Pool:
             lane=wire.BATCH if lane == "batch" else wire.ISOLATED,
             seconds=seconds,
             seconds_per_input=limits.seconds_per_input,
-            patience=0.0 if patience is None else min(patience, seconds),
+            patience=0.0 if patience is None else min(patience, allowed),
             memory_mb=int(limits.memory_mb),
             output_bytes=int(limits.output_mb * 2**20),
             fresh_calls=limits.fresh_calls,

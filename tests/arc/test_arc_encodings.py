@@ -156,6 +156,12 @@ def test_errors_name_line_and_column(spec, text, line, column, message):
         ("", "name(parameter)"),
         ("minimal; shape", "name(parameter)"),
         ("minimal + minimal", "not a name"),
+        ("code_block(shape(minimal))", "cannot read what it writes"),
+        ("shape(code_block(minimal))", "cannot read what it writes"),
+        ("code_block(code_block(minimal))", "cannot read what it writes"),
+        ("symbols(symbols(minimal))", "cannot read what it writes"),
+        ("symbols(separated('ñ'))", "cannot read what it writes"),
+        ("shape(separated('```'))", "cannot read what it writes"),
     ],
 )
 def test_a_wrong_spec_is_refused_with_a_hint(spec, message):

@@ -309,6 +309,18 @@ def test_a_folder_with_one_challenges_file_is_that_file(tmp_path):
     assert [p.output.tolist() for p in load_tasks(tmp_path)["t"].test] == [[[8]], [[9]]]
 
 
+@pytest.mark.parametrize(("challenges", "solutions"), [(".json", ".json.gz"), (".json.gz", ".json")])
+def test_solutions_are_found_where_only_one_file_is_compressed(challenges, solutions, training, tmp_path):
+    write_arc_json(training[:3], tmp_path / f"x_challenges{challenges}")
+    write_arc_json(training[:3], tmp_path / f"y_challenges{solutions}")
+    (tmp_path / f"x_solutions{challenges}").unlink()
+    (tmp_path / f"y_solutions{solutions}").rename(tmp_path / f"x_solutions{solutions}")
+    found = load_tasks(tmp_path / f"x_challenges{challenges}")
+    assert [t.to_dict() for t in found] == [t.to_dict() for t in training[:3]]
+    (tmp_path / f"x_solutions{solutions}").unlink()
+    assert load_tasks(tmp_path / f"x_challenges{challenges}").version != found.version
+
+
 def test_version_follows_the_content_solutions_included(tmp_path):
     path = tmp_path / "x_challenges.json"
     write(path, {"t": HIDDEN})

@@ -118,7 +118,7 @@ def test_assertions_become_a_call_and_a_value_outside():
     found = [(test.call, test.expected, test.compare) for test in read.tests]
     assert found == [
         ("f(1)", [1, (2, 3)], "equal"),
-        ("f(2)", True, "equal"),
+        ("f(2)", True, "is"),
         ("f(3)", {1, 2}, "equal"),
         ("f(4)", None, "false"),
         ("f(5)", None, "true"),
@@ -152,6 +152,8 @@ def test_translated_assertions_judge(languages):
         "assert np.allclose(add([1], [2]), [3])",
         "assert add(b'a', b'b') == b'ab'",
         "one = 1\nassert add(one, 2) == 3",
+        "assert len('abc') == 3",
+        "assert other(1, 2) == 3",
         "def twice(x):\n    return add(x, x)\nassert twice(1) == 2",
     ],
 )
@@ -171,6 +173,11 @@ def test_what_would_carry_an_answer_inside_or_miss_a_name_is_left_out(code):
         ("np.allclose(f(), 100.0, atol=1)", 101, 101.1),
         ("abs(f() - 100) < 1", 100.9, 101.1),
         ("f() == 1 + 2j", 1 + 2j, 1 - 2j),
+        ("f() is True", True, 1),
+        ("f() is False", False, 0),
+        ("f() is None", None, 0),
+        ("1 is f()", 1, True),
+        ("f() == True", 1, 2),
     ],
 )
 def test_tolerances_are_those_of_the_assertion(assertion, passing, failing):
@@ -244,6 +251,57 @@ def test_scripts_read_and_print(languages):
     assert [answer.passed for answer in ask(languages, program, asked)] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("entry", "program"),
+    [
+        ("transform", "def transform(w):\n    return w.upper()"),
+        (
+            "transform",
+            "def transform(w):\n    return w.upper() if len(w) == 1 else transform(w[0]) + transform(w[1:])",
+        ),
+        ("f", "def transform(w):\n    return w.upper()\ndef f(w):\n    return transform(w)"),
+        ("f", "from string import capwords as transform\ndef f(w):\n    return transform(w).upper()"),
+        ("f", "def f(w):\n    return w.upper()\nstr = int = isinstance = kept = plain = 'abc'"),
+        ("f", "def f(w):\n    return w.upper()\nexec = globals = json = program = result = None"),
+        ("f", "def f(w):\n    return w.upper() if 'own' not in globals() else w\ndef type(v):\n    return 0"),
+    ],
+)
+def test_no_name_of_a_program_is_in_the_way(languages, entry, program):
+    asked = problem(entry_point=entry, tests=[{"input": ["ab"], "expected": "AB"}])
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True]
+
+
+def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
+    asked = problem(entry_point="transform", tests=[{"input": ["ab"], "expected": "AB"}])
+    (answer,) = ask(languages, "def other(w):\n    return w", asked)
+    assert (answer.status, answer.error_type) == ("error", "NameError")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())), 'é')",
+        "import sys\nlines = sys.stdin.readlines()\nprint(sum(map(int, lines)), 'é')",
+        "import sys\nn = sum(map(int, sys.stdin))\nsys.stdout.buffer.write(f'{n} é\\n'.encode())",
+        "print(sum(map(int, open(0).read().split())), 'é')",
+        "with open(0, 'rb') as file:\n    print(sum(map(int, file.read().split())), 'é')",
+        "print(sum(map(int, open('/dev/stdin'))), 'é')",
+        "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'utf-8')\n"
+        "print(int(input()) + int(input()), 'é')",
+        "import sys\nprint(int(input()) + int(input()), 'é')\nsys.stdout.close()",
+    ],
+)
+def test_scripts_have_streams_as_a_process_has(languages, program):
+    asked = problem(entry_point="", tests=[{"input": "3\n4\n", "expected": "7 é\n"}])
+    (answer,) = ask(languages, program, asked)
+    assert (answer.status, answer.passed) == ("ok", True), answer
+
+
+def test_a_script_opens_no_file_of_ours(languages):
+    asked = problem(entry_point="", tests=[{"input": "", "expected": ""}])
+    assert ask(languages, "open('/etc/passwd')", asked)[0].status == "unsafe"
+
+
 def test_the_program_is_not_given_what_is_expected(executor, monkeypatch):
     sent = []
     run = executor.run
@@ -286,6 +344,39 @@ def test_strict_and_lenient_readings(languages, text, answer_format, strict, pro
     reading = read_answer(text, problem(), languages["python"], answer_format)
     assert reading.strict is strict
     assert (reading.found.program or "").strip() == (program or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```python\nprint(1)\n```\nOutput:\n```\n7\n```", "print(1)"),
+        ("```\nprint(1)\n```\nOutput:\n```\n[1, 2]\n```\n```text\nYES\n```\n```\nResult: 7\n```", "print(1)"),
+        ("```python\nprint(1)\n```\nOutput:\n```\nx = 7\n```", "print(1)"),
+        ("```python\nprint(1)\n```\n```python3\nprint(2)\n```\n```bash\nmake\n```", "print(2)"),
+        ("```python\nprint(1)\n```\n```python\nprint(2\n```", "print(1)"),
+        ("```\nprint(1)\n```\n```\nprint(2)\n```", "print(2)"),
+        ("```python3.11\nprint(1)\n```", "print(1)"),
+        ("```Python\nprint(1)\n```", "print(1)"),
+        ("```python\r\nprint(1)\r\n```\r\n", "print(1)"),
+        ("1. So:\n   ```python\nprint(1)\n   ```", "print(1)"),
+        ("Put it into ``` fences.\n```python\nprint(1)\n```", "print(1)"),
+        ("```python\nprint('```')\n```", "print('```')"),
+        ("```\n7\n```", None),
+        ("7", None),
+    ],
+)
+def test_the_script_of_an_answer_is_a_program_and_no_sample_output(languages, text, program):
+    script = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    found = languages["python"].extract(text, script, False).program
+    assert (found and found.strip()) == program
+
+
+def test_a_script_that_was_cut_is_none(languages):
+    script = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    text = "```python\nprint(1)\n```\nBetter:\n```python\nprint(2)"
+    found = {cut: languages["python"].extract(text, script, cut) for cut in (False, True)}
+    assert (found[False].program, found[False].how) == ("print(2)", "unclosed")
+    assert (found[True].program, found[True].how) == ("print(1)", "fenced")
 
 
 def predict(text, index=0, **more):
@@ -355,6 +446,17 @@ def test_json_lines_and_parquet_hold_the_same_problems(tmp_path):
     lines, table = load_problems(tmp_path / "p.jsonl"), load_problems(tmp_path / "p.parquet")
     assert [p.problem_id for p in lines] == ["add", "two"]
     assert table[0].tests == lines[0].tests
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.jsonl.gz", "p.json"])
+def test_line_breaks_of_unicode_and_a_byte_order_mark_are_no_defects(tmp_path, name):
+    row = ADD | {"description": "one\u2028two\u2029three\x85four\x0b"}
+    lines = [row] if name == "p.json" else [row, row | {"problem_id": "two"}]
+    text = "\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    data = ("\ufeff" + (f"[{text}]" if name == "p.json" else text)).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = load_problems(tmp_path / name)
+    assert [p.description for p in found] == [row["description"]] * len(lines)
 
 
 def test_written_problems_come_back_the_same(tmp_path):

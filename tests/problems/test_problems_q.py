@@ -81,6 +81,27 @@ def test_error_marks_become_statuses(error, loading, status):
         ('"ab 1.5"', '"ab 1.50000001"', False),  # texts are not numbers
         ("(1.5;`a)", "(1.5;`b)", False),
         ("1.5 2", "1.5 2 3", False),
+        ("(10000000;2.5)", "(10000001;2.5)", False),  # a list of its own types: the first is no float
+        ("(10000000;2.5)", "(10000000;2.5000001)", True),
+        ("(1f;2.5)", "(1;2.5)", False),
+        ("(1f;2)", "(1;2f)", False),
+        ("10000000 2.5", "10000001 2.5", True),  # a vector of floats
+        ("1 2 3f", "1 2 3.0000001", True),
+        ("1 0n 2.5", "1.0000001 0n 2.5", True),
+        ("1 0n 2.5", "1 0 2.5", False),
+        ("-0w 1 0w", "-0w 1.0000001 0w", True),
+        ("1 0w", "1 1e+30", False),
+        ("1.5 2e", "1.5 2.0000001e", True),
+        ("1.5 2e", "1.5 2", False),  # shorter floats are another type
+        ("1e10", "10000000000f", True),
+        ("1 2.5!3 4", "1 2.5000001!3 4", True),
+        ("1000000 2000000!1 2.5", "1000001 2000000!1 2.5", False),
+        ("0D00:00:01.000000001", "0D00:00:01.000000900", False),  # times are not floats
+        ("(1.5;0D00:00:01.000000001)", "(1.5;0D00:00:01.000000900)", False),
+        ("10:00:59.001 10:00:59.002", "10:00:59.001 10:00:59.003", False),
+        ("2024.01.01D12:34:56.000000001", "2024.01.01D12:34:56.000000002", False),
+        ("2024.01 2024.02m", "2024.01 2024.03m", False),
+        ("9999.01m", "9999.02m", False),
     ],
 )
 def test_values_are_compared_as_q_writes_them(expected, value, same):

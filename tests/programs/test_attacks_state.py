@@ -104,6 +104,73 @@ def test_random_numbers_of_one_program_do_not_depend_on_another(executor):
         assert [o.tolist() for o in outputs] == [o.tolist() for o in first]
 
 
+LEFT_OPEN = """
+import random, sys
+def generator(box):
+    try:
+        yield
+    finally:
+        {late}
+def transform(grid):
+    for _ in range(3):
+        box = []
+        g = generator(box)
+        box.append(g)
+        next(g)
+    return grid
+"""
+LATE = {
+    "a new seed": "random.seed(12345)",
+    "a lower recursion limit": (
+        "n = 4\n        while n < 200:\n            n += 1\n            try:\n                sys.setrecursionlimit(n)\n"
+        "                break\n            except RecursionError:\n                pass"
+    ),
+}
+# Makes so many lists that the garbage collector runs in the middle of it.
+COLLECTING = """
+import random
+def fill(n):
+    return [] if n == 0 else [[n]] + fill(n - 1)
+def transform(grid):
+    random.seed(7)
+    kept = [fill(30) for _ in range(120)]
+    return [[random.randint(0, 9) for _ in range(10)]]
+"""
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_a_generator_left_open_runs_in_no_later_program(executor, what):
+    """The collector frees it, and its `finally` runs, whenever it likes: that has to be in a process of its own."""
+    alone = executor.submit(Job(COLLECTING + f"# {what}", GRIDS)).result()
+    attack = LEFT_OPEN.format(late=LATE[what])
+    jobs = [Job((COLLECTING if n % 2 else attack) + f"# {what} {n}", GRIDS) for n in range(80)]
+    for execution in list(executor.run(jobs))[1::2]:
+        assert execution.status == "ok", execution
+        assert [o.tolist() for o in execution.outputs] == [o.tolist() for o in alone.outputs]
+
+
+# Counts in the page of memory by which a child tells its parent how far it is.
+COUNTING_IN_THE_PAGE = """
+import sys
+def transform(grid):
+    progress = sys._getframe(1).f_locals["progress"]
+    cells = [cell.cell_contents for cell in progress.__closure__]
+    (page,) = [cell._progress for cell in cells if hasattr(cell, "_progress")]
+    count = page[2000]
+    page[24:] = bytes([count + 1]) * (len(page) - 24)
+    return [[count]]
+"""
+
+
+def test_no_program_finds_a_message_in_the_page_of_progress(executor):
+    fresh = executor.submit(Job(COUNTING_IN_THE_PAGE, GRIDS, FRESH)).result()
+    assert fresh.status == "ok", fresh
+    assert [o.tolist() for o in fresh.outputs] == [[[0]]] * len(GRIDS)
+    for n in range(3):
+        other = executor.submit(Job(COUNTING_IN_THE_PAGE + f"# {n}", GRIDS[:1], LIMITS)).result()
+        assert [o.tolist() for o in other.outputs] == [[[0]]]
+
+
 def test_a_changed_input_changes_no_other_call(executor):
     program = (
         "kept = []\ndef transform(grid):\n    for g in kept:\n        g[:] = 9\n    kept.append(grid)\n"

@@ -148,6 +148,12 @@ def f():\n    def g():\n        return [x.__class__ for x in y]\n    return g
 lambda x: x.__class__
 [x.__subclasses__ for x in y]
 def f(x=().__class__): pass
+def f():\n    try:\n        yield\n    finally:\n        x()
+def f():\n    def g():\n        try: yield\n        except BaseException: x()
+def f():\n    with x: yield
+def f():\n    try: x()\n    except ValueError: yield
+async def f():\n    try: await x\n    finally: y()
+async def f():\n    async with x: yield
 @np.load\ndef f(): pass
 f'{x.__class__}'
 with np.errstate(all='raise'): pass
@@ -187,6 +193,9 @@ match x:\n    case (h, w): pass\n    case _: pass
 '%d' % 3
 f'{x:>3}'
 def transform(open): return open
+def f():\n    yield from g()
+def transform(g):\n    try: return list(x for x in g)\n    finally: y()
+async def f(): await x
 def _helper(): pass
 lru_cache(maxsize=None)(f)
 raise ValueError('no')
@@ -348,6 +357,11 @@ def test_output_bytes_keep_every_integer_type():
     for kind in "bBhHiIlLqQfd":
         array = np.array([[0, 9], [3, 4]], dtype=kind)
         assert child.output_bytes(array) == b"\x02\x02\x00\x09\x03\x04"
+    for kind in (">i2", ">i4", ">i8", ">u2", ">u8", ">f8"):
+        array = np.array([[0, 9], [3, 4]], dtype=kind)
+        assert child.output_bytes(array) == b"\x02\x02\x00\x09\x03\x04"
+        with pytest.raises(child.OutputError):
+            child.output_bytes(array + np.array(256, dtype=kind).astype(kind))
     assert child.output_bytes(np.array([[1, 2], [3, 4]]).T) == b"\x02\x02\x01\x03\x02\x04"
     for wrong in (256, -1, 10, 2**63):
         with pytest.raises((child.OutputError, OverflowError)):

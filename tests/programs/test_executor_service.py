@@ -164,6 +164,15 @@ def test_a_fraction_of_a_second_is_a_limit_for_one_input(executor, alone):
     assert "input 1 of 2" in execution.error_message
 
 
+def test_milliseconds_are_a_limit_for_one_input():
+    """Also in batches, whose programs are otherwise given longer than that before anyone looks."""
+    source = "def transform(grid):\n    s = 0\n    for i in range(200000): s += i\n    return grid\n# "
+    limits = Limits(seconds=5, seconds_per_input=0.002)
+    with Executor(workers=1) as executor:
+        jobs = [Job(source + str(n), GRIDS, limits) for n in range(20)]
+        assert {execution.status for execution in executor.run(jobs)} == {"timeout"}
+
+
 def test_a_fraction_of_a_second_is_a_limit_for_all_inputs(executor):
     source = "import time\ndef transform(grid):\n    time.sleep(0.2)\n    return grid"
     execution = executor.submit(Job(source, GRIDS * 4, Limits(seconds=0.7, seconds_per_input=0.5))).result()

@@ -157,6 +157,13 @@ def test_code_without_entry_is_kept_for_the_record():
     assert found.reason == "does not define transform"
 
 
+@pytest.mark.parametrize("holder", ["class Solution:", "def outer():"])
+def test_an_entry_inside_of_something_else_is_said_to_be_there(holder):
+    program = f"{holder}\n    def transform(self, grid):\n        return grid"
+    found = extract_program(f"```python\n{program}\n```")
+    assert (found.program, found.reason) == (program, "does not define transform at module level")
+
+
 @pytest.mark.parametrize("program", ["transform = lambda g: g", "if True:\n    def transform(g): return g"])
 def test_the_entry_may_be_bound_in_other_ways(program):
     assert extract_program(f"```python\n{program}\n```").program == program
