@@ -47,7 +47,8 @@ def render(tokenizer, messages: Sequence[dict], prefix: str = "") -> list[int]:
     """Token ids of `messages` and an assistant turn that begins with `prefix`.
 
     There is exactly one begin-of-text token, if the model uses one. Special tokens spelled out in an
-    assistant's message are removed from it: a completion could otherwise end its own turn.
+    assistant's message, or in one that follows (feedback quotes errors and lines of a program), are removed
+    from it: a completion could otherwise end its own turn, or speak for somebody else.
     Raises PromptError.
     """
     text = render_text(tokenizer, messages, prefix)
@@ -56,7 +57,7 @@ def render(tokenizer, messages: Sequence[dict], prefix: str = "") -> list[int]:
 
 def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
     """The text behind `render`, for people to read; never give it to an engine."""
-    messages = [_plain(tokenizer, message) for message in messages]
+    messages = _plain(tokenizer, messages)
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError(f"the tokenizer of {tokenizer.name_or_path} has no chat template")
     text = _apply(tokenizer, messages, prefix)
@@ -122,15 +123,24 @@ def _ending_with(tokenizer, text: str, opened: str | None, prefix: str) -> str:
     )
 
 
-def _plain(tokenizer, message: dict) -> dict:
-    """An assistant's message without special tokens in its text; any other message as it is."""
-    if message["role"] != "assistant":
-        return message
-    content = message["content"]
-    for token in tokenizer.added_tokens_decoder.values():
-        if token.special:
-            content = content.replace(token.content, "")
-    return {**message, "content": content}
+def _plain(tokenizer, messages: Sequence[dict]) -> list[dict]:
+    """The messages, from the first answer on without special tokens in their text."""
+    asked = next((i for i, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    if asked == len(messages):
+        return list(messages)
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    after = ({**one, "content": _without(special, one["content"])} for one in messages[asked:])
+    return [*messages[:asked], *after]
+
+
+def _without(words: Sequence[str], text: str) -> str:
+    """The text without any of the words, also those that come about when others are taken out."""
+    before = None
+    while text != before:
+        before = text
+        for word in filter(None, words):
+            text = text.replace(word, "")
+    return text
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,16 @@ from arcnb.models.registry import ModelPath
 CONFIG = "config.json"  # written last: a folder that has it is whole
 KEPT = 8  # copies that stay however long nobody uses them
 UNUSED_SECONDS = 24 * 3600  # what may be in use, or half made, is younger
+MODEL_FILES = ("*.safetensors", "*.bin", CONFIG)
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "chat_template*")
 
 
 def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
-    """The model with the adapter folded in, made once per pair and machine. Raises AdapterError."""
+    """The model with the adapter folded in, made once per pair and machine; again when one of them is saved
+    anew under its path. Raises AdapterError."""
     check_adapter(adapter, model.folder, model.name)
     digest = hashlib.sha256(str(model.folder.resolve()).encode())
+    digest.update(_content_of(model.folder).encode())
     for name in ("adapter_config.json", WEIGHTS):
         digest.update((adapter / name).read_bytes())
     folder = cache_folder() / "merged" / f"{model.folder.name}-{digest.hexdigest()[:16]}"
@@ -46,6 +49,13 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
         _prune(folder.parent)
     os.utime(folder)  # its last use
     return ModelPath(model.name, folder)
+
+
+def _content_of(model: Path) -> str:
+    """What tells a model from another one saved under the same path: names, sizes and times of its files."""
+    files = sorted(path for pattern in MODEL_FILES for path in model.glob(pattern))
+    facts = ((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    return "".join(f"\n{name} {size} {time}" for name, size, time in facts)
 
 
 def _prune(copies: Path) -> None:

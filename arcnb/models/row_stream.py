@@ -93,7 +93,7 @@ def row_stream(
     check_max_tokens(builder.model, plan.max_tokens, builder.prompt_format)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (FAILED, MAKER):
+    for name in (FAILED, MAKER, END):  # the end of an earlier try may come before the one now wanted
         (folder / name).unlink(missing_ok=True)
     maker = get_context("spawn").Process(target=_make, args=(tasks, builder, folder, plan, os.getpid()))
     maker.start()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasksets import TaskSet
 from arcnb.search.evaluation import TABLE_READ, EvaluationError, check_versions
+from arcnb.search.stages import with_stage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +77,7 @@ def check_arms(text: str, tasks: TaskSet) -> None:
 
 
 def read_arms(text: str, task_ids: Sequence[str]) -> Arms:
-    """The arms' rows on these tasks, columns TABLE_READ and `place`, a task's rows counted from 0."""
+    """The arms' rows on these tasks, columns TABLE_READ, `stage` and `place`, a task's rows from 0."""
     return {
         name: [_read(seed, task_ids, f"{name}, seed {number}") for number, seed in enumerate(seeds)]
         for name, seeds in parse_arms(text).items()
@@ -88,8 +89,9 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
 
     parts = []
     for path, first in sources:
-        part = PredictionSet(path).read(columns=TABLE_READ, task_ids=task_ids)
-        part = part.sort_values(["task_id", "turn", "round", "index"], kind="stable")
+        one = PredictionSet(path)
+        part = with_stage(one.read(columns=TABLE_READ, task_ids=task_ids), one)
+        part = part.sort_values(["task_id", "stage", "round", "index"], kind="stable")
         if first:
             part = part[part["turn"] == 0]
             part = part[part.groupby("task_id").cumcount() < first]

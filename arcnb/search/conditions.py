@@ -11,6 +11,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
 
 from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import PredictionSet
@@ -18,9 +20,11 @@ from arcnb.arc.tasks import Task
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import template_path
+from arcnb.models.registry import SHIPPED_ADAPTERS
 from arcnb.search.rounds import PlanError, RoundPlan
 
 FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
+LATER = ("adapter_sha256",)  # sets of earlier versions say nothing about these
 
 
 def conditions(
@@ -45,8 +49,28 @@ def conditions(
         "shuffle": plan.shuffle,
         **asdict(sampling),
     }
+    if digest := adapter_digest(adapter):  # a path alone does not tell it from one trained there again
+        settings["adapter_sha256"] = digest
     plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
     return {"tasks": {task.task_id: task.fingerprint for task in tasks}, "settings": plain}
+
+
+def adapter_digest(adapter: str) -> str:
+    """Of the shape and weights of a named adapter; "" for none, and for one that is not in a folder here, as
+    those that a server has."""
+    if not adapter:
+        return ""
+    folder = SHIPPED_ADAPTERS / adapter if adapter == "default" else Path(adapter).expanduser()
+    files = sorted(folder.glob("adapter_*"))
+    return _digest(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+
+
+@lru_cache(maxsize=64)  # a search asks before each sampling
+def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for path, *_ in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16] if files else ""
 
 
 def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
@@ -63,19 +87,27 @@ def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
     compare_conditions(predictions, wanted)
 
 
-def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
-    """PlanError where the set was begun with other conditions, or holds other tasks; nothing is written."""
+def begun_with(predictions: PredictionSet) -> dict:
+    """The conditions that the set was begun with. FileNotFoundError without the file, PlanError for a
+    damaged one."""
     path = predictions.folder / FILE_NAME
-    if not path.exists():
-        _compare_rows(predictions, wanted["tasks"])
-        return
     try:
         begun = json.loads(path.read_bytes())
-        tasks, settings = begun["tasks"], begun["settings"]
-    except (ValueError, KeyError) as error:
+        return {name: begun[name] for name in ("tasks", "settings")}
+    except (ValueError, KeyError, TypeError) as error:
         raise PlanError(
             f"{path} is damaged ({error!r}); it says how the predictions beside it were made"
         ) from None
+
+
+def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
+    """PlanError where the set was begun with other conditions, or holds other tasks; nothing is written."""
+    try:
+        begun = begun_with(predictions)
+    except FileNotFoundError:
+        _compare_rows(predictions, wanted["tasks"])
+        return
+    tasks, settings = begun["tasks"], begun["settings"]
     changed = [id_ for id_, print_ in wanted["tasks"].items() if tasks.get(id_, print_) != print_]
     if changed:
         raise PlanError(_of_other_tasks(predictions, changed))
@@ -86,7 +118,7 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
             f"use a new folder for the larger task set"
         )
     for name, value in wanted["settings"].items():
-        if settings.get(name) != value:
+        if settings.get(name, value if name in LATER else None) != value:
             raise PlanError(
                 f"{predictions.folder} was begun with {name} {settings.get(name)!r}, not {value!r}; "
                 f"use a new folder for the changed setting"

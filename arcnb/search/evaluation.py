@@ -25,6 +25,7 @@ from arcnb.arc.stop_rules import early_stops as early_stops  # what `stopped` is
 from arcnb.arc.submission import Submission, create_submission
 from arcnb.arc.tasks import Pair
 from arcnb.arc.tasksets import TaskSet
+from arcnb.search.stages import with_stage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,8 +93,11 @@ def _name_of(path: Path) -> str:
 
 
 def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
-    """{name: frame} with what tables need. EvaluationError for a set without predictions."""
-    frames = {name: one.read(columns=TABLE_READ) for name, one in sets.items()}
+    """{name: frame} with what tables need, and `stage` (see `with_stage`).
+
+    EvaluationError for a set without predictions.
+    """
+    frames = {name: with_stage(one.read(columns=TABLE_READ), one) for name, one in sets.items()}
     for name, frame in frames.items():
         if frame.empty:
             raise EvaluationError(f"prediction set {sets[name].folder} holds no predictions")
@@ -227,20 +231,30 @@ def curves(
 
     pass@k draws k of a task's predictions as if they were alike. A refinement was made because of what came
     before it, and what learns from its predictions is another model after each round, so such sets are
-    compared at equal budgets instead (`arcnb.search.fair_comparison`, notebook 07). A set without first turns
+    compared at equal budgets instead (`arcnb.search.fair_comparison`, notebook 07). A first turn that stands
+    in for a refinement is left out: only tasks that went badly have any. A set without first turns of its own
     has no curve, and none of those in `stopped` has: see `early_stops`.
     """
     drawn = {}
     for name, frame in frames.items():
         if name in stopped:
             continue
-        first = frame[frame["turn"] == 0]
+        first = _first_turns(frame)
         unlearned = first[_by_first_adapter(first)]
         if len(unlearned):
             name += "" if len(first) == len(frame) else ", first turns"
             name += "" if len(unlearned) == len(first) else ", before learning"
             drawn[name] = pass_at_k_curve(unlearned, seed=seed, task_ids=task_ids)
     return drawn
+
+
+def _first_turns(frame: pd.DataFrame) -> pd.DataFrame:
+    """The first turns of a set that are no stand-ins, as far as the frame tells.
+
+    Without `stage` it tells of a set that refines another's first turns: its own begin after these.
+    """
+    first = frame[(frame["turn"] == 0) & (frame["stage"] == 0 if "stage" in frame else True)]
+    return first if (first["round"] == 0).any() else first.iloc[:0]
 
 
 def _by_first_adapter(frame: pd.DataFrame) -> pd.Series:

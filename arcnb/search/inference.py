@@ -37,13 +37,17 @@ def predict(
     *,
     model: str = "",
     adapter: str = "",
+    division: RoundPlan | None = None,
     part_rows: int = 2048,
     part_seconds: float = 60.0,
 ) -> InferenceReport:
-    """Fill `predictions` up to the plan and say what was done. Raises PlanError before any work is lost."""
+    """Fill `predictions` up to the plan and say what was done. Raises PlanError before any work is lost.
+
+    division: the plan whose work is divided among the shards, where this one is a part of it.
+    """
     hold_to_conditions(predictions, conditions(tasks, plan, prompt_format, sampling, model, adapter))
     record_rule(predictions, plan.early_stop, plan.n_predictions)
-    mine = shard_of(tasks, plan, prompt_format, sampling, backend)
+    mine = shard_of(tasks, division or plan, prompt_format, sampling, backend)
     return sample(
         mine,
         FirstTurns(plan, prompt_format),

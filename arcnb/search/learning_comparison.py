@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from arcnb.arc.submission import SubmissionScore, score_submission
 from arcnb.arc.tasksets import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.paired_shares import paired_shares
+from arcnb.search.paired_shares import PairedShares, paired_shares
 from arcnb.search.step_journal import StepJournal
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def later_samples(
     """Shares of a task's samples that solve it, after the first round, which both have in common: a row for
     the samples of the round after it, and one for all that follow, as `arcnb.search.paired_shares` has them.
 
-    Over the tasks that have such samples in both; no row without any. Says more than solved tasks where most
-    that can be solved are solved by the first samples. In the round after the first both have equal numbers
-    of samples. Later a task that ended has its share from few, which flatters both alike: how far apart they
-    are then comes out too large.
+    Over the tasks that have such samples in both; no row without any, and "unknown" where no test outputs of
+    them are known. Says more than solved tasks where most that can be solved are solved by the first samples.
+    In the round after the first both have equal numbers of samples. Later a task that ended has its share
+    from few, which flatters both alike: how far apart they are then comes out too large.
     """
     import pandas as pd
 
@@ -113,19 +114,24 @@ def later_samples(
     for last in (first + plan.per_round, None):
         shares = [_share_that_solves(frame, first, last, column) for frame in (alone, learned)]
         both = shares[0].index.intersection(shares[1].index)
-        if len(both):
-            found = paired_shares(shares[0][both], shares[1][both], seed)
-            rows.append({"samples": f"{first + 1} to {last or 'the end'}", **vars(found)})
+        samples = {"samples": f"{first + 1} to {last or 'the end'}"}
+        known = both[shares[0][both].notna() & shares[1][both].notna()]
+        if len(known):
+            rows.append(samples | vars(paired_shares(shares[0][known], shares[1][known], seed)))
+        elif len(both):
+            unknown = dict.fromkeys((field.name for field in fields(PairedShares)), "unknown")
+            rows.append(samples | unknown | {"n_tasks": 0})
     return pd.DataFrame(rows).rename(columns={"a": "alone", "b": "learned"})
 
 
 def _share_that_solves(frame: pd.DataFrame, first: int, last: int | None, column: str) -> pd.Series:
+    """Of each task that has such samples; NaN where their test outputs are unknown."""
     ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
     place = ordered.groupby("task_id", observed=True).cumcount()
     later = ordered[(place >= first) & (True if last is None else place < last)]
-    right = later["train_is_correct"] == 1
+    right = later["train_is_correct"].astype(float)
     if column == "is_correct":
-        right &= later["test_is_correct"] == 1
+        right *= later["test_is_correct"].astype(float)
     return right.groupby(later["task_id"].astype(object)).mean()
 
 

@@ -114,5 +114,7 @@ class SearchReport:
         if self.dropped:
             lines.append("not learned from: " + ", ".join(f"{n} {r}" for r, n in self.dropped.most_common()))
         if self.too_long:
-            lines.append(f"{len(self.too_long)} tasks skipped, their prompts are too long for the context")
+            lines.append(
+                f"{len(self.too_long)} tasks have prompts that are too long for the context, skipped"
+            )
         return "\n".join([*lines, *self.notes, *self.failures])

@@ -41,6 +41,7 @@ from arcnb.search.learner import LearningStopped, LoraLearner, LoraSettings
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.learning_report import SearchReport
 from arcnb.search.learning_rows import learning_rows
+from arcnb.search.room import PromptRoom
 from arcnb.search.rounds import PlanError
 from arcnb.search.search_state import RoundRows, TaskState
 from arcnb.search.step_journal import AdapterFolder, StepJournal
@@ -102,6 +103,7 @@ class SearchAndLearn:
         end = f"shard{plan.shard[0]:02d}-of-{plan.shard[1]:02d}"
         self.journal = StepJournal(self.folder / f"steps-{end}.jsonl")
         self.adapters = AdapterFolder(self.folder / "adapters", plan.shard, plan.adapter_gb)
+        self.room = PromptRoom(plan, prompt_format, engine.tokenizer, engine.context - sampling.max_tokens)
         self.current: dict[int, Path | None] = dict.fromkeys(range(len(self.groups)))
         self.states = {task_id: TaskState() for task_id in self.tasks}
         self.report = SearchReport(tasks=len(self.tasks))
@@ -125,7 +127,7 @@ class SearchAndLearn:
                     break
                 self._after_round(round_)
                 if self.plan.learn:
-                    self._learn_round(round_, [group for group in going if self._active(group)])
+                    self._learn_round(round_, [group for group in going if self._has_new(round_, group)])
                 round_ += 1
         finally:
             self._refresh_submission()
@@ -152,7 +154,7 @@ class SearchAndLearn:
 
     def _predict_round(self, round_: int, going: Sequence[int]) -> bool:
         """Sample the round for all groups; False when the time was up before its end."""
-        todo = [group for group in going if not self.journal.find("predict", round_, group)]
+        todo = [group for group in going if not self._finished("predict", round_, group)]
         for groups in self._calls(todo):
             if not self._predict(round_, groups):
                 return False
@@ -160,7 +162,33 @@ class SearchAndLearn:
             line = self.journal.find("predict", round_, group)
             for task in self._active_tasks(group):
                 self.states[task.task_id].end_round(round_, line["seconds_per_task"])
+                self._end_without_prompts(task, round_, line)
         return True
+
+    def _finished(self, step: str, round_: int, group: int) -> dict | None:
+        """The line of a step that was done for all completions that the budget now gives its round.
+
+        A smaller budget may have cut the round. What is missing belongs into it, made with its adapter; left
+        to the next round it would be made with another one, and counted by none. Lines of earlier versions
+        say nothing of completions and stand as they are.
+        """
+        line = self.journal.find(step, round_, group)
+        asked = self._asked(round_)
+        return line if line and line.get("completions", asked) >= asked else None
+
+    def _asked(self, round_: int) -> int:
+        """Completions of a task up to the end of a round."""
+        return self.plan.prompts(round_).n_predictions
+
+    def _end_without_prompts(self, task: Task, round_: int, line: dict) -> None:
+        """End a task of which no prompt of the round fitted, if none of those to come does, either.
+
+        Prompts show one test input each, so a task with one that is too long may have others that fit. In
+        searches of earlier versions such a task ended at once, and the rounds after went on without it.
+        """
+        state = self.states[task.task_id]
+        if not state.rows(round_):
+            state.ended = "completions" not in line or not self.room.for_any_after(task, round_)
 
     def _calls(self, groups: Sequence[int]) -> list[list[int]]:
         """Groups that are sampled in one call, for full batches: with one adapter, with none, as all in the
@@ -202,7 +230,10 @@ class SearchAndLearn:
             return False
         spent = self.report.times_since(before, len(groups))
         for group in groups:
-            self.journal.add("predict", round_, group, seconds_per_task=seconds / len(tasks), **spent)
+            cut = self.journal.find("predict", round_, group)  # by a smaller budget, which has its seconds
+            each = seconds / len(tasks) + (cut["seconds_per_task"] if cut else 0.0)
+            facts = {"seconds_per_task": each, "completions": self._asked(round_)}
+            self.journal.add("predict", round_, group, **facts, **spent)
         self._refresh_submission()
         if len(self.predictions.parts()) > MANY_PARTS * self.plan.shard[1]:
             self.predictions.pack(*self.plan.shard)
@@ -215,19 +246,29 @@ class SearchAndLearn:
 
     # ------------------------------------------------------------------- learn
 
+    def _has_new(self, round_: int, group: int) -> bool:
+        """Whether the group goes on and has anything of this round to learn from."""
+        return self._active(group) and any(
+            self.states[task.task_id].rows(round_) for task in self.groups[group]
+        )
+
     def _learn_round(self, round_: int, going: Sequence[int]) -> None:
+        trained = False
         for group in going:
             if self.clock.is_up:
                 return
-            line = self.journal.find("learn", round_, group) or self._learn(round_, group)
+            line = self._finished("learn", round_, group)
+            trained |= line is None
+            line = line or self._learn(round_, group)
             if line is None:
                 return
             if line["adapter"]:
                 self.current[group] = self.adapters.folder / line["adapter"]
             for task in self._active_tasks(group):
                 self.states[task.task_id].spent.seconds += line["seconds"] / len(self.groups[group])
-        newest = [path for path in self.current.values() if path]
-        self.report.adapters_deleted += len(self.adapters.tidy(newest))
+        if trained:  # rounds that are only read again, when resuming, are older than the newest adapters
+            newest = [path for path in self.current.values() if path]
+            self.report.adapters_deleted += len(self.adapters.tidy(newest))
 
     def _learn(self, round_: int, group: int) -> dict | None:
         """The journal's line of the step; None when the time was up. An error keeps the adapter before."""
@@ -247,7 +288,8 @@ class SearchAndLearn:
             facts = {"adapter": None, "error": f"{type(error).__name__}: {error}"}
         seconds = time.monotonic() - since - (self.report.opening_seconds - opening)
         spent = self.report.times_since(before)
-        return self.journal.add("learn", round_, group, **facts, seconds=seconds, **spent)
+        facts |= {"seconds": seconds, "completions": self._asked(round_)}
+        return self.journal.add("learn", round_, group, **facts, **spent)
 
     def _trained(self, round_: int, group: int) -> dict:
         """Relabel, train, and show the engine the adapter; facts for the journal."""
@@ -283,6 +325,8 @@ class SearchAndLearn:
         new = [made.task for one in found for made in one.tasks if made.age == 0]
         if new:
             path = self.folder / "hindsight" / f"{self.adapters.path(round_, group).name}.parquet"
+            if self.journal.find("learn", round_, group):  # of a round that a smaller budget cut
+                path.unlink(missing_ok=True)
             if not path.exists():  # else it is from before a kill
                 write_tasks(new, path)
             self.report.hindsight_tasks += len(new)

@@ -41,7 +41,7 @@ class RoundRows(PredictionSet):
 class TaskState:
     """One task. solving: distinct programs, comments and layout aside, that solve all its train pairs.
 
-    ended: it gets no further rounds, because none of its prompts fits the context.
+    ended: it gets no further rounds, because none of the prompts to come fits the context.
     """
 
     spent: Spent = field(default_factory=Spent)
@@ -61,7 +61,6 @@ class TaskState:
     def end_round(self, round_: int, seconds: float) -> None:
         """Count what the round cost and what it found."""
         rows = self.rows(round_)
-        self.ended = not rows
         self.spent.completions += len(rows)
         self.spent.tokens += sum(row.n_tokens or 0 for row in rows)
         self.spent.seconds += seconds

@@ -65,7 +65,9 @@ def predict_turns(
     hold_to_conditions(predictions, wanted)
     report = TurnsReport()
     if first_from is None:
-        first = predict(*stage, plan.first, prompt_format, sampling, **names, **writing)
+        # Divided as later turns are: a task that changed its shard would be refined before it is sampled.
+        divided = {"division": plan.rounds, **writing}
+        first = predict(*stage, plan.first, prompt_format, sampling, **names, **divided)
         _check_room(first, plan, backend, sampling)
         report.turns.append(TurnReport(0, first, n_tasks=len(tasks)))
     mine = shard_of(tasks, plan.rounds, prompt_format, sampling, backend)

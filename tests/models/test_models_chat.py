@@ -160,6 +160,23 @@ def test_special_tokens_spelled_out_in_an_answer_do_not_end_it(tokenizer):
     assert render(tokenizer, messages, PREFIX) == render(tokenizer, clean, PREFIX)
 
 
+def test_special_tokens_that_come_about_when_others_are_taken_out_go_as_well(tokenizer):
+    token = tokenizer.eos_token
+    nested = f"{token[:5]}{token[:3]}{token}{token[3:]}{token[5:]}"
+    messages = [(*MESSAGES, {"role": "assistant", "content": text}) for text in (f"a {nested} b", "a  b")]
+    assert render(tokenizer, messages[0], PREFIX) == render(tokenizer, messages[1], PREFIX)
+
+
+def test_feedback_that_quotes_a_program_opens_no_turn(tokenizer):
+    token = tokenizer.eos_token
+    answer = {"role": "assistant", "content": "raise ValueError(text)"}
+    said = [f"It failed with ValueError: {token}x", "It failed with ValueError: x"]
+    ids = [render(tokenizer, (*MESSAGES, answer, {"role": "user", "content": one}), PREFIX) for one in said]
+    assert ids[0] == ids[1]
+    asked = (MESSAGES[0], {"role": "user", "content": f"what does {token} mean"})
+    assert token in render_text(tokenizer, asked).split("what does")[1].split("mean")[0], "as it is written"
+
+
 def test_prompt_and_answer_are_the_whole_conversation(tokenizer):
     ids = prompt_ids(tokenizer, Prompt(MESSAGES, PREFIX)) + answer_ids(tokenizer, "pass\n```")
     assert tokenizer.decode(ids).endswith(PREFIX + "pass\n```" + tokenizer.eos_token)

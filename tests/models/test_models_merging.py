@@ -1,13 +1,16 @@
 """A LoRA folded into its model. Run: pytest tests/models/test_models_merging.py"""
 
+import json
 import os
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
 from arcnb.models.compatibility import AdapterError
 from arcnb.models.merging import KEPT, merged_model
-from arcnb.models.registry import SHIPPED_ADAPTERS, resolve_model
+from arcnb.models.registry import SHIPPED_ADAPTERS, ModelPath, resolve_model
 
 
 @pytest.fixture
@@ -44,6 +47,28 @@ def test_the_merged_model_computes_what_model_and_adapter_do(small_model, adapte
     made = (merged.folder / "config.json").stat().st_mtime_ns
     assert merged_model(small_model, adapter).folder == merged.folder
     assert (merged.folder / "config.json").stat().st_mtime_ns == made
+
+
+def test_a_model_saved_anew_under_its_path_is_merged_anew(small_model, adapter, tmp_path, monkeypatch):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    model = ModelPath("model", Path(shutil.copytree(small_model.folder, tmp_path / "model")))
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": str(model.folder)})
+    )
+    first = merged_model(model, adapter)
+    changed = AutoModelForCausalLM.from_pretrained(model.path)
+    with torch.no_grad():
+        changed.model.norm.weight.fill_(3)
+    changed.save_pretrained(model.path)
+    second = merged_model(model, adapter)
+    assert first.folder != second.folder
+    norm = AutoModelForCausalLM.from_pretrained(second.path).model.norm.weight
+    assert float(norm.detach().mean()) == 3
+    assert merged_model(model, adapter).folder == second.folder
 
 
 def test_old_copies_go_and_the_last_and_the_young_stay(small_model, adapter, tmp_path, monkeypatch):

@@ -64,6 +64,12 @@ def test_the_rows_are_the_same_however_many_processes_make_them(tasks, small_mod
     assert len(set(made[0])) > 6  # the same task is seen in other views
 
 
+def test_the_end_of_an_earlier_try_is_not_the_end_of_a_longer_one(tasks, small_model, tmp_path):
+    for n_rows in (8, 24):
+        with row_stream(Rounds(tasks), builder(small_model), tmp_path, replace(PLAN, n_rows=n_rows)):
+            assert len(list(read_rows(str(tmp_path)))) == n_rows
+
+
 def test_rows_are_packed_and_put_beside_others_of_their_length(tasks, small_model, tmp_path):
     plan = replace(PLAN, n_rows=8, block_rows=16, batch=4)
     with row_stream(Rounds(tasks), builder(small_model), tmp_path / "a", plan):

@@ -75,6 +75,23 @@ def test_later_samples_are_compared_over_tasks_that_both_went_on_with(sets):
     assert comparison.later_samples(frames["alone"], frames["learn"], replace(PLAN, first_round=6)).empty
 
 
+def test_samples_with_unknown_test_outputs_are_not_counted_as_wrong(sets):
+    frames = read_sets(sets)
+    learned, known = frames["learn"], comparison.later_samples(frames["alone"], frames["learn"], PLAN)
+    hidden = [
+        frame.assign(test_is_correct=frame["test_is_correct"].mask(frame["task_id"] == "b"))
+        for frame in (frames["alone"], learned)
+    ]
+    some = comparison.later_samples(*hidden, PLAN)
+    assert some["n_tasks"].tolist() == [2, 2]
+    assert some["learned"].tolist() == pytest.approx([1 / 2, 1 / 2])
+    train = comparison.later_samples(*hidden, PLAN, "train_is_correct")
+    assert train["learned"].tolist() == known["learned"].tolist()
+    none = [frame.assign(test_is_correct=np.nan) for frame in frames.values()]
+    for row in comparison.later_samples(*none, PLAN).to_dict("records"):
+        assert (row["n_tasks"], row["alone"], row["learned"], row["p_value"]) == (0, *["unknown"] * 3)
+
+
 def test_without_test_outputs_the_pairs_are_of_the_train_pairs(tmp_path):
     frames = []
     for name, n_solved in (("alone", 1), ("learn", 8)):

@@ -19,7 +19,8 @@ import torch
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.stop_rules import early_stops
 from arcnb.arc.submission import validate_submission
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks import Task
+from arcnb.arc.tasksets import TaskSet, load_tasks
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
 from arcnb.programs.executor import Executor
@@ -317,6 +318,54 @@ def test_adapters_keep_to_their_disk_budget(tmp_path, search):
     assert report.adapters_deleted == 6 - len(left)
     assert [name[:10] for name in left] == ["round00001"] * 3
     assert search(replace(PLAN, adapter_gb=1e-9)).run().completions == 0
+    assert sorted(path.name for path in (tmp_path / "s" / "adapters").iterdir()) == left, "rounds read again"
+    assert search(replace(PLAN, budget=Budget(16), adapter_gb=1e-9)).run().completions == 12
+
+
+def test_a_round_that_a_smaller_budget_cut_is_completed_with_its_own_adapter(tmp_path, search):
+    search(folder="whole").run()
+    search(replace(PLAN, budget=Budget(6))).run()
+    grown = search()
+    grown.run()
+    assert rows(tmp_path / "s") == rows(tmp_path / "whole")
+    assert {state.spent.completions for state in grown.states.values()} == {12}
+    again = search()
+    assert again.run().completions == 0
+    for task_id, state in grown.states.items():
+        assert again.states[task_id].spent.seconds == pytest.approx(state.spent.seconds)
+
+
+def test_a_solution_in_the_missing_part_of_a_cut_round_ends_its_task(tmp_path, search):
+    def pick(key, index, ids):
+        return SOLVING if key == ("fill4", 3) else NOT_SOLVING
+
+    plan = replace(PLAN, budget=Budget(6), stop_after=1, augment="none", learn=False)
+    search(plan, pick).run()
+    grown = search(replace(plan, budget=Budget(20)), pick)
+    grown.run()
+    assert grown.solved_tasks() == ["fill4"]
+    assert sum(row["task_id"] == "fill4" for row in rows(tmp_path / "s")) == 8
+
+
+def test_a_training_on_a_cut_round_is_done_again(tmp_path, search, engine, monkeypatch):
+    monkeypatch.setattr(engine, "context", 700)  # the skipped prompts keep the task below its budget
+    tasks, folder = two_test_inputs(3), "s"
+    for name, budgets in (("whole", (12,)), (folder, (6, 12))):
+        for budget in budgets:
+            search(replace(PLAN, budget=Budget(budget), group_size=-1), tasks=tasks, folder=name).run()
+    assert rows(tmp_path / folder) == rows(tmp_path / "whole")
+    made = [load_tasks(tmp_path / name / "hindsight").ids for name in ("whole", folder)]
+    assert made[0] == made[1]
+
+
+def test_journals_of_earlier_versions_stand_as_they_are(tmp_path, search):
+    search(replace(PLAN, budget=Budget(6))).run()
+    steps = tmp_path / "s" / "steps-shard00-of-01.jsonl"
+    lines = [json.loads(line) for line in steps.read_text().splitlines()]
+    steps.write_text(
+        "".join(json.dumps({k: v for k, v in x.items() if k != "completions"}) + "\n" for x in lines)
+    )
+    assert search(replace(PLAN, budget=Budget(6))).run().completions == 0
 
 
 def test_groups_share_an_adapter(tmp_path, search):
@@ -444,6 +493,40 @@ def test_a_prompt_that_does_not_fit_ends_its_task_and_no_other(tmp_path, search,
     assert report.completions == 12
     shares = [search(replace(PLAN, shard=(i, 2)), tasks=tasks, folder="halves").run() for i in range(2)]
     assert sorted(report.completions for report in shares) == [0, 12]
+
+
+def two_test_inputs(n):
+    """Tasks with a second test input that is long; which one a prompt shows is drawn."""
+    big = [[(i * j) % 10 for i in range(30)] for j in range(30)]
+    pairs = [{"input": [[1, 0], [0, k]], "output": [[4, 0], [4, k]]} for k in (2, 3)]
+    tests = [{"input": [[5, 0], [0, 5]], "output": [[4, 0], [4, 5]]}, {"input": big, "output": big}]
+    return TaskSet(
+        "two", tuple(Task.from_dict(f"m{i}", {"train": pairs, "test": tests}) for i in range(n)), "1"
+    )
+
+
+@pytest.mark.parametrize("budget", [Budget(24), Budget(0, tokens=60)])
+def test_a_task_ends_only_when_no_prompt_to_come_fits(tmp_path, search, engine, monkeypatch, budget):
+    monkeypatch.setattr(engine, "context", 700)
+    plan = replace(PLAN, budget=budget, first_round=2, per_round=2, learn=False)
+    tasks = two_test_inputs(8)
+    report = search(plan, tasks=tasks).run()
+    fitting = {task.task_id: fits(plan, task, range(12)) for task in tasks}
+    assert any(not shown[0] for shown in fitting.values()), "of some the first prompt is too long"
+    made = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id", "n_tokens"])
+    counts, tokens = made.groupby("task_id").size(), made.groupby("task_id")["n_tokens"].sum()
+    if budget.completions:
+        assert {id_: int(counts[id_]) for id_ in tasks.ids} == {k: 2 * sum(v) for k, v in fitting.items()}
+    else:
+        assert tokens.reindex(tasks.ids).min() >= 60
+    assert set(report.too_long) <= set(tasks.ids)
+    monkeypatch.setattr(engine, "context", 100)
+    assert search(plan, tasks=tasks, folder="none").run().rounds == 1, "no endless loop"
+
+
+def fits(plan, task, numbers):
+    """Of each prompt, whether it shows the short test input."""
+    return [plan.prompts(0).view(task, number).test_index == 0 for number in numbers]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Run: pytest tests/search/test_search_conditions.py
 """
 
+import json
 from dataclasses import replace
 
 import pandas as pd
@@ -90,6 +91,29 @@ def test_an_edited_template_is_another_one(tmp_path, tasks):
         else:
             with pytest.raises(PlanError, match="begun with template_sha256"):
                 hold(predictions, tasks, **changes)
+
+
+def test_an_adapter_trained_again_under_its_path_is_another_one(tmp_path, tasks):
+    adapter, predictions = tmp_path / "adapter", PredictionSet(tmp_path / "p")
+    adapter.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (adapter / name).write_text("one")
+    changes = {"adapter": str(adapter)}
+    hold(predictions, tasks, **changes)
+    hold(predictions, tasks, **changes)
+    (adapter / "adapter_model.safetensors").write_text("another")
+    with pytest.raises(PlanError, match="begun with adapter_sha256"):
+        hold(predictions, tasks, **changes)
+    begun = json.loads((predictions.folder / FILE_NAME).read_text())
+    del begun["settings"]["adapter_sha256"]
+    (predictions.folder / FILE_NAME).write_text(json.dumps(begun))
+    hold(predictions, tasks, **changes)  # a set of an earlier version, which did not say
+
+
+def test_the_shipped_adapter_is_known_by_its_weights(tasks):
+    settings = conditions(tasks, **(BEGUN | {"adapter": "default"}))["settings"]
+    assert len(settings["adapter_sha256"]) == 16
+    assert "adapter_sha256" not in conditions(tasks, **BEGUN)["settings"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.programs.executor import Executor
+from arcnb.search import inference
+from arcnb.search.arms import read_arms
+from arcnb.search.evaluation import curves, read_sets
 from arcnb.search.refinement_tree import best_trees
-from arcnb.search.rounds import PlanError, RoundPlan
+from arcnb.search.rounds import PlanError, RoundPlan, shard_tasks
 from arcnb.search.turn_budget import TurnPlan
 from arcnb.search.turn_report import TURN_READ, turn_table
 from arcnb.search.turns import check_turns, predict_turns
@@ -185,6 +188,26 @@ def test_shards_make_the_rows_of_one_process(run):
     assert keys(shards) == keys(whole)
 
 
+def test_all_turns_are_divided_among_the_shards_alike(run, tasks, monkeypatch):
+    lengths = [250, 350, 1350, 500]  # by first turns alone t0 would be in the other shard
+    monkeypatch.setattr(inference, "count_tokens", lambda tokenizer, prompts: lengths)
+    plan = TurnPlan(replace(ROUNDS, n_predictions=20, per_prompt=8), turns=2)
+    divisions = [divided(part, tasks, lengths, 2) for part in (plan.first, plan.rounds)]
+    assert divisions[0] != divisions[1], "else there is nothing to see here"
+    whole, _, _ = run("whole", plan, policy=lambda text, index: ZEROES)
+    for shard in (1, 0):
+        rounds = replace(plan.rounds, shard=(shard, 2))
+        shards, _, _ = run("shards", replace(plan, rounds=rounds), policy=lambda text, index: ZEROES)
+    assert keys(shards) == keys(whole)
+    assert divided(TurnPlan(plan.rounds).first, tasks, lengths, 2) == divisions[1], "of one turn as before"
+
+
+def divided(plan, tasks, lengths, count):
+    """Task ids of each shard of a plan."""
+    weights = [plan.n_rounds * length + plan.n_predictions * SAMPLING.max_tokens for length in lengths]
+    return [[task.task_id for task in shard_tasks(tasks, weights, (i, count))] for i in range(count)]
+
+
 def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     first, _, _ = run("first", TurnPlan(replace(ROUNDS, n_predictions=6)))
     both, _, _ = run("both")
@@ -217,6 +240,37 @@ def test_where_nothing_can_be_refined_first_turns_take_the_budget(run, tasks):
     assert [t.n_fresh for t in report.turns] == [0, 2, 2]
     assert len({(row.round, row.index) for row in rows}) == 12
     assert "had nothing to refine" in str(report)
+
+
+NO_CODE = "```"  # the fence that the prompt opened is closed at once
+
+
+def sparse(text, index):
+    """Task 1 has no program to refine, task 0 one until its second turn."""
+    first = text.count("<|im_start|>assistant") == 1
+    return NO_CODE if "111" in text or not first else ZEROES
+
+
+def test_stand_ins_are_in_no_pass_at_k_curve(run, tasks):
+    some = tasks.subset(["t0", "t1"])
+    first, _, _ = run("first", TurnPlan(replace(ROUNDS, n_predictions=6)), some=some)
+    arm, _, _ = run("arm", policy=sparse, some=some, first_from=first)
+    own, _, _ = run("own", policy=sparse, some=some)
+    frames = read_sets({"first": first, "arm": arm, "own": own})
+    assert (frames["arm"]["turn"] == 0).any(), "stand-ins"
+    drawn = curves(frames, some.ids)
+    assert list(drawn) == ["first", "own, first turns"]
+    assert drawn["own, first turns"]["k"].max() <= 6
+    bare = {name: frame.drop(columns="stage") for name, frame in frames.items()}
+    assert list(curves(bare, some.ids)) == list(drawn), "of another's first turns a frame tells without it"
+
+
+def test_rows_of_an_arm_stand_in_the_order_in_which_its_budget_was_spent(run, tasks):
+    predictions, _, _ = run("p", policy=sparse, some=tasks.subset(["t0"]))
+    folder = predictions.folder
+    rows = read_arms(f"a = {folder}; b = {folder}", ["t0"])["a"][0].sort_values("place")
+    assert rows["turn"].tolist() == [0] * 6 + [1] * 3 + [0] * 3, "turn 2 had nothing to refine"
+    assert rows["stage"].tolist() == [0] * 6 + [1] * 3 + [2] * 3
 
 
 def test_a_program_that_fails_on_test_inputs_alone_is_not_refined(run, tasks):
