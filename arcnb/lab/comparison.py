@@ -11,14 +11,15 @@ from arcnb.lab import pages
 from arcnb.lab.manifest import RunError, seconds_between
 from arcnb.lab.runs import Run, find_run, list_runs
 from arcnb.models.training_log import read_metrics
-from arcnb.search.evaluation import TABLE_READ
+from arcnb.search.evaluation import table_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _LATEST = 4  # runs that are compared when none is named
 _LAUNCHERS = ("start", "00_start", "compare_runs", "08_compare_runs")  # runs that only look at others
-_SAMPLES = ("predictions", "rollouts")  # folders of a run that hold prediction sets
+_SAMPLES = ("predictions", "rollouts", "search")  # folders of a run that hold prediction sets
+_SAMPLE = ["task_id", "round", "index", "turn", "adapter", "n_tokens"]  # what tells one sample from another
 
 
 def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
@@ -102,13 +103,16 @@ def _numbers(outcome: dict[str, Any]) -> dict[str, float]:
 def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
     """{run, or run/adapter: its prediction set} of the runs that sampled one."""
     return {
-        label: one for name, run in runs.items() for label, one in _sets(name, run, "predictions").items()
+        label: one
+        for name, run in runs.items()
+        for folder in ("predictions", "search")
+        for label, one in _sets(name, run, folder).items()
     }
 
 
 def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
     """{run, or run/adapter: predictions} of the runs that sampled some, with what tables and curves need."""
-    frames = {label: one.read(columns=TABLE_READ) for label, one in prediction_sets(runs).items()}
+    frames = {label: table_frame(one) for label, one in prediction_sets(runs).items()}
     return {label: frame for label, frame in frames.items() if len(frame)}
 
 
@@ -129,9 +133,10 @@ def metric_logs(runs: Mapping[str, Run]) -> dict[str, list[dict]]:
 def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     """One row a run: hours (all attempts), GPU hours, completion tokens, tasks solved, tokens for each.
 
-    GPUs are those that the run could use: its processes times the GPUs of each, at most what its machine has.
-    Tokens and solved tasks count what it sampled, rollouts of training included; a solved task has a
-    prediction that is right on train and test.
+    GPUs are those that the run could use: its processes times the GPUs of each, and those of a server that it
+    starts, at most what its machine has. Tokens and solved tasks count what it sampled, rollouts of training
+    included: of a set that shards fill together its own part, and once what two searches share (their first
+    round). A solved task has a prediction that is right on train and test.
     """
     import pandas as pd
 
@@ -144,14 +149,11 @@ def _cost(name: str, run: Run) -> dict[str, Any]:
     gpus = _gpus(manifest)
     tokens, solved, tasks = 0, set(), set()
     for folder in _SAMPLES:
-        for one in _sets(name, run, folder).values():
-            frame = one.read(columns=["task_id", "n_tokens", "train_is_correct", "test_is_correct"])
-            tokens += int(frame["n_tokens"].fillna(0).sum())
-            right = frame["train_is_correct"].eq(1).fillna(False) & frame["test_is_correct"].eq(1).fillna(
-                False
-            )
-            solved |= set(frame.loc[right, "task_id"])
-            tasks |= set(frame["task_id"])
+        frame = _own_samples(name, run, folder)
+        tokens += int(frame["n_tokens"].fillna(0).sum())
+        right = frame["train_is_correct"].eq(1).fillna(False) & frame["test_is_correct"].eq(1).fillna(False)
+        solved |= set(frame.loc[right, "task_id"])
+        tasks |= set(frame["task_id"])
     n_solved = len(solved)
     return {
         "run": name,
@@ -175,14 +177,54 @@ def _seconds(manifest: Mapping[str, Any]) -> float:
 
 def _gpus(manifest: Mapping[str, Any]) -> int:
     parameters = manifest["parameters"]
-    wanted = int(parameters.get("num_processes") or 1) * int(parameters.get("tensor_parallel") or 1)
-    return min(len((manifest["hardware"] or {}).get("gpus") or []), wanted)
+    there = len((manifest["hardware"] or {}).get("gpus") or [])
+    processes = int(parameters.get("num_processes") or 1)  # that train together
+    if _searches(parameters):  # each process has a GPU of its own, 0 takes all
+        processes = parameters["processes"] or there
+    wanted = processes * int(parameters.get("tensor_parallel") or 1)
+    if parameters.get("vllm_mode") == "server" and not parameters.get("vllm_server_base_url"):
+        wanted += int(parameters.get("vllm_server_gpus") or 1)
+    return min(there, wanted)
+
+
+def _own_samples(name: str, run: Run, folder: str) -> pd.DataFrame:
+    """What the run itself sampled into that folder, each sample once."""
+    import pandas as pd
+
+    columns = [*_SAMPLE, "train_is_correct", "test_is_correct"]
+    parameters = run.manifest["parameters"]
+    shard, n_shards = int(parameters.get("shard") or 0), int(parameters.get("n_shards") or 1)
+    sets = list(_sets(name, run, folder).values()) or [PredictionSet(run.path / folder)]
+    own = [_Shard(one.folder, shard, n_shards) for one in sets] if n_shards > 1 else sets
+    return pd.concat([one.read(columns) for one in own], ignore_index=True).drop_duplicates(_SAMPLE)
+
+
+class _Shard(PredictionSet):
+    """The part of a prediction set that one of its shards wrote."""
+
+    def __init__(self, folder: Path, shard: int, n_shards: int):
+        super().__init__(folder)
+        self._mark = f"-shard{shard:02d}-of-{n_shards:02d}-"
+
+    def parts(self) -> list[Path]:
+        return [part for part in super().parts() if self._mark in part.name]
+
+
+def _searches(parameters: Mapping[str, Any]) -> bool:
+    """Is it a run of notebook 07? Its `processes` are searches, and its `output` is a folder for each of its
+    arms."""
+    return type(parameters.get("processes")) is int
 
 
 def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:
     """The prediction sets of a run in that folder (or in its parameter `output`), and in its subfolders."""
-    output = run.manifest["parameters"].get("output") if folder == "predictions" else None
-    path = Path(output) if output else run.path / folder
-    inner = sorted(one for one in path.glob("*/") if one.is_dir() and PredictionSet(one).parts())
-    sets = {f"{name}/{one.name}": PredictionSet(one) for one in inner}
-    return ({name: PredictionSet(path)} if PredictionSet(path).parts() else {}) | sets
+    manifest = run.manifest
+    parameters = manifest["parameters"]
+    replaced = "search" if _searches(parameters) else "predictions"
+    output = parameters.get("output") if folder == replaced else None
+    path = Path(manifest.get("cwd") or "", output) if output else run.path / folder
+    inner = sorted(one for one in path.glob("*/") if one.is_dir())
+    places = {} if folder == "search" else {name: path}
+    places |= {f"{name}/{one.name}": one / "predictions" if folder == "search" else one for one in inner}
+    sets = {label: PredictionSet(place) for label, place in places.items()}
+    return {label: one for label, one in sets.items() if one.parts()}

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.manifest import MANIFEST, RunError
-from arcnb.lab.runs import Run, list_runs, runs_root
+from arcnb.lab.named_paths import pieces
+from arcnb.lab.runs import Run, belongs_to_a_run, list_runs, runs_root
 
 REMOVED = ".removed"  # below the root: a folder moves there first, so that no half of it looks like a run
 
@@ -32,24 +33,34 @@ def disk_bytes(folder: Path) -> int:
 def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
     """run folder -> folders of the runs whose manifests point to it, as a parent, by a parameter or a
     reference. Manifests of other versions are read as far as they can be: they count, too."""
-    folders = {run.path for run in runs}
+    folders = {run.path.resolve() for run in runs}  # the root may be a link, and paths in texts are resolved
     found: dict[Path, set[Path]] = {}
     for folder in folders:
         manifest = _manifest_as_it_is(folder)
         texts = list(_texts([manifest.get(key) for key in ("parents", "parameters", "references")]))
-        for target in {run for text in texts for run in _runs_in_text(text, folders)} - {folder}:
+        cwd = str(manifest.get("cwd") or "")
+        for target in {run for text in texts for run in _runs_in_text(text, folders, cwd)} - {folder}:
             found.setdefault(target, set()).add(folder)
     return found
 
 
+def refuse_at_work(runs: Sequence[Run]) -> None:
+    """RunError for the first of the runs that is running, or that a scheduler is about to start."""
+    for run in runs:
+        status, why, waits_for = _doings(run)
+        if status == "running":
+            doubt = f" {why}; if it is dead, delete the folder by hand" if why else ""
+            raise RunError(f"{run.path} is running{doubt or '; stop it before you remove it'}")
+        if waits_for:
+            raise RunError(f"{run.path} waits as {waits_for}; arcnb cancel it first")
+
+
 def refuse_needed(runs: Sequence[Run]) -> None:
-    """RunError for the first of the runs that is at work, or that a run which stays points to."""
-    going = {run.path for run in runs}
+    """RunError for the first of the runs that a run which stays points to."""
+    going = {run.path.resolve() for run in runs}
     pointed = pointers(list_runs())
     for run in runs:
-        if _at_work(run):
-            raise RunError(f"{run.path} is running; stop it before you remove it")
-        if staying := sorted(pointed.get(run.path, set()) - going):
+        if staying := sorted(pointed.get(run.path.resolve(), set()) - going):
             more = f" and {len(staying) - 1} more" if len(staying) > 1 else ""
             raise RunError(
                 f"{run.path.name} is kept: {staying[0].name}{more} points to it; remove that first or --force"
@@ -57,11 +68,13 @@ def refuse_needed(runs: Sequence[Run]) -> None:
 
 
 def remove(run: Run) -> None:
-    """Remove the folder; RunError in one sentence if that is impossible."""
+    """Remove the folder; RunError in one sentence if that is impossible, or if it is not of a run."""
+    if not belongs_to_a_run(run.path, runs_root()):
+        raise RunError(f"{run.path} is not a run of arcnb, so it is left alone")
     bin_ = runs_root() / REMOVED
     target = bin_ / f"{run.path.name}.{os.getpid()}"
     try:
-        if run.path.parent == runs_root():
+        if run.path.parent.resolve() == runs_root().resolve():
             bin_.mkdir(exist_ok=True)
             run.path.rename(target)
         else:
@@ -73,11 +86,13 @@ def remove(run: Run) -> None:
         raise RunError(f"cannot remove {run.path}: {error.strerror or error}") from None
 
 
-def _at_work(run: Run) -> bool:
+def _doings(run: Run) -> tuple[str | None, str | None, str | None]:
+    """(status, why, the scheduler's job that it waits for); nothing of a run of another version, or a broken
+    one: of none that this version knows to be at work."""
     try:
-        return run.status == "running"
+        return *run.verdict(), run.manifest.get("waits_for")
     except RunError:
-        return False  # of another version, or broken: of no run that this version knows to be at work
+        return None, None, None
 
 
 def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:
@@ -99,14 +114,13 @@ def _texts(value: Any) -> Iterable[str]:
             yield from _texts(item)
 
 
-def _runs_in_text(text: str, folders: set[Path]) -> set[Path]:
-    """Run folders whose path is in the text, or that a path in the text (several may be separated by commas)
-    lies in."""
+def _runs_in_text(text: str, folders: set[Path], cwd: str) -> set[Path]:
+    """Run folders whose path is in the text, or that a path in the text (of several, see named_paths) lies
+    in. Relative ones start from `cwd`."""
     found = set()
-    for piece in text.split(","):
+    for piece in pieces(text):
         if "/" in piece and len(piece) < 4096:
-            path = Path(piece.strip()).expanduser()
-            with contextlib.suppress(OSError, RuntimeError):
-                path = path.resolve()
-            found |= {folder for folder in (path, *path.parents) if folder in folders}
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # it is no path, then
+                path = (cwd / Path(piece).expanduser()).resolve()
+                found |= {folder for folder in (path, *path.parents) if folder in folders}
     return found

@@ -17,9 +17,9 @@ from arcnb.lab.console import Console
 from arcnb.lab.heartbeat import Heartbeat
 from arcnb.lab.journal import RunRecord
 from arcnb.lab.kernel_end import STATEMENT
-from arcnb.lab.manifest import write_whole
+from arcnb.lab.manifest import working_folder, write_whole
 from arcnb.lab.processes import death_cause, out_of_memory_kills
-from arcnb.lab.runs import RUN_DIR, Run
+from arcnb.lab.runs import RUN_DIR, RUNS, Run, runs_root
 from arcnb.lab.stopping import Stopped, StopSignals
 from arcnb.lab.streams import printed
 
@@ -53,13 +53,31 @@ def execute(
             client = ArcnbClient(
                 record, stop, kernel_name=kernel_name, log=logger, log_output=log_output, **settings
             )
-            client.execute(env=os.environ | {RUN_DIR: str(run.path)})
+            client.execute(env=_environment(run), cwd=_working_folder(run))
     except BaseException as error:
         record.status, record.error = record.verdict_on(error)
         raise RunStopped(record.error["sentence"]) from error
     finally:
         record.notebook_complete()
     return nb
+
+
+def _environment(run: Run) -> dict[str, str]:
+    """The kernel's; its paths are absolute, because a kernel may work in another folder than this process."""
+    return os.environ | {RUN_DIR: str(run.path.resolve()), RUNS: str(runs_root())}
+
+
+def _working_folder(run: Run) -> str | None:
+    """Where the kernel works, so that relative paths in the parameters mean the same in every attempt."""
+    manifest = run.manifest
+    folder = working_folder(manifest)
+    if folder is None and manifest.get("cwd"):
+        print(
+            f"arcnb: {manifest['cwd']}, where {run.path.name} was started, cannot be entered; "
+            f"relative paths in its parameters start from {Path.cwd()}",
+            file=sys.stderr,
+        )
+    return folder
 
 
 def _write_copy(self: LocalHandler, text: str, path: str) -> None:

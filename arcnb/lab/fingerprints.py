@@ -7,11 +7,11 @@ again and made the same tasks lets the stages behind it be skipped. The code of 
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from arcnb.lab.named_paths import existing, pieces_that
 from arcnb.lab.references import REFERENCE
 
 CONTENT_BYTES = 64 * 2**20  # larger files count by size and time of change
@@ -59,17 +59,15 @@ def _identity(written: Any, value: Any) -> Any:
         return [_identity(text, item) for text, item in zip(texts, value, strict=True)]
     if not isinstance(value, str):
         return value
-    pieces = [Path(piece).expanduser() for piece in re.split(r"\s*,\s*", value.strip()) if piece]
-    files = [path for path in pieces if len(value) < 4096 and _exists(path)]
+    files = [path for piece in pieces_that(_names_files, value) if (path := existing(piece))]
     if not files:
         return value
     text = REFERENCE.sub("${\\1.\\2}", written) if isinstance(written, str) else value
     return f"{text} @ {' '.join(fingerprint(path) for path in files)}"
 
 
-def _exists(path: Path) -> bool:
-    """Only paths with a folder in them: a task set called `demo` is no file that happens to lie about."""
-    try:
-        return "/" in str(path) and path.exists()
-    except OSError:
-        return False
+def _names_files(piece: str) -> bool:
+    """Without a folder before it only a file with a suffix: a task set called `demo` is no file or folder
+    that happens to lie about."""
+    path = existing(piece)
+    return path is not None and ("/" in piece or (path.suffix != "" and path.is_file()))

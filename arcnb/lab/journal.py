@@ -61,6 +61,7 @@ class RunRecord(NotebookExecutionManager):
         """Write the end. Unlike papermill's, this does not turn pending cells into completed ones."""
         if self.console is not None:
             self.console.close()
+        self.believe_notebook()
         self.set_end()
         if self.status in ("preempted", "killed"):
             self.nb.cells.insert(0, self._banner())
@@ -75,6 +76,21 @@ class RunRecord(NotebookExecutionManager):
             fields["peak_memory_gb"] = self.peak_memory_gb
         seconds = seconds_between(self.run.manifest["start"], fields["end"])
         self.run.update(**fields, stop=self.stop, seconds=seconds)
+
+    def believe_notebook(self) -> None:
+        """A notebook whose trainer was stopped and saved ends all of its cells and writes `preempted` itself:
+        that is kept, for done would mean that there is nothing to resume."""
+        if self.status != "done":
+            return
+        manifest = self.run.manifest
+        if manifest["status"] == "preempted":
+            self.status = "preempted"
+            cause = "the notebook says that it was stopped before its work was done"
+            self.error = manifest["error"] or {
+                "type": None,
+                "message": cause,
+                "sentence": self.sentence(cause),
+            }
 
     def set_end(self) -> None:
         self.end_time = self.now()

@@ -3,6 +3,9 @@
 Keys (schema 1; times are ISO 8601 in UTC):
 
     schema, name, notebook {path, sha256} | null, parameters {}, parents [run folders], command
+    cwd                         the folder that relative paths in the parameters start from: where the run was
+                                started or queued, and where the kernel of every attempt works; older runs
+                                have none
     git, packages, hardware     see arcnb.lab.provenance; of the last attempt
     status                      queued | running | done | failed | preempted | killed, as last written;
                                 `Run.status` is the truthful one: it notices a vanished process
@@ -70,6 +73,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     write_whole(folder / MANIFEST, json.dumps(plain(manifest), indent=2, ensure_ascii=False) + "\n")
+
+
+def working_folder(manifest: dict[str, Any]) -> str | None:
+    """The folder that its relative paths start from, None where that is not known or cannot be entered
+    here."""
+    folder = manifest.get("cwd")
+    usable = isinstance(folder, str) and os.path.isdir(folder) and os.access(folder, os.X_OK)
+    return folder if usable else None
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ import yaml
 
 from arcnb.lab.parameters import Parameter, ParameterError, check_parameters, nearest
 
+NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
+
 
 def find_profile(reference: str, notebooks: Path) -> Path:
     """A file as given, or `profiles/<reference>.yaml` beside the notebooks."""
@@ -94,20 +96,19 @@ def load_yaml(path: Path, text: str | None = None) -> Any:
 
 
 def parse_value(text: str, parameter: Parameter) -> Any:
-    """The value of `-p name text`: a YAML scalar, list or mapping; the text itself where only a text fits. A
-    single value for a list stands for a list of one."""
+    """The value of `-p name text`: a YAML scalar, list or mapping; the text itself, letter by letter, where a
+    text is declared. A single value for a list stands for a list of one."""
     kind = parameter.kind
+    kinds = {kind.strip() for kind in kind.split("|")}
+    if kinds == {"str"} or (kinds == {"str", "None"} and text not in NOTHING):
+        return text  # of which YAML would take what follows ` #`, quotes and anchors away
     if kind.startswith("list") and not text.lstrip().startswith("["):
         element = kind.removeprefix("list[").removesuffix("]") if kind != "list" else "any"
         return [parse_value(text, replace(parameter, kind=element))]
     try:
-        value = yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         return text
-    kinds = {kind.strip() for kind in parameter.kind.split("|")}
-    if "str" in kinds and not isinstance(value, str) and not (value is None and "None" in kinds):
-        return text if kinds <= {"str", "None"} else value
-    return value
 
 
 class _Loader(yaml.SafeLoader):
@@ -133,7 +134,7 @@ _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|None|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9][0-9_]*", list("-+0123456789")),
+    ("int", r"[-+]?[0-9]+(_[0-9]+)*", list("-+0123456789")),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", list("-+.0123456789")),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)

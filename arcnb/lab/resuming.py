@@ -1,11 +1,12 @@
 """Starting a queued run, and going on in the folder of one that was stopped, failed or killed: `arcnb run
 --resume RUN`.
 
-The stages do the rest of the work themselves, by what they find in the folder. What is seen to here: that
-nobody else is at work in it, that the parameters are the same, and that the trace of the earlier attempt is
-kept.
+The kernel works where it did before (`cwd` in the manifest), wherever the run is resumed from. The stages do
+the rest of the work themselves, by what they find in the folder. What is seen to here: that nobody else is at
+work in it, that the parameters are the same, and that the trace of the earlier attempt is kept.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from arcnb.lab import provenance
 from arcnb.lab.fingerprints import run_inputs
-from arcnb.lab.manifest import RunError, locked, write_manifest
+from arcnb.lab.manifest import RunError, locked, working_folder, write_manifest
 from arcnb.lab.notebooks import notebook_record
 from arcnb.lab.parameters import Parameter, ParameterError, check_parameters
 from arcnb.lab.processes import is_alive
@@ -57,7 +58,8 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
         manifest = run.manifest
         record = notebook_record(notebook)
         if manifest.get("references") is not None and "inputs" not in manifest:
-            manifest["inputs"] = run_inputs(record["sha256"], manifest["parameters"], values)
+            with contextlib.chdir(working_folder(manifest) or "."):  # where relative paths start from
+                manifest["inputs"] = run_inputs(record["sha256"], manifest["parameters"], values)
         if status != "queued":
             status = "killed" if status == "running" else status  # by the scheduler, which starts it anew
             error = manifest["error"] or {"type": None, "message": None, "sentence": why}

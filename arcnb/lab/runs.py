@@ -25,6 +25,7 @@ from arcnb.lab.heartbeat import read_heartbeat
 from arcnb.lab.manifest import (
     MANIFEST,
     SCHEMA,
+    STATUSES,
     RunError,
     locked,
     now,
@@ -33,10 +34,12 @@ from arcnb.lab.manifest import (
     seconds_between,
     write_manifest,
 )
+from arcnb.lab.named_paths import existing, pieces_that
 from arcnb.lab.processes import is_alive, process_identity
 
 __all__ = ["Run", "RunError", "find_run", "latest_run", "list_runs", "new_run", "open_run", "runs_root"]
 
+RUNS = "ARCNB_RUNS"  # the root of all runs
 RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
 JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcondor 7.0"
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
@@ -44,8 +47,8 @@ SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so l
 
 def runs_root() -> Path:
     """The folder that holds the run folders."""
-    if os.environ.get("ARCNB_RUNS"):
-        return Path(os.environ["ARCNB_RUNS"]).expanduser().resolve()
+    if os.environ.get(RUNS):
+        return Path(os.environ[RUNS]).expanduser().resolve()
     return (provenance.repository() or Path.cwd()) / "runs"
 
 
@@ -174,6 +177,7 @@ def new_run(
         "parameters": parameters or {},
         "parents": [],
         "command": command,
+        "cwd": _working_folder(),
         **({} if "hardware" in fields else provenance.surroundings()),
         **fresh_attempt(owner),
         "attempts": [],
@@ -264,13 +268,17 @@ def latest_run(name: str, root: str | Path | None = None, status: str | None = N
     raise RunError(f"there is no {wanted} called {name!r} in {runs_root() if root is None else root}")
 
 
-def find_run(reference: str | Path, root: str | Path | None = None) -> Run:
-    """A run by its folder's path, its folder's name, a beginning of that which fits one run only, or its run
-    name (the newest of several)."""
-    if (Path(reference) / MANIFEST).is_file():
-        return Run(Path(reference).resolve())
+def find_run(reference: str | Path, root: str | Path | None = None, beginnings: bool = True) -> Run:
+    """A run by its folder's path, its folder's name, a beginning of that which fits one run only (unless
+    `beginnings` is false: for what cannot be undone), or its run name (the newest of several)."""
+    if not str(reference).strip():
+        raise RunError("an empty text names no run")
     root = runs_root() if root is None else Path(root).expanduser().resolve()
-    runs = [run for run in list_runs(root) if run.path.name.startswith(str(reference))]
+    folder = Path(reference).resolve()
+    if (folder / MANIFEST).is_file() and belongs_to_a_run(folder, root):
+        return Run(folder)
+    fits = [run for run in list_runs(root) if run.path.name.startswith(str(reference))]
+    runs = fits if beginnings else [run for run in fits if run.path.name == str(reference)]
     exact = [run for run in runs if run.path.name == str(reference)]
     if len(exact or runs) == 1:
         return (exact or runs)[0]
@@ -284,6 +292,25 @@ def find_run(reference: str | Path, root: str | Path | None = None) -> Run:
         raise RunError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
 
 
+def belongs_to_a_run(folder: Path, root: Path) -> bool:
+    """Is the manifest of this folder one of ours? Below the root every one is, also of another version; web
+    pages and browser extensions have files of that name elsewhere."""
+    if folder.resolve().parent == root.resolve():
+        return True
+    try:
+        manifest = read_manifest(folder)
+    except RunError:
+        return False
+    return isinstance(manifest.get("name"), str) and manifest.get("status") in STATUSES
+
+
+def _working_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        return None
+
+
 def _runs_in(parameters: dict[str, Any]) -> list[Path]:
     """The run folders that parameter values point into."""
     found = []
@@ -291,8 +318,8 @@ def _runs_in(parameters: dict[str, Any]) -> list[Path]:
         for item in value if isinstance(value, list) else [value]:
             if not isinstance(item, str) or not item or "\n" in item:
                 continue
-            path = Path(item).expanduser().resolve()
-            if path.exists():
+            for piece in pieces_that(lambda piece: existing(piece) is not None, item):
+                path = Path(piece).expanduser().resolve()
                 found += [folder for folder in [path, *path.parents] if _is_run(folder)][:1]
     return found
 

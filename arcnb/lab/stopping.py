@@ -22,6 +22,10 @@ from arcnb.lab.manifest import now
 NUDGE = signal.SIGWINCH
 NUDGE_SECONDS = 0.5
 
+# A scheduler signals every process of a job: the runner hears it from there and from the sweep that passes it
+# on. So long after the first signal, another one is the same wish and no second one.
+SAME_WISH_SECONDS = 2.0
+
 GRACE_SECONDS = 60.0  # what a cell may take to save its work before it is killed
 
 
@@ -35,8 +39,8 @@ class Stopped(Exception):
 
 class StopSignals:
     """While active, SIGTERM, SIGINT and SIGHUP of this process interrupt the kernel's running cell; a second
-    one, or the end of the grace time, kills the kernel's process group. Handlers only note and kill: they may
-    run at any instruction."""
+    one (not within SAME_WISH_SECONDS of the first), or the end of the grace time, kills the kernel's process
+    group. Handlers only note and kill: they may run at any instruction."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -47,6 +51,7 @@ class StopSignals:
         self.request: dict[str, str] | None = None
         self.received: int | None = None
         self.deadline = float("inf")
+        self.second_counts_from = float("inf")
         self.pid: int | None = None
         self.cell_is_running = False
         self.nudge_at = float("inf")
@@ -71,9 +76,10 @@ class StopSignals:
         if self.received is None:
             self.received = number
             self.deadline = time.monotonic() + self.grace_seconds
+            self.second_counts_from = time.monotonic() + SAME_WISH_SECONDS
             self.request = {"signal": signal.Signals(number).name, "time": now()}
             self.tell_cell()
-        else:
+        elif time.monotonic() >= self.second_counts_from:
             self.deadline = 0.0
             self.kill()
 

@@ -39,7 +39,7 @@ class Sweep:
     members: list[Member]
 
     def of(self, status: str) -> list[Run]:
-        return [member.run for member in self.members if member.run.status == status]
+        return [member.run for member in self.members if self._row(member)["status"] == status]
 
     def table(self) -> list[dict[str, Any]]:
         """Rows of parameters, status and the outcome's numbers; writes table.csv, too."""
@@ -68,8 +68,11 @@ class Sweep:
 
     @staticmethod
     def _row(member: Member) -> dict[str, Any]:
-        status, _ = member.run.verdict()
-        manifest = member.run.manifest
+        try:
+            status, _ = member.run.verdict()
+            manifest = member.run.manifest
+        except RunError:  # removed or broken meanwhile: the others still make a table
+            return {**member.values, "status": "unreadable", "run": member.run.path.name}
         row: dict[str, Any] = {**member.values, "status": status, "run_seconds": manifest["seconds"]}
         simple = {
             name: value for name, value in manifest["outcome"].items() if not isinstance(value, list | dict)

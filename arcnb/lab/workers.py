@@ -6,6 +6,7 @@ rest is not started. When this process is killed, the kernel tells the runs by S
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from arcnb.orphans import ending_with_parent
 LOG = "log.txt"  # in the run folder: what the run's process printed
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
+ENDED = ("done", "failed", "preempted", "killed")
+
 Slot = dict[str, str]  # environment variables of whoever runs in it
 
 
@@ -43,9 +46,11 @@ class Outcome:
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them. CUDA itself stops
+    reading at the first negative number, so -1 alone hides all of them."""
     if VISIBLE in os.environ:
-        return [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]
+        names = [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]
+        return list(itertools.takewhile(lambda name: not name.startswith("-"), names))
     return [str(number) for number in range(len(provenance.gpus()))]
 
 
@@ -74,8 +79,11 @@ def run_queued(
     runs: Sequence[Run], places: Sequence[Slot], tell: Callable[[Run, int | None], None]
 ) -> Outcome:
     """Run them in their order, one in each place at a time; `tell` hears of each start (None) and end (exit
-    code). With a single place the run's progress goes to this terminal, else to log.txt in its folder."""
-    waiting = list(runs)
+    code). With a single place the run's progress goes to this terminal, else to log.txt in its folder.
+
+    A run that came to an end while it waited here (cancelled, or run by somebody else) is left as it is, and
+    one that cannot be started fails alone."""
+    waiting = [(run, _attempt(run)) for run in runs]
     free = list(reversed(places))
     working: list[tuple[Run, Slot, subprocess.Popen[bytes]]] = []
     outcome = Outcome({})
@@ -84,9 +92,14 @@ def run_queued(
         try:
             while working or (waiting and not received):
                 while waiting and free and not received:
-                    run, slot = waiting.pop(0), free.pop()
-                    tell(run, None)
-                    working.append((run, slot, _start(run, slot, quiet=len(places) > 1)))
+                    run, planned = waiting.pop(0)
+                    begun = _begin(run, planned, free[-1], quiet=len(places) > 1)
+                    if isinstance(begun, int):
+                        outcome.codes[run.path] = begun
+                        tell(run, begun)
+                    else:
+                        working.append((run, free.pop(), begun))
+                        tell(run, None)
                 for number in received[passed_on:]:
                     passed_on += 1
                     for _, _, process in working:
@@ -103,8 +116,35 @@ def run_queued(
         finally:
             for _, _, process in working:  # only after an error of ours
                 process.terminate()
+            for _, _, process in working:  # they save; whoever comes next finds them ended
+                process.wait()
     outcome.stopped_by = received[0] if received else None
     return outcome
+
+
+def _attempt(run: Run) -> tuple[object, ...] | None:
+    """What changes when somebody runs or cancels it; None if its manifest cannot be read."""
+    try:
+        manifest = run.manifest
+    except RunError:
+        return None
+    return manifest["status"], manifest["end"], len(manifest["attempts"])
+
+
+def _begin(
+    run: Run, planned: tuple[object, ...] | None, slot: Slot, quiet: bool
+) -> "subprocess.Popen[bytes] | int":
+    """The run's process, or the exit code of one that cannot start or has ended since it was `planned`."""
+    attempt = _attempt(run)
+    if attempt is None:
+        return 1
+    if attempt != planned and attempt[0] in ENDED:
+        return 0 if attempt[0] == "done" else 1
+    try:
+        return _start(run, slot, quiet)
+    except RunError as error:
+        print(f"arcnb: {error}", file=sys.stderr)
+        return 1
 
 
 def _start(run: Run, slot: Slot, quiet: bool) -> "subprocess.Popen[bytes]":

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasksets import TaskSet
-from arcnb.search.evaluation import TABLE_READ, EvaluationError, check_versions
-from arcnb.search.stages import with_stage
+from arcnb.search.evaluation import EvaluationError, check_versions, table_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +89,7 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
     parts = []
     for path, first in sources:
         one = PredictionSet(path)
-        part = with_stage(one.read(columns=TABLE_READ, task_ids=task_ids), one)
+        part = table_frame(one, task_ids)
         part = part.sort_values(["task_id", "stage", "round", "index"], kind="stable")
         if first:
             part = part[part["turn"] == 0]

@@ -92,12 +92,14 @@ def _name_of(path: Path) -> str:
     return f"{path.parent.parent.name}/{path.name}" if path.parent.name == "predictions" else path.name
 
 
-def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
-    """{name: frame} with what tables need, and `stage` (see `with_stage`).
+def table_frame(predictions: PredictionSet, task_ids: Sequence[str] | None = None) -> pd.DataFrame:
+    """What tables and curves need of a set, or of some of its tasks, with `stage` (see `with_stage`)."""
+    return with_stage(predictions.read(columns=TABLE_READ, task_ids=task_ids), predictions)
 
-    EvaluationError for a set without predictions.
-    """
-    frames = {name: with_stage(one.read(columns=TABLE_READ), one) for name, one in sets.items()}
+
+def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
+    """{name: its table_frame}; EvaluationError for a set without predictions."""
+    frames = {name: table_frame(one) for name, one in sets.items()}
     for name, frame in frames.items():
         if frame.empty:
             raise EvaluationError(f"prediction set {sets[name].folder} holds no predictions")

@@ -5,7 +5,8 @@ pytest tests/lab/test_lab_cli.py
 
 import pytest
 
-from arcnb.lab import cli, notebooks
+from arcnb.lab import cli, notebooks, profiles
+from arcnb.lab.parameters import Parameter
 from arcnb.lab.runs import list_runs, new_run
 
 
@@ -80,6 +81,29 @@ def test_profile_then_parameter(path, capsys):
     assert run.manifest["parameters"] == {"n": 6, "seconds": 1e-3, "label": "x"}
     assert run.manifest["outcome"] == {"n": 6, "seconds": 1e-3}
     assert "[4/5]" not in capsys.readouterr().out, "standard output holds the folder only"
+
+
+@pytest.mark.parametrize(
+    "text", ["/data/run #3/preds", "'q'", "&a foo", "a: b", "", " x ", "null", "~", "1_", "- a", '"a\\tb"']
+)
+def test_texts_are_taken_letter_by_letter(text):
+    assert profiles.parse_value(text, Parameter("output", "", "str", "")) == text
+    value = profiles.parse_value(text, Parameter("adapter", None, "str | None", ""))
+    assert value == (None if text in ("null", "~") else text)
+    assert profiles.parse_value(text, Parameter("names", [], "list[str]", "")) == [text]
+
+
+def test_numbers_as_they_are_written(path, capsys):
+    whole, real = Parameter("n", 1, "int", ""), Parameter("x", 1.0, "float", "")
+    assert profiles.parse_value("-1_000", whole) == -1000
+    assert profiles.parse_value("-1e-5", real) == -1e-5
+    for text in ("1_", "1__2"):
+        assert cli.main(["run", str(path), "-p", "n", text]) == 2
+        assert f"parameter 'n' must be int (default 3), got '{text}' of type str\n" in capsys.readouterr().err
+    for command in (["run"], ["sweep"], ["submit", "--on", "slurm"]):
+        for text in ("-1e-5", "-.5E3", "-2", "-1_000", "-.inf"):
+            options = cli._parser().parse_args([*command, "-p", "seconds", text, "x"])
+            assert options.parameter == [["seconds", text]]
 
 
 def test_a_profile_of_other_notebooks_is_refused(path, notebook, capsys):

@@ -112,6 +112,56 @@ def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
     assert cost.loc["trained", ["completion tokens", "tokens per solved task"]].tolist() == [7, 7]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "n_gpus"),
+    [
+        ({}, 1),
+        ({"num_processes": 2, "tensor_parallel": 2}, 4),
+        ({"processes": 0}, 8),
+        ({"processes": 4}, 4),
+        ({"num_processes": 4, "vllm_mode": "server", "vllm_server_gpus": 4, "vllm_server_base_url": ""}, 8),
+        ({"num_processes": 2, "vllm_mode": "server", "vllm_server_gpus": 1}, 3),
+        ({"num_processes": 4, "vllm_mode": "server", "vllm_server_base_url": "http://other"}, 4),
+        ({"num_processes": 4, "vllm_mode": "colocate", "vllm_server_gpus": 1}, 4),
+    ],
+)
+def test_cost_counts_the_gpus_of_searches_and_servers(parameters, n_gpus):
+    run = new_run(None, "run", parameters)
+    gpus = [{"name": "G", "memory_gb": 80, "driver": "1"}] * 8
+    run.update(hardware=run.manifest["hardware"] | {"gpus": gpus}, seconds=3600.0)
+    assert comparison.cost_table({"run": run}).loc["run", ["GPUs", "GPU hours"]].tolist() == [n_gpus, n_gpus]
+
+
+@pytest.mark.parametrize("output", ["", "made"])
+def test_a_search_has_a_set_for_each_arm_and_their_first_round_once(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = new_run(None, "search", {"processes": 0, "output": output})
+    folder = tmp_path / output if output else run.path / "search"
+    for arm in ("alone", "learn"):
+        rows = [prediction("a", index, False) for index in range(2)]
+        rows += [prediction("a", 2, True, tokens=10 if arm == "learn" else 30)]
+        rows[2].adapter = "round1" if arm == "learn" else None
+        PredictionSet(folder / arm / "predictions").write_part(rows, 0)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cost = comparison.cost_table({"s": run})
+    assert cost.loc["s", ["completion tokens", "tasks", "solved"]].tolist() == [240, 1, 1]
+    assert list(comparison.prediction_frames({"s": run})) == ["s/alone", "s/learn"]
+
+
+def test_a_shard_costs_what_it_sampled_itself(tmp_path):
+    shared = tmp_path / "predictions"
+    runs = {}
+    for shard, task in enumerate("ab"):
+        PredictionSet(shared).write_part([prediction(task, 0, task == "a", 100 + shard)], 0, shard, 2)
+        runs[task] = new_run(None, "big", {"shard": shard, "n_shards": 2, "output": str(shared)})
+    cost = comparison.cost_table(runs)
+    assert cost["completion tokens"].tolist() == [100, 101]
+    assert cost["solved"].tolist() == [1, 0]
+    assert cost["tasks"].tolist() == [1, 1]
+    assert [len(frame) for frame in comparison.prediction_frames(runs).values()] == [2, 2], "the whole set"
+
+
 def test_curves_of_several_runs_share_a_panel(runs):
     logs = comparison.metric_logs(runs)
     assert list(logs) == ["trained"]

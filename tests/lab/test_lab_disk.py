@@ -12,8 +12,9 @@ import sys
 import pytest
 from lab_watching import wait_for
 
-from arcnb.lab import cli, disk, homes
-from arcnb.lab.runs import list_runs, new_run
+from arcnb.lab import cli, disk, homes, provenance
+from arcnb.lab.manifest import RunError
+from arcnb.lab.runs import Run, list_runs, new_run
 
 
 def run_with(name, size=0, **parameters):
@@ -62,6 +63,61 @@ def test_running_runs_are_not_removed(capsys):
     assert cli.main(["rm", "busy"]) == 2
     assert "is running; stop it before you remove it" in capsys.readouterr().err
     assert run.path.is_dir()
+
+
+def test_a_root_that_is_a_link_protects_as_well(tmp_path, monkeypatch, capsys):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "far")
+    monkeypatch.delenv("ARCNB_RUNS")  # the root of a checkout is taken as it is
+    monkeypatch.setattr(provenance, "repository", lambda: tmp_path)
+    mother = new_run(None, "mother").record({"x": 1})
+    new_run(None, "daughter", {"tasks": str(mother.path / "data.bin")}).record({"x": 1})
+    for name in ("mother", str(mother.path), str(mother.path.resolve())):
+        assert cli.main(["rm", name]) == 2
+        assert "is kept: " in capsys.readouterr().err
+    assert cli.main(["rm", "mother", "daughter"]) == 0
+    assert list((tmp_path / "far").iterdir()) == []
+
+
+def test_what_is_at_work_is_not_removed_by_force_either(capsys):
+    busy = new_run(None, "busy")
+    waiting = new_run(None, "waiting", fields={"status": "queued", "waits_for": "slurm 7"})
+    for force in ([], ["--force"]):
+        assert cli.main(["rm", "busy", *force]) == 2
+        assert "is running; stop it before you remove it" in capsys.readouterr().err
+        assert cli.main(["rm", "waiting", *force]) == 2
+        assert f"{waiting.path} waits as slurm 7; arcnb cancel it first" in capsys.readouterr().err
+    assert busy.path.is_dir()
+    assert waiting.path.is_dir()
+
+
+def test_folders_that_are_not_runs_are_left_alone(tmp_path, monkeypatch, capsys):
+    """Web pages and browser extensions have a manifest.json, too."""
+    run_with("mine")
+    folder = tmp_path / "extension"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps({"manifest_version": 3, "schema": 1, "name": "mine"}))
+    monkeypatch.chdir(tmp_path)
+    for name in ("extension", "./extension", str(folder)):
+        assert cli.main(["rm", name, "--force"]) == 2
+        assert f"there is no run '{name}'" in capsys.readouterr().err
+    with pytest.raises(RunError, match="extension is not a run of arcnb, so it is left alone"):
+        disk.remove(Run(folder))
+    assert (folder / "manifest.json").is_file()
+    far = new_run(tmp_path / "others", "far").record({"x": 1})
+    assert cli.main(["rm", str(far.path)]) == 0, "a run of another root has a manifest of ours"
+    assert not far.path.exists()
+
+
+@pytest.mark.parametrize("reference", ["", " ", "2", "20", "m"])
+def test_only_whole_names_are_removed(reference, capsys):
+    run = run_with("mine")
+    assert cli.main(["rm", reference]) == 2
+    capsys.readouterr()
+    assert run.path.is_dir()
+    assert cli.main(["show", run.path.name[:4]]) == 0, "for looking a beginning will do"
+    assert cli.main(["show", ""]) == 2
+    assert "an empty text names no run" in capsys.readouterr().err
 
 
 def test_a_file_with_two_names_counts_once(tmp_path):
@@ -122,6 +178,62 @@ def test_cancel_stops_a_run_of_this_machine(notebook, start, runs_root, capsys):
     capsys.readouterr()
     assert cli.main(["cancel", "here"]) == 0
     assert "preempted already" in capsys.readouterr().err
+
+
+def record_task(run, scheduler, task):
+    """As if it had been submitted."""
+    (run.path / "job").mkdir()
+    record = {"scheduler": scheduler, "task": task, "folder": "", "submitted": ""}
+    (run.path / "job" / "job.json").write_text(json.dumps(record))
+
+
+@pytest.fixture
+def scancel(tmp_path, monkeypatch):
+    """The file in which a stand-in for scancel, which refuses to know job 8, writes what it was given."""
+    tools, log = tmp_path / "tools", tmp_path / "scancel.log"
+    tools.mkdir()
+    (tools / "scancel").write_text(
+        f'#!/bin/bash\necho "$*" >> {log}\n[[ " $* " != *" 8 "* ]] || {{ echo "no job 8" >&2; exit 1; }}\n'
+    )
+    (tools / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    return log
+
+
+def test_a_run_that_was_submitted_once_and_now_runs_here_is_stopped_here(
+    notebook, start, runs_root, scancel, capsys
+):
+    wait = "import time\n(run.path / 'ready').write_text('x')\ntime.sleep(60)"
+    process = start("run", notebook(wait), "--name", "here")
+    wait_for(lambda: list(runs_root.glob("*/ready")))
+    (run,) = list_runs()
+    record_task(run, "slurm", "7")
+    assert cli.main(["cancel", "here"]) == 0
+    assert "told to stop" in capsys.readouterr().err
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + 15, errors
+    assert cli.main(["cancel", "here"]) == 0
+    assert "preempted already" in capsys.readouterr().err
+    assert not scancel.exists(), "job 7 is none of this run any more"
+    run.update(job="slurm 7")
+    assert cli.main(["cancel", "here"]) == 0, "preempted by its scheduler, where it waits to go on"
+    assert scancel.read_text() == "7\n"
+
+
+def test_one_that_cannot_be_cancelled_leaves_the_others(scancel, capsys):
+    tasks = {"a": ("slurm", "7"), "b": ("slurm", "8"), "c": ("slurm", "9"), "d": ("htcondor", "5 (DAG)")}
+    for name, (scheduler, task) in tasks.items():
+        run = new_run(None, name, fields={"status": "queued", "waits_for": f"{scheduler} {task}"})
+        record_task(run, scheduler, task)
+    new_run(None, "e", fields={"status": "queued"})
+    assert cli.main(["cancel", "d", "a", "b", "c", "e"]) == 2
+    errors = capsys.readouterr().err
+    assert "slurm 8: Slurm did not cancel: no job 8" in errors
+    assert "htcondor is not installed here" in errors
+    assert {run.name: run.status for run in list_runs()} == {
+        "a": "killed", "b": "queued", "c": "killed", "d": "queued", "e": "killed",
+    }  # fmt: skip
+    assert scancel.read_text().splitlines() == ["7 8 9", "7", "8", "9"]
 
 
 @pytest.mark.parametrize("home", ["full", "missing"])

@@ -38,6 +38,8 @@ except KeyboardInterrupt:
     (run.path / 'saved').write_text('yes')
     raise
 """
+SLEEP = "while True:\n  try:\n    time.sleep(60)\n  except KeyboardInterrupt:\n    pass"
+STUBBORN = f"import time\n{READY}\n{SLEEP}"
 
 
 def only_run():
@@ -168,6 +170,41 @@ def test_a_scheduler_that_signals_every_process_does_not_disturb_the_saving(note
     assert (only_run().path / "saved").read_text() == "yes"
 
 
+def test_a_stop_signal_that_comes_twice_at_once_is_one(notebook, start, runs_root):
+    """A scheduler signals the sweep and its runs, and the sweep passes its own on."""
+    process = start("run", notebook(SAVE_WHEN_STOPPED))
+    wait_for(lambda: ready(runs_root))
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert only_run().status == "preempted"
+    assert (only_run().path / "saved").read_text() == "yes"
+
+
+def test_a_second_ctrl_c_later_ends_at_once(notebook, start, runs_root):
+    process = start("run", notebook(STUBBORN))
+    wait_for(lambda: ready(runs_root))
+    process.send_signal(signal.SIGINT)
+    time.sleep(2.2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_notebook_that_calls_itself_preempted_is_not_done(notebook, capsys):
+    """Its trainer heard the signal, saved, and ended its cell well."""
+    stopped = "if not run.manifest['attempts']:\n    run.update(status='preempted')"
+    assert cli.main(["run", str(notebook("# End", f"{RECORD}\n{stopped}"))]) == 128 + signal.SIGTERM
+    run = only_run()
+    why = 'cell 5 of 5 ("End"): the notebook says that it was stopped before its work was done'
+    assert run.verdict() == ("preempted", why)
+    assert f"arcnb run --resume {run.path}" in capsys.readouterr().err
+    assert cli.main(["run", "--resume", run.path.name]) == 0
+    assert run.verdict() == ("done", None)
+
+
 def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_root, capsys):
     imports = "import time\nfrom arcnb.progress import progress\n"
     loop = "for _ in progress(range(600), 'judging', unit='task'):\n    time.sleep(0.1)"
@@ -185,9 +222,7 @@ def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_r
 
 
 def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, start, runs_root):
-    sleep = "while True:\n  try:\n    time.sleep(60)\n  except KeyboardInterrupt:\n    pass"
-    stubborn = f"import time\n{READY}\n{sleep}"
-    process = start("run", notebook(stubborn), "--grace", "1")
+    process = start("run", notebook(STUBBORN), "--grace", "1")
     kernel = wait_for(lambda: ready(runs_root))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)

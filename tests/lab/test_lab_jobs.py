@@ -172,6 +172,65 @@ def test_a_container_sees_runs_notebooks_and_the_package(path, tmp_path, monkeyp
         assert f"--bind {place} " in called
 
 
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """tool("sbatch", "echo 7") makes a stand-in for a scheduler's tool, or another one in its place."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def make(name, script):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return make
+
+
+def test_paths_that_a_shell_would_execute_are_refused(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "r `touch PWNED`"))
+    for scheduler in ("slurm", "htcondor"):
+        assert dry_run(path, scheduler) == 2
+        error = capsys.readouterr().err
+        assert "backticks" in error
+        assert error.count("\n") == 1
+    assert list_runs() == []
+
+
+def test_a_dag_in_a_folder_with_spaces_is_refused(notebook, tmp_path, monkeypatch, tool, capsys):
+    tool("condor_submit_dag", "echo submitted to cluster 5")
+    notebook("run.record({'n': n})", name="a")
+    (tmp_path / "road.yaml").write_text("stages: {data: {notebook: a.ipynb}}\n")
+    command = ["submit", "--on", "htcondor", str(tmp_path / "road.yaml")]
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "my runs"))
+    assert cli.main(command) == 2
+    assert "HTCondor takes no spaces in the paths of a pipeline's jobs" in capsys.readouterr().err
+    assert list_runs() == []
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "runs"))
+    assert cli.main(command) == 0
+
+
+def test_another_cluster_says_nothing_of_a_run(path, tool, tmp_path, capsys):
+    tool("sbatch", "echo 7")
+    tool("scontrol", "echo 'ClusterName             = one'")
+    tool("squeue", "exit 0")
+    tool("sacct", "exit 1")
+    tool("scancel", f"touch {tmp_path}/cancelled")
+    assert cli.main(["submit", "--on", "slurm", str(path), "--name", "far"]) == 0
+    (run,) = list_runs()
+    tool("scontrol", "echo 'ClusterName             = two'")
+    capsys.readouterr()
+    assert cli.main(["status"]) == 0
+    line = capsys.readouterr().out
+    assert "slurm 7: it was sent to the cluster one, and here is two" in line
+    assert (run.status, run.manifest["waits_for"]) == ("queued", "slurm 7")
+    assert cli.main(["cancel", "far"]) == 1
+    assert "sent to the cluster one" in capsys.readouterr().err
+    assert not (tmp_path / "cancelled").exists(), "job 7 of this cluster is another one"
+    tool("scontrol", "echo 'ClusterName             = one'")
+    assert cli.main(["status"]) == 0
+    assert run.verdict()[1].startswith("it never started: slurm 7 is no longer known")
+
+
 def test_shards_are_an_array_that_shares_one_output(notebook, capsys):
     parameters = "shard = 0  # number\nn_shards = 1  # of so many\noutput = ''  # folder\n"
     path = notebook("run.record({'x': 1})", name="03_shards", parameters=parameters)

@@ -168,6 +168,54 @@ def test_fingerprints_follow_content_and_not_folders(tmp_path):
     assert len(inputs["tasks"].split(" @ ")[1].split()) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("rows.jsonl", 1),
+        ("./rows.jsonl", 1),
+        ("./set", 1),
+        ("barc:rows.jsonl", 1),
+        ("deep/a.txt*100 + rearc*3 + barc:rows.jsonl * 2", 2),
+        ("deep, rows.jsonl", 1),
+        ("deep/,rows.jsonl", 2),
+        ("sampled = ./set | ./odd=1,a; refined = ./set[:64]+deep/a.txt | ./set[:8]", 4),
+        ("one=./odd=1|two = ./set", 1),
+        ("./odd=1,a", 1),
+        (", ".join(["deep/a.txt"] * 500), 500),
+        ("set", 0),
+        ("deep", 0),
+        ("rearc*100 + dsl", 0),
+        ("~nobody-at-all/x, y = 3", 0),
+        ("a question, " * 1000, 0),
+    ],
+)
+def test_every_form_that_names_files_is_counted(text, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("deep", "set", "odd=1,a"):
+        (tmp_path / folder).mkdir()
+    for name in ("deep/a.txt", "rows.jsonl", "set/a", "dsl", "odd=1,a/a"):
+        (tmp_path / name).write_text(name)
+    counted = fingerprints.run_inputs("x", {"p": text}, {"p": text})["parameters"]["p"]
+    if named:
+        assert len(counted.removeprefix(f"{text} @ ").split()) == named
+        assert counted.startswith(f"{text} @ ")
+    else:
+        assert counted == text
+
+
+def test_a_stage_runs_again_when_a_file_beside_it_changes(file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.txt").write_text("four")
+    path = file({"read": {"notebook": "b.ipynb", "parameters": {"label": "rows.txt"}}})
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert "done with the same inputs" in capsys.readouterr().err
+    (tmp_path / "rows.txt").write_text("fives")
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert "label" in capsys.readouterr().err
+    assert newest("road-read").manifest["outcome"]["length"] == 5
+
+
 def test_the_demo_is_a_pipeline_that_can_be_read():
     demo = read_pipeline(notebooks.notebooks_folder() / "pipelines" / "demo.yaml")
     assert next(iter(demo.stages)) == "data"

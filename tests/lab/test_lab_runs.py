@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from arcnb.lab import disk, processes, provenance
 from arcnb.lab import manifest as manifests
-from arcnb.lab import processes, provenance
 from arcnb.lab.heartbeat import Heartbeat, read_heartbeat
 from arcnb.lab.pages import flat, value_text
 from arcnb.lab.runs import RunError, find_run, latest_run, list_runs, new_run, open_run, runs_root
@@ -142,6 +142,30 @@ def test_record_adds_up(runs_root):
     assert manifest["artifacts"] == [{"path": "parts", "bytes": 5}]
     assert manifest["parents"] == [str(mother.path)]
     assert run.status == "done"
+
+
+def test_parents_are_found_in_every_form_that_names_several_files():
+    first, second, third = (new_run(None, name) for name in ("first", "second", "third"))
+    for one in (first, second, third):
+        (one.path / "tasks.parquet").write_text("")
+    forms = {
+        "comma": f"{first.path}/tasks.parquet, {second.path}",
+        "recipe": f"rearc*3 + barc:{first.path}/tasks.parquet*2 + {second.path}/tasks.parquet",
+        "arms": f"a = {first.path}[:64] | {second.path}; b = {first.path} + {second.path} | {first.path}",
+    }
+    for name, text in forms.items():
+        assert new_run(None, name, {"p": text}).record().manifest["parents"] == [
+            str(first.path),
+            str(second.path),
+        ]
+    pointed = disk.pointers(list_runs())
+    for one in (first, second):
+        assert len(pointed[one.path]) == 3
+    assert third.path not in pointed
+    recipe = new_run(None, "waiting", {"source": f"barc:{third.path}/tasks.parquet"})  # it has no parents yet
+    assert disk.pointers(list_runs())[third.path] == {recipe.path}
+    long = new_run(None, "long", {"prompt": "Say why. " * 100, "home": "~nobody-at-all/x"})
+    assert long.record().status == "done", "a text that is no path is no reason to fail at the end"
 
 
 def test_record_refuses_artifacts_that_are_not_there():

@@ -4,6 +4,7 @@ pytest tests/lab/test_lab_sweeps.py   (20 seconds)
 """
 
 import csv
+import shutil
 import signal
 
 import pytest
@@ -11,7 +12,7 @@ from lab_watching import wait_for
 
 from arcnb.lab import cli, parameter_sets, workers
 from arcnb.lab.parameters import Parameter, ParameterError
-from arcnb.lab.runs import list_runs
+from arcnb.lab.runs import list_runs, new_run
 from arcnb.lab.sweeps import find_sweep, plan_sweep
 
 WORK = """
@@ -23,6 +24,8 @@ while seconds and not (run.path.parent / 'go').exists():
     time.sleep(0.05)
 """
 RECORD = "run.record({'n_squared': n * n, 'gpu': os.environ.get('CUDA_VISIBLE_DEVICES', 'none')})"
+
+VALUES = {"n": 3, "seconds": 1.0, "label": "x"}
 
 
 @pytest.fixture
@@ -88,6 +91,60 @@ def test_a_stopped_sweep_goes_on_in_the_same_folders(path, start, runs_root, cap
     capsys.readouterr()
     assert cli.main([str(word) for word in command]) == 0
     assert capsys.readouterr().err.count(": done, ") == 2
+
+
+def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_root, capsys):
+    process = start("sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3", "--name", "long", "--jobs", "1")
+    wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 1)
+    assert cli.main(["cancel", "long"]) == 0
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert [run.status for run in list_runs()] == ["preempted", "killed", "killed"]
+    assert "n_2: killed: before it started: cancelled\n" in errors
+    assert errors.count(": started, ") == 1
+
+
+def test_a_run_whose_folder_is_gone_fails_alone(path, start, runs_root):
+    process = start(
+        "sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3,4", "--name", "torn", "--jobs", "2"
+    )
+    wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 2)
+    shutil.rmtree(runs_by_name()["torn.n_3"].path)
+    (runs_root / "go").touch()
+    table, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert [(run.name, run.status) for run in list_runs()] == [(f"torn.n_{n}", "done") for n in (1, 2, 4)]
+    assert "is not a run folder: it holds no manifest.json" in errors
+    assert [line.split()[1] for line in table.splitlines()[1:]] == ["done", "done", "unreadable", "done"]
+
+
+def test_after_an_error_nobody_is_left_at_work(path, runs_root):
+    runs = [member.run for member in plan_sweep("x", path, VALUES, [{"n": 1}, {"n": 2}]).members]
+
+    def tell(run, code):
+        if run == runs[1]:
+            wait_for(lambda: (runs[0].path / "ready").exists())
+            raise OSError("the terminal is gone")
+
+    with pytest.raises(OSError, match="the terminal is gone"):
+        workers.run_queued(runs, [{}, {}], tell)
+    assert runs[0].manifest["status"] == "preempted", "it was waited for"
+
+
+def test_a_name_of_a_sweep_and_of_a_run_is_refused(path, runs_root, capsys):
+    """Both are called after the notebook unless told otherwise."""
+    sweep = plan_sweep("twice", path, {"n": 3}, [{"n": 1}, {"n": 2}])
+    assert cli.main(["show", "twice"]) == 0
+    run = new_run(None, "twice").record({"x": 1})
+    for command in (["show"], ["rm"], ["rm", "--force"], ["cancel"], ["report"], ["status"]):
+        assert cli.main([*command, "twice"]) == 2
+        error = capsys.readouterr().err
+        assert f"'twice' is a sweep and a run; say which by its folder, {sweep.folder} or {run.path}" in error
+    assert len(list_runs()) == 3
+    assert cli.main(["rm", str(sweep.folder)]) == 0
+    assert list_runs() == [run]
+    assert cli.main(["rm", "twice"]) == 0, "a sweep without runs is in nobody's way"
+    assert list_runs() == []
 
 
 @pytest.mark.parametrize(
@@ -177,6 +234,8 @@ def test_values_with_commas_are_written_as_lists():
         ("", 3, 1, [None] * 3),
         ("", None, 1, [None]),
         ("0,1", 3, 0, [None] * 3),
+        ("-1", 2, 1, [None] * 2),
+        ("3,-1,1", None, 1, ["3"]),
     ],
 )
 def test_gpus_are_handed_out(monkeypatch, visible, jobs, each, expected):

@@ -56,7 +56,10 @@ def submit(job: Job) -> list[str]:
 
 
 def submit_dag(jobs: Mapping[str, Job], needs: Mapping[str, Sequence[str]], path: Path) -> str:
-    """Submit jobs (their files written) that wait for each other, as a DAG file at `path`; its job number."""
+    """Submit jobs (their files written) that wait for each other, as a DAG file at `path`; its job number.
+    The words of a DAG file are separated by spaces, and its quoting depends on the version."""
+    if spaced := next((job.folder for job in jobs.values() if re.search(r"\s", str(job.folder))), None):
+        raise SchedulerError(f"{spaced}: HTCondor takes no spaces in the paths of a pipeline's jobs")
     lines = [f"JOB {name} {job.folder}/job.sub" for name, job in jobs.items()]
     lines += [f"PARENT {' '.join(before)} CHILD {name}" for name, before in needs.items() if before]
     write_whole(path, "# Written by arcnb; by hand: condor_submit_dag FILE\n" + "\n".join(lines) + "\n")

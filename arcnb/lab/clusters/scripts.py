@@ -34,10 +34,11 @@ def render(template: str, **values: Any) -> str:
 
 def write_script(job: Job, scheduler: str) -> list[Path]:
     """runs.txt, one run folder a line, and task.sh, which starts one of them."""
-    if strange := next((run for run in job.runs if set(str(run.path)) & set("\n\"'%$\\")), None):
-        raise RunError(
-            f"{strange.path}: quotes, %, $, backslashes and line breaks in a path are too much to ask"
-        )
+    for folder in (job.folder, *(run.path for run in job.runs)):
+        if set(str(folder)) & set("\n\r\"'%$`\\"):
+            raise RunError(
+                f"{folder}: quotes, backticks, %, $, backslashes, line breaks in a path are too much to ask"
+            )
     repository = provenance.repository()
     packed = job.environment.packed
     places = [runs_root(), repository, *{Path(run.manifest["notebook"]["path"]).parent for run in job.runs}]

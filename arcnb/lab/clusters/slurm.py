@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
 def cancel(tasks: Sequence[str]) -> None:
     for start in range(0, len(tasks), 500):
         call(NAME, "scancel", *tasks[start : start + 500], refused="Slurm did not cancel")
+
+
+def cluster() -> str:
+    """The name of the cluster that answers here, or "": job numbers mean nothing elsewhere."""
+    try:
+        answer = call(NAME, "scontrol", "show", "config")
+    except SchedulerError:
+        return ""
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", answer, re.M)
+    return match[1] if match else ""
 
 
 def _accounted(tasks: Sequence[str]) -> dict[str, TaskState]:

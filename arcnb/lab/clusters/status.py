@@ -5,12 +5,13 @@ run that its manifest calls running, though the scheduler has ended its task, ha
 down for good.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from arcnb.lab.clusters.states import ENDED, RUNNING, TaskState
-from arcnb.lab.clusters.submission import SCHEDULERS, read_record
+from arcnb.lab.clusters.submission import SCHEDULERS, elsewhere, read_record
 from arcnb.lab.clusters.tools import SchedulerError
 from arcnb.lab.heartbeat import place_text, read_heartbeat
 from arcnb.lab.manifest import locked, now, write_manifest
@@ -45,10 +46,12 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
     """Of submitted runs, in their order. A scheduler that does not answer leaves what the folders say."""
     records = {run.path: record for run in runs if (record := read_record(run)) is not None}
     states: dict[Path, TaskState | None] = {}
-    troubles: dict[str, str] = {}
+    troubles = _elsewhere(records)
     for name, scheduler in SCHEDULERS.items():
         tasks = {
-            str(folder): record["task"] for folder, record in records.items() if record["scheduler"] == name
+            str(folder): record["task"]
+            for folder, record in records.items()
+            if record["scheduler"] == name and folder not in troubles
         }
         if not tasks:
             continue
@@ -56,12 +59,23 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
             found = scheduler.states(tasks)
             states |= {Path(folder): found.get(folder) for folder in tasks}
         except SchedulerError as error:
-            troubles[name] = str(error)
+            troubles |= {Path(folder): str(error) for folder in tasks}
     return [
-        _standing(run, records[run.path], states.get(run.path), troubles.get(records[run.path]["scheduler"]))
+        _standing(run, records[run.path], states.get(run.path), troubles.get(run.path))
         for run in runs
         if run.path in records
     ]
+
+
+def _elsewhere(records: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
+    """run folder -> one sentence, of the runs that another cluster has: the silence of this one about them
+    means nothing."""
+    clusters = {(record["scheduler"], record.get("cluster")): record for record in records.values()}
+    sentences = {key: elsewhere(record) for key, record in clusters.items()}
+    found = {
+        folder: sentences[record["scheduler"], record.get("cluster")] for folder, record in records.items()
+    }
+    return {folder: sentence for folder, sentence in found.items() if sentence}
 
 
 def _standing(run: Run, record: dict[str, str], state: TaskState | None, trouble: str | None) -> Standing:

@@ -2,8 +2,9 @@
 task it waits for (job/job.json, and copies of the submit files beside it)."""
 
 import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -29,12 +30,32 @@ def scheduler_named(name: str) -> ModuleType:
 
 
 def read_record(run: Run) -> dict[str, Any] | None:
-    """{"scheduler", "task", "folder", "submitted"} of a run that was handed to a scheduler, else None."""
+    """{"scheduler", "task", "folder", "submitted"} of a run that was handed to a scheduler, else None; with
+    "cluster" where that has a name."""
     try:
         record = json.loads((run.path / JOB_FOLDER / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and record.get("scheduler") in SCHEDULERS else None
+
+
+def is_work_of(record: Mapping[str, Any], job: object) -> bool:
+    """Is this job, of a manifest, the task of the record? A run that was submitted once may later run without
+    its scheduler. A stage of a DAG is recorded before it has a number of its own."""
+    scheduler, task = record["scheduler"], record["task"]
+    if task.endswith("(DAG)"):
+        return re.fullmatch(rf"{scheduler} \d+\.\d+", str(job)) is not None
+    return bool(job == f"{scheduler} {task}")
+
+
+def elsewhere(record: Mapping[str, Any]) -> str | None:
+    """One sentence if the record is of another cluster than the one that answers here, where the number of
+    its task is unknown or, worse, another job's."""
+    recorded = record.get("cluster")
+    here = slurm.cluster() if recorded and record["scheduler"] == slurm.NAME else ""
+    if not here or here == recorded:
+        return None
+    return f"it was sent to the cluster {recorded}, and here is {here}"
 
 
 def prepare_job(
@@ -61,18 +82,22 @@ def prepare_job(
 def submit_job(scheduler: str, job: Job, files: Sequence[Path]) -> list[str]:
     """Hand the job in and note its tasks in the run folders; SchedulerError if the scheduler refuses."""
     tasks: list[str] = scheduler_named(scheduler).submit(job)
+    cluster = slurm.cluster() if scheduler == slurm.NAME else ""
     for run, task in zip(job.runs, tasks, strict=True):
-        note_task(run, scheduler, task, job.folder, files)
+        note_task(run, scheduler, task, job.folder, files, cluster)
     return tasks
 
 
-def note_task(run: Run, scheduler: str, task: str, folder: Path, files: Sequence[Path]) -> None:
+def note_task(
+    run: Run, scheduler: str, task: str, folder: Path, files: Sequence[Path], cluster: str = ""
+) -> None:
     own = run.path / JOB_FOLDER
     own.mkdir(exist_ok=True)
     for file in files:
         if file.parent != own:
             shutil.copy2(file, own / file.name)
     record = {"scheduler": scheduler, "task": task, "folder": str(folder), "submitted": now()}
+    record |= {"cluster": cluster} if cluster else {}
     write_whole(own / RECORD, json.dumps(record, indent=2) + "\n")
     with locked(run.path):
         manifest = run.manifest

@@ -14,6 +14,10 @@ class SchedulerError(RunError):
     """A scheduler that is not installed, cannot be reached or refuses; one sentence with its own words."""
 
 
+class SchedulerRefusal(SchedulerError):
+    """It was asked, and said no: to this job or task, perhaps not to another."""
+
+
 def call(scheduler: str, *command: str, refused: str | None = None) -> str:
     """Standard output of one of the scheduler's tools. `refused` opens the sentence when it says no."""
     if shutil.which(command[0]) is None:
@@ -32,5 +36,5 @@ def call(scheduler: str, *command: str, refused: str | None = None) -> str:
     if result.returncode != 0:
         words = " ".join((result.stderr.strip() or result.stdout.strip()).split()) or "it gave no reason"
         opening = refused or f"{scheduler} does not answer"
-        raise SchedulerError(f"{opening}: {words[:600]} ({command[0]}, exit code {result.returncode})")
+        raise SchedulerRefusal(f"{opening}: {words[:600]} ({command[0]}, exit code {result.returncode})")
     return result.stdout

@@ -9,6 +9,7 @@ from arcnb.lab import notebooks, parameter_sets, stages, workers
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
+from arcnb.lab.manifest import RunError
 from arcnb.lab.parameters import Parameter, ParameterError
 from arcnb.lab.pipelines import read_pipeline
 from arcnb.lab.runs import Run
@@ -34,7 +35,11 @@ def sweep(options: argparse.Namespace) -> int:
         if code is None:
             note(f"{names[run.path]}: started, {run.path.name}")
         else:
-            status, why = run.verdict()
+            try:
+                status, why = run.verdict()
+            except RunError as error:
+                note(f"{names[run.path]}: {error}")
+                return
             reason = why or (f"exit code {code}, see {run.path / workers.LOG}" if code else "")
             note(f"{names[run.path]}: {status}" + (f": {reason}" if reason else ""))
 

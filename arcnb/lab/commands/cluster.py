@@ -10,6 +10,7 @@ from typing import Any
 from arcnb.lab import notebooks, profiles, provenance, queueing
 from arcnb.lab.clusters import stage_jobs, status, submission
 from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
+from arcnb.lab.clusters.tools import SchedulerError, SchedulerRefusal
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.batch import add_set_options, planned_sweep
 from arcnb.lab.commands.options import note, say
@@ -111,33 +112,71 @@ def show_status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    """`arcnb cancel`: take waiting runs out of the queue, tell running ones to save and stop."""
+    """`arcnb cancel`: take waiting runs out of the queue, tell running ones to save and stop. One that cannot
+    be stopped leaves the others to be; the exit code says so."""
     code = 0
-    submitted: dict[str, list[tuple[Run, str]]] = {}
+    submitted: dict[str, dict[str, list[Run]]] = {}  # scheduler -> task -> runs, of which a DAG has many
     for run in shared.runs_named(options.run):
-        record = submission.read_record(run)
-        state, _ = run.verdict()
-        waiting = run.manifest.get("waits_for")
-        if record is not None and (waiting or state in ("running", "queued", "preempted")):
-            submitted.setdefault(record["scheduler"], []).append((run, record["task"]))
-        elif state == "running" and is_alive(run.manifest["process"]):
-            os.kill(run.manifest["process"]["pid"], signal.SIGTERM)
-            note(f"{run.path.name}: told to stop")
-        elif state == "queued":
-            status.write_cancelled(run)
-            note(f"{run.path.name}: cancelled before it started")
-        elif state == "running":
-            code = say(
-                f"{run.path.name} runs on {run.manifest['process']['host']}, out of reach from here", 1
-            )
-        else:
-            note(f"{run.path.name}: {state} already")
+        try:
+            record = submission.read_record(run)
+            if record is not None and _is_with_scheduler(run, record):
+                if problem := submission.elsewhere(record):
+                    code = say(f"{run.path.name}: {problem}", 1)
+                else:
+                    submitted.setdefault(record["scheduler"], {}).setdefault(record["task"], []).append(run)
+            else:
+                code = _cancel_here(run) or code
+        except RunError as error:
+            code = say(error, 2)
     for name, tasks in submitted.items():
-        submission.scheduler_named(name).cancel([task for _, task in tasks])
-        for run, task in tasks:
+        code = _cancel_tasks(name, tasks) or code
+    return code
+
+
+def _is_with_scheduler(run: Run, record: dict[str, Any]) -> bool:
+    """Has its scheduler anything to stop? The record outlives the job: what was submitted once may now run,
+    or have been stopped, on this machine."""
+    status, _ = run.verdict()
+    manifest = run.manifest
+    if status in ("running", "preempted") and not manifest.get("waits_for"):
+        return submission.is_work_of(record, manifest["job"])
+    return bool(manifest.get("waits_for")) or status == "queued"
+
+
+def _cancel_here(run: Run) -> int:
+    state, _ = run.verdict()
+    process = run.manifest["process"]
+    if state == "queued":
+        status.write_cancelled(run)
+        note(f"{run.path.name}: cancelled before it started")
+    elif state != "running":
+        note(f"{run.path.name}: {state} already")
+    elif not is_alive(process):
+        return say(f"{run.path.name} runs on {process['host']}, out of reach from here", 1)
+    else:
+        try:
+            os.kill(process["pid"], signal.SIGTERM)
+        except OSError as error:  # somebody else's, or it has just ended
+            return say(f"{run.path.name} cannot be told to stop: {error.strerror}", 1)
+        note(f"{run.path.name}: told to stop")
+    return 0
+
+
+def _cancel_tasks(name: str, tasks: dict[str, list[Run]]) -> int:
+    """All at once, which is quick; if that is refused, each by itself: the others may well be stopped."""
+    try:
+        submission.scheduler_named(name).cancel(list(tasks))
+    except SchedulerRefusal as error:
+        if len(tasks) > 1:
+            return max(_cancel_tasks(name, {task: runs}) for task, runs in tasks.items())
+        return say(f"{name} {next(iter(tasks))}: {error}", 2)
+    except SchedulerError as error:
+        return say(error, 2)
+    for task, runs in tasks.items():
+        for run in runs:
             status.write_cancelled(run)
             note(f"{run.path.name}: {name} {task} cancelled")
-    return code
+    return 0
 
 
 def job_options(options: argparse.Namespace) -> dict[str, Any]:

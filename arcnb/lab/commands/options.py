@@ -1,14 +1,19 @@
 """What several commands share: options, the parameters they give, and how a command says no."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from arcnb.lab import notebooks, profiles
+from arcnb.lab.manifest import RunError
 from arcnb.lab.parameters import ParameterError, check_parameters, default_values, nearest
 from arcnb.lab.runs import Run, find_run
-from arcnb.lab.sweeps import find_sweep
+from arcnb.lab.sweeps import Sweep, find_sweep
+
+# argparse takes `-1e-5` for an option, unless it is told what a negative number looks like.
+NEGATIVE_NUMBER = re.compile(r"-(\d+(_\d+)*(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|-\.inf$")
 
 
 def say(sentence: object, code: int) -> int:
@@ -28,6 +33,7 @@ def root_option() -> argparse.ArgumentParser:
 
 
 def add_parameter_options(command: argparse.ArgumentParser) -> None:
+    command._negative_number_matcher = NEGATIVE_NUMBER
     add = command.add_argument
     add("-p", dest="parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     add(
@@ -58,11 +64,28 @@ def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, 
     return default_values(declared[path.stem]) | given_values(options, path, declared), declared[path.stem]
 
 
-def runs_named(references: list[str]) -> list[Run]:
+def named(reference: str, beginnings: bool = True) -> Sweep | Run:
+    """The sweep or the run that a reference speaks of. Both may be called after their notebook: then nobody
+    knows which is meant, and RunError says how to name either."""
+    sweep = find_sweep(reference) if reference.strip() else None
+    if sweep is None:
+        return find_run(reference, beginnings=beginnings)
+    try:
+        run = find_run(reference, beginnings=False)
+    except RunError:
+        return sweep
+    if not sweep.members:  # its runs were removed
+        return run
+    raise RunError(
+        f"{reference!r} is a sweep and a run; say which by its folder, {sweep.folder} or {run.path}"
+    )
+
+
+def runs_named(references: list[str], beginnings: bool = True) -> list[Run]:
     """The runs of these references, each once; the name of a sweep stands for all of its runs."""
     found: dict[Path, Run] = {}
     for reference in references:
-        sweep = find_sweep(reference)
-        for run in [member.run for member in sweep.members] if sweep else [find_run(reference)]:
+        one = named(reference, beginnings)
+        for run in [member.run for member in one.members] if isinstance(one, Sweep) else [one]:
             found.setdefault(run.path, run)
     return list(found.values())

@@ -16,7 +16,7 @@ from arcnb.lab.notebooks import NotebookError
 from arcnb.lab.pages import duration_text, size_text
 from arcnb.lab.parameters import ParameterError, default_values
 from arcnb.lab.runs import Run, find_run, list_runs, new_run, runs_root
-from arcnb.lab.sweeps import find_sweep
+from arcnb.lab.sweeps import Sweep
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,12 +75,12 @@ def show(options: argparse.Namespace) -> int:
     """`arcnb show RUN`: the manifest, readably; of a sweep, its table."""
     from arcnb.lab.pages import run_text
 
-    sweep = find_sweep(options.run)
-    if sweep is not None:
-        print(sweep.table_text())
-        print(sweep.folder / "table.csv")
-        return 0
-    print(run_text(find_run(options.run)))
+    one = shared.named(options.run)
+    if isinstance(one, Sweep):
+        print(one.table_text())
+        print(one.folder / "table.csv")
+    else:
+        print(run_text(one))
     return 0
 
 
@@ -106,15 +106,16 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
 
 
 def rm(options: argparse.Namespace) -> int:
-    """`arcnb rm`: without a run what each takes on disk, largest last; else remove, unless another run points
-    to it."""
+    """`arcnb rm`: without a run what each takes on disk, largest last; else remove, unless it is at work or
+    another run points to it. Only the latter can be forced: whoever is at work would write into nothing."""
     if not options.run:
         sizes = sorted((disk.disk_bytes(item.path), item.path.name) for item in list_runs())
         for size, name in sizes:
             print(f"{size_text(size):>8}  {name}")
         print(f"{size_text(sum(size for size, _ in sizes)):>8}  {len(sizes)} runs in {runs_root()}")
         return 0
-    runs = shared.runs_named(options.run)
+    runs = shared.runs_named(options.run, beginnings=False)
+    disk.refuse_at_work(runs)
     if not options.force:
         disk.refuse_needed(runs)
     for item in runs:
@@ -162,7 +163,8 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     say(f"{path.name} {manifest['status']} at {manifest['error']['sentence']}; see {current.copy_path}", 1)
     if manifest["status"] == "preempted":
         note(f"arcnb: to go on: arcnb run --resume {current.path}")
-        return 128 + signal.Signals[manifest["stop"]["signal"]]
+        stop = manifest["stop"] or {"signal": "SIGTERM"}  # which only the notebook's own trainer heard
+        return 128 + signal.Signals[stop["signal"]]
     return 128 + signal.SIGKILL if manifest["status"] == "killed" else 1
 
 
@@ -214,6 +216,8 @@ def add_commands(commands: Any) -> None:
 
     command = commands.add_parser("rm", parents=[root], help="disk use of the runs, or remove some")
     command.set_defaults(command=rm)
-    command.add_argument("run", nargs="*", metavar="RUN", help="runs, and sweeps for all of theirs")
+    command.add_argument(
+        "run", nargs="*", metavar="RUN", help="paths, whole folder names, run names, sweeps for all of theirs"
+    )
     command.add_argument("--force", action="store_true", help="even if another run points to it")
     command.add_argument("--dry-run", action="store_true", help="say what would go, and keep it")
