@@ -13,7 +13,7 @@
 
 `arcnb run` prints the run folder, and nothing else, on standard output. It ends with 0 when the run is done,
 1 when it failed, 2 when it could not start (notebook, parameter, run folder), 128 + signal when it was
-stopped or killed. The commands are in arcnb.lab.commands.
+stopped or killed (143 where only its trainer heard the signal). The commands are in arcnb.lab.commands.
 """
 
 import argparse

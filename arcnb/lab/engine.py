@@ -6,8 +6,8 @@ place and only warns about an unknown parameter. This one
 
 * refuses unknown and ill-typed parameters before the kernel starts (arcnb.lab.parameters);
 * passes SIGTERM, SIGINT and SIGHUP on: the running cell sees KeyboardInterrupt and may save what it has;
-  after a grace time, or at a second signal, the kernel and everything it started are killed
-  (arcnb.lab.stopping);
+  after a grace time, or at a second signal some seconds later, the kernel and everything it started are
+  killed (arcnb.lab.stopping);
 * tells the truth: manifest.json and the executed notebook say done, failed, preempted or killed, with the
   cell and the cause, and a beating heartbeat.json says that a run lives (arcnb.lab.execution,
   arcnb.lab.heartbeat);
