@@ -177,7 +177,7 @@ def new_run(
         "parameters": parameters or {},
         "parents": [],
         "command": command,
-        "cwd": _working_folder(),
+        "cwd": _current_folder(),
         **({} if "hardware" in fields else provenance.surroundings()),
         **fresh_attempt(owner),
         "attempts": [],
@@ -304,7 +304,7 @@ def belongs_to_a_run(folder: Path, root: Path) -> bool:
     return isinstance(manifest.get("name"), str) and manifest.get("status") in STATUSES
 
 
-def _working_folder() -> str | None:
+def _current_folder() -> str | None:
     try:
         return os.getcwd()
     except FileNotFoundError:  # somebody has removed it
