@@ -11,9 +11,11 @@ one shipped for the embedded model), or a folder.
 All checks come before any weight is loaded, and every failure is one sentence.
 """
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from arcnb.models.compatibility import AdapterError, check_adapter
@@ -162,3 +164,18 @@ def _from_hub(hub_id: str) -> Path:
 def _first_line(error: BaseException) -> str:
     line = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {line}"
+
+
+def adapter_digest(folder: Path) -> str:
+    """Of an adapter's shape and weights, 16 hexadecimal digits: a path alone does not tell it from one that
+    was trained there again. "" where the folder has none."""
+    files = sorted(folder.glob("adapter_*"))
+    return _digest_of(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+
+
+@lru_cache(maxsize=64)  # a search asks before each sampling
+def _digest_of(files: tuple[tuple[Path, int, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for path, *_ in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16] if files else ""

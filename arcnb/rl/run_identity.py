@@ -6,6 +6,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
+from arcnb.models.registry import adapter_digest
 from arcnb.rl.options import FREE
 from arcnb.rl.policies import adapter_shape
 from arcnb.rl.settings import LORA_DEFAULTS
@@ -23,7 +24,7 @@ def run_identity(
     digest = sha256("".join(task.fingerprint for task in tasks).encode()).hexdigest()[:16]
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
     if adapter:  # every run's is called adapter
-        start["adapter_sha256"] = _digest(Path(adapter))
+        start["adapter_sha256"] = adapter_digest(Path(adapter))
     prompts = asdict(prompt_format)
     if options.turns == 1:
         prompts.pop("refine_template", None)
@@ -33,12 +34,6 @@ def run_identity(
     held_out = {task.task_id: task.fingerprint[:16] for task in held_out_tasks}
     shown = {"tasks": digest, "held_out_tasks": held_out, "seed": seed, "num_processes": n_processes}
     return kept | own | start | shape | prompts | shown
-
-
-def _digest(adapter: Path) -> str:
-    """Of the LoRA's shape and weights."""
-    files = sorted(adapter.glob("adapter_*"))
-    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def run_notes(tasks, held_out_tasks, options, adapter, lora, settings) -> list[str]:

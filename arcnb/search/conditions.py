@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 
 from arcnb.arc.part_files import new_file
@@ -20,7 +19,7 @@ from arcnb.arc.tasks import Task
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import template_path
-from arcnb.models.registry import SHIPPED_ADAPTERS
+from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
 from arcnb.search.rounds import PlanError, RoundPlan
 
 FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
@@ -49,28 +48,17 @@ def conditions(
         "shuffle": plan.shuffle,
         **asdict(sampling),
     }
-    if digest := adapter_digest(adapter):  # a path alone does not tell it from one trained there again
+    if digest := _digest_of_named(adapter):
         settings["adapter_sha256"] = digest
     plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
     return {"tasks": {task.task_id: task.fingerprint for task in tasks}, "settings": plain}
 
 
-def adapter_digest(adapter: str) -> str:
-    """Of the shape and weights of a named adapter; "" for none, and for one that is not in a folder here, as
-    those that a server has."""
+def _digest_of_named(adapter: str) -> str:
+    """Of a named adapter; "" for none, and for one in no folder here, as those that a server has."""
     if not adapter:
         return ""
-    folder = SHIPPED_ADAPTERS / adapter if adapter == "default" else Path(adapter).expanduser()
-    files = sorted(folder.glob("adapter_*"))
-    return _digest(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
-
-
-@lru_cache(maxsize=64)  # a search asks before each sampling
-def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
-    digest = hashlib.sha256()
-    for path, *_ in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16] if files else ""
+    return adapter_digest(SHIPPED_ADAPTERS / adapter if adapter == "default" else Path(adapter).expanduser())
 
 
 def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
