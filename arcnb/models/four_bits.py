@@ -1,13 +1,27 @@
 """A base model in four bits by bitsandbytes: NF4 in blocks of 64, on GPUs and on CPUs."""
 
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
 
-def four_bits_problem() -> str | None:
-    """Why no model can be loaded so here, in one sentence; None where it can."""
+def four_bits_problem(in_vllm: bool = False) -> str | None:
+    """Why no model can be loaded so here, in one sentence; None where it can.
+
+    in_vllm: by vLLM on a GPU, too.
+    """
     if find_spec("bitsandbytes") is None:
         return "load_in_4bit=True needs the package bitsandbytes, which is not installed"
+    # Of all its quantizations vLLM 0.23 imports each with any other.
+    if in_vllm and find_spec("humming") is None and _vllm_asks_for("humming-kernels"):
+        return "load_in_4bit=True in vllm needs its package humming-kernels, which is not installed"
     return None
+
+
+def _vllm_asks_for(package: str) -> bool:
+    try:
+        return any(requirement.startswith(package) for requirement in requires("vllm") or ())
+    except PackageNotFoundError:
+        return False
 
 
 def four_bit_config(compute_dtype):

@@ -17,6 +17,7 @@ from pathlib import Path
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, start_guard
 from arcnb.models.engine_log import EngineLog
 from arcnb.models.engine_spawn import spawning
+from arcnb.models.four_bits import four_bits_problem
 from arcnb.models.generation import EngineOptions, GenerationError
 from arcnb.models.gpu_choice import GpuChoice
 from arcnb.models.gpu_memory import memory_advice, memory_problem, weight_bytes
@@ -152,6 +153,8 @@ class VllmEngine:
             raise GenerationError(
                 "load_in_4bit on a CPU needs backend=transformers: vllm has no kernels there"
             )
+        if options.load_in_4bit and (problem := four_bits_problem(in_vllm=True)):
+            raise GenerationError(problem)
         if not on_cpu():
             self._gpus.take()
             if problem := memory_problem(model.folder, self.settings.context, options, running):

@@ -82,7 +82,7 @@ def train_grpo(
     context = check_run(model, settings, options, n_processes, held_out_tasks)
     subject.check(options, tasks)
     plan = subject.reward_plan(options, settings)
-    check_gpu_share(settings, model.folder, context, options.load_in_4bit)
+    check_gpu_share(settings, model.folder, context, options)
     check_server(settings)
     os.environ |= vllm_environment()
     if options.trainer == "unsloth":
@@ -197,7 +197,8 @@ def _check(settings: dict, options: GrpoOptions, context: int, n_processes: int,
     check_multi_turn(settings, options, n_processes)
     if options.trainer not in TRAINERS:
         raise SettingsError(f"trainer={options.trainer!r} does not exist; there are {', '.join(TRAINERS)}")
-    if options.load_in_4bit and (problem := four_bits_problem()):
+    in_vllm = options.trainer == "unsloth" and bool(settings["use_vllm"])
+    if options.load_in_4bit and (problem := four_bits_problem(in_vllm)):
         raise SettingsError(problem)
     if options.vllm_kv_cache_dtype != "auto" and not settings["use_vllm"]:
         raise SettingsError(f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r} needs use_vllm=True")

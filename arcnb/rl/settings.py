@@ -195,18 +195,22 @@ def colocated(settings: dict) -> bool:
     return bool(settings.get("use_vllm")) and settings.get("vllm_mode", "colocate") == "colocate"
 
 
-def check_gpu_share(settings: dict, model_folder, context: int, load_in_4bit: bool = False) -> None:
-    """SettingsError when the GPU memory asked for vLLM beside the trainer is not free, or too little."""
+def check_gpu_share(settings: dict, model_folder, context: int, options) -> None:
+    """SettingsError when the GPU memory asked for vLLM beside the trainer is not free, or too little.
+
+    options: GrpoOptions. With trl an engine's base is whole, also where the learner's is in four bits
+    (`arcnb.rl.weight_sync`).
+    """
     if not colocated(settings):
         return
     from arcnb.models.generation import EngineOptions
     from arcnb.models.gpu_memory import memory_problem
 
     share = settings.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING)
-    engine = EngineOptions(gpu_memory_utilization=share, load_in_4bit=load_in_4bit)
-    problem = memory_problem(model_folder, context, engine)
-    if problem:
-        raise SettingsError(_by_our_names(problem))
+    whole = options.trainer == "trl"
+    engine = EngineOptions(gpu_memory_utilization=share, load_in_4bit=options.load_in_4bit and not whole)
+    if problem := memory_problem(model_folder, context, engine):
+        raise SettingsError(_by_our_names(problem.replace("load_in_4bit, or ", "") if whole else problem))
 
 
 def _by_our_names(problem: str) -> str:

@@ -114,11 +114,13 @@ def make_trainer(run: Training, callbacks: Sequence):
             hooks.keeping_callback(run.state, run.options.disk_budget_gb),
         ],
     )
-    cache = run.options.vllm_kv_cache_dtype
+    engine = {"quantization": None} if run.options.load_in_4bit else {}  # see `arcnb.rl.weight_sync`
+    if (cache := run.options.vllm_kv_cache_dtype) != "auto":
+        engine["kv_cache_dtype"] = cache
     grouped = run.options.vllm_group_attention
     shared = SharedWeights(policy) if run.options.vllm_shared_weights else None
     with (
-        engine_options(**{} if cache == "auto" else {"kv_cache_dtype": cache}),
+        engine_options(**engine),
         seeded_engines(run.seed),
         group_attention() if grouped else nullcontext(),
         shared.opening() if shared else nullcontext(),

@@ -10,6 +10,10 @@ again behind the last. That fails in two ways, and here every weight is merged i
   and a small policy whole, arrived as the base model, from which the server went on sampling (docs/log.md,
   22 November 2026). Besides, the sender works on CUDA streams of its own, which do not wait for the policy's.
 
+A base in four bits is handed out in its compute type: quantizing a merge again rounds it to sixteen values a
+block, further than adapters move it (docs/log.md, 25 November 2026). Engines are opened with a whole base
+then (`arcnb.rl.trainers`), where TRL opens quantized ones. So sampler and learner have the same weights.
+
 An engine in this process gets all weights in one call. TRL makes one call a weight, and in each vLLM's model
 lists all its parameters anew, 272 times a synchronisation for the embedded model. Listing took 0.45 ms on one
 CPU core (transformers' Llama of 30 layers, once); what a step gains on a GPU is not measured.
@@ -66,7 +70,7 @@ def merged_weights(generation) -> Weights:
             plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
             plain = generation._fix_param_name_to_vllm(plain, extra_prefixes=["modules_to_save.default."])
             layers = adapted.get(id(parameter))
-            yield plain, _merged(layers, name.rsplit(".", 1)[1]) if layers else parameter.data
+            yield plain, _merged(layers, name.rsplit(".", 1)[1]) if layers else _whole(parameter)
 
 
 def _adapted_layers(model) -> dict[int, list]:
@@ -84,22 +88,35 @@ def _adapted_layers(model) -> dict[int, list]:
 def _merged(layers: list, kind: str):
     """What merging changes the parameter called `kind` of these layers' base into; the base is put back."""
     import torch
+    from peft.tuners.lora import Linear
 
     own = layers[0].get_base_layer()._parameters
-    before = {name: (parameter, parameter.data) for name, parameter in own.items() if parameter is not None}
+    before = {name: parameter for name, parameter in own.items() if parameter is not None}
     try:
         with torch.no_grad():
-            for parameter, data in before.values():
-                parameter.data = data.clone()
+            for name, parameter in before.items():
+                own[name] = torch.nn.Parameter(_whole(parameter).clone(), requires_grad=False)
             for layer in layers:
-                layer.merge()
+                # That of a layer in four bits would quantize what it merged.
+                layer.merge() if not any(map(_in_four_bits, before.values())) else Linear.merge(layer)
         return own[kind].data
     finally:
-        for name, (parameter, data) in before.items():
-            parameter.data = data
-            own[name] = parameter  # which a merge into four bits exchanges
+        own.update(before)
         for layer in layers:
             layer.merged_adapters.clear()
+
+
+def _in_four_bits(parameter) -> bool:
+    return getattr(parameter, "quant_state", None) is not None
+
+
+def _whole(parameter):
+    """The weights of a parameter, unpacked where they are in four bits."""
+    if not _in_four_bits(parameter):
+        return parameter.data
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(parameter.data, parameter.quant_state)
 
 
 def of_this_stream(weights: Weights) -> Weights:

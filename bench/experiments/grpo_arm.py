@@ -24,6 +24,7 @@ DIR gets ARM-sSEED.json (everything the table needs) and ARM-sSEED.metrics.jsonl
   e              v with the guard: rollback to the best checkpoint, learning rate halved
   rank1, 8, 32   learn-fast from a fresh LoRA on the base with the adapter folded in; alpha / sqrt(r) = 11.3
   rank1-fast     rank1 at 1e-4, the learning rate of a to e
+  rank8-fast     rank8 at 1e-4
   wide, wide8    learn-fast and rank8 with thousands of tasks: those that the others train on, and --more, generated
                  ones that no SFT has seen; made from no kept task's generator
 On a GPU: vLLM colocated, shared prompts (a run that fails with them starts anew without).
@@ -88,11 +89,12 @@ ARMS = {
     "rank1": (LEARN_FAST, RIGHT),
     "rank1-fast": (LEARN_FAST | {"learning_rate": 1e-4}, RIGHT),
     "rank8": (LEARN_FAST, RIGHT),
+    "rank8-fast": (LEARN_FAST | {"learning_rate": 1e-4}, RIGHT),
     "rank32": (LEARN_FAST, RIGHT),
     "wide": (LEARN_FAST, RIGHT),
     "wide8": (LEARN_FAST, RIGHT),
 }
-FRESH_RANKS = {"rank1": 1, "rank1-fast": 1, "rank8": 8, "rank32": 32, "wide8": 8}
+FRESH_RANKS = {"rank1": 1, "rank1-fast": 1, "rank8": 8, "rank8-fast": 8, "rank32": 32, "wide8": 8}
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 ORDER = [
     *("learn", "learn-fast", "learn-valid", "learn-focus", "a0", "a", "b", "c", "d0", "d1", "v", "e"),
-    *("rank1", "rank1-fast", "rank8", "rank32", "wide", "wide8"),
+    *("rank1", "rank1-fast", "rank8", "rank8-fast", "rank32", "wide", "wide8"),
 ]
 SETS = ("trained", "kept", "held_out")
 PAIRS = (
@@ -24,7 +24,9 @@ PAIRS = (
     ("c", "v", "no point for outputs that are merely valid"),
     ("v", "e", "the guard"),
     ("rank1", "rank1-fast", "learning rate 4e-5 -> 1e-4"),
+    ("rank8", "rank8-fast", "learning rate 4e-5 -> 1e-4"),
     ("rank1", "rank8", "rank"),
+    ("rank1-fast", "rank8-fast", "rank"),
     ("rank8", "rank32", "rank"),
     ("rank32", "learn-fast", "the adapter's own LoRA"),
     ("learn-fast", "wide", "more tasks"),

@@ -39,5 +39,5 @@ many_tasks &
 wait
 END=$whole
 alone two_processes ddp
-alone two_processes zero3
+alone two_processes zero3 -p parallel zero3
 say "all done"

@@ -167,9 +167,9 @@ learn_page() {
         -p shared_prompt true -p shared_prompt_tokens 8192 -p use_vllm true -p vllm_gpu_memory_utilization 0.1 -p workers 3
 }
 
-# Issue 6: notebook 05 in a process on each GPU. PARALLEL
+# Issue 6: notebook 05 in a process on each GPU. NAME MORE...
 two_processes() {
-    notebook "two_$1" 150 "$(all_gpus)" "$(all_cores)" 05 -p num_processes 2 -p parallel "$1" -p max_steps 6 -p n_tasks 64 \
+    notebook "two_$1" 150 "$(all_gpus)" "$(all_cores)" 05 -p num_processes 2 -p max_steps 6 -p n_tasks 64 "${@:2}" \
         -p prompts_per_step 8 -p num_generations 16 -p learning_rate 4e-5 -p max_prompt_tokens 1000 -p max_completion_length 256 \
         -p max_sequence_length 1256 -p gradient_checkpointing true -p use_vllm true -p vllm_gpu_memory_utilization 0.3 \
         -p reward right-grids -p n_held_out 16 -p held_out_every 3 -p held_out_repeats 4 -p vllm_importance_sampling_mode token_truncate

@@ -139,8 +139,16 @@ class Opened(Exception):
     """An engine was asked for; holds what with."""
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, None), ({"vllm_kv_cache_dtype": "fp8"}, "fp8")])
-def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypatch, options, expected):
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"quantization": None}),
+        ({"vllm_kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8"}),
+        ({"load_in_4bit": True}, {"quantization": None}),
+    ],
+    ids=str,
+)
+def test_how_the_engine_in_the_process_is_opened(train, tmp_path, monkeypatch, options, expected):
     from trl.generation import vllm_generation
 
     def asked(**settings):
@@ -155,7 +163,8 @@ def test_the_engine_in_the_process_gets_its_cache_type(train, tmp_path, monkeypa
     finally:  # TRL writes a rank and a port there, with which all that follows would join a group
         os.environ.clear()
         os.environ.update(before)
-    assert opened.value.args[0].get("kv_cache_dtype") == expected
+    assert opened.value.args[0] == opened.value.args[0] | expected
+    assert ("kv_cache_dtype" in opened.value.args[0]) == ("kv_cache_dtype" in expected)
     assert vllm_generation.LLM is asked
 
 
@@ -227,6 +236,16 @@ def test_four_bits_need_their_package(train, tmp_path, monkeypatch):
     monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match="load_in_4bit=True needs the package bitsandbytes"):
         train(tmp_path, options={"load_in_4bit": True})
+
+
+def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: name != "humming" or None)
+    monkeypatch.setattr("arcnb.models.four_bits.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
+    options = {"load_in_4bit": True, "trainer": "unsloth"}
+    with pytest.raises(SettingsError, match="in vllm needs its package humming-kernels, which is not"):
+        train(tmp_path, {"use_vllm": True}, options)
+    with pytest.raises(SettingsError, match="needs the package unsloth"):
+        train(tmp_path, {"use_vllm": False}, options)
 
 
 def test_vllm_in_the_process_needs_a_gpu(tasks, tmp_path, monkeypatch):

@@ -222,3 +222,53 @@ def test_a_merge_that_fails_leaves_the_policy_as_it_was(policy, monkeypatch):
         own.vllm_generation.sync_weights()
     assert all(torch.equal(before[name], weight) for name, weight in model.named_parameters())
     assert not any(module.merged for module in model.modules() if hasattr(module, "merged"))
+
+
+@pytest.fixture
+def in_four_bits(letter_model):
+    """(policy, its plain model): a base in four bits with an adapter that changes it a little."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from arcnb.rl.policies import load_policy
+
+    torch.manual_seed(0)
+    base, _ = load_policy(letter_model, None, {}, load_in_4bit=True, on_gpu=False)
+    config = LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    policy = get_peft_model(base, config)
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight *= 0.1
+    return policy.eval(), AutoModelForCausalLM.from_pretrained(letter_model.path).eval()
+
+
+@pytest.mark.filterwarnings("ignore:Tensor .* has size")
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_a_base_in_four_bits_is_sent_whole_with_its_adapter(in_four_bits, mode):
+    policy, plain = in_four_bits
+    own, engine = colocated(policy) if mode == "colocate" else (trainer(policy, GIB), None)
+    send_merged_weights(own)
+    before = {name: weight.clone() for name, weight in policy.named_parameters()}
+    own.vllm_generation.sync_weights()
+    received = engine.received if engine else own.vllm_generation.vllm_client.received
+    missing = plain.load_state_dict(received, strict=False).missing_keys
+    assert all(key == "lm_head.weight" for key in missing)  # tied to the embedding
+    tokens = torch.arange(4, 40)[None]
+    with torch.no_grad():
+        learner, sampler = policy(tokens).logits, plain(tokens).logits
+        with policy.disable_adapter():
+            base = policy(tokens).logits
+    assert torch.allclose(learner, sampler, atol=1e-4)
+    assert (learner - base).abs().max() > 0.01
+    after = dict(policy.named_parameters())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not any(module.merged for module in policy.modules() if hasattr(module, "merged"))
+
+
+@pytest.mark.filterwarnings("ignore:Merge lora module", "ignore:Unmerge lora module")
+def test_trl_alone_sends_packed_codes_of_a_base_in_four_bits(in_four_bits):
+    """When this fails, TRL has mended it."""
+    own, engine = colocated(in_four_bits[0])
+    own.vllm_generation.sync_weights()
+    assert engine.received["model.layers.0.self_attn.q_proj.weight"].dtype == torch.uint8
