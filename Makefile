@@ -11,9 +11,10 @@ STAMP := $(VENV)/.installed-$(REQUIREMENTS)
 install: $(STAMP)
 
 # Both requirement files are complete, hence --no-deps; a changed file installs again.
-$(STAMP): $(REQUIREMENTS) pyproject.toml
+$(STAMP): $(REQUIREMENTS) requirements-zero3.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(REQUIREMENTS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/zero3 -r requirements-zero3.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -59,7 +59,8 @@ def command_line(
     if num_processes == 1:
         return [sys.executable, "-m", module, *arguments]
     launcher = ["accelerate.commands.accelerate_cli", "launch", "--num_machines", "1"]
-    launcher += ["--mixed_precision", "bf16" if parallel == "zero3" else "no", "--dynamo_backend", "no"]
+    precision = "bf16" if parallel == "zero3" and _on_gpu() else "no"
+    launcher += ["--mixed_precision", precision, "--dynamo_backend", "no"]
     launcher += ["--main_process_port", "0", "--num_processes", str(num_processes)]
     if parallel == "zero3":
         launcher += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
@@ -79,15 +80,16 @@ def launch(
     gradient_accumulation_steps: int = 1,
     environment: Mapping[str, str] | None = None,
     pids: Path | None = None,
-) -> None:
+) -> bool:
     """Run `python -m module arguments` in num_processes processes that train together, and wait for them.
 
     What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
     get SIGTERM, time to save, then SIGKILL. environment: variables for them.
     pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
     then they alone are told, and an interrupt that all of them survived counts as their normal end.
-    LaunchError when one fails.
+    Returns whether there was one. LaunchError when a process fails.
     """
+    interrupted = False
     defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes))}
     if not _on_gpu():
         defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
@@ -114,12 +116,14 @@ def launch(
             except KeyboardInterrupt:
                 if not (pids and _saved(process, pids, file)):
                     raise
+                interrupted = True
         code = process.wait()
     finally:
         end_session(process, GRACE)
     if code:
         processes = f"one of {num_processes} processes" if num_processes > 1 else "its process"
         raise LaunchError(f"{module} failed in {processes} (exit {code}): {_cause(log, began)}; see {log}")
+    return interrupted
 
 
 def _on_gpu() -> bool:

@@ -25,7 +25,7 @@ from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
 from arcnb.programs.service import usable_processors
 from arcnb.rl.generation_server import generation_server, shared_out
-from arcnb.rl.grpo import GrpoOptions, TrainingReport, check_plan, check_run, train_grpo
+from arcnb.rl.grpo import GrpoOptions, check_plan, check_run, train_grpo
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.options import check_options
 from arcnb.rl.settings import (
@@ -37,6 +37,7 @@ from arcnb.rl.settings import (
     vllm_environment,
 )
 from arcnb.rl.subject import subject_of
+from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
 
 
 @dataclass(frozen=True)
@@ -197,12 +198,24 @@ def workers_of(plan: GrpoPlan) -> int | None:
 
 
 def _train_in_processes(plan: GrpoPlan, environment: dict | None = None) -> TrainingReport:
-    """Start the processes; the report that the first one left."""
+    """Start the processes, and others after each rollback that they cannot go on from; their report."""
+    seconds = 0.0
+    while True:
+        values = _one_launch(plan, environment)
+        seconds += values["seconds"]
+        if values["status"] != ROLLED_BACK:
+            return _report(plan, values | {"seconds": seconds})
+        plan = replace(plan, options=replace(plan.options, resume="auto"))
+
+
+def _one_launch(plan: GrpoPlan, environment: dict | None) -> dict:
+    """What the first process of a launch left."""
     path = plan.write()
     report = path.with_name("report.json")
     report.unlink(missing_ok=True)
+    interrupted = False
     try:
-        launch(
+        interrupted = launch(
             "arcnb.rl.launch",
             [str(path)],
             plan.num_processes,
@@ -220,7 +233,9 @@ def _train_in_processes(plan: GrpoPlan, environment: dict | None = None) -> Trai
     values = json.loads(report.read_text())
     if "error" in values:
         raise SettingsError(values["error"])
-    return _report(plan, values)
+    if interrupted and values["status"] == ROLLED_BACK:  # too late for the processes to say so
+        values["status"] = "preempted"
+    return values
 
 
 def _report(plan: GrpoPlan, values: dict) -> TrainingReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from arcnb.rl.reward_terms import RewardPlan
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import ARC, Subject
 from arcnb.rl.trainers import make_trainer
-from arcnb.rl.training_report import TrainingReport
+from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
+
+WEIGHTS = "adapter_model.safetensors"
 
 
 @dataclass
@@ -55,6 +58,7 @@ class Training:
         trainer.accelerator.wait_for_everyone()
         self.state.find_pages()
         self.state.recall_best()
+        went_back = None
         while True:
             self.state.resumed_from = resumed
             trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -63,13 +67,17 @@ class Training:
             resumed = self._roll_back(main)
             trainer.accelerator.wait_for_everyone()
             listen(trainer, stop)
-            if stop.asked:
-                _go_back(trainer, resumed)
+            if stop.asked or trainer.is_deepspeed_enabled:  # deepspeed trains once in a process
+                went_back = resumed
                 break
+        if went_back:
+            _go_back(trainer, went_back)
+        _save_adapter(trainer, self.output / "adapter", went_back)
         status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
         if self.state.collapsed:
             status = "collapsed"
-        _save_adapter(trainer, self.output / "adapter")
+        elif went_back and not stop.asked:
+            status = ROLLED_BACK
         return TrainingReport(
             adapter=self.output / "adapter",
             steps=trainer.state.global_step,
@@ -98,15 +106,18 @@ class Training:
 
 
 def _go_back(trainer, checkpoint: Path) -> None:
-    """Leave the trainer as it was at the checkpoint, without a step more, since a stop was asked for. The
-    rollback is on disk, and whoever resumes goes on from it."""
+    """Leave the trainer as it was at the checkpoint, without a step more. The rollback is on disk, and
+    whoever resumes goes on from it."""
     if not trainer.is_deepspeed_enabled:
         restore_adapter(trainer.model, checkpoint)
     trainer.state.global_step = step_of(checkpoint)
 
 
-def _save_adapter(trainer, folder: Path) -> None:
-    """The trained adapter alone, without the frozen copy of its start; to be called by every process."""
+def _save_adapter(trainer, folder: Path, went_back: Path | None) -> None:
+    """The trained adapter alone, without the frozen copy of its start; to be called by every process.
+
+    went_back: the checkpoint that the trainer was left at.
+    """
     weights = {}
     if trainer.is_deepspeed_enabled:  # ZeRO-3: no process has them whole
         weights = {"state_dict": trainer.accelerator.get_state_dict(trainer.deepspeed)}
@@ -114,3 +125,5 @@ def _save_adapter(trainer, folder: Path) -> None:
         policy = trainer.accelerator.unwrap_model(trainer.model)
         policy.save_pretrained(folder, selected_adapters=["default"], **weights)
         trainer.processing_class.save_pretrained(folder)
+        if trainer.is_deepspeed_enabled and went_back:  # where they are of later steps still
+            shutil.copy(went_back / WEIGHTS, folder / WEIGHTS)

@@ -26,6 +26,7 @@ FIRST_LOOK = (
     "executor_seconds",
     "step_time",
 )
+ROLLED_BACK = "rolled back"  # where training goes on in other processes only, see arcnb.rl.launch
 
 
 @dataclass

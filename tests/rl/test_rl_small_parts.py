@@ -253,9 +253,9 @@ def test_a_share_of_gpu_memory_that_is_not_free_is_refused(small_model, gpus):
     with pytest.raises(
         SettingsError, match=r"vllm_gpu_memory_utilization 0.5 asks for 40.0 of 80.0 GiB on GPU 0"
     ):
-        check_gpu_share(settings, small_model.folder, 2048)
-    check_gpu_share(settings | {"vllm_gpu_memory_utilization": 0.15}, small_model.folder, 2048)
-    check_gpu_share(settings | {"vllm_mode": "server"}, small_model.folder, 2048)
+        check_gpu_share(settings, small_model.folder, 2048, GrpoOptions())
+    check_gpu_share(settings | {"vllm_gpu_memory_utilization": 0.15}, small_model.folder, 2048, GrpoOptions())
+    check_gpu_share(settings | {"vllm_mode": "server"}, small_model.folder, 2048, GrpoOptions())
 
 
 def test_a_server_that_does_not_answer_is_refused():
@@ -354,8 +354,14 @@ def test_several_processes_are_started_by_accelerate():
     assert several[several.index("--mixed_precision") + 1] == "no"
     zero = command_line("m", ["x"], 4, "zero3", 8)
     assert zero[zero.index("--zero_stage") + 1] == "3"
-    assert zero[zero.index("--mixed_precision") + 1] == "bf16"
     assert zero[zero.index("--gradient_accumulation_steps") + 1] == "8"
+
+
+@pytest.mark.parametrize(("on_gpu", "precision"), [(True, "bf16"), (False, "no")])
+def test_zero3_is_told_the_precision_that_the_trainer_has(monkeypatch, on_gpu, precision):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
+    zero = command_line("m", ["x"], 4, "zero3", 8)
+    assert zero[zero.index("--mixed_precision") + 1] == precision
 
 
 @pytest.mark.parametrize(

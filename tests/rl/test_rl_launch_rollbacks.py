@@ -1,0 +1,48 @@
+"""Rollbacks that other processes go on from: what is launched again, and when not.
+
+Run: pytest tests/rl/test_rl_launch_rollbacks.py
+"""
+
+import json
+
+import pytest
+
+import arcnb.rl.launch as launching
+from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.options import GrpoOptions
+
+LEFT = {"steps": 3, "seconds": 2.0, "rollbacks": 1, "best": None, "notes": [], "pages": [], "config": {}}
+
+
+@pytest.fixture
+def run(tasks, letter_model, tmp_path, monkeypatch):
+    """run([(status, interrupted), ...]) -> (report, the `resume` of each launch): one entry a launch."""
+
+    def carried_out(ends):
+        ends, resumed = list(ends), []
+
+        def launched(module, arguments, *others, **more):
+            path = tmp_path / "launch" / "launch.json"
+            resumed.append(json.loads(path.read_text())["options"]["resume"])
+            status, interrupted = ends.pop(0)
+            (tmp_path / "metrics.jsonl").touch()
+            path.with_name("report.json").write_text(json.dumps(LEFT | {"status": status}))
+            return interrupted
+
+        monkeypatch.setattr(launching, "launch", launched)
+        options = GrpoOptions(resume="never")
+        plan = GrpoPlan(tasks, tmp_path, model=str(letter_model.folder), options=options, num_processes=2)
+        return run_grpo(plan), resumed
+
+    return carried_out
+
+
+def test_training_goes_on_from_a_rollback_in_other_processes(run):
+    report, resumed = run([("rolled back", False), ("rolled back", False), ("done", False)])
+    assert resumed == ["never", "auto", "auto"]
+    assert (report.status, report.seconds, report.rollbacks) == ("done", 6.0, 1)
+
+
+def test_an_interrupt_that_comes_after_the_rollback_ends_the_run(run):
+    report, resumed = run([("rolled back", True)])
+    assert (report.status, len(resumed)) == ("preempted", 1)
