@@ -13,6 +13,7 @@ from pathlib import Path
 from arcnb.models.embedded import FOLDER_NAME, HUB_ID, cache_folder
 
 WEIGHTS = "adapter_model.safetensors"
+MERGED = "merged"  # folder, in the cache, of models with an adapter folded in
 _EDGE = 1 << 20  # bytes compared at either end of a weight file
 _QUANTIZED_NAMES = ("-unsloth-bnb-4bit", "-bnb-4bit")
 
@@ -76,6 +77,8 @@ def _is_other_model(trained_on: str, model: Path, model_name: str) -> bool:
         base = cache_folder() / "models" / FOLDER_NAME
     else:
         base = Path(trained_on).expanduser()
+    if base.parent.name == MERGED:  # named after the content; an adapter of one is nothing without it
+        return base.name != model.name
     if base.is_dir():
         return base.resolve() != model.resolve() and not _same_weights(base, model)
     asked = HUB_ID if model_name == "default" else model_name

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from arcnb.models.compatibility import WEIGHTS, check_adapter
+from arcnb.models.compatibility import MERGED, WEIGHTS, check_adapter
 from arcnb.models.embedded import cache_folder
 from arcnb.models.registry import ModelPath
 
@@ -36,7 +36,7 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
     digest.update(_content_of(model.folder).encode())
     for name in ("adapter_config.json", WEIGHTS):
         digest.update((adapter / name).read_bytes())
-    folder = cache_folder() / "merged" / f"{model.folder.name}-{digest.hexdigest()[:16]}"
+    folder = cache_folder() / MERGED / f"{model.folder.name}-{digest.hexdigest()[:16]}"
     if not (folder / CONFIG).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from arcnb.arc.tasks import Task
+from arcnb.models.adapter_sums import add_adapters
 from arcnb.models.gpu_choice import VARIABLE
 from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.launching import LaunchError, announce, launch, parallel_problem
+from arcnb.models.merging import merged_model
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
@@ -49,12 +51,16 @@ class GrpoPlan:
     each, as `parallel` says: "ddp", or "zero3", which needs deepspeed. server_gpus: further GPUs for a vLLM
     server that is started for this run, where vllm_mode is "server" and no vllm_server_base_url is given.
     subject, subject_options: what the tasks are, where not ARC's, see arcnb.rl.subject.
+    fold_adapter: train a fresh LoRA on the model with `adapter` folded in. Checkpoints then have that LoRA,
+    which belongs to the folded model; `adapter/`, and `best/adapter/` beside a best checkpoint, are the sum
+    of both, for the model itself.
     """
 
     tasks: Sequence[Task]
     output: Path
     model: str = "default"
     adapter: str = ""
+    fold_adapter: bool = False
     template: str = "arc_code"
     encoding: str = ""
     refine_template: str = "refine"
@@ -115,11 +121,26 @@ def run_grpo(plan: GrpoPlan) -> TrainingReport:
     if problem:
         raise SettingsError(problem)
     _check_plan(plan)
+    if plan.fold_adapter:
+        return _train_on_folded(plan)
     if _wants_server(plan):
         return _train_with_server(plan)
     if plan.options.trainer == "trl" and plan.num_processes == 1:
         return train_here(plan)
     return _train_in_processes(plan)
+
+
+def _train_on_folded(plan: GrpoPlan) -> TrainingReport:
+    model = resolve_model(plan.model)
+    start = resolve_adapter(plan.adapter, model)
+    if start is None:
+        raise SettingsError("fold_adapter=True needs an adapter to fold into the model")
+    folded = merged_model(model, start)
+    report = run_grpo(replace(plan, model=str(folded.folder), adapter="", fold_adapter=False))
+    add_adapters(start, report.adapter, report.adapter)
+    for best in (Path(plan.output) / "best").glob("checkpoint-*"):
+        add_adapters(start, best, best.with_name("adapter"))
+    return report
 
 
 def _check_gpu(plan: GrpoPlan) -> None:

@@ -1,0 +1,77 @@
+"""A fresh LoRA on a model with an adapter folded in. Run: pytest tests/rl/test_rl_folded_adapter.py"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from arcnb.models.compatibility import AdapterError, adapter_rank
+from arcnb.models.registry import resolve_adapter
+from arcnb.rl.launch import GrpoPlan, run_grpo
+from arcnb.rl.options import GrpoOptions
+from arcnb.rl.settings import SettingsError
+
+SETTINGS = {"num_generations": 8, "max_completion_length": 24, "learning_rate": 1e-2, "warmup_steps": 0}
+# Lengths differ, so that there is something to learn.
+SPREAD = {"reward_weights": {"overlong": 1.0}, "overlong_buffer": 24}
+
+
+@pytest.fixture
+def plan(letter_model, tasks, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(letter_model.path)
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(base, config).save_pretrained(tmp_path / "start")
+    return GrpoPlan(
+        tasks,
+        tmp_path / "run",
+        model=str(letter_model.folder),
+        adapter=str(tmp_path / "start"),
+        fold_adapter=True,
+        held_out_tasks=tasks,
+        settings=SETTINGS | {"max_steps": 2, "save_steps": 2},
+        lora={"r": 2, "lora_alpha": 8},
+        options=GrpoOptions(**SPREAD, held_out_every=2, held_out_repeats=1),
+        workers=2,
+    )
+
+
+def distance(letter_model, one, other) -> float:
+    """Between the outputs of the model with either adapter."""
+    outputs = []
+    for adapter in (one, other):
+        model = AutoModelForCausalLM.from_pretrained(letter_model.path)
+        with torch.no_grad():
+            outputs.append(
+                PeftModel.from_pretrained(model, str(adapter)).eval()(torch.arange(4, 40)[None]).logits
+            )
+    return float((outputs[0] - outputs[1]).abs().max())
+
+
+def test_what_it_leaves_is_an_adapter_of_the_model_itself(plan, letter_model):
+    report = run_grpo(plan)
+    assert adapter_rank(resolve_adapter(report.adapter, letter_model)) == 4 + 2
+    assert distance(letter_model, report.adapter, plan.adapter) > 1e-3, "it has learnt"
+    best = resolve_adapter(plan.output / "best" / "adapter", letter_model)
+    assert (plan.output / "best" / "checkpoint-0").is_dir()
+    assert distance(letter_model, best, plan.adapter) < 1e-4, "step 0 is the start"
+
+    checkpoint = plan.output / "checkpoints" / "checkpoint-2"
+    with pytest.raises(AdapterError, match=r"was trained on .*merged"):
+        resolve_adapter(checkpoint, letter_model)
+
+
+def test_it_goes_on_and_stays_one_sum(plan, letter_model):
+    first = run_grpo(plan)
+    whole = {path.name: path.read_bytes() for path in first.adapter.glob("*.safetensors")}
+    again = run_grpo(plan)
+    assert again.steps == 2
+    assert {path.name: path.read_bytes() for path in again.adapter.glob("*.safetensors")} == whole
+
+
+def test_there_has_to_be_an_adapter(plan):
+    with pytest.raises(SettingsError, match="fold_adapter=True needs an adapter"):
+        run_grpo(replace(plan, adapter=""))
