@@ -122,7 +122,8 @@ class EngineOptions:
     trainer, or samples little, stays with one. Only vLLM in process has more than one.
     tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base (vLLM: on GPUs).
     enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
-    enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own).
+    enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own,
+    or float32 on a CPU that is slow at it).
     block_size: tokens of a block of vLLM's cache (None: its own choice); large ones are fewer to hash.
     load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
     max_loras: adapters that vLLM applies in one batch, see `Request.adapter`.

@@ -190,6 +190,13 @@ def is_small(model: Path) -> bool:
     return 0 < weight_bytes(model) <= _SMALL
 
 
+def _is_slow_at_bf16() -> bool:
+    """Whether this processor has no instructions that vLLM's bfloat16 is made for (docs/inference.md)."""
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+
+
 def _llm_arguments(settings: EngineSettings) -> dict:
     """What `LLM` is called with."""
     options = settings.options
@@ -207,6 +214,8 @@ def _llm_arguments(settings: EngineSettings) -> dict:
     if options.block_size:
         arguments["block_size"] = options.block_size
     if on_cpu():
+        if options.dtype == "auto" and _is_slow_at_bf16():
+            arguments["dtype"] = "float32"
         # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
         # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 4096)}

@@ -268,6 +268,24 @@ def test_an_adapter_is_merged_where_it_would_slow_the_engine_down(
     assert merged_is_faster(model, EngineOptions(load_in_4bit=in_4bit)) == merged
 
 
+@pytest.mark.parametrize(
+    ("asked", "capability", "cpu", "dtype"),
+    [
+        ("auto", "AVX2", True, "float32"),
+        ("auto", "AVX512", True, "auto"),
+        ("auto", "AVX2", False, "auto"),
+        ("bfloat16", "AVX2", True, "bfloat16"),
+    ],
+)
+def test_a_processor_that_is_slow_at_bfloat16_computes_in_float32(
+    monkeypatch, tmp_path, asked, capability, cpu, dtype
+):
+    monkeypatch.setattr(vllm_engine, "on_cpu", lambda: cpu)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    settings = EngineSettings(ModelPath("some", tmp_path), 4096, 0, EngineOptions(dtype=asked))
+    assert vllm_engine._llm_arguments(settings)["dtype"] == dtype
+
+
 def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch, tmp_path):
     monkeypatch.setattr(vllm_engine, "on_cpu", lambda: False)
     (tmp_path / "model.safetensors").write_bytes(b"x")
