@@ -9,7 +9,7 @@ from pathlib import Path
 from arcnb.models.compatibility import WEIGHTS, AdapterError
 
 CONFIG = "adapter_config.json"
-_MORE = (  # settings of adapters that are more than two matrices a layer, all of one rank
+_MORE = (
     "use_dora",
     "lora_bias",
     "modules_to_save",
@@ -25,13 +25,13 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
     """Write the LoRA that adds to every weight what the two add together; returns its folder.
 
     Its rank is the sum of theirs and its scale is 1; it belongs to the model of the first. Matrices are
-    float32. Raises AdapterError for adapters that are more than two matrices a layer.
+    float32. Raises AdapterError as check_addable.
     """
     import torch
     from safetensors.torch import load_file, save_file
 
     folders = (first, second)
-    configs = [_config(folder) for folder in folders]
+    configs = [check_addable(folder) for folder in folders]
     ranks, scales = [config["r"] for config in configs], [_scale(config) for config in configs]
     weights = [load_file(folder / WEIGHTS) for folder in folders]
     whole = {}
@@ -57,7 +57,8 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
     return output
 
 
-def _config(adapter: Path) -> dict:
+def check_addable(adapter: Path) -> dict:
+    """The adapter's settings; AdapterError where it is more than two matrices a layer, all of one rank."""
     config = json.loads((adapter / CONFIG).read_text())
     more = [name for name in _MORE if config.get(name)]
     if config.get("bias", "none") != "none":

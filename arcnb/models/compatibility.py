@@ -77,10 +77,10 @@ def _is_other_model(trained_on: str, model: Path, model_name: str) -> bool:
         base = cache_folder() / "models" / FOLDER_NAME
     else:
         base = Path(trained_on).expanduser()
-    if base.parent.name == MERGED:  # named after the content; an adapter of one is nothing without it
-        return base.name != model.name
     if base.is_dir():
         return base.resolve() != model.resolve() and not _same_weights(base, model)
+    if base.parent.name == MERGED:  # on another machine; it is named after its content
+        return base.name != model.name
     asked = HUB_ID if model_name == "default" else model_name
     both_are_hub_ids = _looks_like_hub_id(trained_on) and _looks_like_hub_id(asked)
     return both_are_hub_ids and _bare_name(trained_on) != _bare_name(asked)

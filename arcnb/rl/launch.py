@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from arcnb.arc.tasks import Task
-from arcnb.models.adapter_sums import add_adapters
+from arcnb.models.adapter_sums import add_adapters, check_addable
 from arcnb.models.gpu_choice import VARIABLE
 from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.launching import LaunchError, announce, launch, parallel_problem
@@ -135,6 +135,7 @@ def _train_on_folded(plan: GrpoPlan) -> TrainingReport:
     start = resolve_adapter(plan.adapter, model)
     if start is None:
         raise SettingsError("fold_adapter=True needs an adapter to fold into the model")
+    check_addable(start)  # before anything is trained that it could not be added to
     folded = merged_model(model, start)
     report = run_grpo(replace(plan, model=str(folded.folder), adapter="", fold_adapter=False))
     add_adapters(start, report.adapter, report.adapter)

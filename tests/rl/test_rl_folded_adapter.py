@@ -1,5 +1,6 @@
 """A fresh LoRA on a model with an adapter folded in. Run: pytest tests/rl/test_rl_folded_adapter.py"""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -75,3 +76,20 @@ def test_it_goes_on_and_stays_one_sum(plan, letter_model):
 def test_there_has_to_be_an_adapter(plan):
     with pytest.raises(SettingsError, match="fold_adapter=True needs an adapter"):
         run_grpo(replace(plan, adapter=""))
+
+
+def test_an_adapter_that_could_not_be_added_to_is_refused_before_training(plan, letter_model, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(letter_model.path)
+    config = LoraConfig(r=4, target_modules=["q_proj"], use_dora=True)
+    get_peft_model(base, config).save_pretrained(tmp_path / "dora")
+    with pytest.raises(AdapterError, match="dora cannot be added to another one: it has use_dora"):
+        run_grpo(replace(plan, adapter=str(tmp_path / "dora")))
+    assert not (plan.output / "metrics.jsonl").exists()
+
+
+def test_a_checkpoint_is_refused_where_the_folded_model_is_not(plan, letter_model, tmp_path):
+    """On another machine, say."""
+    run_grpo(plan)
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(AdapterError, match=r"was trained on .*merged"):
+        resolve_adapter(plan.output / "checkpoints" / "checkpoint-2", letter_model)
