@@ -4,7 +4,6 @@ Run: pytest tests/rl/test_rl_accelerate.py (about a minute)
 """
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -71,24 +70,6 @@ def test_two_processes_roll_back_together_and_stop_together(plan, commands, task
     assert json.loads((tmp_path / "checkpoints" / "rollbacks.json").read_text()) == {"rollbacks": 1}
     assert (tmp_path / "checkpoints" / "checkpoint-2" / "rng_state_1.pth").is_file(), "of both processes"
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
-
-
-def test_two_processes_resume_inside_a_sampling_round(plan, tmp_path):
-    """Each has samples of its own in the checkpoint, and parts of shared rows."""
-    parts = {"gradient_accumulation_steps": 2, "steps_per_generation": 4}  # a round serves two steps
-    settings = SETTINGS | parts | {"max_steps": 4, "save_steps": 3}
-    options = GrpoOptions(**SPREAD, shared_prompt=True, prompts_per_step=2)
-    plan = replace(plan, output=tmp_path / "unbroken", settings=settings, options=options)
-    assert run_grpo(plan).status == "done"
-
-    broken = tmp_path / "broken"
-    shutil.copytree(plan.output, broken)
-    shutil.rmtree(broken / "checkpoints" / "checkpoint-4")
-    shutil.rmtree(broken / "adapter")
-    assert run_grpo(replace(plan, output=broken)).steps == 4
-    for name in ("loss", "kl", "reward", "learning_rate"):
-        assert [row[name] for row in steps(broken)] == [row[name] for row in steps(plan.output)]
-    assert steps(broken)[-1]["kl"] > 1e-4, "it learns"
 
 
 def test_each_process_takes_its_gpu_before_it_loads(plan, monkeypatch):
