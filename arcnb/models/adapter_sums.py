@@ -6,9 +6,8 @@ import json
 import math
 from pathlib import Path
 
-from arcnb.models.compatibility import WEIGHTS, AdapterError
+from arcnb.models.compatibility import WEIGHTS, AdapterError, adapter_settings
 
-CONFIG = "adapter_config.json"
 _MORE = (
     "use_dora",
     "lora_bias",
@@ -52,14 +51,14 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
     output.mkdir(parents=True, exist_ok=True)
     partial = output / f".{WEIGHTS}"
     save_file(whole, partial, metadata={"format": "pt"})
-    (output / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (output / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
     partial.replace(output / WEIGHTS)
     return output
 
 
 def check_addable(adapter: Path) -> dict:
     """The adapter's settings; AdapterError where it is more than two matrices a layer, all of one rank."""
-    config = json.loads((adapter / CONFIG).read_text())
+    config = adapter_settings(adapter)
     more = [name for name in _MORE if config.get(name)]
     if config.get("bias", "none") != "none":
         more.append("bias")

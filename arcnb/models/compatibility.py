@@ -28,7 +28,7 @@ def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
     `model_name` is the name under which the user asked for the model (for hub ids and messages).
     Models without readable safetensors, or with packed 4-bit weights, are judged by name only.
     """
-    settings = _adapter_settings(adapter)
+    settings = adapter_settings(adapter)
     trained_on = str(settings.get("base_model_name_or_path") or "")
     shapes = tensor_shapes(adapter / WEIGHTS)
     if trained_on and _is_other_model(trained_on, model, model_name):
@@ -40,7 +40,7 @@ def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
 
 def adapter_rank(adapter: Path) -> int:
     """Largest LoRA rank in the adapter's settings (engines reserve memory by it)."""
-    settings = _adapter_settings(adapter)
+    settings = adapter_settings(adapter)
     return max([int(settings.get("r", 8)), *map(int, (settings.get("rank_pattern") or {}).values())])
 
 
@@ -55,7 +55,8 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise AdapterError(f"{path} is not a readable safetensors file: {error}") from error
 
 
-def _adapter_settings(adapter: Path) -> dict:
+def adapter_settings(adapter: Path) -> dict:
+    """What stands in a LoRA folder's adapter_config.json; AdapterError where it is none."""
     if not adapter.is_dir():
         raise AdapterError(f"adapter folder {adapter} does not exist")
     path = adapter / "adapter_config.json"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.arc.tasks import Task
+from arcnb.models.compatibility import WEIGHTS
 from arcnb.models.registry import ModelPath
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
@@ -21,8 +22,6 @@ from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import ARC, Subject
 from arcnb.rl.trainers import make_trainer
 from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
-
-WEIGHTS = "adapter_model.safetensors"
 
 
 @dataclass

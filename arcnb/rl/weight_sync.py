@@ -92,13 +92,16 @@ def _merged(layers: list, kind: str):
 
     own = layers[0].get_base_layer()._parameters
     before = {name: parameter for name, parameter in own.items() if parameter is not None}
+    quantized = any(map(_in_four_bits, before.values()))
     try:
         with torch.no_grad():
             for name, parameter in before.items():
                 own[name] = torch.nn.Parameter(_whole(parameter).clone(), requires_grad=False)
             for layer in layers:
-                # That of a layer in four bits would quantize what it merged.
-                layer.merge() if not any(map(_in_four_bits, before.values())) else Linear.merge(layer)
+                if quantized:  # its own merge would quantize the sum
+                    Linear.merge(layer)
+                else:
+                    layer.merge()
         return own[kind].data
     finally:
         own.update(before)

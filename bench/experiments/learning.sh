@@ -14,9 +14,6 @@ many=(${MANY-$(echo wide8:{0,1,2}:250) wide:0:250})
 whole=${END:-1600}
 END=$((whole - ${LAST:-160}))
 
-# alone COMMAND...: outside of the multi-process service
-alone() { (unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY && "$@"); }
-
 few_tasks() {
     alone samples solved 0 "$(cores 0)" solved arc-agi-1/training 32 && touch "$out/solved.done"
     learn_page 0 "$(cores 0)" "$out/sets/solved" "${PAGE:-150}" &

@@ -12,9 +12,6 @@ first=${FIRST:-0-9} second=${SECOND:-10-$most}
 whole=${END:-1600}
 END=$((whole - ${LAST:-300}))
 
-# alone COMMAND...: outside of the multi-process service
-alone() { (unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY && "$@"); }
-
 speeds() { for one in ${SPEEDS-speed_unsloth speed_parts speed_middle}; do alone $one 0 "$first"; done; }
 learning() {
     local all=$((${#ranks[@]} + ${#rest[@]}))

@@ -183,6 +183,9 @@ share_gpus() {
     [ -e "$out/mps/nvidia-cuda-mps-control.pid" ] || env -u CUDA_VISIBLE_DEVICES nvidia-cuda-mps-control -d
 }
 
+# alone COMMAND...: outside of the multi-process service
+alone() { (unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY && "$@"); }
+
 # Issue 6: arms of its experiments. NAME GPU CORES "ARM:SEED:STEPS ..." AT_ONCE SHARE_OF_GPU MORE...
 arms() {
     local name=$1 gpu=$2 on=$3 list=$4 at_once=$5 share=$6
