@@ -28,6 +28,7 @@ _SMALL = 1 << 30  # bytes of weights; measured was the embedded model, which has
 # by kernel: nearly always on an H200, where it takes 1,024 sequences at a time and prompts beside them.
 _LARGE_BATCHES = (*range(512, 1025, 64), 1536, 2048, 3072, 4096)
 _GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 512, 16), *_LARGE_BATCHES)
+_CPU_EXECUTOR = "arcnb.models.cpu_executor.CpuExecutor"  # a module that imports vLLM, which takes seconds
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM knows for max_lora_rank
 
 
@@ -219,6 +220,8 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
         # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 4096)}
+        if options.tensor_parallel_size == 1:
+            arguments["distributed_executor_backend"] = _CPU_EXECUTOR
     elif not arguments["enforce_eager"] and is_small(settings.model.folder):
         # Batches are padded up to the next size, which costs a small model nothing to speak of.
         arguments["compilation_config"] = {"cudagraph_capture_sizes": list(_GRAPH_SIZES)}
