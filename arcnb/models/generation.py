@@ -96,7 +96,7 @@ class Completion:
 
     finish_reason: "stop" (end token or a stop text), "length" (max_tokens reached) or "skipped" (prompt and
     max_tokens do not fit the context; nothing was generated). token_ids include the end token, text does not.
-    logprob: sum over token_ids in nats, None unless asked for.
+    logprob: sum over token_ids in nats, None unless asked for; token_logprobs: its parts, where the backend has them.
     """
 
     key: Hashable
@@ -107,6 +107,7 @@ class Completion:
     logprob: float | None
     n_prompt_tokens: int
     seed: int
+    token_logprobs: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)

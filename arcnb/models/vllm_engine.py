@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, start_guard
@@ -93,6 +93,21 @@ class VllmEngine:
         """Whether `step` returns without waiting. Only for an engine that was given `arrived`."""
         engine = self._llm.llm_engine
         return not (engine.engine_core.outputs_queue.empty() and engine.has_unfinished_requests())
+
+    @property
+    def dtype(self):
+        """Of the weights, torch's."""
+        return self._llm.llm_engine.vllm_config.model_config.dtype
+
+    def load_weights(self, folder: Path) -> None:
+        """Takes the weights of another model of the same shape; nothing may be under way. Raises EngineDied.
+
+        What the prefix cache holds is of the old ones, and goes.
+        """
+        with self._deadly():
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        self._llm.reset_prefix_cache()
+        self.settings = replace(self.settings, model=ModelPath(self.settings.model.name, folder))
 
     def abort(self, names: list[str]) -> None:
         """Drops requests; those that are not there any more do not matter."""

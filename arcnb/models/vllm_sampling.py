@@ -130,6 +130,26 @@ class VllmBackend:
             key = folder.resolve() / str((folder / "adapter_model.safetensors").stat().st_mtime_ns)
             self._numbers[folder] = self._lora_ids.setdefault(key, len(self._lora_ids) + 1)
 
+    @property
+    def dtype(self):
+        """Of the engines' weights, torch's."""
+        return self.engines[0].dtype
+
+    def load_weights(self, folder: Path) -> None:
+        """Goes on with the weights in a folder, which is a model of the same shape. Only between calls of
+        `generate`, and only where no adapter is in use.
+
+        An engine that dies and is started again has them, too, so the folder has to stay. Raises GenerationError.
+        """
+        if self._generating or self.adapter:
+            raise GenerationError("weights can be loaded only while nothing is generated, and without an adapter")
+        self.engines.admit(wait=True)
+        for engine in self.engines:
+            try:
+                engine.load_weights(folder)
+            except EngineDied as death:
+                raise GenerationError(f"the vllm engine died while it loaded weights: {death}") from death
+
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.generation`. One call at a time; leaving the iterator early drops the rest."""
         if self._generating:
@@ -245,6 +265,7 @@ class VllmBackend:
             output.cumulative_logprob,
             len(flight.request.prompt_ids),
             flight.seed,
+            _of_tokens(output) if sampling.logprob else None,
         )
 
     def _sampling_params(self, sampling: Sampling, seed: int):
@@ -274,3 +295,9 @@ class VllmBackend:
 
         number = self._numbers[adapter]
         return LoRARequest(f"adapter-{number}", number, str(adapter))
+
+
+def _of_tokens(output) -> tuple[float, ...]:
+    """The log-probability of each token of vLLM's output, nats."""
+    given = zip(output.token_ids, output.logprobs, strict=True)
+    return tuple(of_token[token].logprob for token, of_token in given)

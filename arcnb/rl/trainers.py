@@ -119,13 +119,19 @@ def make_trainer(run: Training, callbacks: Sequence):
         engine["kv_cache_dtype"] = cache
     grouped = run.options.vllm_group_attention
     shared = SharedWeights(policy) if run.options.vllm_shared_weights else None
+    on_cpu = run.settings["use_vllm"] and not on_gpu
+    if on_cpu:
+        from arcnb.rl.cpu_generation import generating_on_cpu
     with (
+        generating_on_cpu() if on_cpu else nullcontext(),
         engine_options(**engine),
         seeded_engines(run.seed),
         group_attention() if grouped else nullcontext(),
         shared.opening() if shared else nullcontext(),
     ):
         trainer = open_trainer()
+    if on_cpu:
+        trainer.vllm_generation.follow(trainer)
     if grouped:
         check_group_attention(trainer)
     for callback in (*callbacks, evaluation):

@@ -45,6 +45,13 @@ class Training:
 
     def train(self, resumed: Path | None, callbacks: Sequence) -> TrainingReport:
         trainer, config = make_trainer(self, callbacks)
+        try:
+            return self._train(trainer, config, resumed)
+        finally:
+            if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
+                close()  # an engine in a process of its own
+
+    def _train(self, trainer, config, resumed: Path | None) -> TrainingReport:
         stop = Stop()
         listen(trainer, stop)
         started = time.monotonic()

@@ -1,0 +1,102 @@
+"""Samples for TRL's trainer by vLLM on a CPU: an engine in a process of its own, with the policy's weights.
+
+TRL (1.15, 1.16) opens vLLM inside the training process, where vLLM for CPUs cannot be: it binds the threads that
+training needs, and rearranges the weights it is given, so that TRL's way of writing new ones into it changes nothing.
+Here the policy, adapter merged (`arcnb.rl.weight_sync`), is written to a folder in memory, which the engine loads anew:
+0.3 s for the embedded model. Two prompts with eight completions of 100 tokens take a quarter of the time that
+transformers' `generate` takes on two cores.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trl.generation.vllm_generation import VLLMGeneration
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
+from arcnb.models.merging import TOKENIZER
+from arcnb.rl.settings import SettingsError
+
+_MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
+_PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+class CpuGeneration(VLLMGeneration):
+    """In the place of TRL's class (`generating_on_cpu`); `follow` gives it the trainer that it samples for."""
+
+    def _init_vllm(self) -> None:
+        for name, plain in _PLAIN.items():
+            if (getattr(self, name) or 0) != plain or self.generation_kwargs:
+                raise SettingsError(
+                    f"use_vllm=True on a CPU samples plainly, {name}={plain:g}; take use_vllm=False"
+                )
+        self.mode = "apart"  # neither of TRL's: nothing of the engine is in this process
+        self._source = Path(self.model.config._name_or_path)
+        options = EngineOptions(
+            max_model_len=self.max_model_length, max_num_seqs=self.max_num_seqs, cpu_kv_cache_gb=1
+        )
+        self._backend = open_backend("vllm", str(self._source), None, options)
+        self._folder = Path(tempfile.mkdtemp(prefix="arcnb-policy-", dir=_MEMORY if _MEMORY.is_dir() else None))
+        for pattern in (*TOKENIZER, "config.json", "generation_config.json"):
+            for path in self._source.glob(pattern):
+                shutil.copy(path, self._folder)
+
+    def follow(self, trainer) -> None:
+        """Samples derive from the trainer's seed and its step, so that a resumed run draws what it would have."""
+        self._trainer = trainer
+
+    def sync_weights(self) -> None:
+        """Has the engine load the policy as it is now."""
+        from safetensors.torch import save_file
+
+        dtype = self._backend.dtype
+        weights = {name: tensor.to(dtype).contiguous() for name, tensor in self._iter_named_params()}
+        save_file(weights, self._folder / "model.safetensors", metadata={"format": "pt"})
+        self._backend.load_weights(self._folder)
+
+    def generate(
+        self,
+        prompts: Sequence[list[int]],
+        images=None,
+        num_generations: int = 1,
+        profiler=None,
+    ) -> tuple[list[list[int]], list[list[int]], list[list[list[float]]], None]:
+        """TRL's interface. prompts: each `num_generations` times in a row.
+
+        Returns prompts, completions (token ids) and, in nats, the log-probability of each token in a list of its own.
+        """
+        args = self._trainer.args
+        step = self._trainer.state.global_step
+        # Training and held-out evaluation sample at the same step: the prompt tells them apart.
+        requests = [
+            Request(ids, num_generations, derive_seed(args.seed, "rollout", step, number, *ids), number)
+            for number, ids in enumerate(prompts[::num_generations])
+        ]
+        sampling = Sampling(max_tokens=self.max_completion_length, logprob=True)
+        made = {(one.key, one.index): one for one in self._backend.generate(requests, sampling)}
+        rows = [made[number, index] for number in range(len(requests)) for index in range(num_generations)]
+        logprobs = [[[value] for value in row.token_logprobs] for row in rows]
+        return list(prompts), [list(row.token_ids) for row in rows], logprobs, None
+
+    def close(self) -> None:
+        """Ends the engine and gives its memory back."""
+        self._backend.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def generating_on_cpu() -> Iterator[None]:
+    """A trainer that is opened meanwhile samples by `CpuGeneration`."""
+    from trl.trainer import grpo_trainer
+
+    plain = grpo_trainer.VLLMGeneration
+    grpo_trainer.VLLMGeneration = CpuGeneration
+    try:
+        yield
+    finally:
+        grpo_trainer.VLLMGeneration = plain
