@@ -1,6 +1,7 @@
 """Pipelines: a YAML file of notebooks whose parameters speak of what earlier ones left.
 
     name: demo                      # runs are called demo-data, demo-inference; default: the file's name
+    about: What it does.            # optional: printed when it starts
     stages:
       data:
         notebook: 01                # number, name, or path (beside this file, too)
@@ -46,6 +47,7 @@ class Pipeline:
     name: str
     path: Path
     stages: dict[str, Stage]  # in an order in which they can run
+    about: str = ""  # what it does and how long that takes, for whoever starts it
 
     def run_name(self, stage: str) -> str:
         return f"{self.name}-{stage}"
@@ -54,7 +56,7 @@ class Pipeline:
 def read_pipeline(path: Path) -> Pipeline:
     """ParameterError or NotebookError in one sentence for whatever is wrong with the file."""
     content = profiles.read_yaml(path)
-    _refuse_unknown(content, ("name", "stages"), str(path))
+    _refuse_unknown(content, ("name", "about", "stages"), str(path))
     described = content.get("stages")
     if not isinstance(described, dict) or not described:
         raise ParameterError(f"{path} must hold `stages:` with at least one stage in it")
@@ -76,12 +78,22 @@ def read_pipeline(path: Path) -> Pipeline:
                     f"{path}, stage {stage.name!r} needs stage {other!r}, which is not there"
                     f"{nearest(other, known)}"
                 )
+    sorter = TopologicalSorter({name: stage.needs for name, stage in stages.items()})
     try:
-        order = list(TopologicalSorter({name: stage.needs for name, stage in stages.items()}).static_order())
+        sorter.prepare()
     except CycleError as error:
         circle = " needs ".join(reversed(error.args[1]))
         raise ParameterError(f"{path}: the stages wait for each other in a cycle: {circle}") from None
-    return Pipeline(name, path, {name: stages[name] for name in order})
+    about = str(content.get("about", "")).strip()
+    return Pipeline(name, path, {name: stages[name] for name in _in_order(stages)}, about)
+
+
+def _in_order(stages: Mapping[str, Stage]) -> list[str]:
+    """Names in the order of the file, each behind what it needs."""
+    order: list[str] = []
+    while len(order) < len(stages):
+        order.append(next(n for n, s in stages.items() if n not in order and set(s.needs) <= set(order)))
+    return order
 
 
 def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> Stage:

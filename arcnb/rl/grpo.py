@@ -133,6 +133,8 @@ def train_grpo(
         report = run.train(resumed, callbacks)
     report.too_long = rows.too_long
     report.notes += state.notes + run_notes(rows.tasks, held_out_tasks, options, adapter, lora, settings)
+    if not report.adapter_moved:
+        report.notes.append(report.headline)
     if dropped:
         report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
     return report

@@ -294,6 +294,7 @@ def main(path: str) -> None:
             "status": report.status,
             "rollbacks": report.rollbacks,
             "best": report.best,
+            "adapter_moved": report.adapter_moved,
             "notes": report.notes,
             "pages": [page.name for page in report.pages],
             "config": report.config.to_dict("list"),

@@ -76,6 +76,24 @@ def load_unsloth_policy(
     return policy
 
 
+def has_moved(adapter: Path, start: Path | None) -> bool:
+    """Whether a trained adapter is another than the one it started from; None: a fresh one, whose B is 0.
+
+    Both are compared in float32, since they may be saved in different types.
+    """
+    from safetensors.torch import load_file
+
+    from arcnb.models.compatibility import WEIGHTS
+
+    now = load_file(adapter / WEIGHTS)
+    if start is None:
+        return any(bool(tensor.any()) for name, tensor in now.items() if "lora_B" in name)
+    before = load_file(start / WEIGHTS)
+    return now.keys() != before.keys() or any(
+        not tensor.float().equal(before[name].float()) for name, tensor in now.items()
+    )
+
+
 def adapter_shape(adapter: Path) -> dict:
     """r, lora_alpha, use_rslora, target_modules of an adapter folder."""
     import json

@@ -16,6 +16,7 @@ from arcnb.programs.executor import Executor
 from arcnb.rl.callbacks import RunState, restore_adapter
 from arcnb.rl.checkpoints import keep_best_copy, set_aside, step_of
 from arcnb.rl.options import GrpoOptions
+from arcnb.rl.policies import has_moved
 from arcnb.rl.preemption import Stop, listen
 from arcnb.rl.reward_terms import RewardPlan
 from arcnb.rl.rows import PromptRows
@@ -79,6 +80,7 @@ class Training:
         if went_back:
             _go_back(trainer, went_back)
         _save_adapter(trainer, self.output / "adapter", went_back)
+        trainer.accelerator.wait_for_everyone()
         status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
         if self.state.collapsed:
             status = "collapsed"
@@ -94,6 +96,7 @@ class Training:
             best=self.state.best,
             pages=self.state.pages,
             config=config,
+            adapter_moved=has_moved(self.output / "adapter", self.adapter),
         )
 
     def _roll_back(self, main: bool) -> Path:

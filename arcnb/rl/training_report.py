@@ -34,7 +34,8 @@ class TrainingReport:
     """What training did; `history` has one mapping a logged step, as written to metrics.jsonl.
 
     status: "done", "preempted" (a signal came; resume to go on) or "collapsed" (the guard stopped it).
-    notes: sentences for whoever reads the results. config: asked against effective settings.
+    notes: sentences for whoever reads the results. config: asked against effective settings. adapter_moved:
+    whether adapter/ is another than what training started from.
     """
 
     adapter: Path
@@ -48,6 +49,26 @@ class TrainingReport:
     pages: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     config: pd.DataFrame | None = None
+    adapter_moved: bool = True
+
+    @property
+    def headline(self) -> str:
+        """What came of the run, in one sentence: the signal it had, and where reward went."""
+        steps = [row for row in self.history if "groups_without_spread" in row]
+        without = sum(row["groups_without_spread"] == 1 for row in steps)
+        adapter = "" if self.adapter_moved else "the adapter is unchanged"
+        if not steps:
+            return adapter or "no step was trained"
+        if without == len(steps) or adapter:
+            silent = f"no group differed in {without} of {len(steps)} steps"
+            return "; ".join(filter(None, (silent, adapter)))
+        rewards = [row["reward"] for row in steps]
+        part = max(1, len(rewards) // 4)
+        first, last = (sum(some) / part for some in (rewards[:part], rewards[-part:]))
+        return (
+            f"reward {first:.2f} in the first quarter of the steps, {last:.2f} in the last; groups differed in "
+            f"{len(steps) - without} of {len(steps)} steps"
+        )
 
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""
@@ -70,6 +91,7 @@ class TrainingReport:
         table = self.table()
         last = table.iloc[-1].to_dict() if len(table) else {}
         return {
+            "headline": self.headline,
             "training": self.status,
             "steps": self.steps,
             "seconds": self.seconds,
@@ -77,5 +99,6 @@ class TrainingReport:
             "rollbacks": self.rollbacks,
             "best_held_out": self.best or {},
             "notes": self.notes,
+            "adapter_moved": self.adapter_moved,
             "alarm_pages": [page.name for page in self.pages],
         } | last

@@ -84,6 +84,8 @@ def shard_sets(n_shards: int, declared: Mapping[str, Parameter], path: Path) -> 
 def pipeline(options: argparse.Namespace) -> int:
     """`arcnb pipeline`: run the stages that are not done with these inputs; print their run folders."""
     described = read_pipeline(Path(options.file))
+    if described.about:
+        note(described.about)
     report = stages.run_stages(described, options.again, note)
     for run in report.runs.values():
         print(run.path)

@@ -1,0 +1,127 @@
+"""What training changed: two prediction sets on the same tasks, for trained and held-out tasks apart.
+
+A gain on tasks that were trained on says that training works; only a gain on tasks that nothing was trained on says that
+the model became better at the task. Each group gets its own line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arcnb.arc.seeds import rng
+from arcnb.synth.splits import is_held_out
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from arcnb.arc.tasks import Task
+
+DRAWS = 4000
+POWER_ERRORS = 2.8  # standard errors that an effect has to measure to be seen in 80% of studies, at 5% two-sided
+
+
+@dataclass(frozen=True)
+class Change:
+    """One group of tasks. before, after: mean over tasks of the share of samples that solve their task.
+
+    low, high: of the difference, 95%, tasks and samples drawn anew. smallest: the smallest difference that would
+    have been seen four times in five. All are shares, 0..1.
+    """
+
+    group: str
+    n_tasks: int
+    n_samples: int
+    before: float
+    after: float
+    low: float
+    high: float
+    smallest: float
+
+    @property
+    def difference(self) -> float:
+        return self.after - self.before
+
+    @property
+    def seen(self) -> bool:
+        """Whether the interval leaves 0 out."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        share = f"on the {self.n_tasks} {self.group} tasks {self.before:.0%} -> {self.after:.0%} of the samples solve"
+        interval = f"{100 * self.difference:+.0f} points, 95% {100 * self.low:+.0f} to {100 * self.high:+.0f}"
+        if self.seen:
+            return f"{share} their task ({interval})"
+        unseen = f"one of {100 * self.smallest:.0f} points would have been seen"
+        return f"{share} their task: no change is shown ({interval}; {unseen})"
+
+    def row(self) -> dict:
+        """For a table."""
+        return {
+            "tasks": f"{self.n_tasks} {self.group}",
+            "samples": self.n_samples,
+            "before": f"{self.before:.1%}",
+            "after": f"{self.after:.1%}",
+            "change, points": f"{100 * self.difference:+.1f}",
+            "95% interval": f"{100 * self.low:+.1f} to {100 * self.high:+.1f}",
+            "smallest that would be seen": f"{100 * self.smallest:.0f}",
+        }
+
+
+def changes(
+    before: pd.DataFrame, after: pd.DataFrame, tasks: Sequence[Task], trained: Iterable[str], seed: int = 0
+) -> list[Change]:
+    """The change from one set to another, for the groups "trained", "held-out" and "other" that have tasks.
+
+    before, after: frames with task_id, train_is_correct, test_is_correct. trained: ids of the tasks that training saw.
+    Other tasks are neither: this training did not see them, but another may have. Tasks with unknown test outputs, or
+    without predictions in one of the sets, are left out.
+    """
+    trained = set(trained)
+    groups: dict[str, list[str]] = {"trained": [], "held-out": [], "other": []}
+    for task in tasks:
+        kind = "trained" if task.task_id in trained else "held-out" if is_held_out(task) else "other"
+        if task.has_test_outputs:
+            groups[kind].append(task.task_id)
+    solved = [_solved(frame) for frame in (before, after)]
+    found = []
+    for group, ids in groups.items():
+        both = [task_id for task_id in ids if all(task_id in counts for counts in solved)]
+        if both:
+            counts = np.array([[solved[0][i], solved[1][i]] for i in both])  # (tasks, sets, right and all)
+            found.append(_change(group, counts, seed))
+    return found
+
+
+def summary(found: Sequence[Change]) -> str:
+    """All groups in one sentence."""
+    text = "; ".join(map(str, found))
+    return text[:1].upper() + text[1:] + "." if text else "The sets have no task in common."
+
+
+def _solved(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """{task id: (samples that solve it, samples)}."""
+    right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"] == 1)
+    counts = right.groupby(frame["task_id"].astype(object)).agg(["sum", "size"])
+    return {task_id: (int(row["sum"]), int(row["size"])) for task_id, row in counts.iterrows()}
+
+
+def _change(group: str, counts: np.ndarray, seed: int) -> Change:
+    right, of = counts[..., 0], counts[..., 1]
+    draws = rng(seed, "changes", group)
+    n = len(counts)
+    # Shares given the samples: a task solved in 0 of 8 may be solvable in some per cent.
+    shares = draws.beta(right + 0.5, of - right + 0.5, size=(DRAWS, n, 2))
+    taken = draws.integers(n, size=(DRAWS, n))
+    drawn = np.take_along_axis(shares[..., 1] - shares[..., 0], taken, axis=1).mean(axis=1)
+    observed = (right / of).mean(axis=0)
+    # Centred on what was observed: the half counts pull the drawn shares towards one half.
+    low, high = np.percentile(drawn - drawn.mean(), [2.5, 97.5]) + observed[1] - observed[0]
+    pooled = (right.sum(axis=1) + 1) / (of.sum(axis=1) + 2)
+    error = np.sqrt((pooled * (1 - pooled) * (1 / of).sum(axis=1)).sum()) / n
+    return Change(
+        group, n, int(of.sum()), *map(float, observed), float(low), float(high), float(POWER_ERRORS * error)
+    )
