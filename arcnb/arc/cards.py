@@ -45,23 +45,31 @@ def error_line(prediction: Prediction) -> str:
     return " ".join(f"{prediction.status}{': ' if what else ''}{what}{at}".split())
 
 
-def prediction_card(prediction: Prediction, task: Task | None = None, head: str = "") -> str:
+def prediction_card(
+    prediction: Prediction, task: Task | None = None, head: str = "", open: bool = False
+) -> str:
     """Verdict, grids and, folded, program and completion of one prediction.
 
-    task: the task it answers, looked for among those at hand if None. head replaces the verdict.
+    task: the task it answers, looked for among those at hand if None. head replaces the verdict. open: the program is
+    shown as it is, and the completion left out.
     """
     task = task or known_tasks.find(prediction.task_id, prediction.task_fingerprint)
     completion = prediction.completion_prefix + prediction.completion
-    folded = _folded("program", prediction.program or "") + _folded("completion", completion)
-    return f"<h4>{escape(head or verdict(prediction))}</h4>{_grids(prediction, task)}{folded}"
+    if open:
+        text = f"<pre>{escape(_shortened(prediction.program or ''))}</pre>"
+    else:
+        text = _folded("program", prediction.program or "") + _folded("completion", completion)
+    return f"<h4>{escape(head or verdict(prediction))}</h4>{_grids(prediction, task)}{text}"
 
 
 def _folded(name: str, text: str) -> str:
     if not text.strip():
         return ""
-    if len(text) > _MOST:
-        text = f"{text[:_MOST]}\n... {len(text) - _MOST} more characters"
-    return f"<details><summary>{name}</summary><pre>{escape(text)}</pre></details>"
+    return f"<details><summary>{name}</summary><pre>{escape(_shortened(text))}</pre></details>"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST else f"{text[:_MOST]}\n... {len(text) - _MOST} more characters"
 
 
 def prediction_set_card(predictions: PredictionSet) -> str:

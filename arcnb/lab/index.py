@@ -1,5 +1,7 @@
 """index.html: one page that opens with what came out and leads to the page of each run.
 
+It opens with the last run's `headline`, an outcome value of one sentence, and an artifact called `highlights.html`.
+
 A run adds to it through `run.record`: an outcome value that is a list of rows (a data frame) becomes a table,
 an artifact that is an .svg, .png or .html fragment becomes a picture. Only those of the last run that has any
 are shown, the others are one click away.
@@ -17,6 +19,7 @@ from arcnb.lab.manifest import write_whole
 from arcnb.lab.notebooks import NotebookError, read_notebook
 from arcnb.lab.runs import Run
 
+HIGHLIGHTS = "highlights"  # an artifact of this name stands first, unfolded
 PICTURE_BYTES = 4_000_000  # a larger artifact is named, not shown
 
 
@@ -29,6 +32,7 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: s
     path = Path(path).resolve()
     results = [_results(run) for run in runs]
     last = next((result for result in reversed(results) if result["tables"] or result["pictures"]), None)
+    headline = next((result["headline"] for result in reversed(results) if result["headline"]), "")
     page = page_html(
         "index.html.jinja",
         title=title,
@@ -36,6 +40,7 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: s
         code_button=False,
         extra=extra_html,
         result=last,
+        headline=headline,
         runs=[_entry(run, path.parent) for run in runs],
         footer="This page loads nothing from elsewhere; it links to the pages of the runs beside it.",
     )
@@ -56,8 +61,11 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
         "why": why,
         "times": pages.times_text(manifest),
         "page": page,
+        "headline": str(manifest["outcome"].get("headline", "")),
         "numbers": [
-            (name, pages.value_text(value)) for name, value in pages.flat(manifest["outcome"]).items()
+            (name, pages.value_text(value))
+            for name, value in pages.flat(manifest["outcome"]).items()
+            if name != "headline"
         ][:12],
     }
 
@@ -90,12 +98,15 @@ def _results(run: Run) -> dict[str, Any]:
         {
             "name": Path(item["path"]).stem.replace("_", " "),
             "html": fragment,
-            "folded": item["path"].endswith(".html"),  # grids by the dozen: the list of runs comes first
+            # Grids by the dozen: the list of runs comes first.
+            "folded": item["path"].endswith(".html"),
+            "first": Path(item["path"]).stem == HIGHLIGHTS,
         }
         for item in manifest["artifacts"]
         if item["bytes"] <= PICTURE_BYTES and (fragment := _picture(run.path / item["path"]))
     ]
-    return {"name": run.path.name, "tables": tables, "pictures": pictures}
+    headline = str(manifest["outcome"].get("headline", ""))
+    return {"name": run.path.name, "headline": headline, "tables": tables, "pictures": pictures}
 
 
 def _picture(path: Path) -> str:

@@ -5,11 +5,16 @@ output thread and its sockets down while the control thread, which answered, sti
 control thread then waits for ever (about one kernel in twenty hung on two loaded cores, and the runner waited
 10 to 20 seconds for nothing, longer than some schedulers wait before they kill), or it finds a closed socket,
 and a run that went well ends with a traceback. So the control thread is ended first.
+
+Before it ends, ipykernel asks every child of the kernel to go, and asks for 14 seconds those that do not. The resource
+tracker of multiprocessing, which whatever spawned a process has left (vLLM, pools), ignores signals by design and goes
+when the kernel does. So it is not asked.
 """
 
 import atexit
 import os
 import threading
+from multiprocessing import resource_tracker
 
 SOCKET_SECONDS = 4.0  # what ending threads and closing sockets may take; it takes milliseconds
 
@@ -24,6 +29,20 @@ def bound_end() -> None:
     the kernel's own after it.
     """
     atexit.register(_end_in_order)
+    _spare_the_tracker()
+
+
+def _spare_the_tracker() -> None:
+    from ipykernel.kernelapp import IPKernelApp
+
+    kernel = IPKernelApp.instance().kernel
+    children = kernel._process_children
+
+    def others() -> list:
+        tracker = resource_tracker._resource_tracker._pid
+        return [child for child in children() if child.pid != tracker]
+
+    kernel._process_children = others
 
 
 def _end_in_order() -> None:

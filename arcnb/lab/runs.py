@@ -242,8 +242,9 @@ def open_run(name: str | None = None) -> Run:
     is a new one, called `name` or after the notebook, with the values of the parameters cell in its manifest;
     running the cell again before anything was written gives the same folder, afterwards a new one.
     """
-    from arcnb.lab import sessions
+    from arcnb.lab import known_warnings, sessions
 
+    known_warnings.silence()
     sessions.listen_to_stops()
     folder = os.environ.get(RUN_DIR)
     if folder:

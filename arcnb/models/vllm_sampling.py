@@ -142,7 +142,9 @@ class VllmBackend:
         An engine that dies and is started again has them, too, so the folder has to stay. Raises GenerationError.
         """
         if self._generating or self.adapter:
-            raise GenerationError("weights can be loaded only while nothing is generated, and without an adapter")
+            raise GenerationError(
+                "weights can be loaded only while nothing is generated, and without an adapter"
+            )
         self.engines.admit(wait=True)
         for engine in self.engines:
             try:

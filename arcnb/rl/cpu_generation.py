@@ -41,7 +41,9 @@ class CpuGeneration(VLLMGeneration):
             max_model_len=self.max_model_length, max_num_seqs=self.max_num_seqs, cpu_kv_cache_gb=1
         )
         self._backend = open_backend("vllm", str(self._source), None, options)
-        self._folder = Path(tempfile.mkdtemp(prefix="arcnb-policy-", dir=_MEMORY if _MEMORY.is_dir() else None))
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="arcnb-policy-", dir=_MEMORY if _MEMORY.is_dir() else None)
+        )
         for pattern in (*TOKENIZER, "config.json", "generation_config.json"):
             for path in self._source.glob(pattern):
                 shutil.copy(path, self._folder)

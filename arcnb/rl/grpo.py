@@ -132,6 +132,7 @@ def train_grpo(
     with saving_on_signals(), reporting(output, settings["report_to"]):
         report = run.train(resumed, callbacks)
     report.too_long = rows.too_long
+    report.trained = [task.task_id for task in rows.tasks]
     report.notes += state.notes + run_notes(rows.tasks, held_out_tasks, options, adapter, lora, settings)
     if not report.adapter_moved:
         report.notes.append(report.headline)

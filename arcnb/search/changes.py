@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from arcnb.arc.tasks import Task
 
 DRAWS = 4000
-POWER_ERRORS = 2.8  # standard errors that an effect has to measure to be seen in 80% of studies, at 5% two-sided
+POWER_ERRORS = (
+    2.8  # standard errors that an effect has to measure to be seen in 80% of studies, at 5% two-sided
+)
 
 
 @dataclass(frozen=True)

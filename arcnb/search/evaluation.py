@@ -22,9 +22,10 @@ from arcnb.arc.metrics import (
 from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.stop_rules import early_stops as early_stops  # what `stopped` is below
-from arcnb.arc.submission import Submission, create_submission
+from arcnb.arc.submission import Submission, SubmissionScore, create_submission
 from arcnb.arc.tasks import Pair
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.search.changes import Change, changes
 from arcnb.search.stages import with_stage
 
 if TYPE_CHECKING:
@@ -215,6 +216,54 @@ def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> li
             f"valid outputs, {shares['unique outputs']:.1%} gave different outputs"
         )
     return sentences
+
+
+def changed_by_training(
+    frames: Mapping[str, pd.DataFrame], tasks: TaskSet, trained: str, seed: int = 0
+) -> list[Change]:
+    """What made the second of two sets another than the first (`arcnb.search.changes`). trained: a task set.
+
+    EvaluationError for another number of sets.
+    """
+    if len(frames) != 2:
+        raise EvaluationError(
+            f"trained compares two prediction sets, before and after, but there are {len(frames)}"
+        )
+    before, after = frames.values()
+    return changes(before, after, list(tasks), load_tasks(trained).ids, seed)
+
+
+def ways_to_count(
+    predictions: PredictionSet, tasks: TaskSet, score: SubmissionScore | None
+) -> list[dict[str, str]]:
+    """Rows that say how many tasks the submitted set solves, in each of the ways in use, and what each means.
+
+    score: of its submission, None where test outputs are unknown.
+    """
+    one = aggregate(table_frame(predictions, tasks.ids), tasks.ids)["is_correct"]
+    rows = [
+        {
+            "solved": f"{int(one.sum())} of {int(one.notna().sum())} tasks",
+            "share": f"{one.mean():.1%}",
+            "what it counts": "one of the samples is right on all train and test pairs of its task",
+        }
+    ]
+    if score is not None:
+        n_outputs = sum(len(task.test) for task in tasks)
+        two = "two attempts, chosen without looking at test outputs"
+        rows += [
+            {
+                "solved": f"{score.task_mean * len(tasks):g} of {len(tasks)} tasks",
+                "share": f"{score.task_mean:.1%}",
+                "what it counts": f"{two}: a task counts by the share of its test outputs that one of them gets right",
+            },
+            {
+                "solved": f"{round(score.output_mean * n_outputs)} of {n_outputs} test outputs",
+                "share": f"{score.output_mean:.1%}",
+                "what it counts": f"{two}: every test output counts the same, as on Kaggle",
+            },
+        ]
+    return rows
 
 
 def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0) -> list[str]:

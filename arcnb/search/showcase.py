@@ -111,15 +111,23 @@ def sample_tasks(
 
 @dataclass(frozen=True)
 class Showcase:
-    """Predictions that draw themselves in a notebook: verdict, grids, program."""
+    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: a word before each verdict;
+    programs are then shown, not folded."""
 
     tasks: TaskSet
     predictions: list[Prediction]
+    heads: Sequence[str] = ()
 
     def _repr_html_(self) -> str:
         if not self.predictions:
             return f"<p>{_NOTHING}</p>"
-        return "".join(prediction_card(p, self.tasks[p.task_id]) for p in self.predictions)
+        heads = self.heads or [""] * len(self.predictions)
+        return "".join(
+            prediction_card(
+                p, self.tasks[p.task_id], f"{head}: {verdict(p)}" if head else "", open=bool(head)
+            )
+            for p, head in zip(self.predictions, heads, strict=True)
+        )
 
     def write(self, path: Path) -> Path:
         """The pictures as a fragment of HTML, for the index of runs."""
@@ -128,6 +136,14 @@ class Showcase:
 
     def __repr__(self) -> str:
         return "\n".join(verdict(p) for p in self.predictions) or _NOTHING
+
+
+def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:
+    """Three solved tasks and the one that came closest without being solved, each with its program."""
+    solved = best_predictions(predictions, n_solved, True, tasks.ids)
+    missed = best_predictions(predictions, 1, False, tasks.ids)
+    heads = ["A solved task"] * len(solved) + ["A near miss"] * len(missed)
+    return Showcase(tasks, [*solved, *missed], heads)
 
 
 def show_predictions(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:

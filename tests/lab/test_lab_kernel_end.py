@@ -48,3 +48,26 @@ def test_the_control_thread_ends_before_what_it_writes_to(tmp_path, before, quie
         text = printed.read()
     assert code == 0
     assert ("Traceback" in text, "non-socket" in text) == (not quiet, not quiet), text
+
+
+@pytest.mark.parametrize(("before", "waited"), [((), True), ((STATEMENT,), False)])
+def test_the_resource_tracker_is_not_waited_for(before, waited):
+    """It ignores signals; ipykernel would ask it for 14 seconds. Without the statement the test sees that."""
+    manager = KernelManager()
+    manager.start_kernel(extra_arguments=[f"--IPKernelApp.exec_lines={line}" for line in before])
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=120)
+        spawn = "import multiprocessing as m; p = m.get_context('spawn').Process(target=print); p.start(); p.join()"
+        assert client.execute(spawn, reply=True, timeout=60)["content"]["status"] == "ok"
+        manager.request_shutdown()
+        try:
+            manager.provisioner.process.wait(5)
+            ended = True
+        except subprocess.TimeoutExpired:
+            ended = False
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert ended != waited

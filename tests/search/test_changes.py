@@ -1,0 +1,72 @@
+"""What training changed: groups of tasks apart, intervals, and a sentence that claims no more than was seen."""
+
+import pandas as pd
+import pytest
+
+from arcnb.arc.tasksets import load_tasks
+from arcnb.search.changes import changes, summary
+from arcnb.search.evaluation import EvaluationError, changed_by_training
+from arcnb.synth.splits import training_split
+
+SPLIT = training_split()
+TRAINED, OTHER = SPLIT.trainable[:4], SPLIT.trainable[4:8]
+HELD_OUT = SPLIT.held_out[:5]
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return load_tasks("arc-agi-1/training").subset([*TRAINED, *OTHER, *HELD_OUT])
+
+
+def frame(solved: dict[str, int], of: int = 8) -> pd.DataFrame:
+    rows = [(task_id, float(i < n)) for task_id, n in solved.items() for i in range(of)]
+    table = pd.DataFrame(rows, columns=["task_id", "train_is_correct"])
+    return table.assign(test_is_correct=table["train_is_correct"])
+
+
+def counts(trained: int, other: int = 0, held_out: int = 0) -> dict[str, int]:
+    return dict.fromkeys(TRAINED, trained) | dict.fromkeys(OTHER, other) | dict.fromkeys(HELD_OUT, held_out)
+
+
+def test_groups_are_told_apart_and_a_gain_on_trained_tasks_is_one_of_trained_tasks_alone(tasks):
+    trained, held_out, other = changes(frame(counts(2)), frame(counts(7)), list(tasks), TRAINED)
+    assert [one.group for one in (trained, held_out, other)] == ["trained", "held-out", "other"]
+    assert (trained.n_tasks, held_out.n_tasks, other.n_tasks) == (4, 5, 4)
+    assert (trained.before, trained.after) == (0.25, 0.875)
+    assert trained.low < 0.625 < trained.high
+    assert trained.seen
+    assert not held_out.seen
+    assert not other.seen
+    text = summary([trained, held_out])
+    assert text.startswith(
+        "On the 4 trained tasks 25% -> 88% of the samples solve their task (+62 points, 95% +"
+    )
+    assert "on the 5 held-out tasks 0% -> 0% of the samples solve their task: no change is shown" in text
+
+
+def test_an_interval_is_not_narrow_because_nothing_was_solved(tasks):
+    held_out = changes(frame(counts(4)), frame(counts(4)), list(tasks), TRAINED)[1]
+    assert held_out.low < -0.01 < 0.01 < held_out.high
+    assert 0.03 < held_out.smallest < 0.3
+
+
+def test_more_samples_and_the_same_seed_give_what_they_should(tasks):
+    few = changes(frame(counts(4)), frame(counts(5)), list(tasks), TRAINED, seed=3)
+    again = changes(frame(counts(4)), frame(counts(5)), list(tasks), TRAINED, seed=3)
+    many = changes(frame(counts(64), 128), frame(counts(80), 128), list(tasks), TRAINED, seed=3)
+    assert few == again
+    assert few[0].difference == many[0].difference
+    assert many[0].high - many[0].low < 0.5 * (few[0].high - few[0].low)
+    assert not few[0].seen
+    assert many[0].seen
+
+
+def test_tasks_without_predictions_in_one_set_are_left_out(tasks):
+    after = counts(8)
+    del after[TRAINED[0]]
+    assert changes(frame(counts(8)), frame(after), list(tasks), TRAINED)[0].n_tasks == 3
+
+
+def test_one_set_or_three_are_refused(tasks):
+    with pytest.raises(EvaluationError, match="there are 1"):
+        changed_by_training({"a": frame(counts(1))}, tasks, "arc-agi-1/training")
