@@ -50,8 +50,8 @@ def prediction_card(
 ) -> str:
     """Verdict, grids and, folded, program and completion of one prediction.
 
-    task: the task it answers, looked for among those at hand if None. head replaces the verdict. open: the program is
-    shown as it is, and the completion left out.
+    task: the task it answers, looked for among those at hand if None. head replaces the verdict. open: the
+    program is shown as it is, and the completion left out.
     """
     task = task or known_tasks.find(prediction.task_id, prediction.task_fingerprint)
     completion = prediction.completion_prefix + prediction.completion

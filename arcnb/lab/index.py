@@ -1,6 +1,7 @@
 """index.html: one page that opens with what came out and leads to the page of each run.
 
-It opens with the last run's `headline`, an outcome value of one sentence, and an artifact called `highlights.html`.
+It opens with the last run's `headline`, an outcome value of one sentence, and an artifact called
+`highlights.html`.
 
 A run adds to it through `run.record`: an outcome value that is a list of rows (a data frame) becomes a table,
 an artifact that is an .svg, .png or .html fragment becomes a picture. Only those of the last run that has any

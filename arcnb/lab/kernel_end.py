@@ -6,9 +6,9 @@ control thread then waits for ever (about one kernel in twenty hung on two loade
 10 to 20 seconds for nothing, longer than some schedulers wait before they kill), or it finds a closed socket,
 and a run that went well ends with a traceback. So the control thread is ended first.
 
-Before it ends, ipykernel asks every child of the kernel to go, and asks for 14 seconds those that do not. The resource
-tracker of multiprocessing, which whatever spawned a process has left (vLLM, pools), ignores signals by design and goes
-when the kernel does. So it is not asked.
+Before it ends, ipykernel asks every child of the kernel to go, and asks for 14 seconds those that do not. The
+resource tracker of multiprocessing, which whatever spawned a process has left (vLLM, pools), ignores signals
+by design and goes when the kernel does. So it is not asked.
 """
 
 import atexit

@@ -1,4 +1,5 @@
-"""Warnings of libraries that are known to mean nothing here, kept out of notebooks and their pages; all others stay."""
+"""Warnings of libraries that are known to mean nothing here, kept out of notebooks and their pages; all
+others stay."""
 
 import logging
 import re
@@ -6,8 +7,8 @@ import warnings
 
 # Beginning of the message -> why it means nothing.
 PYTHON = {
-    # peft asks the hub whether a base model's vocabulary was changed; ours is a folder, of which the hub knows nothing
-    # and whose vocabulary is never changed.
+    # peft asks the hub whether a base model's vocabulary was changed; ours is a folder, of which the hub
+    # knows nothing and whose vocabulary is never changed.
     "Unable to fetch remote file due to the following error": UserWarning,
     "Could not find a config file in": UserWarning,
 }

@@ -1,13 +1,14 @@
 """vLLM on a CPU with all of its cores: scheduler and model in one process, one random number a token.
 
-vLLM (0.31) runs the model in a process beside the scheduler's, binds its threads to all cores but one, and leaves
-that one to the scheduler, which waits for the model by looking without a pause: half of a machine of two cores.
-Here both live in the engine's process and take turns: the model has every core, and one process less starts.
+vLLM (0.31) runs the model in a process beside the scheduler's, binds its threads to all cores but one, and
+leaves that one to the scheduler, which waits for the model by looking without a pause: half of a machine of
+two cores. Here both live in the engine's process and take turns: the model has every core, and one process
+less starts.
 
-vLLM draws a seeded token by an exponential number for every entry of the vocabulary, on one core: 1 to 2 ms for
-49,152 entries, half of the embedded model's time. Here it is one uniform number, looked up in the cumulated
-probabilities, as `arcnb.models.token_choice` does: the same distribution, and a small change of the model changes few
-of the tokens that a seed gives. `bench/cpu_engine.py` sets both beside vLLM's own ways.
+vLLM draws a seeded token by an exponential number for every entry of the vocabulary, on one core: 1 to 2 ms
+for 49,152 entries, half of the embedded model's time. Here it is one uniform number, looked up in the
+cumulated probabilities, as `arcnb.models.token_choice` does: the same distribution, and a small change of the
+model changes few of the tokens that a seed gives. `bench/cpu_engine.py` sets both beside vLLM's own ways.
 
 vLLM imports this module by name in the engine's process.
 """

@@ -96,7 +96,8 @@ class Completion:
 
     finish_reason: "stop" (end token or a stop text), "length" (max_tokens reached) or "skipped" (prompt and
     max_tokens do not fit the context; nothing was generated). token_ids include the end token, text does not.
-    logprob: sum over token_ids in nats, None unless asked for; token_logprobs: its parts, where the backend has them.
+    logprob: sum over token_ids in nats, None unless asked for; token_logprobs: its parts, where the backend
+    has them.
     """
 
     key: Hashable

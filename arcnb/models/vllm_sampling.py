@@ -139,7 +139,8 @@ class VllmBackend:
         """Goes on with the weights in a folder, which is a model of the same shape. Only between calls of
         `generate`, and only where no adapter is in use.
 
-        An engine that dies and is started again has them, too, so the folder has to stay. Raises GenerationError.
+        An engine that dies and is started again has them, too, so the folder has to stay. Raises
+        GenerationError.
         """
         if self._generating or self.adapter:
             raise GenerationError(

@@ -1,10 +1,9 @@
 """Samples for TRL's trainer by vLLM on a CPU: an engine in a process of its own, with the policy's weights.
 
-TRL (1.15, 1.16) opens vLLM inside the training process, where vLLM for CPUs cannot be: it binds the threads that
-training needs, and rearranges the weights it is given, so that TRL's way of writing new ones into it changes nothing.
-Here the policy, adapter merged (`arcnb.rl.weight_sync`), is written to a folder in memory, which the engine loads anew:
-0.3 s for the embedded model. Two prompts with eight completions of 100 tokens take a quarter of the time that
-transformers' `generate` takes on two cores.
+TRL (1.15, 1.16) opens vLLM inside the training process, where vLLM for CPUs cannot be: it binds the threads
+that training needs, and rearranges the weights it is given, so that TRL's way of writing new ones into it
+changes nothing. Here the policy, adapter merged (`arcnb.rl.weight_sync`), is written to a folder in memory,
+which the engine loads anew: 0.3 s for the embedded model.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetitio
 
 
 class CpuGeneration(VLLMGeneration):
-    """In the place of TRL's class (`generating_on_cpu`); `follow` gives it the trainer that it samples for."""
+    """In the place of TRL's class (`generating_on_cpu`); `follow` gives it the trainer that it samples
+    for."""
 
     def _init_vllm(self) -> None:
         for name, plain in _PLAIN.items():
@@ -49,7 +49,7 @@ class CpuGeneration(VLLMGeneration):
                 shutil.copy(path, self._folder)
 
     def follow(self, trainer) -> None:
-        """Samples derive from the trainer's seed and its step, so that a resumed run draws what it would have."""
+        """Samples derive from the trainer's seed and its step: a resumed run draws what it would have."""
         self._trainer = trainer
 
     def sync_weights(self) -> None:
@@ -70,7 +70,8 @@ class CpuGeneration(VLLMGeneration):
     ) -> tuple[list[list[int]], list[list[int]], list[list[list[float]]], None]:
         """TRL's interface. prompts: each `num_generations` times in a row.
 
-        Returns prompts, completions (token ids) and, in nats, the log-probability of each token in a list of its own.
+        Returns prompts, completions (token ids) and, in nats, the log-probability of each token in a list of
+        its own.
         """
         args = self._trainer.args
         step = self._trainer.state.global_step

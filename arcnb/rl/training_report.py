@@ -66,10 +66,8 @@ class TrainingReport:
         rewards = [row["reward"] for row in steps]
         part = max(1, len(rewards) // 4)
         first, last = (sum(some) / part for some in (rewards[:part], rewards[-part:]))
-        return (
-            f"reward {first:.2f} in the first quarter of the steps, {last:.2f} in the last; groups differed in "
-            f"{len(steps) - without} of {len(steps)} steps"
-        )
+        differed = f"groups differed in {len(steps) - without} of {len(steps)} steps"
+        return f"reward {first:.2f} in the first quarter of the steps, {last:.2f} in the last; {differed}"
 
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""

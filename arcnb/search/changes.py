@@ -1,7 +1,7 @@
 """What training changed: two prediction sets on the same tasks, for trained and held-out tasks apart.
 
-A gain on tasks that were trained on says that training works; only a gain on tasks that nothing was trained on says that
-the model became better at the task. Each group gets its own line.
+A gain on tasks that were trained on says that training works; only a gain on tasks that nothing was trained
+on says that the model became better at new ones. Each group gets its own line.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ POWER_ERRORS = (
 class Change:
     """One group of tasks. before, after: mean over tasks of the share of samples that solve their task.
 
-    low, high: of the difference, 95%, tasks and samples drawn anew. smallest: the smallest difference that would
-    have been seen four times in five. All are shares, 0..1.
+    low, high: of the difference, 95%: samples drawn anew, and but for the trained tasks also tasks. smallest:
+    the smallest difference that would have been seen four times in five. All are shares, 0..1.
     """
 
     group: str
@@ -53,12 +53,12 @@ class Change:
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
-        share = f"on the {self.n_tasks} {self.group} tasks {self.before:.0%} -> {self.after:.0%} of the samples solve"
-        interval = f"{100 * self.difference:+.0f} points, 95% {100 * self.low:+.0f} to {100 * self.high:+.0f}"
-        if self.seen:
-            return f"{share} their task ({interval})"
-        unseen = f"one of {100 * self.smallest:.0f} points would have been seen"
-        return f"{share} their task: no change is shown ({interval}; {unseen})"
+        solving = f"{self.before:.0%} -> {self.after:.0%} of the samples solve their task"
+        group = f"On the {self.n_tasks} {self.group} tasks"
+        if not self.seen:
+            return f"{group} {solving}: no change is shown."
+        interval = f"95% {100 * self.low:+.0f} to {100 * self.high:+.0f}"
+        return f"{group} {solving} ({100 * self.difference:+.0f} points, {interval})."
 
     def row(self) -> dict:
         """For a table."""
@@ -78,9 +78,9 @@ def changes(
 ) -> list[Change]:
     """The change from one set to another, for the groups "trained", "held-out" and "other" that have tasks.
 
-    before, after: frames with task_id, train_is_correct, test_is_correct. trained: ids of the tasks that training saw.
-    Other tasks are neither: this training did not see them, but another may have. Tasks with unknown test outputs, or
-    without predictions in one of the sets, are left out.
+    before, after: frames with task_id, train_is_correct, test_is_correct. trained: ids of the tasks that
+    training saw. Other tasks are neither: this training did not see them, but another may have. Tasks with
+    unknown test outputs, or without predictions in one of the sets, are left out.
     """
     trained = set(trained)
     groups: dict[str, list[str]] = {"trained": [], "held-out": [], "other": []}
@@ -99,9 +99,8 @@ def changes(
 
 
 def summary(found: Sequence[Change]) -> str:
-    """All groups in one sentence."""
-    text = "; ".join(map(str, found))
-    return text[:1].upper() + text[1:] + "." if text else "The sets have no task in common."
+    """A sentence for each group."""
+    return " ".join(map(str, found)) or "The sets have no task in common."
 
 
 def _solved(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:
@@ -117,7 +116,9 @@ def _change(group: str, counts: np.ndarray, seed: int) -> Change:
     n = len(counts)
     # Shares given the samples: a task solved in 0 of 8 may be solvable in some per cent.
     shares = draws.beta(right + 0.5, of - right + 0.5, size=(DRAWS, n, 2))
-    taken = draws.integers(n, size=(DRAWS, n))
+    # The trained tasks are all there are of their kind; the others stand for more like them.
+    fixed = np.tile(np.arange(n), (DRAWS, 1))
+    taken = fixed if group == "trained" else draws.integers(n, size=(DRAWS, n))
     drawn = np.take_along_axis(shares[..., 1] - shares[..., 0], taken, axis=1).mean(axis=1)
     observed = (right / of).mean(axis=0)
     # Centred on what was observed: the half counts pull the drawn shares towards one half.

@@ -226,9 +226,7 @@ def changed_by_training(
     EvaluationError for another number of sets.
     """
     if len(frames) != 2:
-        raise EvaluationError(
-            f"trained compares two prediction sets, before and after, but there are {len(frames)}"
-        )
+        raise EvaluationError(f"trained compares two sets, before and after, but there are {len(frames)}")
     before, after = frames.values()
     return changes(before, after, list(tasks), load_tasks(trained).ids, seed)
 
@@ -250,12 +248,12 @@ def ways_to_count(
     ]
     if score is not None:
         n_outputs = sum(len(task.test) for task in tasks)
-        two = "two attempts, chosen without looking at test outputs"
+        two = "two attempts, chosen without the test outputs"
         rows += [
             {
                 "solved": f"{score.task_mean * len(tasks):g} of {len(tasks)} tasks",
                 "share": f"{score.task_mean:.1%}",
-                "what it counts": f"{two}: a task counts by the share of its test outputs that one of them gets right",
+                "what it counts": f"{two}: a task counts by its share of test outputs got right",
             },
             {
                 "solved": f"{round(score.output_mean * n_outputs)} of {n_outputs} test outputs",

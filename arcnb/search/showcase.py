@@ -111,7 +111,8 @@ def sample_tasks(
 
 @dataclass(frozen=True)
 class Showcase:
-    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: a word before each verdict;
+    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: a word before each
+    verdict;
     programs are then shown, not folded."""
 
     tasks: TaskSet

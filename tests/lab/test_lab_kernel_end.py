@@ -50,6 +50,14 @@ def test_the_control_thread_ends_before_what_it_writes_to(tmp_path, before, quie
     assert ("Traceback" in text, "non-socket" in text) == (not quiet, not quiet), text
 
 
+SPAWN = """
+import multiprocessing
+process = multiprocessing.get_context("spawn").Process(target=print)
+process.start()
+process.join()
+"""
+
+
 @pytest.mark.parametrize(("before", "waited"), [((), True), ((STATEMENT,), False)])
 def test_the_resource_tracker_is_not_waited_for(before, waited):
     """It ignores signals; ipykernel would ask it for 14 seconds. Without the statement the test sees that."""
@@ -59,8 +67,7 @@ def test_the_resource_tracker_is_not_waited_for(before, waited):
     client.start_channels()
     try:
         client.wait_for_ready(timeout=120)
-        spawn = "import multiprocessing as m; p = m.get_context('spawn').Process(target=print); p.start(); p.join()"
-        assert client.execute(spawn, reply=True, timeout=60)["content"]["status"] == "ok"
+        assert client.execute(SPAWN, reply=True, timeout=60)["content"]["status"] == "ok"
         manager.request_shutdown()
         try:
             manager.provisioner.process.wait(5)

@@ -1,4 +1,5 @@
-"""What training changed: groups of tasks apart, intervals, and a sentence that claims no more than was seen."""
+"""What training changed: groups of tasks apart, intervals, and a sentence that claims no more than was
+seen."""
 
 import pandas as pd
 import pytest
