@@ -42,7 +42,7 @@ def test_groups_are_told_apart_and_a_gain_on_trained_tasks_is_one_of_trained_tas
     assert text.startswith(
         "On the 4 trained tasks 25% -> 88% of the samples solve their task (+62 points, 95% +"
     )
-    assert "on the 5 held-out tasks 0% -> 0% of the samples solve their task: no change is shown" in text
+    assert "On the 5 held-out tasks 0% -> 0% of the samples solve their task: no change is shown" in text
 
 
 def test_an_interval_is_not_narrow_because_nothing_was_solved(tasks):
