@@ -99,7 +99,7 @@ def train(letter_model, tasks, monkeypatch):
         options = {"reward_weights": {"even_tokens": 1.0}} | (options or {})
         with Executor(1) as executor:
             return train_grpo(
-                letter_model,
+                arguments.pop("model", letter_model),
                 arguments.pop("tasks", tasks),
                 arguments.pop("prompts", prompt_format()),
                 executor,

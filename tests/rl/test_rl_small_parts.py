@@ -21,6 +21,7 @@ from arcnb.rl.grpo import GrpoOptions
 from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.launch import GrpoPlan, run_grpo, workers_of
+from arcnb.rl.policies import has_moved
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.rl.run_identity import run_notes
@@ -443,6 +444,44 @@ def test_a_report_has_tables_of_whatever_was_logged(tmp_path):
     report = TrainingReport(tmp_path, 1, 1.0, rows)
     assert report.table()["reward"].tolist() == [2.0]
     assert report.held_out_table()["held_out/turns/solved_by_2"].tolist()[1:] == [0.5]
+
+
+def test_a_report_says_when_nothing_was_learnt_and_where_reward_went(tmp_path):
+    def headline(without, rewards, moved=True):
+        rows = [
+            {"step": n, "reward": reward, "groups_without_spread": share}
+            for n, (share, reward) in enumerate(zip(without, rewards, strict=True))
+        ]
+        return TrainingReport(tmp_path, len(rows), 1.0, rows, adapter_moved=moved).headline
+
+    silent = headline([1.0] * 4, [10, 0, 0, 0], moved=False)
+    assert silent == "no group differed in 4 of 4 steps; the adapter is unchanged"
+    assert headline([1.0] * 4, [10, 0, 0, 0]) == "no group differed in 4 of 4 steps"
+    assert headline([0.5] * 4, [1, 2, 3, 4], moved=False).endswith("; the adapter is unchanged")
+    learnt = headline([0.0, 1.0, 0.5, 0.0] * 2, [1, 2, 3, 4, 5, 6, 7, 8])
+    assert learnt.startswith(
+        "reward 1.50 in the first quarter of the steps, 7.50 in the last; groups differed in 6 of 8"
+    )
+    assert headline([], [], moved=False) == "the adapter is unchanged"
+
+
+def test_an_adapter_has_moved_when_a_weight_is_another_whatever_its_type(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    def saved(name, **tensors):
+        (tmp_path / name).mkdir()
+        save_file(tensors, tmp_path / name / "adapter_model.safetensors")
+        return tmp_path / name
+
+    weights = {"a.lora_A.weight": torch.ones(2, 2), "a.lora_B.weight": torch.zeros(2, 2)}
+    start = saved("start", **{name: tensor.bfloat16() for name, tensor in weights.items()})
+    same = saved("same", **weights)
+    other = saved("other", **weights | {"a.lora_B.weight": torch.full((2, 2), 1e-9)})
+    assert not has_moved(same, start)
+    assert has_moved(other, start)
+    assert not has_moved(same, None)
+    assert has_moved(other, None)
 
 
 def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
