@@ -1,6 +1,11 @@
-"""Fixtures that several rooms use."""
+"""Fixtures of several rooms, and what holds for a session: no test is long without a reason, and nothing
+outlives it."""
 
+import os
 import signal
+import tempfile
+import uuid
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +16,79 @@ from tests.random_llama import random_llama
 # start processes as a terminal would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LONGEST = 30.0  # seconds that a test may take which gives no reason, on two cores
+SESSION = "ARCNB_TEST_SESSION"  # in the environment of whatever tests start
+FOLDERS = (Path(tempfile.gettempdir()), Path("/dev/shm"))
+
 
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory) -> ModelPath:
     """A random two-layer Llama with the embedded model's tokenizer and a context of 2,048 tokens."""
     tokenizer = load_tokenizer(resolve_model("default"))
     return random_llama(tmp_path_factory.mktemp("small_model"), tokenizer)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A test that takes more than LONGEST seconds fails, unless it is marked long with a reason."""
+    report = yield
+    patience = LONGEST * max(1.0, 2 / len(os.sched_getaffinity(0)))
+    too_long = report.when == "call" and report.passed and report.duration > patience
+    if too_long and item.get_closest_marker("long") is None:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"it took {report.duration:.0f} s, more than {patience:.0f}: make it shorter, or mark it "
+            "@pytest.mark.long(reason)"
+        )
+    return report
+
+
+def pytest_collection_modifyitems(items):
+    """A mark without a reason is refused."""
+    for item in items:
+        for mark in item.iter_markers("long"):
+            if len(mark.args) != 1 or not isinstance(mark.args[0], str):
+                raise pytest.UsageError(f"{item.nodeid}: pytest.mark.long takes one text, the reason")
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # the one process that outlives the others
+        os.environ[SESSION] = uuid.uuid4().hex
+        config.arcnb_folders = set(own_folders())
+
+
+def pytest_sessionfinish(session):
+    """Fails a session that leaves processes or folders behind, and names them."""
+    if hasattr(session.config, "workerinput"):
+        return
+    folders = sorted(set(own_folders()) - session.config.arcnb_folders)
+    left = [f"folder {path}" for path in folders] + [f"process {name}" for name in own_processes()]
+    if left:
+        print(f"\nleft behind by this session: {', '.join(left)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def own_folders() -> list[Path]:
+    """Temporary folders that are called after this project."""
+    return [path for folder in FOLDERS if folder.is_dir() for path in folder.glob("arcnb*")]
+
+
+def own_processes() -> list[str]:
+    """Processes, other than pytest's own, that were started with this session's mark and are still alive."""
+    mark = f"{SESSION}={os.environ[SESSION]}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            marked = mark in (folder / "environ").read_bytes().split(b"\0")
+            name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+        if (
+            marked
+            and name
+            and int(folder.name) != os.getpid()
+            and "pytest" not in name
+            and "execnet" not in name
+        ):
+            found.append(f"{folder.name} {name[:120]}")
+    return found
