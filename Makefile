@@ -1,4 +1,5 @@
-# demo: the whole road on this machine; test: all tests; lab: JupyterLab; lint; bench;
+# demo: the whole loop on this machine; test: all tests; test-all: with their repetition; lab: JupyterLab; lint;
+# bench;
 # docs, strip, git: for who changes notebooks.
 PYTHON ?= python3
 REQUIREMENTS := $(if $(shell nvidia-smi -L 2>/dev/null),requirements.txt,requirements-cpu.txt)
@@ -6,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(REQUIREMENTS)
 
-.PHONY: demo test lab docs strip git lint bench install
+.PHONY: demo test test-all lab docs strip git lint bench install
 
 install: $(STAMP)
 
@@ -22,8 +23,14 @@ $(STAMP): $(REQUIREMENTS) requirements-zero3.txt pyproject.toml
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" arcnb pipeline notebooks/pipelines/demo.yaml --report runs/index.html --title "arcnb demo"
 
+# Two tests at a time, a file in one process: files share engines and runs.
+WORKERS ?= 2
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not repetition"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # The launcher page lists the notebooks, models, task sets and runs; the workspace is the whole repository.
 lab: $(STAMP)

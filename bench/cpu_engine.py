@@ -10,8 +10,8 @@ the ways take turns. Printed: seconds until the engine is ready, seconds of samp
 resident memory of all processes together.
 
 own: vLLM's executor, which leaves one core to a scheduler that waits without a pause. reserved: the same with
-VLLM_CPU_NUM_OF_RESERVED_CPU=0. arcnb: scheduler and model in one process (arcnb.models.cpu_executor).
-transformers: the backend of that name.
+VLLM_CPU_NUM_OF_RESERVED_CPU=0. arcnb: scheduler and model in one process, by
+arcnb.models.vllm_parts.cpu_executor. transformers: the backend of that name.
 """
 
 import argparse

@@ -4,6 +4,7 @@ outlives it."""
 import os
 import signal
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -61,6 +62,10 @@ def pytest_sessionfinish(session):
     """Fails a session that leaves processes or folders behind, and names them."""
     if hasattr(session.config, "workerinput"):
         return
+    for _ in range(50):  # what was told to end takes a moment
+        if not own_processes():
+            break
+        time.sleep(0.2)
     folders = sorted(set(own_folders()) - session.config.arcnb_folders)
     left = [f"folder {path}" for path in folders] + [f"process {name}" for name in own_processes()]
     if left:

@@ -28,7 +28,9 @@ _SMALL = 1 << 30  # bytes of weights; measured was the embedded model, which has
 # by kernel: nearly always on an H200, where it takes 1,024 sequences at a time and prompts beside them.
 _LARGE_BATCHES = (*range(512, 1025, 64), 1536, 2048, 3072, 4096)
 _GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 512, 16), *_LARGE_BATCHES)
-_CPU_EXECUTOR = "arcnb.models.cpu_executor.CpuExecutor"  # a module that imports vLLM, which takes seconds
+_CPU_EXECUTOR = (
+    "arcnb.models.vllm_parts.cpu_executor.CpuExecutor"  # a module that imports vLLM, which takes seconds
+)
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM knows for max_lora_rank
 
 

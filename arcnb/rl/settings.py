@@ -198,7 +198,7 @@ def colocated(settings: dict) -> bool:
 def cpu_problem(settings: dict, options, n_processes: int) -> str | None:
     """Why vLLM cannot sample beside training where there is no GPU, in one sentence; None if it can.
 
-    options: GrpoOptions. See `arcnb.rl.cpu_generation`.
+    options: GrpoOptions. See `arcnb.rl.vllm_parts.cpu_generation`.
     """
     if importlib.util.find_spec("vllm") is None:
         return "use_vllm=True needs vLLM, which is not installed; use_vllm=False samples by transformers"

@@ -121,7 +121,7 @@ def make_trainer(run: Training, callbacks: Sequence):
     shared = SharedWeights(policy) if run.options.vllm_shared_weights else None
     on_cpu = run.settings["use_vllm"] and not on_gpu
     if on_cpu:
-        from arcnb.rl.cpu_generation import generating_on_cpu
+        from arcnb.rl.vllm_parts.cpu_generation import generating_on_cpu
     with (
         generating_on_cpu() if on_cpu else nullcontext(),
         engine_options(**engine),

@@ -220,7 +220,7 @@ def test_the_demo_is_a_pipeline_that_can_be_read():
     demo = read_pipeline(notebooks.notebooks_folder() / "pipelines" / "demo.yaml")
     assert next(iter(demo.stages)) == "data"
     assert {stage.notebook.stem[:2] for stage in demo.stages.values()} == {"01", "03", "04", "05", "06"}
-    assert demo.stages["evaluation"].needs == ("data", "inference")
+    assert demo.stages["evaluation"].needs == ("data", "inference", "trained", "grpo")
     assert demo.run_name("data") == "demo-data"
     assert (
         "arcnb pipeline notebooks/pipelines/demo.yaml" in Path(demo.path.parents[2], "Makefile").read_text()

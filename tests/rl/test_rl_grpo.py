@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -154,6 +155,8 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, monkeypatch, o
     def asked(**settings):
         raise Opened(settings)
 
+    # On a CPU another engine would be opened (`test_rl_cpu_generation.py`); this is about a GPU's.
+    monkeypatch.setattr("arcnb.rl.vllm_parts.cpu_generation.generating_on_cpu", nullcontext)
     monkeypatch.setattr(vllm_generation, "LLM", asked)
     monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
     before = dict(os.environ)
@@ -250,8 +253,9 @@ def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(train, tmp_path, mon
 
 def test_vllm_in_the_process_needs_a_gpu(tasks, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("arcnb.models.vllm_engine.on_cpu", lambda: False)
     plan = GrpoPlan(tasks, tmp_path, model="/no/such/model", settings={"use_vllm": True})
-    with pytest.raises(SettingsError, match="use_vllm=True needs a GPU"):
+    with pytest.raises(SettingsError, match="use_vllm=True needs a GPU with this vLLM"):
         run_grpo(plan)
 
 

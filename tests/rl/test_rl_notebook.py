@@ -119,12 +119,21 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
 def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status):
     said = []
     run = SimpleNamespace(
+        path=Path("run"),
         record=lambda outcome, artifacts: said.append((outcome, artifacts)),
         update=lambda **values: said.append(values),
     )
     page = Path("collapse-step000007.html")
-    report = SimpleNamespace(status=status, pages=[page], outcome=lambda: {"training": status})
-    exec(cell_with("run.record("), {"run": run, "report": report})
+    report = SimpleNamespace(
+        status=status, pages=[page], outcome=lambda: {"training": status}, trained=["a", "b"]
+    )
+    written = []
+    names = {
+        "task_set": SimpleNamespace(subset=list),
+        "write_tasks": lambda tasks, path: written.append((tasks, path)),
+    }
+    exec(cell_with("run.record("), {"run": run, "report": report} | names)
+    assert written == [(["a", "b"], Path("run/trained.parquet"))]
     assert said[0][0] == {"training": status}
     assert page.name in said[0][1]
     assert said[1:] == ([{"status": "preempted"}] if status == "preempted" else [])

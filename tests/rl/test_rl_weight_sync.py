@@ -225,13 +225,15 @@ def test_a_merge_that_fails_leaves_the_policy_as_it_was(policy, monkeypatch):
 
 
 @pytest.fixture
-def in_four_bits(letter_model):
+def in_four_bits(letter_model, monkeypatch):
     """(policy, its plain model): a base in four bits with an adapter that changes it a little."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     from arcnb.rl.policies import load_policy
 
+    # On AVX-512 BF16 bitsandbytes repacks layers for inference, which fails for such narrow ones.
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
     torch.manual_seed(0)
     base, _ = load_policy(letter_model, None, {}, load_in_4bit=True, on_gpu=False)
     config = LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
