@@ -73,6 +73,7 @@ def test_installed_packages_are_the_pinned_ones():
     assert {name: installed.get(name) for name in wanted} == wanted
 
 
+@pytest.mark.repetition  # asks an index; that pins satisfy each other is asked above, without one
 @pytest.mark.parametrize("python", ["3.11.5", "3.12.1"])
 def test_cpu_pins_exist_for_python(python, tmp_path):
     result = uv(
@@ -81,6 +82,7 @@ def test_cpu_pins_exist_for_python(python, tmp_path):
     assert result.returncode == 0, result.stderr[-2000:]
 
 
+@pytest.mark.repetition
 def test_gpu_pins_resolve_together_and_leave_nothing_out(tmp_path):
     pinned = pins("requirements.txt")
     asked = tmp_path / "gpu.txt"

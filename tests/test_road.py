@@ -83,6 +83,7 @@ def test_a_set_of_the_whole_model_takes_no_predictions_of_one_in_four_bits(runs,
     assert "begun with model 'default', not 'default (4 bit)'" in result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
     sizes = {
         "n_tasks": 1,
@@ -100,6 +101,7 @@ def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
     assert "There are no predictions yet." in executed
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_refinement_conversations_come_out_of_the_predictions(runs, data, sampled):
     given = {"tasks": data / "tasks.parquet", "predictions": sampled / "predictions"}
     refined = done(runs, "04", **given, chooser="diverse", keep_solved=True)  # the adapter may solve both
@@ -107,6 +109,7 @@ def test_refinement_conversations_come_out_of_the_predictions(runs, data, sample
     assert (refined / "refine.parquet").is_file()
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_grpo_trains_and_logs_reward_and_kl(runs, data, small_model):
     sizes = {
         "n_tasks": 2,
@@ -123,6 +126,7 @@ def test_grpo_trains_and_logs_reward_and_kl(runs, data, small_model):
     assert (trained / "adapter" / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_made_tasks_are_counted_and_fine_tuning_learns_from_them(runs, small_model):
     made = done(runs, "01", source="rearc*6 + dsl*12", max_cells=800, max_prompt_tokens=3000)
     facts = outcome(made)
@@ -145,6 +149,7 @@ def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data
     assert next(table.glob("*.html")).stat().st_size > 10_000
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_adapters_compared_in_one_run_are_told_apart_and_evaluated_together(runs, small_model, tmp_path):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -179,7 +184,15 @@ def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(run
     assert "which is not in the task set" in result.stderr.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize("deadly", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
+@pytest.mark.parametrize(
+    "deadly",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.repetition),
+        pytest.param(signal.SIGINT, marks=pytest.mark.repetition),
+    ],
+)
 def test_the_inference_notebook_stopped_at_random_moments_ends_with_exactly_its_rows(
     tmp_path, small_model, deadly
 ):

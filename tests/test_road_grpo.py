@@ -89,6 +89,7 @@ BAD = [
 ]
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_bad_input_ends_in_one_sentence(start, small, gpus):  # noqa: F811
     gpus("0, GPU-1, 81920, 16384")
     processes = [start(*notebook_05(**small | wrong)) for wrong, _ in BAD]
@@ -131,6 +132,7 @@ def test_a_run_that_is_stopped_saves_and_is_preempted(stopped):
     assert steps_logged(run) in (list(range(1, saved + 1)), list(range(1, saved + 2)))
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_a_checkpoint_of_other_settings_is_refused_and_the_settings_named(start, small, stopped):
     run, *_ = stopped
     code, output, said = ended(start(*notebook_05(**small, resume=run, beta=0.5, temperature=0.9)))
@@ -141,6 +143,7 @@ def test_a_checkpoint_of_other_settings_is_refused_and_the_settings_named(start,
     assert not (Path(output.strip()) / "metrics.jsonl").exists()
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_resumed_it_goes_on_to_its_end_and_says_what_its_reward_rests_on(start, stopped):
     run, *_ = stopped
     saved = newest_complete(run / "checkpoints")

@@ -13,6 +13,7 @@ from tests.test_road import done, outcome
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_sampled_refined_and_compared(tmp_path, small_model):
     train = [{"input": [[1, 2]], "output": [[2, 1]]}, {"input": [[3, 4, 5]], "output": [[5, 4, 3]]}]
     tasks = [

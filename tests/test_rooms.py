@@ -35,6 +35,7 @@ def test_rooms_import_only_from_rooms_above_them():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.long("imports every module of a room")
 @pytest.mark.parametrize("room", ROOMS)
 def test_importing_a_room_loads_nothing_heavy(room):
     names = modules(room)

@@ -76,6 +76,7 @@ def answers(address: str) -> bool:
         return False
 
 
+@pytest.mark.long("JupyterLab starts, and a kernel in it")
 def test_the_launcher_opens_runs_and_its_explorer_answers(browser, lab):
     browser.wait(lambda: answers(lab))
     browser.open(f"{lab}/")

@@ -9,6 +9,7 @@ import signal
 import time
 
 import nbformat
+import pytest
 
 from arcnb.lab import cli
 from arcnb.lab.live_curves import live_curves
@@ -45,6 +46,7 @@ def test_one_picture_stays_and_shows_the_last_step(notebook):
     assert ">loss<" in picture
 
 
+@pytest.mark.long("a notebook runs and is killed")
 def test_a_killed_run_keeps_the_picture_that_was_drawn_live(notebook, start):
     process = start("run", notebook(WRITE), "-p", "n", "1000", "-p", "seconds", "0.2", "--quiet")
     deadline = time.monotonic() + 60

@@ -45,6 +45,7 @@ def newest(name):
     return next(run for run in reversed(list_runs()) if run.name == name)
 
 
+@pytest.mark.long("several notebooks run")
 def test_references_skipping_and_what_changed(file, tmp_path, capsys):
     path = file(stages())
     assert cli.main(["pipeline", str(path), "--report", str(tmp_path / "index.html")]) == 0
@@ -74,6 +75,7 @@ def test_references_skipping_and_what_changed(file, tmp_path, capsys):
     assert len(list_runs()) == 5
 
 
+@pytest.mark.long("several notebooks run")
 def test_a_failed_stage_stops_those_behind_it_only_and_is_resumed(file, capsys):
     described = stages(seconds=1) | {
         "after": {"notebook": "a.ipynb", "after": ["read"]},

@@ -69,6 +69,7 @@ def test_a_sweep_is_an_array_and_gpus_are_handed_out(path, runs_root, capsys):
     assert "nothing is left to submit" in capsys.readouterr().err
 
 
+@pytest.mark.long("a real Slurm schedules, preempts and loses jobs")
 def test_a_preempted_run_saves_waits_and_goes_on_in_its_folder(path, slurm, capsys):
     assert submit(path, "--name", "victim", "--gpus", 0) == 0
     assert submit(path, "--name", "moved", "--gpus", 0) == 0
@@ -200,6 +201,7 @@ def test_a_refusal_is_one_sentence_and_leaves_no_run(path, options, message, cap
     assert list_runs() == []
 
 
+@pytest.mark.long("a real Slurm schedules, preempts and loses jobs")
 def test_z_dead_daemons_are_told_from_dead_nodes(path, slurm, capsys):
     """The last test: it leaves the node without power."""
     assert submit(path, "--name", "survivor") == 0

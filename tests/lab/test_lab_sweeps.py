@@ -70,6 +70,7 @@ def test_a_grid_and_a_list_run_once_and_then_only_the_rest(path, tmp_path, capsy
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
+@pytest.mark.long("several notebooks run")
 def test_a_stopped_sweep_goes_on_in_the_same_folders(path, start, runs_root, capsys):
     command = ["sweep", path, "-p", "seconds", "1", "--grid", "n=1,2", "--name", "long", "--jobs", "1"]
     process = start(*command)
@@ -104,6 +105,7 @@ def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_r
     assert errors.count(": started, ") == 1
 
 
+@pytest.mark.long("several notebooks run")
 def test_a_run_whose_folder_is_gone_fails_alone(path, start, runs_root):
     process = start(
         "sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3,4", "--name", "torn", "--jobs", "2"

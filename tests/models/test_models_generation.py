@@ -300,6 +300,7 @@ class OnlyTheFirst(EngineGroup):
         self._engines, self._late = [group[0]], None
 
 
+@pytest.mark.long("vLLM engines start")
 def test_an_engine_opens_after_one_inside_this_process(tiny, monkeypatch):
     """Such as a trainer's: vllm then remembers the environment, in which engines share the process."""
     envs = pytest.importorskip("vllm.envs")
@@ -313,6 +314,7 @@ def test_an_engine_opens_after_one_inside_this_process(tiny, monkeypatch):
     assert [completion.key for completion in made] == ["a"]
 
 
+@pytest.mark.long("vLLM engines start")
 def test_nothing_is_left_of_an_engine_that_was_just_starting(tiny):
     if vllm_missing:
         pytest.skip("no vllm")
@@ -410,6 +412,7 @@ def test_end_tokens_do_not_end_a_completion_that_ignores_them(backend, monkeypat
     assert (on.token_ids, on.finish_reason) == (whole.token_ids, "length")
 
 
+@pytest.mark.long("vLLM engines start")
 def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(backend):
     """Last of the vllm tests: it costs a second start."""
     if backend.name != "vllm":

@@ -51,6 +51,7 @@ def texts(rows):
     return [tuple(row["input_ids"]) for row in rows]
 
 
+@pytest.mark.long("processes that import torch train twice, and are compared")
 def test_the_rows_are_the_same_however_many_processes_make_them(tasks, small_model, tmp_path):
     made = []
     for workers in (1, 2):
@@ -64,12 +65,14 @@ def test_the_rows_are_the_same_however_many_processes_make_them(tasks, small_mod
     assert len(set(made[0])) > 6  # the same task is seen in other views
 
 
+@pytest.mark.long("processes that import torch train twice, and are compared")
 def test_the_end_of_an_earlier_try_is_not_the_end_of_a_longer_one(tasks, small_model, tmp_path):
     for n_rows in (8, 24):
         with row_stream(Rounds(tasks), builder(small_model), tmp_path, replace(PLAN, n_rows=n_rows)):
             assert len(list(read_rows(str(tmp_path)))) == n_rows
 
 
+@pytest.mark.long("processes that import torch train twice, and are compared")
 def test_rows_are_packed_and_put_beside_others_of_their_length(tasks, small_model, tmp_path):
     plan = replace(PLAN, n_rows=8, block_rows=16, batch=4)
     with row_stream(Rounds(tasks), builder(small_model), tmp_path / "a", plan):
@@ -83,6 +86,7 @@ def test_rows_are_packed_and_put_beside_others_of_their_length(tasks, small_mode
     assert sorted(n for row in packed for n in row["seq_lengths"]) == sorted(lengths)
 
 
+@pytest.mark.long("processes that import torch train twice, and are compared")
 def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(tasks, small_model, tmp_path):
     settings = {"max_steps": 4, "logging_steps": 1, "save_steps": 2, "learning_rate": 1e-2}
     settings |= {"per_device_train_batch_size": 2}
@@ -106,6 +110,7 @@ def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(tasks
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
 
 
+@pytest.mark.long("processes that import torch train twice, and are compared")
 def test_two_processes_share_the_rows(tasks, small_model, tmp_path):
     settings = {
         "max_steps": 2,

@@ -122,6 +122,7 @@ def test_what_cannot_be_trained_with_is_named_before_rows_are_made(wrong, senten
         check_training(**{"lora": None, "full": False, "settings": None} | wrong)
 
 
+@pytest.mark.long("trains, is stopped or fails, and trains again")
 def test_training_lowers_the_loss_and_leaves_an_adapter_of_this_model(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model).dataset
     settings = {"max_steps": 6, "logging_steps": 1, "learning_rate": 3e-2, "warmup_steps": 0}
@@ -132,6 +133,7 @@ def test_training_lowers_the_loss_and_leaves_an_adapter_of_this_model(tasks, sma
     assert resolve_adapter(report.adapter, small_model) == report.adapter
 
 
+@pytest.mark.long("trains, is stopped or fails, and trains again")
 def test_a_stopped_training_goes_on_from_its_checkpoint_as_if_unbroken(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model).dataset
     settings = {"max_steps": 4, "logging_steps": 1, "save_steps": 2, "learning_rate": 1e-2}
@@ -181,6 +183,7 @@ def test_packed_rows_do_not_see_each_other(tasks, small_model):
     assert torch.allclose(losses([rows[i] for i in range(4)]), alone, atol=1e-5)
 
 
+@pytest.mark.long("trains, is stopped or fails, and trains again")
 @pytest.mark.parametrize("kind", [{"lora": {"r": 4, "use_dora": True}}, {"full": True}])
 def test_dora_and_all_weights_train_too(tasks, small_model, tmp_path, kind):
     rows = packed_rows(rows_of(tasks, small_model).dataset, 2000)
@@ -189,6 +192,7 @@ def test_dora_and_all_weights_train_too(tasks, small_model, tmp_path, kind):
     assert any(report.adapter.glob("*.safetensors"))
 
 
+@pytest.mark.long("trains, is stopped or fails, and trains again")
 def test_two_processes_learn_what_one_does_with_batches_twice_as_large(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model, n_rows=8).dataset
     settings = {
@@ -214,6 +218,7 @@ def test_two_processes_learn_what_one_does_with_batches_twice_as_large(tasks, sm
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
 
 
+@pytest.mark.long("trains, is stopped or fails, and trains again")
 def test_a_process_that_fails_is_quoted(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model, n_rows=4).dataset
     settings = {"max_steps": 1, "optim": "no_such_optimizer"}
@@ -230,6 +235,7 @@ def _train_with_small_files(arguments, settings):
         (folder / "said").write_text(str(error))
 
 
+@pytest.mark.long("trains, is stopped or fails, and trains again")
 def test_the_checkpoint_before_survives_a_disk_that_fills_up(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model).dataset
     settings = {"max_steps": 3, "save_steps": 1, "save_total_limit": 1}

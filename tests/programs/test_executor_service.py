@@ -181,6 +181,7 @@ def test_a_fraction_of_a_second_is_a_limit_for_all_inputs(executor):
     assert "0.7 s" in execution.error_message
 
 
+@pytest.mark.long("programs that never end run into their time limits")
 def test_quick_programs_do_not_wait_for_endless_ones(executor):
     endless = Limits(seconds=8, seconds_per_input=8)
     loops = [
@@ -205,6 +206,7 @@ def test_an_adaptive_limit_ends_endless_programs_early_and_no_quick_ones():
         assert all(e.status == "ok" for e in executor.run(Job(program(n, True), GRIDS) for n in range(50)))
 
 
+@pytest.mark.long("programs that never end run into their time limits")
 def test_quick_programs_do_not_wait_for_endless_ones_that_run_alone(executor):
     """Endless programs that no batch would take, among quick ones of the same kind, in the same stream."""
     endless = Limits(seconds=8, seconds_per_input=8)

@@ -50,6 +50,7 @@ def steps(folder):
     return [row for row in read_metrics(folder / "metrics.jsonl") if "reward" in row]
 
 
+@pytest.mark.long("two processes train, roll back and stop together")
 def test_two_processes_roll_back_together_and_stop_together(plan, commands, tasks, tmp_path):
     options = GrpoOptions(**SPREAD, guard=ALWAYS, held_out_every=100, held_out_repeats=1)
     settings = SETTINGS | {"max_steps": 9, "save_steps": 100}

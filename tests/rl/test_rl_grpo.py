@@ -140,6 +140,7 @@ class Opened(Exception):
     """An engine was asked for; holds what with."""
 
 
+@pytest.mark.long("TRL and vLLM are imported")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -40,6 +40,7 @@ def interrupt_when(ready):
     threading.Thread(target=wait, daemon=True).start()
 
 
+@pytest.mark.long("accelerate starts two processes that import torch, several times")
 def test_two_processes_share_every_group_and_save_when_they_are_interrupted(plan, tmp_path):
     settings = plan.settings | {"max_steps": 400, "save_steps": 10**6}
     log = tmp_path / "metrics.jsonl"
@@ -59,6 +60,7 @@ def test_two_processes_share_every_group_and_save_when_they_are_interrupted(plan
     assert (resumed.status, resumed.steps) == ("done", report.steps + 2)
 
 
+@pytest.mark.long("accelerate starts two processes that import torch, several times")
 def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(plan, tmp_path):
     settings = {"max_steps": 4, "save_steps": 3, "steps_per_generation": 4, "max_completion_length": 40}
     options = GrpoOptions(reward_weights={"overlong": 1.0}, overlong_buffer=40)
@@ -88,6 +90,7 @@ def test_what_a_process_refuses_it_leaves_for_its_launcher(plan, tmp_path):
     assert "'nonsense' does not exist" in json.loads(path.with_name("report.json").read_text())["error"]
 
 
+@pytest.mark.long("accelerate starts two processes that import torch, several times")
 def test_two_processes_share_prompts_in_unequal_numbers_of_rows(plan, tmp_path):
     """A row for each completion that is not masked: how many those are differs between the processes."""
     settings = plan.settings | {
@@ -109,6 +112,7 @@ def test_two_processes_share_prompts_in_unequal_numbers_of_rows(plan, tmp_path):
     assert any(row["grad_norm"] > 0 for row in curves[1])
 
 
+@pytest.mark.long("accelerate starts two processes that import torch, several times")
 def test_the_gap_that_is_logged_is_that_of_both_processes(tmp_path):
     command = command_line("tests.rl.logs_a_gap", [str(tmp_path)], 2)
     subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=120)

@@ -59,6 +59,7 @@ def adapter(folder):
     return load_file(folder / "adapter" / "adapter_model.safetensors")
 
 
+@pytest.mark.long("deepspeed starts processes that import torch, several times")
 def test_a_resumed_run_goes_on_as_an_unbroken_one(plan, tmp_path):
     settings = SETTINGS | {"max_steps": 4, "save_steps": 2}
     plan = replace(plan, settings=settings, options=GrpoOptions(**SPREAD))
@@ -80,6 +81,7 @@ def test_a_resumed_run_goes_on_as_an_unbroken_one(plan, tmp_path):
     assert all((one[name] == other[name]).all() and one[name].numel() for name in one)
 
 
+@pytest.mark.long("deepspeed starts processes that import torch, several times")
 def test_it_rolls_back_to_its_start(plan, tasks, tmp_path):
     options = GrpoOptions(**SPREAD, guard=ALWAYS, held_out_every=100, held_out_repeats=1)
     settings = SETTINGS | {"max_steps": 9, "save_steps": 100}

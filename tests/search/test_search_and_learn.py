@@ -135,6 +135,7 @@ def test_a_second_start_finds_everything_done(tmp_path, search):
     assert rows(tmp_path / "s") == before
 
 
+@pytest.mark.long("a process is killed at random moments and goes on")
 def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_search(tmp_path, search, small_model):
     search(folder="unbroken").run()
     wanted = rows(tmp_path / "unbroken")

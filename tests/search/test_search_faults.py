@@ -76,6 +76,7 @@ def begin_shard(small_model, folder, number, hang_after=-1):
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long("many rounds, or processes that are killed")
 def test_shards_run_together_and_one_that_was_killed_is_run_again_alone(tmp_path, small_model, tasks):
     predictions = PredictionSet(tmp_path / "p")
     other, victim = (begin_shard(small_model, predictions.folder, i, hang) for i, hang in enumerate((-1, 40)))
@@ -181,6 +182,7 @@ def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
     return peak
 
 
+@pytest.mark.long("many rounds, or processes that are killed")
 def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, executor, tasks, monkeypatch):
     # What is bounded by design, made small enough to be full soon.
     monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_ROWS", 32)

@@ -142,6 +142,7 @@ def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engin
     assert {row.task_id for row in predictions.iter_predictions()} == {chosen[1].task_id}
 
 
+@pytest.mark.long("a process is killed at random moments and goes on")
 def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path, small_model):
     tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))

@@ -48,6 +48,7 @@ def job(tmp_path, small_model) -> SearchJob:
     )  # fmt: skip
 
 
+@pytest.mark.long("processes share a notebook's tasks")
 def test_the_notebook_shares_the_tasks_between_processes_and_keeps_one_submission(tmp_path, small_model):
     write_tasks(small_tasks(), tmp_path / "tasks.parquet")
     settings = {
