@@ -236,7 +236,7 @@ def _llm_arguments(settings: EngineSettings) -> dict:
             arguments["dtype"] = "float32"
         # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
         # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
-        arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 4096)}
+        arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 2048)}
         if options.tensor_parallel_size == 1:
             arguments["distributed_executor_backend"] = _CPU_EXECUTOR
     elif not arguments["enforce_eager"] and is_small(settings.model.folder):
