@@ -7,7 +7,7 @@ import pytest
 
 from arcnb.lab import cli, notebooks, profiles
 from arcnb.lab.parameters import Parameter
-from arcnb.lab.runs import list_runs, new_run
+from arcnb.lab.runs import find_run, list_runs, new_run
 
 
 @pytest.fixture
@@ -127,6 +127,9 @@ def test_ls_and_show(capsys):
     assert first.split()[0] == "done"
     assert "solved 3, rate 0.25" in first
     assert second.split()[0] == "unreadable"
+    find_run("first").record({"headline": "Three of 40 solved."})
+    assert cli.main(["ls"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("  Three of 40 solved.")
     assert cli.main(["show", "first"]) == 0
     shown = capsys.readouterr().out
     assert "status       done" in shown

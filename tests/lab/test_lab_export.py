@@ -224,6 +224,20 @@ def test_the_index_shows_results_and_links_pages(run, tmp_path):
     assert "What this is:" in page
 
 
+def test_the_index_opens_with_the_last_headline_and_the_highlights(run, tmp_path):
+    (run.path / "highlights.html").write_text("<div>three solved tasks</div>")
+    (run.path / "closest.html").write_text("<div>grids by the dozen</div>")
+    prose = "one of the samples is right on all train and test pairs"
+    run.record({"headline": "It became better.", "ways": [{"n": "1", "what": prose}]})
+    run.record(artifacts=["closest.html", "highlights.html"])
+    page = write_index([run], tmp_path / "index.html", "Title").read_text()
+    places = [page.index(text) for text in ("It became better.", "three solved tasks", prose, "by the dozen")]
+    assert places == sorted(places)
+    assert f'<td class="prose">{prose}</td>' in page
+    assert page.rindex("<details", 0, places[3]) > places[2], "what is long stands folded"
+    assert page.find("<details", 0, places[1]) == -1
+
+
 def test_report_writes_pages_and_index(run, tmp_path, capsys):
     assert cli.main(["report", "shown", "-o", str(tmp_path / "all.html"), "--title", "All"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "all.html")

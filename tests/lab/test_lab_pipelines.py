@@ -227,3 +227,14 @@ def test_the_demo_is_a_pipeline_that_can_be_read():
     assert (
         "arcnb pipeline notebooks/pipelines/demo.yaml" in Path(demo.path.parents[2], "Makefile").read_text()
     )
+
+
+def test_stages_run_in_the_order_of_the_file_where_they_may_and_say_what_they_are_for(file, capsys):
+    """Of stages that need the same one, the one written first goes first; `about` is said before any runs."""
+    one = {"notebook": "a.ipynb", "after": ["data"]}
+    path = file({"late": one, "data": {"notebook": "a.ipynb"}, "later": one}, about="Three stages.\n")
+    pipeline = read_pipeline(path)
+    assert list(pipeline.stages) == ["data", "late", "later"]
+    assert pipeline.about == "Three stages."
+    assert cli.main(["pipeline", str(path), "--again", "nothing"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "Three stages."
