@@ -20,6 +20,7 @@ def wide_letters(tmp_path_factory, letter_model):
 
 
 @needs_vllm
+@pytest.mark.long("vLLM engines start")
 def test_the_engine_samples_with_the_weights_of_every_step(train, wide_letters, tmp_path):
     """At this rate the policy is another one after each step. A sampler that kept its first weights would be
     far from the learner by the last."""
@@ -61,3 +62,25 @@ def test_without_vllm_the_way_out_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     problem = cpu_problem(DEFAULTS | {"use_vllm": True}, GrpoOptions(), 1)
     assert problem.endswith("use_vllm=False samples by transformers")
+
+
+@needs_vllm
+def test_folders_in_memory_of_killed_processes_are_removed_and_no_others(tmp_path, monkeypatch):
+    import os
+    import subprocess
+
+    from arcnb.rl.vllm_parts import cpu_generation
+
+    monkeypatch.setattr(cpu_generation, "_MEMORY", tmp_path)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in (
+        f"arcnb-policy-{ended.pid}-abc",
+        f"arcnb-policy-{os.getpid()}-def",
+        "arcnb-policy-x-y",
+        "else",
+    ):
+        (tmp_path / name).mkdir()
+    cpu_generation.remove_abandoned()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == sorted([f"arcnb-policy-{os.getpid()}-def", "arcnb-policy-x-y", "else"])

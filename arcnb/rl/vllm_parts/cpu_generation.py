@@ -8,6 +8,7 @@ which the engine loads anew: 0.3 s for the embedded model.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from arcnb.models.merging import TOKENIZER
 from arcnb.rl.settings import SettingsError
 
 _MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
+_PREFIX = "arcnb-policy-"  # of the folder; then comes the process
 _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
@@ -41,9 +43,8 @@ class CpuGeneration(VLLMGeneration):
             max_model_len=self.max_model_length, max_num_seqs=self.max_num_seqs, cpu_kv_cache_gb=1
         )
         self._backend = open_backend("vllm", str(self._source), None, options)
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="arcnb-policy-", dir=_MEMORY if _MEMORY.is_dir() else None)
-        )
+        remove_abandoned()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_place()))
         for pattern in (*TOKENIZER, "config.json", "generation_config.json"):
             for path in self._source.glob(pattern):
                 shutil.copy(path, self._folder)
@@ -90,6 +91,18 @@ class CpuGeneration(VLLMGeneration):
         """Ends the engine and gives its memory back."""
         self._backend.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _place() -> Path:
+    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+def remove_abandoned() -> None:
+    """Removes the folders of processes that were killed; they hold memory, half a gigabyte each."""
+    for folder in _place().glob(f"{_PREFIX}*-*"):
+        process = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if process.isdecimal() and not Path(f"/proc/{process}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
