@@ -131,7 +131,7 @@ def make_trainer(run: Training, callbacks: Sequence):
     ):
         trainer = open_trainer()
     if on_cpu:
-        trainer.vllm_generation.follow(trainer)
+        trainer.vllm_generation.follow(trainer, run.state)
     if grouped:
         check_group_attention(trainer)
     for callback in (*callbacks, evaluation):

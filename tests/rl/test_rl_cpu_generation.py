@@ -84,3 +84,37 @@ def test_folders_in_memory_of_killed_processes_are_removed_and_no_others(tmp_pat
     cpu_generation.remove_abandoned()
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == sorted([f"arcnb-policy-{os.getpid()}-def", "arcnb-policy-x-y", "else"])
+
+
+@needs_vllm
+def test_samples_derive_from_seed_step_rollbacks_and_prompt():
+    from types import SimpleNamespace
+
+    from arcnb.models.generation import Completion
+    from arcnb.rl.vllm_parts.cpu_generation import CpuGeneration
+
+    class Echo:
+        """Answers each request with its seed as the only token."""
+
+        def generate(self, requests, sampling):
+            for one in reversed(requests):  # in any order
+                for index in range(one.n):
+                    token = one.seed + index
+                    yield Completion(one.key, index, "", [token], "stop", -1.0, 1, one.seed, (-1.0,))
+
+    def drawn(seed=0, step=0, rollbacks=0, prompts=([1, 2], [1, 2], [3], [3])):
+        generation = object.__new__(CpuGeneration)
+        generation._backend, generation.max_completion_length = Echo(), 8
+        arguments, state = SimpleNamespace(seed=seed), SimpleNamespace(global_step=step)
+        generation.follow(SimpleNamespace(args=arguments, state=state), SimpleNamespace(rollbacks=rollbacks))
+        given, made, logprobs, _ = generation.generate(list(prompts), num_generations=2)
+        assert given == list(prompts)
+        assert logprobs == [[[-1.0]]] * 4
+        return [ids[0] for ids in made]
+
+    first = drawn()
+    assert first == drawn()
+    assert first[1] == first[0] + 1, "completions of a prompt come in their order"
+    others = [drawn(seed=1), drawn(step=1), drawn(rollbacks=1), drawn(prompts=([1, 2], [1, 2], [4], [4]))]
+    assert len({tuple(one) for one in (first, *others)}) == 5
+    assert others[-1][:2] == first[:2]

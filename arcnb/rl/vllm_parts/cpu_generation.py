@@ -20,6 +20,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.merging import TOKENIZER
+from arcnb.rl.callbacks import RunState
 from arcnb.rl.settings import SettingsError
 
 _MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
@@ -49,9 +50,10 @@ class CpuGeneration(VLLMGeneration):
             for path in self._source.glob(pattern):
                 shutil.copy(path, self._folder)
 
-    def follow(self, trainer) -> None:
-        """Samples derive from the trainer's seed and its step: a resumed run draws what it would have."""
-        self._trainer = trainer
+    def follow(self, trainer, state: RunState) -> None:
+        """Samples derive from the trainer's seed, its step and the rollbacks so far: a resumed run draws what
+        it would have, and one that was rolled back draws others."""
+        self._trainer, self._state = trainer, state
 
     def sync_weights(self) -> None:
         """Has the engine load the policy as it is now."""
@@ -76,9 +78,11 @@ class CpuGeneration(VLLMGeneration):
         """
         args = self._trainer.args
         step = self._trainer.state.global_step
+        rollbacks = self._state.rollbacks
+        kind = f"rollout after {rollbacks} rollbacks" if rollbacks else "rollout"
         # Training and held-out evaluation sample at the same step: the prompt tells them apart.
         requests = [
-            Request(ids, num_generations, derive_seed(args.seed, "rollout", step, number, *ids), number)
+            Request(ids, num_generations, derive_seed(args.seed, kind, step, number, *ids), number)
             for number, ids in enumerate(prompts[::num_generations])
         ]
         sampling = Sampling(max_tokens=self.max_completion_length, logprob=True)
