@@ -17,6 +17,7 @@ from arcnb.models.training_log import read_metrics
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1800),  # vLLM's threads wait for one another, and other tests use the cores
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the demo samples by vLLM"),
 ]
 DEMO = Path(__file__).parents[1] / "notebooks" / "pipelines" / "demo.yaml"
@@ -27,7 +28,7 @@ def done(runs, notebook, **parameters):
     pairs = [str(item) for name, value in parameters.items() for item in ("-p", name, value)]
     command = [sys.executable, "-m", "arcnb.lab.cli", "run", notebook, "-f", "demo", "--quiet", *pairs]
     environment = os.environ | {"ARCNB_RUNS": str(runs)}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     assert result.returncode == 0, result.stderr[-3000:]
     return Path(result.stdout.strip().splitlines()[-1])
 
