@@ -238,7 +238,9 @@ def test_shards_are_an_array_that_shares_one_output(notebook, capsys):
         cli.main(["submit", "--on", "slurm", str(path), "--shards", "3", "--name", "eval", "--dry-run"]) == 0
     )
     assert "#SBATCH --array=0-2\n" in capsys.readouterr().out
-    assert cli.main(["sweep", str(path), "--shards", "2", "--name", "here", "--jobs", "2"]) == 0
+    assert (
+        cli.main(["sweep", str(path), "--shards", "2", "--name", "here", "--jobs", "2", "--gpus", "0"]) == 0
+    )
     first, second = sorted(list_runs(), key=lambda run: run.name)
     assert first.manifest["parameters"]["output"].endswith("/runs/sweeps/here/predictions")
     assert first.manifest["parameters"] == second.manifest["parameters"] | {"shard": 0}
