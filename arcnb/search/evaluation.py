@@ -236,9 +236,11 @@ def ways_to_count(
 ) -> list[dict[str, str]]:
     """Rows that say how many tasks the submitted set solves, in each of the ways in use, and what each means.
 
-    score: of its submission, None where test outputs are unknown.
+    score: of its submission, None where test outputs are unknown. Empty where all of them are.
     """
     one = aggregate(table_frame(predictions, tasks.ids), tasks.ids)["is_correct"]
+    if not one.notna().any():
+        return []
     rows = [
         {
             "solved": f"{int(one.sum())} of {int(one.notna().sum())} tasks",
