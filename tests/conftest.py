@@ -69,9 +69,15 @@ def pytest_sessionfinish(session):
         time.sleep(0.2)
     folders = sorted(set(own_folders()) - session.config.arcnb_folders)
     left = [f"folder {path}" for path in folders] + [f"process {name}" for name in own_processes()]
+    session.config.arcnb_left = left
     if left:
-        print(f"\nleft behind by this session: {', '.join(left)}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure(config):
+    """The last line of all says why a session failed whose tests passed."""
+    if left := getattr(config, "arcnb_left", None):
+        print(f"\nleft behind by this session: {', '.join(left)}")
 
 
 def own_folders() -> list[Path]:

@@ -6,6 +6,7 @@ import html
 import mimetypes
 import os
 import re
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,8 @@ class Markdown(mistune.HTMLRenderer):
         plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
         slug = re.sub(r"\W+", "-", plain.lower()).strip("-") or "section"
         taken = {entry["id"] for entry in self.contents}
-        identity = next(
-            name for name in [slug, *(f"{slug}-{n}" for n in range(2, 10**6))] if name not in taken
-        )
+        names = chain([slug], (f"{slug}-{n}" for n in count(2)))
+        identity = next(name for name in names if name not in taken)
         self.contents.append({"level": level, "id": identity, "text": plain})
         return f'<h{level} id="{identity}">{text}</h{level}>\n'
 

@@ -54,7 +54,7 @@ def wandb(monkeypatch):
     for name in ("WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     yield wandb
-    wandb.finish()
+    wandb.teardown()  # ends its service, which else lives as long as this process
 
 
 def received_by_wandb(folder):
