@@ -1,5 +1,6 @@
 """Random Llamas for tests: no weights to fetch, and small enough for any machine."""
 
+import json
 from pathlib import Path
 
 from arcnb.models.registry import ModelPath, resolve_model
@@ -28,3 +29,16 @@ def random_llama(folder: Path, tokenizer, **shape) -> ModelPath:
     LlamaForCausalLM(LlamaConfig(**usual | shape)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return resolve_model(folder)
+
+
+def first_tokens(tokenizer, size: int):
+    """The byte-pair tokenizer with its first `size` tokens only, which are the most frequent ones."""
+    from tokenizers import Tokenizer
+
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    known = {token: number for token, number in state["model"]["vocab"].items() if number < size}
+    merges = [tuple(pair) for pair in state["model"]["merges"] if "".join(pair) in known]
+    state["model"] |= {"vocab": known, "merges": merges}
+    smaller = type(tokenizer)(tokenizer_object=Tokenizer.from_str(json.dumps(state)), **tokenizer.init_kwargs)
+    smaller.chat_template = tokenizer.chat_template
+    return smaller

@@ -154,8 +154,8 @@ def test_what_goes_wrong_in_the_maker_is_said(tasks, small_model, tmp_path):
         (Rounds(bare), PLAN, r"^tasks: none of 2,001 in a row has a program .*\(6 different"),
         (
             Rounds(tasks),
-            replace(PLAN, max_tokens=120),
-            r"rows in a row exceed max_tokens=120; the shortest has \d",
+            replace(PLAN, max_tokens=170),
+            r"rows in a row exceed max_tokens=170; the shortest has \d",
         ),
         (Rounds(tasks, breaks_at=3), PLAN, "ValueError: task 7 of file x has no grid"),
         (Rounds(tasks, dies_at=3), PLAN, "the process that makes the rows in .* has died"),

@@ -68,9 +68,9 @@ def test_long_rows_are_left_out_and_named_never_cut(tasks, small_model):
 def test_limits_that_no_row_or_no_model_fits_are_refused(tasks, small_model, tmp_path):
     with pytest.raises(SftError, match="max_tokens=9999 exceeds the 2048 tokens"):
         rows_of(tasks, small_model, max_tokens=9999)
-    with pytest.raises(SftError, match=r"no row fits max_tokens=100: .* arc_code .* has 110 tokens"):
+    with pytest.raises(SftError, match=r"no row fits max_tokens=100: .* arc_code .* has 159 tokens"):
         check_max_tokens(small_model, 100, prompt_format())
-    check_max_tokens(small_model, 111, prompt_format())
+    check_max_tokens(small_model, 160, prompt_format())
     template = tmp_path / "second.jinja"  # it cannot show a task of one pair
     template.write_text("{% block user %}{{ train[1].input }}{% endblock %}")
     check_max_tokens(small_model, 2, prompt_format(str(template)))
