@@ -24,8 +24,8 @@ FOLDERS = (Path(tempfile.gettempdir()), Path("/dev/shm"))
 
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory) -> ModelPath:
-    """A random two-layer Llama with the first 2,000 tokens of the embedded model's tokenizer, which are all that
-    grids need, and a context of 2,048 tokens: a step with all 49,152 takes ten times as long."""
+    """A random two-layer Llama with a context of 2,048 tokens and the first 2,000 of the embedded model's
+    49,152 tokens: a training step with all of them takes ten times as long."""
     tokenizer = first_tokens(load_tokenizer(resolve_model("default")), 2000)
     return random_llama(tmp_path_factory.mktemp("small_model"), tokenizer)
 

@@ -129,7 +129,7 @@ class EngineOptions:
     block_size: tokens of a block of vLLM's cache (None: its own choice); large ones are fewer to hash.
     load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
     max_loras: adapters that vLLM applies in one batch, see `Request.adapter`.
-    cpu_kv_cache_gb: memory for vLLM's cache on a CPU, of every engine.
+    cpu_kv_cache_gb: GiB for vLLM's cache on a CPU, of every engine.
     server_urls: addresses of running vLLM servers; server_model: the name they serve the model under (None:
     the first they list); server_concurrency: completions in flight per server; server_timeout: seconds that
     one completion may take.
@@ -148,7 +148,7 @@ class EngineOptions:
     load_format: str = "auto"
     max_lora_rank: int | None = None
     max_loras: int = 1
-    cpu_kv_cache_gb: int = 2
+    cpu_kv_cache_gb: float = 2.0
     server_urls: tuple[str, ...] = field(default=("http://localhost:8000",))
     server_model: str | None = None
     server_concurrency: int = 64

@@ -237,6 +237,7 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
         # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 2048)}
+        arguments["kv_cache_memory_bytes"] = int(options.cpu_kv_cache_gb * 2**30)
         if options.tensor_parallel_size == 1:
             arguments["distributed_executor_backend"] = _CPU_EXECUTOR
     elif not arguments["enforce_eager"] and is_small(settings.model.folder):
@@ -288,7 +289,6 @@ def _set_environment(options: EngineOptions) -> None:
     """Settings that vLLM takes from the environment; what the user has set stays, but for the first two."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.cpu_kv_cache_gb))
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # 0.23 would ask for flashinfer's compiler
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

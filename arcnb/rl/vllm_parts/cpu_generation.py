@@ -41,7 +41,7 @@ class CpuGeneration(VLLMGeneration):
         self.mode = "apart"  # neither of TRL's: nothing of the engine is in this process
         self._source = Path(self.model.config._name_or_path)
         options = EngineOptions(
-            max_model_len=self.max_model_length, max_num_seqs=self.max_num_seqs, cpu_kv_cache_gb=1
+            max_model_len=self.max_model_length, max_num_seqs=self.max_num_seqs, cpu_kv_cache_gb=0.5
         )
         self._backend = open_backend("vllm", str(self._source), None, options)
         remove_abandoned()
