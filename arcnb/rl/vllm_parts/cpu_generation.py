@@ -19,6 +19,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
+from arcnb.models.gpu_memory import cache_bytes_per_token
 from arcnb.models.merging import TOKENIZER
 from arcnb.rl.callbacks import RunState
 from arcnb.rl.settings import SettingsError
@@ -41,7 +42,9 @@ class CpuGeneration(VLLMGeneration):
         self.mode = "apart"  # neither of TRL's: nothing of the engine is in this process
         self._source = Path(self.model.config._name_or_path)
         options = EngineOptions(
-            max_model_len=self.max_model_length, max_num_seqs=self.max_num_seqs, cpu_kv_cache_gb=0.5
+            max_model_len=self.max_model_length,
+            max_num_seqs=self.max_num_seqs,
+            cpu_kv_cache_gb=_cache_gb(self._source, self.max_num_seqs, self.max_model_length),
         )
         self._backend = open_backend("vllm", str(self._source), None, options)
         remove_abandoned()
@@ -95,6 +98,13 @@ class CpuGeneration(VLLMGeneration):
         """Ends the engine and gives its memory back."""
         self._backend.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _cache_gb(model: Path, sequences: int, tokens: int) -> float:
+    """GiB in which so many sequences of that length have their keys and values, in whole blocks of 128
+    tokens, at 32 bit: none has to wait for another's to end."""
+    bytes_ = sequences * 2 * cache_bytes_per_token(model) * (tokens + 128)
+    return bytes_ / 2**30 or EngineOptions.cpu_kv_cache_gb
 
 
 def _place() -> Path:
