@@ -27,10 +27,10 @@ demo: $(STAMP)
 WORKERS ?= 2
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not repetition"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not repetition"
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The launcher page lists the notebooks, models, task sets and runs; the workspace is the whole repository.
 lab: $(STAMP)

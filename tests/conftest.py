@@ -17,6 +17,11 @@ from tests.random_llama import first_tokens, random_llama
 # start processes as a terminal would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests that run at the same time share the cores: the threads of a training or an engine wait for each other
+# by looking, and two such on one core take ten times as long.
+if _workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // _workers)))
+
 LONGEST = 30.0  # seconds that a test may take which gives no reason, on two cores
 SESSION = "ARCNB_TEST_SESSION"  # in the environment of whatever tests start
 FOLDERS = (Path(tempfile.gettempdir()), Path("/dev/shm"))
@@ -47,7 +52,10 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_collection_modifyitems(items):
-    """A mark without a reason is refused."""
+    """Files with long tests come first, so that of two processes none is left alone with them at the end. A
+    mark without a reason is refused."""
+    files = {item.path for item in items if any(item.get_closest_marker(name) for name in ("long", "slow"))}
+    items.sort(key=lambda item: item.path not in files)
     for item in items:
         for mark in item.iter_markers("long"):
             if len(mark.args) != 1 or not isinstance(mark.args[0], str):

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> object:
+def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> object:
     """Poll until the condition gives something true; the deadline is a failure."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

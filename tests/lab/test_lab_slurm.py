@@ -50,7 +50,9 @@ def test_a_sweep_is_an_array_and_gpus_are_handed_out(path, runs_root, capsys):
     runs = list_runs()
     assert capsys.readouterr().out.split() == [str(run.path) for run in runs]
     wait_for(lambda: sum(started(run) for run in runs) == 2)
-    lines = wait_for(lambda: (found := status(capsys)) and "waiting: " in found[0] and found)
+    lines = wait_for(
+        lambda: (found := status(capsys)) and "waiting: " in found[0] and "(Resources)" in found[2] and found
+    )
     assert "RUNNING on localhost" in lines[0]
     assert "cell 6/7 (Wait), waiting: " in lines[0]
     assert lines[0].endswith("s ago")

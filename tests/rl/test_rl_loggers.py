@@ -46,15 +46,21 @@ def test_tensorboard(train, tmp_path):
     assert [point.step for point in points["reward"]] == [1, 2, 3]
 
 
+@pytest.fixture(scope="module")
+def wandb_service():
+    yield
+    pytest.importorskip("wandb").teardown()  # else it lives as long as this process
+
+
 @pytest.fixture
-def wandb(monkeypatch):
+def wandb(monkeypatch, wandb_service):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     for name in ("WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     yield wandb
-    wandb.teardown()  # ends its service, which else lives as long as this process
+    wandb.finish()
 
 
 def received_by_wandb(folder):

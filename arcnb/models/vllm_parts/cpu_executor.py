@@ -24,7 +24,7 @@ class CpuExecutor(UniProcExecutor):
     """Given to vLLM by name, as `distributed_executor_backend`."""
 
     def _init_executor(self) -> None:
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
         TopKTopPSampler.forward_cpu = _forward
         super()._init_executor()
 
