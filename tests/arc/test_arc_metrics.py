@@ -349,6 +349,15 @@ def test_a_difference_is_paired_by_task():
     assert paired_difference(b, a).difference == -result.difference
 
 
+def test_as_many_tasks_but_other_ones_are_no_certain_tie():
+    a = right_or_wrong(**{f"t{i}": (1, int(i < 50)) for i in range(100)})
+    b = right_or_wrong(**{f"t{i}": (1, int(i >= 50)) for i in range(100)})
+    result = paired_difference(a, b)
+    assert (result.difference, result.only_a, result.only_b) == (0, 50, 50)
+    assert result.low < -0.15, "a hundred differences of one task each leave 0.1 as the standard error"
+    assert result.high > 0.15
+
+
 @pytest.mark.parametrize(
     ("only_a", "only_b", "p"), [(0, 0, 1), (5, 5, 1), (1, 9, 0.021484375), (10, 30, 0.00221)]
 )

@@ -221,6 +221,11 @@ def test_a_loop_on_one_input_costs_that_test_alone(languages):
 def test_what_equals_everything_passes_nothing(languages):
     program = "class I(int):\n    def __eq__(self, other): return True\ndef add(a, b): return I(7)"
     assert not any(answer.passed for answer in ask(languages, program))
+    asked = problem(
+        entry_point="f", tests=[{"input": [0], "expected": [1]}, {"input": [1], "expected": {"a": 1}}]
+    )
+    inside = "class E:\n    def __eq__(self, other): return True\ndef f(n): return {'a': E()} if n else [E()]"
+    assert [answer.passed for answer in ask(languages, inside, asked)] == [False, False]
 
 
 def test_results_arrive_whole_and_as_they_are(languages):
@@ -394,6 +399,7 @@ def test_predictions_get_shares_of_tests(languages):
     assert [p.extraction.split(",")[0] for p in seen] == ["strict", "strict", "none"]
     everything = list(judge.judge(given, {"add": problem()}, all_tests=True))
     assert [p.test_correct_grids for p in everything] == [1.0, 0.0, 0.0]
+    assert [p.train_correct_grids for p in everything] == [1.0, 0.5, 0.0], "of the first two tests, still"
     assert everything[0].fingerprint != everything[1].fingerprint
 
 

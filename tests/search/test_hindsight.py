@@ -167,6 +167,14 @@ def test_a_program_that_answers_otherwise_the_second_time_is_dropped(executor, t
     assert relabel([rows], small_tasks(1)[0], Fickle(), tokenizer, OWN, 0).dropped == {"nondeterministic": 1}
 
 
+def test_a_program_that_depends_on_chance_is_not_learned_from(executor, tokenizer):
+    """The same seeds give it the same outputs each time it is judged: only a run with others tells."""
+    body = "return (grid + np.random.randint(1, 10, grid.shape)) % 10"
+    made = found(executor, tokenizer, [body, "return grid.T"])
+    assert made.dropped == {"nondeterministic": 1}
+    assert ["grid.T" in one.task.program for one in made.tasks] == [True]
+
+
 def test_the_row_shows_the_task_that_was_solved_and_counts_the_answer_alone(executor, tokenizer):
     made = found(executor, tokenizer, ["return grid.T"]).tasks
     options = {"seed": 0, "round_": 0, "max_tokens": 2000}

@@ -12,6 +12,8 @@ def test_a_difference_of_one_sign_is_seen():
     assert found.difference == pytest.approx(2 / 11)
     assert found.low < found.difference < found.high
     assert found.p_value < 0.01  # 2 of 1,024
+    worse = paired_shares([0.3] * 10 + [0.0], [0.1] * 10 + [0.0])
+    assert (worse.p_value < 0.01, worse.n_more, worse.n_fewer) == (True, 0, 10)
     assert str(found).startswith("9.09% and 27.27% of 11 tasks' (+18.18 points")
 
 
