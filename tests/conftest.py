@@ -8,6 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
@@ -90,8 +91,19 @@ def pytest_unconfigure(config):
 
 
 def own_folders() -> list[Path]:
-    """Temporary folders that are called after this project."""
-    return [path for folder in FOLDERS if folder.is_dir() for path in folder.glob("arcnb*")]
+    """Temporary folders that are called after this project, without those of others' living processes."""
+    found = [path for folder in FOLDERS if folder.is_dir() for path in folder.glob("arcnb*")]
+    return [path for path in found if not any(_is_anothers(part) for part in path.name.split("-"))]
+
+
+def _is_anothers(part: str) -> bool:
+    """Whether this part of a folder's name is the number of a living process that somebody else looks after."""
+    try:
+        process = psutil.Process(int(part))
+        above = [one for one in process.parents() if one.pid > 1]  # none above one that was left behind
+        return bool(above) and not any(one.environ().get(SESSION) == os.environ[SESSION] for one in above)
+    except (ValueError, psutil.Error):  # no number, no such process
+        return False
 
 
 def own_processes() -> list[str]:
