@@ -97,7 +97,7 @@ def own_folders() -> list[Path]:
 
 
 def _is_anothers(part: str) -> bool:
-    """Whether this part of a folder's name is the number of a living process that somebody else looks after."""
+    """Whether this part of a folder's name is a living process that somebody else looks after."""
     try:
         process = psutil.Process(int(part))
         above = [one for one in process.parents() if one.pid > 1]  # none above one that was left behind
