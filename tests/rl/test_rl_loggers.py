@@ -48,13 +48,14 @@ def test_tensorboard(train, tmp_path):
 
 @pytest.fixture(scope="module")
 def wandb_service():
-    yield
-    pytest.importorskip("wandb").teardown()  # else it lives as long as this process
+    wandb = pytest.importorskip("wandb")
+    yield wandb
+    wandb.teardown()  # else it lives as long as this process
 
 
 @pytest.fixture
 def wandb(monkeypatch, wandb_service):
-    wandb = pytest.importorskip("wandb")
+    wandb = wandb_service
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     for name in ("WANDB_DIR", "WANDB_PROJECT"):
