@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab import provenance
-from arcnb.lab.parameters import Parameter, ParameterError, nearest, notebook_parameters
+from arcnb.lab.parameters import Declared, ParameterError, nearest, notebook_parameters
 
 ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
 
@@ -75,7 +75,7 @@ def notebook_record(path: Path) -> dict[str, str]:
     return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def declared_beside(path: Path) -> dict[str, dict[str, Parameter]]:
+def declared_beside(path: Path) -> dict[str, Declared]:
     """stem -> parameters, of this notebook and of all in its folder that can be read."""
     declared = {path.stem: notebook_parameters(read_notebook(path), path.name)}
     for sibling in sorted(path.parent.glob("*.ipynb")):

@@ -5,11 +5,11 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.parameters import Parameter, ParameterError, check_parameters, nearest
+from arcnb.lab.parameters import Declared, Parameter, ParameterError, check_parameters, nearest
 from arcnb.lab.profiles import load_yaml, parse_value
 
 NAME_CHARACTERS = 100  # of the part of a run's name that tells the sets apart
@@ -18,23 +18,23 @@ VALUE_CHARACTERS = 24
 Values = dict[str, Any]
 
 
-def grid_sets(axes: Sequence[str], declared: Mapping[str, Parameter], where: str) -> list[Values]:
+def grid_sets(axes: Sequence[str], declared: Declared, where: str) -> list[Values]:
     """The product of `name=value,value` texts; values with commas in them are written as `name=[a, b]`."""
     choices: dict[str, list[Any]] = {}
     for text in axes:
         name, equals, values = text.partition("=")
         if not equals or not values.strip():
             raise ParameterError(f"--grid {text!r} should be written name=value,value")
-        if name not in declared:
+        if not declared.knows(name):
             raise ParameterError(f"{where} has no parameter {name!r}{nearest(name, declared)}")
         if name in choices:
             raise ParameterError(f"--grid gives {name!r} twice")
-        choices[name] = _values(values, declared[name])
+        choices[name] = _values(values, declared.find(name))
     sets = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
     return [check_parameters(values, declared, where) for values in sets]
 
 
-def listed_sets(path: Path, declared: Mapping[str, Parameter]) -> list[Values]:
+def listed_sets(path: Path, declared: Declared) -> list[Values]:
     """A YAML list of mappings, each a parameter set."""
     sets = load_yaml(path)
     if not isinstance(sets, list) or not sets or not all(isinstance(values, dict) for values in sets):

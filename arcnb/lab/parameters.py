@@ -8,15 +8,26 @@ unit:
 
 A parameter's kind is its annotation, else the type of its default (a list's elements included). papermill
 itself warns about an unknown name and never looks at types; here both stop a run before its kernel starts.
+
+A notebook that makes a plan (`SomePlan.of(run.parameters)`, see arcnb.plans) also takes every option of it,
+by path (`guard.window`) or flat name. Those without a line in the cell reach it in its parameter `more`.
 """
 
 import ast
-import difflib
+import functools
+import importlib
 import io
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from arcnb.plans import MORE, Plan, PlanError, dotted, fitting, nearest
+
+__all__ = [
+    "Declared", "Parameter", "ParameterError", "check_parameters", "default_values", "folded", "nearest",
+    "notebook_parameters",
+]  # fmt: skip
 
 
 class ParameterError(ValueError):
@@ -31,19 +42,85 @@ class Parameter:
     comment: str  # the comment behind the assignment, or the lines of comment above it
 
 
-def notebook_parameters(notebook: Mapping[str, Any], where: str = "notebook") -> dict[str, Parameter]:
+class Declared(dict[str, Parameter]):
+    """The parameters of the cell, by name; `find` also knows the options of the notebook's plan."""
+
+    def __init__(self, cell: Mapping[str, Parameter] = {}, plan: str = "", former: Mapping[str, str] = {}):
+        super().__init__(cell)
+        self.plan_name, self.former = plan, former
+
+    @functools.cached_property
+    def plan(self) -> type[Plan] | None:
+        """The plan's class, "module:class"; imported when somebody asks for more than the cell has."""
+        module, _, name = self.plan_name.partition(":")
+        return getattr(importlib.import_module(module), name) if name else None
+
+    def find(self, name: str) -> Parameter:
+        """The parameter of this name; PlanError for one that neither the cell nor the plan has."""
+        if name in self and not _holds_more(name, self):
+            return self[name]
+        if name in self.former:
+            raise PlanError(f"parameter {name!r} is called {self.former[name]!r} now")
+        if self.plan is None:
+            raise PlanError(f"has no parameter {name!r}{nearest(name, self)}")
+        known = self.plan.find(name)
+        in_cell = self._by_path.get(known.path)
+        meaning = f"{known.meaning} ({known.unit})" if known.unit else known.meaning
+        return in_cell or Parameter(known.path, known.default, known.kind, meaning)
+
+    def all(self) -> tuple[dict[str, Parameter], dict[str, Parameter]]:
+        """(the parameters of the cell, the plan's options without a line in it), by name."""
+        cell = {name: known for name, known in self.items() if not _holds_more(name, self)}
+        further = {}
+        for path in self.plan.options() if self.plan else ():
+            if path not in self._by_path:
+                further[path] = self.find(path)
+        return cell, further
+
+    def knows(self, name: str) -> bool:
+        try:
+            self.find(name)
+        except PlanError:
+            return False
+        return True
+
+    @functools.cached_property
+    def _by_path(self) -> dict[str, Parameter]:
+        found = {}
+        for name, parameter in self.items():
+            if not _holds_more(name, self):
+                found[self.plan.find(name).path] = parameter
+        return found
+
+    def opened(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Flat values: `more` opened, and mappings that stand for a branch of the plan by dotted names."""
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            if _holds_more(name, self):
+                found |= dotted(value or {})
+            elif isinstance(value, Mapping) and name not in self and self.plan_name:
+                found |= dotted(value, f"{name}.")
+            else:
+                found[name] = value
+        return found
+
+
+def notebook_parameters(notebook: Mapping[str, Any], where: str = "notebook") -> Declared:
     """The parameters that a notebook (nbformat 4) declares, in order; empty without a cell tagged
     `parameters`."""
     for cell in notebook["cells"]:
         if "parameters" in cell["metadata"].get("tags", []):
-            return _read_cell("".join(cell["source"]), where)
-    return {}
+            declared = _read_cell("".join(cell["source"]), where)
+            return Declared(declared, _plan_of(notebook) if MORE in declared else "", FORMER.get(where, {}))
+    return Declared()
 
 
 def default_values(declared: Mapping[str, Parameter]) -> dict[str, Any]:
     """What a run gets without being told; without defaults that only Python could work out."""
     known = (
-        parameter for parameter in declared.values() if (parameter.kind, parameter.default) != ("any", None)
+        parameter
+        for parameter in declared.values()
+        if (parameter.kind, parameter.default) != ("any", None) and not _holds_more(parameter.name, declared)
     )
     return {parameter.name: parameter.default for parameter in known}
 
@@ -51,67 +128,54 @@ def default_values(declared: Mapping[str, Parameter]) -> dict[str, Any]:
 def check_parameters(
     values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str
 ) -> dict[str, Any]:
-    """Return `values` with whole numbers for float parameters made floats, or raise ParameterError for the
-    first unknown name (with the nearest known one) or ill-typed value. `where` opens the message: a notebook
-    or a file."""
-    checked = {}
-    for name, value in values.items():
-        if name not in declared:
-            raise ParameterError(f"{where} has no parameter {name!r}{nearest(name, declared)}")
-        checked[name] = _fit(value, declared[name], where)
+    """Return `values` flat: names of the cell, and paths of the plan's other options (those in `more`, too);
+    whole numbers for float parameters made floats. ParameterError for the first unknown name (with the
+    nearest known one) or ill-typed value. `where` opens the message: a notebook or a file."""
+    declared = declared if isinstance(declared, Declared) else Declared(declared)
+    checked: dict[str, Any] = {}
+    for name, value in declared.opened(values).items():
+        try:
+            known = declared.find(name)
+            checked[known.name] = fitting(value, known.kind, known.name, known.default)
+        except PlanError as error:
+            joint = " " if str(error).startswith("has ") else ": "
+            raise ParameterError(f"{where}{joint}{error}") from None
     return checked
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """'; did you mean ...?' for a near miss, else the list of what there is."""
-    names = list(names)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; it has {', '.join(sorted(names))}" if names else "; it has none"
+def folded(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Flat values as a notebook takes them: options without a line in its cell inside `more`."""
+    more = {name: value for name, value in values.items() if name not in declared}
+    own = {name: value for name, value in values.items() if name in declared}
+    return own | ({MORE: more} if more else {})
 
 
-def _fit(value: Any, parameter: Parameter, where: str) -> Any:
-    if parameter.kind == "any":
-        return value
-    kind = ast.parse(parameter.kind, mode="eval").body
-    for candidate in (value, _as_floats(value)):
-        if _is(candidate, kind):
-            return candidate
-    raise ParameterError(
-        f"{where}: parameter {parameter.name!r} must be {parameter.kind} (default {parameter.default!r}), "
-        f"got {value!r} of type {type(value).__name__}"
-    )
+def _holds_more(name: str, declared: Mapping[str, Parameter]) -> bool:
+    return name == MORE and isinstance(declared, Declared) and bool(declared.plan_name)
 
 
-def _is(value: Any, kind: ast.expr) -> bool:
-    match kind:
-        case ast.Constant(value=None):
-            return value is None
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _is(value, left) or _is(value, right)
-        case ast.Name(id="Any" | "object"):
-            return True
-        case ast.Name(id=name):
-            return type(value).__name__ == name
-        case ast.Subscript(value=ast.Name(id="list"), slice=element):
-            return isinstance(value, list) and all(_is(item, element) for item in value)
-        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, element])):
-            return isinstance(value, dict) and all(
-                _is(k, key) and _is(item, element) for k, item in value.items()
-            )
-    return False
+# Former names in notebooks that make no plan, refused with the new one.
+FORMER: Mapping[str, Mapping[str, str]] = {}
 
 
-def _as_floats(value: Any) -> Any:
-    """Whole numbers as floats, inside lists and dictionaries too."""
-    if type(value) is int:
-        return float(value)
-    if isinstance(value, list):
-        return [_as_floats(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _as_floats(item) for key, item in value.items()}
-    return value
+def _plan_of(notebook: Mapping[str, Any]) -> str:
+    """ "module:class" of the plan that the notebook makes: whose `of` it calls with the run's parameters."""
+    imported: dict[str, str] = {}
+    for cell in notebook["cells"]:
+        try:
+            body = ast.parse("".join(cell["source"])) if cell["cell_type"] == "code" else ast.Module([], [])
+        except SyntaxError:  # a magic, say
+            continue
+        for node in ast.walk(body):
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    imported |= {alias.asname or alias.name: f"{module}:{alias.name}" for alias in names}
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="of"),
+                    args=[ast.Attribute(attr="parameters"), *_],
+                ) if name in imported:
+                    return imported[name]
+    return ""
 
 
 def _read_cell(source: str, where: str) -> dict[str, Parameter]:

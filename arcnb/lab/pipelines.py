@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab import notebooks, profiles
-from arcnb.lab.parameters import Parameter, ParameterError, check_parameters, default_values, nearest
+from arcnb.lab.parameters import Declared, ParameterError, check_parameters, default_values, nearest
 from arcnb.lab.references import stages_named
 from arcnb.lab.runs import check_name
 
@@ -36,7 +36,7 @@ class Stage:
 
     name: str
     notebook: Path
-    declared: Mapping[str, Parameter]
+    declared: Declared
     written: dict[str, Any]
     needs: tuple[str, ...]
     job: dict[str, Any] = field(default_factory=dict)
@@ -111,10 +111,11 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
         raise ParameterError(f"{where}: `parameters:` must hold `name: value` lines")
     referring = {key: value for key, value in given.items() if any(stages_named(value))}
     for key in referring:
-        if key not in own:
+        if not own.knows(key):
             raise ParameterError(f"{where}: {notebook.name} has no parameter {key!r}{nearest(key, own)}")
     plain = {key: value for key, value in given.items() if key not in referring}
-    values |= check_parameters(plain, own, f"{where}: {notebook.name}") | referring
+    values |= check_parameters(plain, own, f"{where}: {notebook.name}")
+    values |= {own.find(key).name: value for key, value in referring.items()}
     after = description.get("after") or []
     after = after if isinstance(after, list) else [after]
     needs = [stage for value in values.values() for stage, _ in stages_named(value)]

@@ -19,7 +19,8 @@ from typing import Any
 
 import yaml
 
-from arcnb.lab.parameters import Parameter, ParameterError, check_parameters, nearest
+from arcnb.lab.parameters import Declared, Parameter, ParameterError, check_parameters, nearest
+from arcnb.plans import dotted
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 
@@ -36,16 +37,14 @@ def find_profile(reference: str, notebooks: Path) -> Path:
     )
 
 
-def profile_values(
-    path: Path, notebook: str, declared: Mapping[str, Mapping[str, Parameter]]
-) -> dict[str, Any]:
+def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) -> dict[str, Any]:
     """The parameters that a profile gives to `notebook` (a key of `declared`: notebook stem -> its
     parameters)."""
     values = read_yaml(path)
     sections = {key: value for key, value in values.items() if key == "all" or key in declared}
     plain = {key: value for key, value in values.items() if key not in sections}
     for key, value in plain.items():
-        if key not in declared[notebook] and isinstance(value, dict):
+        if isinstance(value, dict) and not _takes(key, value, declared[notebook]):
             raise ParameterError(
                 f"{path}: {key!r} is neither a notebook nor a parameter{nearest(key, [*declared, 'all'])}"
             )
@@ -55,7 +54,7 @@ def profile_values(
 
     chosen = {}
     for name, value in sections.get("all", {}).items():
-        takers = {stem: parameters for stem, parameters in declared.items() if name in parameters}
+        takers = {stem: parameters for stem, parameters in declared.items() if parameters.knows(name)}
         if not takers:
             names = {name for parameters in declared.values() for name in parameters}
             raise ParameterError(
@@ -70,6 +69,11 @@ def profile_values(
         if stem == notebook:
             chosen |= checked
     return chosen | check_parameters(plain, declared[notebook], str(path))
+
+
+def _takes(name: str, value: Mapping[str, Any], declared: Declared) -> bool:
+    """Whether a mapping is the value of a parameter, or holds options of the notebook's plan."""
+    return any(map(declared.knows, (name, *dotted(value, f"{name}."))))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def load_yaml(path: Path, text: str | None = None) -> Any:
         raise ParameterError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
 
 
-def parse_value(text: str, parameter: Parameter) -> Any:
+def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")) -> Any:
     """The value of `-p name text`: a YAML scalar, list or mapping; the text itself, letter by letter, where a
     text is declared. A single value for a list stands for a list of one."""
     kind = parameter.kind

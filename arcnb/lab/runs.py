@@ -63,6 +63,11 @@ class Run:
         return read_manifest(self.path)
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """What the notebook was given, flat: names of its parameters cell, paths of other options."""
+        return dict(self.manifest["parameters"])
+
+    @property
     def name(self) -> str:
         return str(self.manifest["name"])
 

@@ -22,6 +22,7 @@ from arcnb.lab.manifest import MANIFEST, RunError, now, seconds_between
 from arcnb.lab.notebooks import notebook_record
 from arcnb.lab.runs import RUN_DIR, Run, new_run
 from arcnb.lab.stopping import NUDGE
+from arcnb.plans import opened
 
 _current: dict[str, Any] = {"run": None, "heartbeat": None, "error": None}
 
@@ -144,4 +145,5 @@ def _parameters(shell: Any) -> dict[str, Any]:
         except (SyntaxError, ValueError, AttributeError, TypeError):
             continue  # a cell that does more
         names |= dict.fromkeys(assigned)
-    return {name: shell.user_ns[name] for name in names if name in shell.user_ns}
+    values = {name: shell.user_ns[name] for name in names if name in shell.user_ns}
+    return opened(values)

@@ -1,7 +1,6 @@
 """`arcnb sweep` and `arcnb pipeline`: many runs on this machine."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
 from arcnb.lab.manifest import RunError
-from arcnb.lab.parameters import Parameter, ParameterError
+from arcnb.lab.parameters import Declared, ParameterError
 from arcnb.lab.pipelines import read_pipeline
 from arcnb.lab.runs import Run
 from arcnb.lab.sweeps import Sweep, plan_sweep
@@ -59,8 +58,9 @@ def planned_sweep(options: argparse.Namespace) -> Sweep:
     fixed: dict[str, Any] = {}
     if options.shards is not None:
         sets.append(shard_sets(options.shards, declared, path))
-        fixed = {"n_shards": options.shards} | ({} if base["output"] else {"output": "{sweep}/predictions"})
-        if len(sets) > 1 and not base["output"]:
+        shared_output = base.get("output") or "{sweep}/predictions"
+        fixed = {"n_shards": options.shards, "output": shared_output}
+        if len(sets) > 1 and not base.get("output"):
             raise ParameterError(
                 "the shards of several parameter sets would share one output; sweep them apart"
             )
@@ -72,13 +72,13 @@ def planned_sweep(options: argparse.Namespace) -> Sweep:
     return plan_sweep(name, path, base, parameter_sets.multiplied(sets), fixed)
 
 
-def shard_sets(n_shards: int, declared: Mapping[str, Parameter], path: Path) -> list[dict[str, Any]]:
-    missing = [name for name in ("shard", "n_shards", "output") if name not in declared]
+def shard_sets(n_shards: int, declared: Declared, path: Path) -> list[dict[str, Any]]:
+    missing = [name for name in ("shard", "n_shards", "output") if not declared.knows(name)]
     if missing:
         raise ParameterError(f"{path.name} cannot be run in shards: it has no parameter {missing[0]!r}")
     if n_shards < 1:
         raise ParameterError(f"--shards must be at least 1, got {n_shards}")
-    return [{"shard": shard} for shard in range(n_shards)]
+    return [{declared.find("shard").name: shard} for shard in range(n_shards)]
 
 
 def pipeline(options: argparse.Namespace) -> int:

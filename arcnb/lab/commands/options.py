@@ -8,7 +8,7 @@ from typing import Any
 
 from arcnb.lab import notebooks, profiles
 from arcnb.lab.manifest import RunError
-from arcnb.lab.parameters import ParameterError, check_parameters, default_values, nearest
+from arcnb.lab.parameters import Declared, ParameterError, check_parameters, default_values
 from arcnb.lab.runs import Run, find_run
 from arcnb.lab.sweeps import Sweep, find_sweep
 
@@ -41,7 +41,7 @@ def add_parameter_options(command: argparse.ArgumentParser) -> None:
     )
 
 
-def given_values(options: argparse.Namespace, path: Path, declared: dict[str, Any]) -> dict[str, Any]:
+def given_values(options: argparse.Namespace, path: Path, declared: dict[str, Declared]) -> dict[str, Any]:
     """Profiles in their order, then -p."""
     own = declared[path.stem]
     values: dict[str, Any] = {}
@@ -52,13 +52,12 @@ def given_values(options: argparse.Namespace, path: Path, declared: dict[str, An
             raise ParameterError(f"{profile} gives no parameter of {path.stem}")
         values |= given
     for name, text in options.parameter:
-        if name not in own:
-            raise ParameterError(f"{path.name} has no parameter {name!r}{nearest(name, own)}")
-        values[name] = profiles.parse_value(text, own[name])
-    return check_parameters(values, own, path.name)
+        value = profiles.parse_value(text, own.find(name)) if own.knows(name) else profiles.parse_value(text)
+        values |= check_parameters({name: value}, own, path.name)
+    return values
 
 
-def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, Any], Declared]:
     """(all parameters of a run, what the notebook declares)"""
     declared = notebooks.declared_beside(path)
     return default_values(declared[path.stem]) | given_values(options, path, declared), declared[path.stem]

@@ -14,9 +14,10 @@ from arcnb.lab.homes import substitute_home
 from arcnb.lab.manifest import RunError, read_manifest
 from arcnb.lab.notebooks import NotebookError
 from arcnb.lab.pages import duration_text, size_text
-from arcnb.lab.parameters import ParameterError, default_values
+from arcnb.lab.parameters import ParameterError, default_values, folded
 from arcnb.lab.runs import Run, find_run, list_runs, new_run, runs_root
 from arcnb.lab.sweeps import Sweep
+from arcnb.plans import PlanError
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +47,30 @@ def run(options: argparse.Namespace) -> int:
     with substitute_home() as problem:
         if problem:
             note(f"arcnb: the home folder takes no files ({problem}); caches of this run are temporary")
-        return _execute(current, path, given, options)
+        return _execute(current, path, folded(given, declared[path.stem]), options)
+
+
+def params(options: argparse.Namespace) -> int:
+    """`arcnb params NOTEBOOK [NAME]`: what a notebook can be asked for, or one of it."""
+    path = notebooks.find_notebook(options.notebook)
+    beside = notebooks.declared_beside(path)
+    declared = beside[path.stem]
+    values = shared.given_values(options, path, beside)
+    if options.name:
+        try:
+            known = declared.find(options.name)
+        except PlanError as error:
+            raise ParameterError(f"{path.name}: {error}") from None
+        print(f"{known.name} = {values.get(known.name, known.default)!r}    ({known.kind})\n{known.comment}")
+        return 0
+    cell, further = declared.all()
+    for title, known in ((f"in the parameters cell of {path.name}", cell), ("further, in `more`", further)):
+        width = max((len(name) for name in known), default=0)
+        print(f"# {title}" if known else "", end="\n" if known else "")
+        for name, one in known.items():
+            comment = one.comment.split(". ")[0]
+            print(f"{name:{width}} = {values.get(name, one.default)!r:<24} {comment}")
+    return 0
 
 
 def ls(options: argparse.Namespace) -> int:
@@ -201,6 +225,13 @@ def add_commands(commands: Any) -> None:
     add("--resume", metavar="RUN", help="go on in the folder of a run that was stopped or failed")
     add("--grace", type=float, default=60.0, metavar="SECONDS", help="time for a stopped cell to save (60)")
     add("--quiet", action="store_true", help="no progress")
+
+    command = commands.add_parser("params", parents=[root], help="list the parameters of a notebook")
+    command.set_defaults(command=params)
+    add = command.add_argument
+    add("notebook", metavar="NOTEBOOK", help="03, 03_inference or a path")
+    add("name", nargs="?", metavar="NAME", help="one of them: its value, type and meaning")
+    shared.add_parameter_options(command)
 
     command = commands.add_parser("ls", parents=[root], help="list the runs")
     command.set_defaults(command=ls)

@@ -1,0 +1,396 @@
+"""Plans: what a notebook is asked to do, as one frozen tree of dataclasses.
+
+    @dataclass(frozen=True)
+    class Guard:
+        window: int = option(20, "logged steps that the guard's means are taken over", "steps")
+
+    @dataclass(frozen=True)
+    class GrpoPlan(Plan):
+        seed: int = option(0, "prompts, order and samples derive from it")
+        guard: Guard = branch(Guard)
+        trl: Settings = library(GRPO_CONFIG, {"beta": 0.01})
+
+    plan = GrpoPlan.of({"seed": 3, "guard_window": 10, "more": {"beta": 0.02}})
+    plan.guard.window, plan.trl["beta"]
+
+An option is known by its path (`guard.window`), by the path with underscores (`guard_window`, for a
+parameters cell), and by its last word (`window`) where no other option has it. `more` holds options that have
+no line in the parameters cell. The field names of the library's class are options, too; a plan's own come
+first.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+MORE = "more"  # the parameter that holds options without a line in the parameters cell
+
+
+class PlanError(ValueError):
+    """Parameters that do not exist, do not fit, or do not go together; the message has a line for each."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing that can be asked for. kind: its annotation, as text. free: may differ when a run resumes."""
+
+    path: str
+    kind: str
+    default: Any
+    meaning: str
+    unit: str = ""
+    free: bool = False
+
+    @property
+    def flat(self) -> str:
+        """Its name in a parameters cell."""
+        return self.path.removeprefix("trl.").replace(".", "_")
+
+    @property
+    def word(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+class Settings(Mapping[str, Any]):
+    """Values for a library's configuration class: those with a default of ours, and those that were given."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Settings({self._values!r})"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A configuration class, read from its source: importing it would load torch.
+
+    sources: "file:class" below the installed packages, base classes first. defaults: ours, where the
+    library's are unsuited. reserved: fields that the program sets itself. free: fields that may differ when a
+    run resumes.
+    """
+
+    sources: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    reserved: frozenset[str] = frozenset()
+    free: frozenset[str] = frozenset()
+
+
+def option(default: Any, meaning: str, unit: str = "", *, free: bool = False) -> Any:
+    """A dataclass field that can be asked for by name."""
+    kind = {"default_factory": default} if callable(default) else {"default": default}
+    return field(**kind, metadata={"option": (meaning, unit, free)})
+
+
+def branch(kind: type) -> Any:
+    """A dataclass field that holds further options."""
+    return field(default_factory=kind, metadata={"branch": kind})
+
+
+def library(of: Library) -> Any:
+    """A dataclass field that holds settings of a library's configuration class."""
+    return field(default_factory=lambda: Settings(of.defaults), metadata={"library": of})
+
+
+class Plan:
+    """Base of the plans. A subclass is a frozen dataclass; its fields that are neither option nor branch are
+    handed to `of` by name.
+
+    RENAMED: former names of options, refused with the new one.
+    """
+
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any] | None = None, **given: Any) -> Self:
+        """The plan that a notebook's parameters ask for; PlanError names every parameter that is wrong."""
+        chosen, problems = {}, []
+        for name, value in opened(parameters or {}).items():
+            try:
+                known = cls.find(name)
+                if known.path in chosen:
+                    raise PlanError(f"{name!r} is given twice, also as {known.flat!r}")
+                chosen[known.path] = fitting(value, known.kind, known.flat, known.default)
+            except PlanError as error:
+                problems.append(str(error))
+        refuse(problems)
+        return _built(cls, chosen, given)
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """Every option by its path, in the order of the tree; those of the library last."""
+        return _options(cls)
+
+    @classmethod
+    def find(cls, name: str) -> Option:
+        """The option of this name; PlanError for one that is unknown, renamed, or of several branches."""
+        known = _names(cls).get(name, [])
+        if len(known) == 1:
+            return known[0]
+        if known:
+            paths = " or ".join(found.path for found in known)
+            raise PlanError(f"{name!r} is an option of several branches; say {paths}")
+        if name in cls.RENAMED:
+            raise PlanError(f"parameter {name!r} is called {cls.RENAMED[name]!r} now")
+        if name in _reserved(cls):
+            raise PlanError(f"{name} is derived from the other settings and cannot be set")
+        raise PlanError(f"there is no parameter {name!r}{nearest(name, _names(cls))}")
+
+    def values(self, free: bool = True) -> dict[str, Any]:
+        """Value of every option by path, ready for JSON; without `free` only those that a resumed run must
+        share. Of the library's settings those that have a value."""
+        found = {}
+        for path, known in self.options().items():
+            if free or not known.free:
+                value = _value(self, path)
+                if value is not MISSING:
+                    found[path] = value
+        return found
+
+    def table(self):
+        """A data frame: option, value, default, where the value comes from, and what it means."""
+        import pandas as pd
+
+        rows = []
+        for path, value in self.values().items():
+            known = self.options()[path]
+            source = "default" if value == known.default else "given"
+            meaning = f"{known.meaning} ({known.unit})" if known.unit else known.meaning
+            rows.append((path, value, known.default, source, meaning.split("\n")[0]))
+        return pd.DataFrame(rows, columns=["option", "value", "default", "from", "meaning"]).set_index(
+            "option"
+        )
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        with pd.option_context("display.max_rows", None, "display.max_colwidth", None):
+            return self.table().to_html()
+
+
+def refuse(problems: Iterable[str], error: type[ValueError] = PlanError) -> None:
+    """Raise one error with every problem, if there is any."""
+    problems = list(dict.fromkeys(problems))
+    if problems:
+        raise error("\n".join(problems))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """'; did you mean ...?' for a near miss, else the list of what there is, if that is short."""
+    names = sorted(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    if len(names) > 40:
+        return ""
+    return f"; it has {', '.join(names)}" if names else "; it has none"
+
+
+def opened(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat values: the others, and what `more` holds, nested mappings by dotted names. PlanError where `more`
+    gives a parameter that has a line of its own."""
+    more = parameters.get(MORE)
+    if MORE in parameters and not isinstance(more, Mapping):
+        raise PlanError(f"{MORE} must be a dictionary of further parameters, not {more!r}")
+    values = {name: value for name, value in parameters.items() if name != MORE}
+    for name, value in dotted(more or {}).items():
+        if name in values:
+            raise PlanError(f"{MORE} gives {name!r}, which has a line of its own in the parameters cell")
+        values[name] = value
+    return values
+
+
+def fitting(value: Any, kind: str, name: str, default: Any) -> Any:
+    """The value, with whole numbers for floats made floats; PlanError if it is not of this kind."""
+    if kind == "any":
+        return value
+    wanted = ast.parse(kind, mode="eval").body
+    for candidate in (value, _as_floats(value)):
+        if _is(candidate, wanted):
+            return candidate
+    got = f"{value!r} of type {type(value).__name__}"
+    raise PlanError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
+
+
+def _is(value: Any, kind: ast.expr) -> bool:
+    match kind:
+        case ast.Constant(value=None):
+            return value is None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _is(value, left) or _is(value, right)
+        case ast.Name(id="Any" | "object"):
+            return True
+        case ast.Name(id=name):
+            return type(value).__name__ == name
+        case ast.Subscript(value=ast.Name(id="list"), slice=element):
+            return isinstance(value, list) and all(_is(item, element) for item in value)
+        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, element])):
+            return isinstance(value, dict) and all(
+                _is(k, key) and _is(item, element) for k, item in value.items()
+            )
+    return False
+
+
+def _as_floats(value: Any) -> Any:
+    """Whole numbers as floats, inside lists and dictionaries too."""
+    if type(value) is int:
+        return float(value)
+    if isinstance(value, list):
+        return [_as_floats(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_floats(item) for key, item in value.items()}
+    return value
+
+
+def dotted(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested mappings by dotted names: {"guard": {"window": 10}} as {"guard.window": 10}."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= dotted(value, f"{before}{name}.")
+        else:
+            found[f"{before}{name}"] = value
+    return found
+
+
+@functools.cache
+def _options(plan: type, before: str = "") -> dict[str, Option]:
+    own, of_library = {}, {}
+    for entry in fields(plan):
+        path = f"{before}{entry.name}"
+        if "option" in entry.metadata:
+            meaning, unit, free = entry.metadata["option"]
+            default = entry.default if entry.default is not MISSING else entry.default_factory()
+            own[path] = Option(path, str(entry.type), default, meaning, unit, free)
+        elif "branch" in entry.metadata:
+            own |= _options(entry.metadata["branch"], f"{path}.")
+        elif "library" in entry.metadata:
+            of_library |= _library_options(entry.metadata["library"], f"{path}.")
+    return own | of_library
+
+
+def _library_options(known: Library, before: str) -> dict[str, Option]:
+    read = {name: found for source in known.sources for name, found in _config_fields(source).items()}
+    names = [*known.defaults, *(name for name in read if name not in known.defaults)]
+    found = {}
+    for name in names:
+        if name in known.reserved:
+            continue
+        kind, default, meaning = read.get(name, (type(known.defaults.get(name)).__name__, None, ""))
+        default = known.defaults.get(name, default)
+        found[f"{before}{name}"] = Option(f"{before}{name}", kind, default, meaning, free=name in known.free)
+    return found
+
+
+@functools.cache
+def _config_fields(source: str) -> dict[str, tuple[str, Any, str]]:
+    """name -> (annotation, default where it is a literal, help) of a dataclass in an installed package; empty
+    where the package is not installed."""
+    path, _, name = source.partition(":")
+    package, _, inside = path.partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    file = Path(spec.submodule_search_locations[0], inside)
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        (config,) = [part for part in body if isinstance(part, ast.ClassDef) and part.name == name]
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{file} does not hold the class {name}: {error}") from None
+    found = {}
+    for statement in config.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            kind = ast.unparse(statement.annotation)
+            default, meaning = _field_of(statement.value)
+            found[statement.target.id] = (kind, default, meaning)
+    return found
+
+
+def _field_of(value: ast.expr | None) -> tuple[Any, str]:
+    """(default, help) of `field(default=..., metadata={"help": ...})`; None where it is no literal."""
+    if not isinstance(value, ast.Call):
+        return _literal(value), ""
+    given = {word.arg: word.value for word in value.keywords}
+    metadata = given.get("metadata")
+    meaning = ""
+    if isinstance(metadata, ast.Dict):
+        for key, text in zip(metadata.keys, metadata.values, strict=True):
+            if _literal(key) == "help":
+                meaning = " ".join(str(_literal(text) or "").split())
+    return _literal(given.get("default")), meaning
+
+
+def _literal(node: ast.expr | None) -> Any:
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+@functools.cache
+def _names(plan: type) -> dict[str, list[Option]]:
+    """Every name that an option may be called by. A plan's own options come before the library's."""
+    own: dict[str, list[Option]] = {}
+    of_library: dict[str, list[Option]] = {}
+    places = {entry.name for entry in fields(plan) if "library" in entry.metadata}
+    for known in _options(plan).values():
+        names = of_library if known.path.partition(".")[0] in places else own
+        for name in dict.fromkeys((known.path, known.path.replace(".", "_"), known.word)):
+            names.setdefault(name, []).append(known)
+    for name, known in own.items():  # a root option is not hidden by one of a branch
+        exact = [one for one in known if name in (one.path, one.path.replace(".", "_"))]
+        own[name] = exact or known
+    return of_library | own
+
+
+@functools.cache
+def _reserved(plan: type) -> frozenset[str]:
+    found = [entry.metadata["library"].reserved for entry in fields(plan) if "library" in entry.metadata]
+    return frozenset().union(*found)
+
+
+def _value(node: Any, path: str) -> Any:
+    for name in path.split("."):
+        node = node.get(name, MISSING) if isinstance(node, Settings) else getattr(node, name)
+        if node is MISSING:
+            return MISSING
+    return node
+
+
+def _built(kind: type, chosen: Mapping[str, Any], given: Mapping[str, Any], before: str = "") -> Any:
+    values = dict(given)
+    for entry in fields(kind):
+        path = f"{before}{entry.name}"
+        if "branch" in entry.metadata:
+            values[entry.name] = _built(entry.metadata["branch"], chosen, {}, f"{path}.")
+        elif "library" in entry.metadata:
+            start = f"{path}."
+            asked = {
+                name.removeprefix(start): value for name, value in chosen.items() if name.startswith(start)
+            }
+            values[entry.name] = Settings({**entry.metadata["library"].defaults, **asked})
+        elif path in chosen:
+            values[entry.name] = chosen[path]
+    return kind(**values)
+
+
+__all__: Sequence[str] = (
+    "MORE", "Library", "Option", "Plan", "PlanError", "Settings",
+    "branch", "dotted", "fitting", "library", "nearest", "opened", "option", "refuse",
+)  # fmt: skip

@@ -1,0 +1,128 @@
+"""Plans: options by several names, `more`, refusals, and a library's settings without importing it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from arcnb.plans import Library, Plan, PlanError, Settings, branch, library, opened, option, refuse
+
+CONFIG = (
+    "transformers/training_args.py:TrainingArguments",
+    "trl/trainer/base_config.py:_BaseConfig",
+    "trl/trainer/grpo_config.py:GRPOConfig",
+)
+
+
+@dataclass(frozen=True)
+class Guard:
+    action: str = option("warn", "what an alarm does")
+    window: int = option(20, "steps that a mean is taken over", "logged steps", free=True)
+
+
+@dataclass(frozen=True)
+class Search:
+    action: str = option("best", "what is looked for")
+
+
+@dataclass(frozen=True)
+class Toy(Plan):
+    RENAMED: ClassVar = {"max_tokens": "max_completion_length"}
+
+    output: str = ""
+    seed: int = option(0, "everything derives from it")
+    temperature: float = option(1.0, "of sampling")
+    guard: Guard = branch(Guard)
+    search: Search = branch(Search)
+    trl: Settings = library(
+        Library(CONFIG, {"beta": 0.01}, frozenset({"output_dir"}), frozenset({"save_steps"}))
+    )
+
+
+@pytest.mark.parametrize("name", ["guard.window", "guard_window", "window"])
+def test_an_option_has_a_path_a_flat_name_and_a_word(name):
+    assert Toy.of({name: 3}).guard.window == 3
+    assert Toy.of({"more": {name: 3}}).guard.window == 3
+
+
+def test_more_may_be_nested_and_whole_numbers_become_floats():
+    plan = Toy.of(
+        {"seed": 4, "more": {"guard": {"window": 3}, "temperature": 2, "trl": {"beta": 1}}}, output="here"
+    )
+    assert (plan.seed, plan.guard.window, plan.output) == (4, 3, "here")
+    assert isinstance(plan.temperature, float)
+    assert isinstance(plan.trl["beta"], float)
+
+
+def test_every_problem_is_named_in_one_error():
+    with pytest.raises(PlanError) as error:
+        Toy.of({"sed": 1, "max_tokens": 3, "window": "a", "output_dir": "x"})
+    assert str(error.value).splitlines() == [
+        "there is no parameter 'sed'; did you mean 'seed'?",
+        "parameter 'max_tokens' is called 'max_completion_length' now",
+        "parameter 'guard_window' must be int (default 20), got 'a' of type str",
+        "output_dir is derived from the other settings and cannot be set",
+    ]
+
+
+def test_a_word_of_two_branches_has_to_say_which():
+    with pytest.raises(PlanError, match=r"say guard\.action or search\.action"):
+        Toy.of({"action": "stop"})
+    assert Toy.of({"guard_action": "stop"}).guard.action == "stop"
+
+
+def test_the_same_option_cannot_be_given_twice():
+    with pytest.raises(PlanError, match="given twice"):
+        Toy.of({"guard.window": 3, "window": 4})
+    with pytest.raises(PlanError, match="a line of its own"):
+        opened({"seed": 1, "more": {"seed": 2}})
+    with pytest.raises(PlanError, match="more must be a dictionary"):
+        opened({"more": 3})
+
+
+def test_the_library_has_all_fields_of_the_installed_class_with_their_defaults():
+    from trl import GRPOConfig
+
+    known = {known.word: known for path, known in Toy.options().items() if path.startswith("trl.")}
+    fields = {entry.name: entry for entry in dataclasses.fields(GRPOConfig)}
+    assert {*known, "output_dir"} == set(fields)
+    for name in ("epsilon_high", "importance_sampling_level", "cast_lm_head_to_fp32", "entropy_coef", "fp16"):
+        assert known[name].default == fields[name].default, name
+        assert known[name].meaning, name
+    assert known["beta"].default == 0.01
+
+
+def test_reading_the_library_loads_nothing_heavy():
+    script = (
+        "import sys, tests.test_plans as t; t.Toy.of({'epsilon_high': 0.3}); "
+        "print([name for name in ('torch', 'trl', 'transformers', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_values_make_the_same_plan_again_and_leave_out_what_may_differ():
+    plan = Toy.of({"seed": 4, "beta": 0.5, "epsilon_high": 0.3, "save_steps": 10.0})
+    assert Toy.of(plan.values()) == plan
+    fixed = plan.values(free=False)
+    assert fixed["trl.epsilon_high"] == 0.3
+    assert not {"guard.window", "trl.save_steps"} & set(fixed)
+
+
+def test_the_table_says_what_was_given():
+    table = Toy.of({"beta": 0.5}).table()
+    assert table.loc["trl.beta", "from"] == "given"
+    assert table.loc["guard.window", "from"] == "default"
+    assert "logged steps" in table.loc["guard.window", "meaning"]
+    assert "guard.window" in Toy.of({})._repr_html_()
+
+
+def test_refuse_joins_problems_and_is_silent_without_any():
+    refuse([])
+    with pytest.raises(PlanError, match="a\nb"):
+        refuse(["a", "b", "a"])
