@@ -8,10 +8,12 @@ and a run that went well ends with a traceback. So the control thread is ended f
 
 Before it ends, ipykernel asks every child of the kernel to go, and asks for 14 seconds those that do not. The
 resource tracker of multiprocessing, which whatever spawned a process has left (vLLM, pools), ignores signals
-by design and goes when the kernel does. So it is not asked.
+by design and goes when the kernel does. A child that has ended, but that nobody has waited for yet, counts as
+one that does not go. Neither is asked.
 """
 
 import atexit
+import multiprocessing
 import os
 import threading
 from multiprocessing import resource_tracker
@@ -29,10 +31,10 @@ def bound_end() -> None:
     the kernel's own after it.
     """
     atexit.register(_end_in_order)
-    _spare_the_tracker()
+    _ask_only_the_living()
 
 
-def _spare_the_tracker() -> None:
+def _ask_only_the_living() -> None:
     from ipykernel.kernelapp import IPKernelApp
 
     kernel = IPKernelApp.instance().kernel
@@ -40,9 +42,20 @@ def _spare_the_tracker() -> None:
 
     def others() -> list:
         tracker = resource_tracker._resource_tracker._pid
-        return [child for child in children() if child.pid != tracker]
+        multiprocessing.active_children()  # waits for those of multiprocessing that have ended
+        return [child for child in children() if child.pid != tracker and not _has_ended(child)]
 
     kernel._process_children = others
+
+
+def _has_ended(child) -> bool:
+    """child: psutil's."""
+    import psutil
+
+    try:
+        return child.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _end_in_order() -> None:
