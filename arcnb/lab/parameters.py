@@ -155,7 +155,19 @@ def _holds_more(name: str, declared: Mapping[str, Parameter]) -> bool:
 
 
 # Former names in notebooks that make no plan, refused with the new one.
-FORMER: Mapping[str, Mapping[str, str]] = {}
+FORMER: Mapping[str, Mapping[str, str]] = {
+    "01_prepare_data.ipynb": {"source": "tasks", "max_prompt_tokens": "max_prompt_length"},
+    "04_refinement_dataset.ipynb": {
+        "max_prompt_tokens": "max_prompt_length",
+        "turns": "turns_to_refine",
+        "successes_from": "successes",
+    },
+    "06_evaluate.ipynb": {
+        "task_ids_from": "only_predicted",
+        "arms": "compare",
+        "submission_from": "submission_set",
+    },
+}
 
 
 def _plan_of(notebook: Mapping[str, Any]) -> str:
