@@ -110,7 +110,7 @@ def add_commands(commands: Any) -> None:
     command = commands.add_parser("sweep", parents=[root], help="run a notebook with many parameter sets")
     command.set_defaults(command=sweep)
     add = command.add_argument
-    add("notebook", metavar="NOTEBOOK", help="03, 03_inference or a path")
+    add("notebook", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     shared.add_parameter_options(command)
     add_set_options(command)
     add("--name", help="name of the sweep (default: the notebook's)")
