@@ -30,6 +30,13 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Work:
+    output: str = option("", "folder of a prediction set that shards share")
+    shard: int = option(0, "which of n_shards this is")
+    n_shards: int = option(1, "runs that share the tasks")
+
+
+@dataclass(frozen=True)
 class SmallPlan(Plan):
     RENAMED: ClassVar = {"guard_length": "guard.window"}
 
@@ -37,6 +44,7 @@ class SmallPlan(Plan):
     label: str = option("x", "any text | of one line")
     guard: Guard = branch(Guard)
     sampling: Sampling = branch(Sampling)
+    work: Work = branch(Work)
     trl: Settings = library(
         Library(("trl/trainer/grpo_config.py:GRPOConfig",), {"beta": 0.01}, frozenset({"output_dir"}))
     )

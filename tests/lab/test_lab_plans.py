@@ -14,6 +14,7 @@ import pytest
 from lab_plan import CELL, MAKE, RECORD, flat
 
 from arcnb.lab import cli, notebook_docs
+from arcnb.lab.commands import batch
 from arcnb.lab.parameters import ParameterError
 from arcnb.lab.runs import list_runs
 from arcnb.lab.sweeps import find_sweep
@@ -96,6 +97,15 @@ def test_a_sweep_combines_options_and_its_table_shows_them(path, capsys):
     assert [run.manifest["outcome"]["guard-window"] for run in list_runs()] == [10, 20]
     assert cli.main([*command, "--grid", "window=3"]) == 2
     assert "--grid gives 'window' twice" in capsys.readouterr().err
+
+
+def test_shards_of_a_notebook_whose_plan_has_them_in_a_branch(path):
+    options = cli._parser().parse_args(["sweep", str(path), "--shards", "2", "--name", "parts"])
+    sweep = batch.planned_sweep(options)
+    output = str(sweep.folder / "predictions")
+    assert [member.run.parameters for member in sweep.members] == [
+        flat(**{"work.shard": shard, "work.n_shards": 2, "work.output": output}) for shard in (0, 1)
+    ]
 
 
 @pytest.mark.long("several notebooks run")
@@ -181,7 +191,7 @@ def test_a_plan_that_cannot_be_imported_is_one_sentence(notebook, capsys):
 def test_params_lists_branch_by_branch_and_of_the_library_what_is_ours(path, capsys):
     assert cli.main(["params", str(path), "-p", "window", "10"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:11] == [
+    assert lines[:15] == [
         "# the parameters cell of 01_small.ipynb",
         "seed                 = 0       everything derives from it",
         "guard_action         = 'warn'  what an alarm does",
@@ -192,12 +202,16 @@ def test_params_lists_branch_by_branch_and_of_the_library_what_is_ours(path, cap
         "# sampling",
         "sampling.temperature = 1.0     of the sampler",
         "sampling.stop        = []      texts that end an answer",
+        "# work",
+        "work.output          = ''      folder of a prediction set that shards share",
+        "work.shard           = 0       which of n_shards this is",
+        "work.n_shards        = 1       runs that share the tasks",
         "# trl",
     ]
-    assert lines[11].startswith("trl.beta             = 0.01    KL coefficient")
-    assert lines[12].startswith("# trl: ")
-    assert lines[12].endswith(" more, at the library's defaults; --all lists them, NAME says what one means")
-    assert len(lines) == 13
+    assert lines[15].startswith("trl.beta             = 0.01    KL coefficient")
+    assert lines[16].startswith("# trl: ")
+    assert lines[16].endswith(" more, at the library's defaults; --all lists them, NAME says what one means")
+    assert len(lines) == 17
     assert cli.main(["params", str(path), "-p", "epsilon_high", "0.3"]) == 0
     assert "trl.epsilon_high     = 0.3 " in capsys.readouterr().out, "what was given is shown"
     assert cli.main(["params", str(path), "--all"]) == 0
