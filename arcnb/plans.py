@@ -25,7 +25,7 @@ import ast
 import difflib
 import functools
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -39,7 +39,8 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that can be asked for. kind: its annotation, as text. free: may differ when a run resumes."""
+    """One thing that can be asked for. kind: its annotation, as text. free: may differ when a run resumes.
+    ours: not a field of a library's class that keeps the library's default."""
 
     path: str
     kind: str
@@ -47,6 +48,7 @@ class Option:
     meaning: str
     unit: str = ""
     free: bool = False
+    ours: bool = True
 
     @property
     def flat(self) -> str:
@@ -121,7 +123,7 @@ class Plan:
     def of(cls, parameters: Mapping[str, Any] | None = None, **given: Any) -> Self:
         """The plan that a notebook's parameters ask for; PlanError names every parameter that is wrong."""
         chosen, problems = {}, []
-        for name, value in opened(parameters or {}).items():
+        for name, value in opened(parameters or {}, cls.knows).items():
             try:
                 known = cls.find(name)
                 if known.path in chosen:
@@ -138,6 +140,11 @@ class Plan:
         return _options(cls)
 
     @classmethod
+    def libraries(cls) -> dict[str, Library]:
+        """The library's classes by the names of the fields that hold settings of them."""
+        return {part.name: part.metadata["library"] for part in fields(cls) if "library" in part.metadata}
+
+    @classmethod
     def find(cls, name: str) -> Option:
         """The option of this name; PlanError for one that is unknown, renamed, or of several branches."""
         known = _names(cls).get(name, [])
@@ -151,6 +158,11 @@ class Plan:
         if name in _reserved(cls):
             raise PlanError(f"{name} is derived from the other settings and cannot be set")
         raise PlanError(f"there is no parameter {name!r}{nearest(name, _names(cls))}")
+
+    @classmethod
+    def knows(cls, name: str) -> bool:
+        """Whether an option may be called so."""
+        return name in _names(cls)
 
     def values(self, free: bool = True) -> dict[str, Any]:
         """Value of every option by path, ready for JSON; without `free` only those that a resumed run must
@@ -202,14 +214,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; it has {', '.join(names)}" if names else "; it has none"
 
 
-def opened(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def opened(
+    parameters: Mapping[str, Any], whole: Callable[[str], bool] = lambda name: False
+) -> dict[str, Any]:
     """Flat values: the others, and what `more` holds, nested mappings by dotted names. PlanError where `more`
-    gives a parameter that has a line of its own."""
+    gives a parameter that has a line of its own. whole: see `dotted`."""
     more = parameters.get(MORE)
     if MORE in parameters and not isinstance(more, Mapping):
         raise PlanError(f"{MORE} must be a dictionary of further parameters, not {more!r}")
     values = {name: value for name, value in parameters.items() if name != MORE}
-    for name, value in dotted(more or {}).items():
+    for name, value in dotted(more or {}, "", whole).items():
         if name in values:
             raise PlanError(f"{MORE} gives {name!r}, which has a line of its own in the parameters cell")
         values[name] = value
@@ -258,12 +272,15 @@ def _as_floats(value: Any) -> Any:
     return value
 
 
-def dotted(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested mappings by dotted names: {"guard": {"window": 10}} as {"guard.window": 10}."""
+def dotted(
+    values: Mapping[str, Any], before: str = "", whole: Callable[[str], bool] = lambda name: False
+) -> dict[str, Any]:
+    """Nested mappings by dotted names: {"guard": {"window": 10}} as {"guard.window": 10}. whole: which names
+    are of options, whose value a mapping then is."""
     found = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= dotted(value, f"{before}{name}.")
+        if isinstance(value, Mapping) and not whole(f"{before}{name}"):
+            found |= dotted(value, f"{before}{name}.", whole)
         else:
             found[f"{before}{name}"] = value
     return found
@@ -294,7 +311,9 @@ def _library_options(known: Library, before: str) -> dict[str, Option]:
             continue
         kind, default, meaning = read.get(name, (type(known.defaults.get(name)).__name__, None, ""))
         default = known.defaults.get(name, default)
-        found[f"{before}{name}"] = Option(f"{before}{name}", kind, default, meaning, free=name in known.free)
+        found[f"{before}{name}"] = Option(
+            f"{before}{name}", kind, default, meaning, free=name in known.free, ours=name in known.defaults
+        )
     return found
 
 
@@ -348,7 +367,7 @@ def _names(plan: type) -> dict[str, list[Option]]:
     """Every name that an option may be called by. A plan's own options come before the library's."""
     own: dict[str, list[Option]] = {}
     of_library: dict[str, list[Option]] = {}
-    places = {entry.name for entry in fields(plan) if "library" in entry.metadata}
+    places = plan.libraries()
     for known in _options(plan).values():
         names = of_library if known.path.partition(".")[0] in places else own
         for name in dict.fromkeys((known.path, known.path.replace(".", "_"), known.word)):
@@ -361,8 +380,7 @@ def _names(plan: type) -> dict[str, list[Option]]:
 
 @functools.cache
 def _reserved(plan: type) -> frozenset[str]:
-    found = [entry.metadata["library"].reserved for entry in fields(plan) if "library" in entry.metadata]
-    return frozenset().union(*found)
+    return frozenset().union(*(known.reserved for known in plan.libraries().values()))
 
 
 def _value(node: Any, path: str) -> Any:

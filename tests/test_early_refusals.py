@@ -17,7 +17,7 @@ from tests.rl.conftest import gpus  # noqa: F401  a fixture
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Where the work of a notebook begins: all that can be refused without it, is refused before that cell.
 WORK = {
-    "01": "build_task_set(source",
+    "01": "build_task_set(tasks",
     "02": "build_task_set(eval_tasks",
     "03": "open_backend(backend",
     "04": "refinement_rows(",
@@ -92,9 +92,10 @@ def two_versions(tmp_path_factory):
 
 def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
     one, other = two_versions
-    said = refusal("06", predictions=str(one), arms=f"a = {one}; b = {one} + {other}")
+    said = refusal("06", predictions=str(one), compare=f"a = {one}; b = {one} + {other}")
     assert said.startswith(f"{other} answers another version of task 007bbfb7")
     assert "rule 'most' does not exist" in refusal("06", predictions=str(one), submission_rule="most")
+    assert "submission_set 'b' is none of the sets" in refusal("06", predictions=str(one), submission_set="b")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
         ("03", {"first_from": "x"}, "first_from needs turns of at least 2: there is nothing to refine"),
         ("03", {"first_from": "x", "turns": 2}, "first_from x holds no first turns of these tasks"),
         ("03", {"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
-        ("04", {"successes_from": "sons"}, "successes come from children, siblings, both, n"),
+        ("04", {"successes": "sons"}, "successes come from children, siblings, both, n"),
         ("04", {"successes_per_task": 0}, "must be at least 1, not 0"),
     ],
 )

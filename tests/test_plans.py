@@ -59,6 +59,11 @@ def test_more_may_be_nested_and_whole_numbers_become_floats():
     assert isinstance(plan.trl["beta"], float)
 
 
+def test_a_mapping_is_the_value_of_an_option_that_takes_one():
+    for given in ({"model_init_kwargs": {"a": {"b": 1}}}, {"trl": {"model_init_kwargs": {"a": {"b": 1}}}}):
+        assert Toy.of({"more": given}).trl["model_init_kwargs"] == {"a": {"b": 1}}
+
+
 def test_every_problem_is_named_in_one_error():
     with pytest.raises(PlanError) as error:
         Toy.of({"sed": 1, "max_tokens": 3, "window": "a", "output_dir": "x"})

@@ -48,7 +48,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(runs):
-    return done(runs, "01", n_tasks=60, max_prompt_tokens=420)
+    return done(runs, "01", n_tasks=60, max_prompt_length=420)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_grpo_trains_and_logs_reward_and_kl(runs, data, small_model):
 
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_made_tasks_are_counted_and_fine_tuning_learns_from_them(runs, small_model):
-    made = done(runs, "01", source="rearc*6 + dsl*12", max_cells=800, max_prompt_tokens=3000)
+    made = done(runs, "01", tasks="rearc*6 + dsl*12", max_cells=800, max_prompt_length=3000)
     facts = outcome(made)
     assert facts["with_program"] == facts["tasks"] >= 12
     assert facts["tasks_per_second_per_core"] > 0

@@ -34,7 +34,7 @@ def test_sampled_refined_and_compared(tmp_path, small_model):
     assert (run / "trees-none.html").stat().st_size > 500
 
     arms = f"sampled = {sampled}; refined = {sampled}[:2] + {run / 'predictions'}"
-    table = done(tmp_path, "06", tasks=path, arms=arms, first=2, budget=4)
+    table = done(tmp_path, "06", tasks=path, compare=arms, first=2, budget=4)
     compared = outcome(table)["fair_comparison"]
     assert [one["budget"] for one in compared] == ["completions", "tokens"]
     assert {one["verdict"] for one in compared} == {"not shown (1 of at least 3 seeds)"}

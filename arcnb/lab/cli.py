@@ -1,5 +1,6 @@
 """The command line: run notebooks, look at runs.
 
+    arcnb params 05                            # what notebooks/05_*.ipynb can be asked for
     arcnb run 03 -f cpu -p n_predictions 8     # notebooks/03_*.ipynb in a new run folder
     arcnb run --resume 20260101-120000-03      # the same folder and parameters, only the rest of the work
     arcnb sweep 05 --grid learning_rate=1e-5,2e-5 --name rates --jobs 2
@@ -44,7 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="arcnb", description="Run notebooks and look at their runs.")
+    parser = argparse.ArgumentParser(
+        prog="arcnb", description="Run notebooks and look at their runs.",
+        epilog="`arcnb params 05` lists what notebook 05 can be asked for: `arcnb run 05 -p NAME VALUE`.",
+    )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for group in (runs, batch, cluster):
         group.add_commands(commands)

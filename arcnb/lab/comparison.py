@@ -176,11 +176,11 @@ def _seconds(manifest: Mapping[str, Any]) -> float:
 
 
 def _gpus(manifest: Mapping[str, Any]) -> int:
-    parameters = manifest["parameters"]
+    parameters = _asked(manifest)
     there = len((manifest["hardware"] or {}).get("gpus") or [])
-    processes = int(parameters.get("num_processes") or 1)  # that train together
-    if _searches(parameters):  # each process has a GPU of its own, 0 takes all
-        processes = parameters["processes"] or there
+    processes = int(parameters.get("num_processes") or parameters.get("processes") or 0)
+    if not processes:
+        processes = there if _searches(manifest) else 1  # of a search each has a GPU of its own
     wanted = processes * int(parameters.get("tensor_parallel") or 1)
     if parameters.get("vllm_mode") == "server" and not parameters.get("vllm_server_base_url"):
         wanted += int(parameters.get("vllm_server_gpus") or 1)
@@ -192,7 +192,7 @@ def _own_samples(name: str, run: Run, folder: str) -> pd.DataFrame:
     import pandas as pd
 
     columns = [*_SAMPLE, "train_is_correct", "test_is_correct"]
-    parameters = run.manifest["parameters"]
+    parameters = _asked(run.manifest)
     shard, n_shards = int(parameters.get("shard") or 0), int(parameters.get("n_shards") or 1)
     sets = list(_sets(name, run, folder).values()) or [PredictionSet(run.path / folder)]
     own = [_Shard(one.folder, shard, n_shards) for one in sets] if n_shards > 1 else sets
@@ -210,18 +210,24 @@ class _Shard(PredictionSet):
         return [part for part in super().parts() if self._mark in part.name]
 
 
-def _searches(parameters: Mapping[str, Any]) -> bool:
-    """Is it a run of notebook 07? Its `processes` are searches, and its `output` is a folder for each of its
+def _asked(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters by the last word of their names, too, whichever branch of a plan they are of."""
+    parameters = manifest["parameters"]
+    return {name.rpartition(".")[2]: value for name, value in parameters.items()} | parameters
+
+
+def _searches(manifest: Mapping[str, Any]) -> bool:
+    """Is it a run of notebook 07? Its processes are searches, and its `output` is a folder for each of its
     arms."""
-    return type(parameters.get("processes")) is int
+    path = (manifest["notebook"] or {}).get("path") or ""
+    return Path(path).stem.endswith("search_and_learn") or "processes" in manifest["parameters"]
 
 
 def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:
     """The prediction sets of a run in that folder (or in its parameter `output`), and in its subfolders."""
     manifest = run.manifest
-    parameters = manifest["parameters"]
-    replaced = "search" if _searches(parameters) else "predictions"
-    output = parameters.get("output") if folder == replaced else None
+    replaced = "search" if _searches(manifest) else "predictions"
+    output = _asked(manifest).get("output") if folder == replaced else None
     path = Path(manifest.get("cwd") or "", output) if output else run.path / folder
     inner = sorted(one for one in path.glob("*/") if one.is_dir())
     places = {} if folder == "search" else {name: path}

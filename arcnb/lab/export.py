@@ -14,8 +14,9 @@ from arcnb.arc.palettes import palette_css
 from arcnb.lab import pages
 from arcnb.lab.manifest import RunError, write_whole
 from arcnb.lab.notebooks import ERROR_TAG, NotebookError, read_notebook
-from arcnb.lab.parameters import ParameterError, notebook_parameters
+from arcnb.lab.parameters import Declared, Parameter, ParameterError, notebook_parameters
 from arcnb.lab.runs import Run
+from arcnb.plans import PlanError
 
 MAX_BYTES = 15_000_000
 TEMPLATES = Path(__file__).with_name("templates")
@@ -136,14 +137,14 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
     try:
         declared = notebook_parameters(notebook)
     except ParameterError:
-        declared = {}
+        declared = Declared()
     parameters = []
     for name, value in manifest["parameters"].items():
-        known = declared.get(name)
+        known = _declared(name, declared)
         parameters.append({
             "name": name,
             "value": pages.value_text(value),
-            "comment": known.comment if known else "",
+            "comment": known.sentence if known else "",
             "default": pages.value_text(known.default) if known else "",
             "changed": known is not None and known.default != value,
         })  # fmt: skip
@@ -160,3 +161,11 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
         "facts": pages.run_facts(manifest),
         "artifacts": [(item["path"], pages.size_text(item["bytes"])) for item in manifest["artifacts"]],
     }
+
+
+def _declared(name: str, declared: Declared) -> Parameter | None:
+    """None for what the notebook, or its plan as it is today, does not know."""
+    try:
+        return declared.find(name)
+    except (ParameterError, PlanError):
+        return None

@@ -10,19 +10,24 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.lab.manifest import write_whole
 from arcnb.lab.notebooks import notebooks_folder, read_notebook
-from arcnb.lab.parameters import Parameter, notebook_parameters
+from arcnb.lab.parameters import Declared, Parameter, notebook_parameters
+from arcnb.plans import Library
 
 LAUNCHER = "00_start"
 LIST_CELL = "notebooks"  # id of the launcher's cell that holds the list
 _HEAD = """# The notebooks and their parameters
 
 Made by `make docs` from the notebooks themselves; a test says when it is stale. A parameter is given on the
-command line (`arcnb run 03 -p n_predictions 8`), in a profile (`-f FILE`), or by papermill.
+command line (`arcnb run 03 -p n_predictions 8`), in a profile (`-f FILE`), or by papermill. So is a further
+option, which has no line in the parameters cell: by its path (`-p guard.window 10`, in a profile also
+nested), or by its last word where nothing else is called so; for papermill and in JupyterLab it goes into the
+parameter `more`. `arcnb params 03` lists all, `arcnb params 03 NAME` says what one means.
 """
 
 
@@ -33,7 +38,7 @@ class NotebookFacts:
     path: Path
     title: str
     purpose: str
-    parameters: dict[str, Parameter]
+    parameters: Declared
 
     @property
     def sentence(self) -> str:
@@ -58,14 +63,41 @@ def parameter_page(facts: list[NotebookFacts]) -> str:
     for one in facts:
         purpose = re.sub(r"\]\((?=[\w-]+\.ipynb\))", "](../notebooks/", one.purpose)  # links beside it
         parts.append(f"## {one.title}\n\n`notebooks/{one.path.name}` — {purpose}\n")
-        rows = [
-            f"| `{name}` | {_code(known.default)} | {_code_text(known.kind)} | {_cell(known.comment)} |"
-            for name, known in one.parameters.items()
-        ]
-        parts.append(
-            "\n".join(["| parameter | default | type | meaning |", "|---|---|---|---|", *rows]) + "\n"
-        )
+        parts += [_table("parameter", one.parameters.values()), *_further(one.parameters)]
     return "\n".join(parts)
+
+
+def _further(declared: Declared) -> Iterator[str]:
+    """The options of the notebook's plan that have no line in its cell: a title and a table for each branch;
+    of a library's class only those with a default of ours."""
+    branches: dict[str, list[Parameter]] = {}
+    for known in declared.all()[1].values():
+        branches.setdefault(known.branch, []).append(known)
+    libraries = declared.plan.libraries() if declared.plan else {}
+    for branch, options in branches.items():
+        title = f"Further options, `{branch}`" if branch else "Further options"
+        yield f"**{title}**{_of_library(libraries[branch]) if branch in libraries else ''}\n"
+        if ours := [known for known in options if known.ours]:
+            yield _table("option", ours)
+
+
+def _of_library(known: Library) -> str:
+    """Which class it is, and where its fields are described."""
+    file, _, name = known.sources[-1].partition(":")
+    package, page = file.partition("/")[0], Path(file).stem.replace("_config", "_trainer")
+    link = f"https://huggingface.co/docs/{package}/{page}#{package}.{name}"
+    return (
+        f": every field of [{name}]({link}) of the installed {package}. Below, those with a default of ours."
+    )
+
+
+def _table(head: str, parameters: Iterable[Parameter]) -> str:
+    lines = [f"| {head} | default | type | meaning |", "|---|---|---|---|"]
+    for known in parameters:
+        meaning = f"{known.comment} ({known.unit})" if known.unit else known.comment
+        cells = (f"`{known.name}`", _code(known.default), _code_text(known.kind), _cell(meaning))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def launcher_list(facts: list[NotebookFacts]) -> str:

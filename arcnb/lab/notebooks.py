@@ -1,4 +1,4 @@
-"""Finding and reading notebooks: `03`, `03_inference` or a path."""
+"""Finding and reading notebooks: `03`, `3`, `inference`, `03_inference` or a path."""
 
 import contextlib
 import hashlib
@@ -21,12 +21,14 @@ def notebooks_folder() -> Path:
 
 
 def find_notebook(reference: str) -> Path:
-    """A path to a notebook, its stem in `notebooks/`, or the number that the stem begins with."""
+    """A path to a notebook, its stem in `notebooks/`, the number that the stem begins with, or the rest of
+    it."""
     if Path(reference).is_file():
         return Path(reference).resolve()
     folder = notebooks_folder()
     stems = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
-    matches = [path for stem, path in stems.items() if stem == reference or stem.split("_")[0] == reference]
+    matches = [path for stem, path in stems.items() if reference in (stem, *_parts(stem))]
+    matches = matches or [path for stem, path in stems.items() if reference == _parts(stem)[0].lstrip("0")]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -36,6 +38,12 @@ def find_notebook(reference: str) -> Path:
     raise NotebookError(
         f"there is no notebook {reference!r}, neither as a file nor in {folder}{nearest(reference, stems)}"
     )
+
+
+def _parts(stem: str) -> tuple[str, str]:
+    """Number and words of a notebook's stem."""
+    number, _, words = stem.partition("_")
+    return number, words
 
 
 def read_notebook(path: Path) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.parameters import Declared, Parameter, ParameterError, check_parameters, nearest
+from arcnb.lab.parameters import Declared, Parameter, ParameterError, check_parameters, find_parameter
 from arcnb.lab.profiles import load_yaml, parse_value
 
 NAME_CHARACTERS = 100  # of the part of a run's name that tells the sets apart
@@ -25,11 +25,10 @@ def grid_sets(axes: Sequence[str], declared: Declared, where: str) -> list[Value
         name, equals, values = text.partition("=")
         if not equals or not values.strip():
             raise ParameterError(f"--grid {text!r} should be written name=value,value")
-        if not declared.knows(name):
-            raise ParameterError(f"{where} has no parameter {name!r}{nearest(name, declared)}")
-        if name in choices:
+        known = find_parameter(name, declared, where)
+        if known.name in choices:
             raise ParameterError(f"--grid gives {name!r} twice")
-        choices[name] = _values(values, declared.find(name))
+        choices[known.name] = _values(values, known)
     sets = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
     return [check_parameters(values, declared, where) for values in sets]
 

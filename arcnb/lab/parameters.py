@@ -17,6 +17,7 @@ import ast
 import functools
 import importlib
 import io
+import re
 import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ from typing import Any
 from arcnb.plans import MORE, Plan, PlanError, dotted, fitting, nearest
 
 __all__ = [
-    "Declared", "Parameter", "ParameterError", "check_parameters", "default_values", "folded", "nearest",
-    "notebook_parameters",
+    "Declared", "Parameter", "ParameterError", "check_parameters", "default_values", "find_parameter",
+    "folded", "nearest", "notebook_parameters",
 ]  # fmt: skip
 
 
@@ -40,6 +41,19 @@ class Parameter:
     default: Any  # None also where the default is not a literal
     kind: str  # "int", "str | None", "list[float]", ...; "any" if nothing is known
     comment: str  # the comment behind the assignment, or the lines of comment above it
+    unit: str = ""
+    ours: bool = True  # not a field of a library's class that keeps the library's default
+
+    @property
+    def branch(self) -> str:
+        """Of the plan, "" for its root and for what has a line in the parameters cell."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def sentence(self) -> str:
+        """The first sentence of the comment, and the unit."""
+        first = re.split(r"(?<=\.)(?<!e\.g\.)\s+(?=[A-Z`])", self.comment, maxsplit=1)[0]
+        return f"{first} ({self.unit})" if self.unit else first
 
 
 class Declared(dict[str, Parameter]):
@@ -53,7 +67,12 @@ class Declared(dict[str, Parameter]):
     def plan(self) -> type[Plan] | None:
         """The plan's class, "module:class"; imported when somebody asks for more than the cell has."""
         module, _, name = self.plan_name.partition(":")
-        return getattr(importlib.import_module(module), name) if name else None
+        try:
+            return getattr(importlib.import_module(module), name) if name else None
+        except (ImportError, AttributeError) as error:
+            raise ParameterError(
+                f"the notebook's plan {self.plan_name} cannot be imported: {error}"
+            ) from None
 
     def find(self, name: str) -> Parameter:
         """The parameter of this name; PlanError for one that neither the cell nor the plan has."""
@@ -65,8 +84,9 @@ class Declared(dict[str, Parameter]):
             raise PlanError(f"has no parameter {name!r}{nearest(name, self)}")
         known = self.plan.find(name)
         in_cell = self._by_path.get(known.path)
-        meaning = f"{known.meaning} ({known.unit})" if known.unit else known.meaning
-        return in_cell or Parameter(known.path, known.default, known.kind, meaning)
+        return in_cell or Parameter(
+            known.path, known.default, known.kind, known.meaning, known.unit, known.ours
+        )
 
     def all(self) -> tuple[dict[str, Parameter], dict[str, Parameter]]:
         """(the parameters of the cell, the plan's options without a line in it), by name."""
@@ -76,6 +96,10 @@ class Declared(dict[str, Parameter]):
             if path not in self._by_path:
                 further[path] = self.find(path)
         return cell, further
+
+    def names(self) -> list[str]:
+        """Of the cell's parameters and, by path, of the plan's further options."""
+        return [name for part in self.all() for name in part]
 
     def knows(self, name: str) -> bool:
         try:
@@ -97,9 +121,9 @@ class Declared(dict[str, Parameter]):
         found: dict[str, Any] = {}
         for name, value in values.items():
             if _holds_more(name, self):
-                found |= dotted(value or {})
+                found |= dotted(value or {}, "", self.knows)
             elif isinstance(value, Mapping) and name not in self and self.plan_name:
-                found |= dotted(value, f"{name}.")
+                found |= dotted({name: value}, "", self.knows)
             else:
                 found[name] = value
         return found
@@ -130,17 +154,29 @@ def check_parameters(
 ) -> dict[str, Any]:
     """Return `values` flat: names of the cell, and paths of the plan's other options (those in `more`, too);
     whole numbers for float parameters made floats. ParameterError for the first unknown name (with the
-    nearest known one) or ill-typed value. `where` opens the message: a notebook or a file."""
+    nearest known one), ill-typed value, or parameter given by two names. `where` opens the message: a
+    notebook or a file."""
     declared = declared if isinstance(declared, Declared) else Declared(declared)
     checked: dict[str, Any] = {}
+    called: dict[str, str] = {}
     for name, value in declared.opened(values).items():
+        known = find_parameter(name, declared, where)
+        if called.setdefault(known.name, name) != name:
+            raise ParameterError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")
         try:
-            known = declared.find(name)
             checked[known.name] = fitting(value, known.kind, known.name, known.default)
         except PlanError as error:
-            joint = " " if str(error).startswith("has ") else ": "
-            raise ParameterError(f"{where}{joint}{error}") from None
+            raise ParameterError(f"{where}: {error}") from None
     return checked
+
+
+def find_parameter(name: str, declared: Declared, where: str) -> Parameter:
+    """The parameter of this name; ParameterError, opened by `where`, for one that is unknown."""
+    try:
+        return declared.find(name)
+    except PlanError as error:
+        joint = " " if str(error).startswith("has ") else ": "
+        raise ParameterError(f"{where}{joint}{error}") from None
 
 
 def folded(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
@@ -155,7 +191,19 @@ def _holds_more(name: str, declared: Mapping[str, Parameter]) -> bool:
 
 
 # Former names in notebooks that make no plan, refused with the new one.
-FORMER: Mapping[str, Mapping[str, str]] = {}
+FORMER: Mapping[str, Mapping[str, str]] = {
+    "01_prepare_data.ipynb": {"source": "tasks", "max_prompt_tokens": "max_prompt_length"},
+    "04_refinement_dataset.ipynb": {
+        "max_prompt_tokens": "max_prompt_length",
+        "turns": "turns_to_refine",
+        "successes_from": "successes",
+    },
+    "06_evaluate.ipynb": {
+        "task_ids_from": "only_predicted",
+        "arms": "compare",
+        "submission_from": "submission_set",
+    },
+}
 
 
 def _plan_of(notebook: Mapping[str, Any]) -> str:

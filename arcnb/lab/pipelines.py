@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab import notebooks, profiles
-from arcnb.lab.parameters import Declared, ParameterError, check_parameters, default_values, nearest
+from arcnb.lab.parameters import (
+    Declared,
+    ParameterError,
+    check_parameters,
+    default_values,
+    find_parameter,
+    nearest,
+)
 from arcnb.lab.references import stages_named
 from arcnb.lab.runs import check_name
 
@@ -109,13 +116,12 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
     given = description.get("parameters") or {}
     if not isinstance(given, dict):
         raise ParameterError(f"{where}: `parameters:` must hold `name: value` lines")
+    said = f"{where}: {notebook.name}"
+    given = own.opened(given)
     referring = {key: value for key, value in given.items() if any(stages_named(value))}
-    for key in referring:
-        if not own.knows(key):
-            raise ParameterError(f"{where}: {notebook.name} has no parameter {key!r}{nearest(key, own)}")
     plain = {key: value for key, value in given.items() if key not in referring}
-    values |= check_parameters(plain, own, f"{where}: {notebook.name}")
-    values |= {own.find(key).name: value for key, value in referring.items()}
+    values |= {find_parameter(key, own, said).name: value for key, value in referring.items()}
+    values |= check_parameters(plain, own, said)
     after = description.get("after") or []
     after = after if isinstance(after, list) else [after]
     needs = [stage for value in values.values() for stage, _ in stages_named(value)]
@@ -126,10 +132,9 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
 
 
 def _notebook(reference: Any, path: Path) -> Path:
-    """YAML reads `03` as a number."""
-    text = f"{reference:02d}" if isinstance(reference, int) else str(reference)
-    beside = path.parent / text
-    return beside.resolve() if beside.is_file() else notebooks.find_notebook(text)
+    """Of a path, from the folder of the pipeline's file, too. YAML reads `03` as a number."""
+    beside = path.parent / str(reference)
+    return beside.resolve() if beside.is_file() else notebooks.find_notebook(str(reference))
 
 
 def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

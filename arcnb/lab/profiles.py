@@ -6,6 +6,8 @@
       n_predictions: 64
     seed: 7                   # any other key is a parameter of the notebook that is run
 
+An option of a notebook's plan is written `guard.window: 10` or `guard: {window: 10}`.
+
 Later wins: `all`, then the notebook's section, then plain keys. Every name and every value in the file is
 checked, also those of other notebooks, so a typo shows on the first run and not in the third hour. A file of
 plain keys also works with `papermill -f`.
@@ -20,7 +22,6 @@ from typing import Any
 import yaml
 
 from arcnb.lab.parameters import Declared, Parameter, ParameterError, check_parameters, nearest
-from arcnb.plans import dotted
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 
@@ -54,9 +55,11 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
 
     chosen = {}
     for name, value in sections.get("all", {}).items():
-        takers = {stem: parameters for stem, parameters in declared.items() if parameters.knows(name)}
+        takers = {
+            stem: parameters for stem, parameters in declared.items() if _takes(name, value, parameters)
+        }
         if not takers:
-            names = {name for parameters in declared.values() for name in parameters}
+            names = {name for parameters in declared.values() for name in parameters.names()}
             raise ParameterError(
                 f"{path}: no notebook has the parameter {name!r} of section 'all'{nearest(name, names)}"
             )
@@ -71,9 +74,9 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
     return chosen | check_parameters(plain, declared[notebook], str(path))
 
 
-def _takes(name: str, value: Mapping[str, Any], declared: Declared) -> bool:
-    """Whether a mapping is the value of a parameter, or holds options of the notebook's plan."""
-    return any(map(declared.knows, (name, *dotted(value, f"{name}."))))
+def _takes(name: str, value: Any, declared: Declared) -> bool:
+    """Whether this is a parameter of the notebook, or a mapping with options of its plan."""
+    return any(map(declared.knows, declared.opened({name: value})))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

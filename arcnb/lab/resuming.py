@@ -17,7 +17,7 @@ from arcnb.lab import provenance
 from arcnb.lab.fingerprints import run_inputs
 from arcnb.lab.manifest import RunError, locked, working_folder, write_manifest
 from arcnb.lab.notebooks import notebook_record
-from arcnb.lab.parameters import Parameter, ParameterError, check_parameters
+from arcnb.lab.parameters import Declared, ParameterError, check_parameters
 from arcnb.lab.processes import is_alive
 from arcnb.lab.references import resolved
 from arcnb.lab.runs import JOB, Run, fresh_attempt
@@ -25,7 +25,7 @@ from arcnb.lab.runs import JOB, Run, fresh_attempt
 KERNEL_SECONDS = 10.0  # a kernel notices within a second that its runner is gone; one deep in C code may not
 
 
-def kept_values(run: Run, given: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
+def kept_values(run: Run, given: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
     """The run's parameters, for its first or its next attempt. ParameterError if `given` asks for others
     (results of two settings must not mix in one folder), the notebook no longer has one of them, or a
     reference to another run leads nowhere."""
@@ -35,10 +35,11 @@ def kept_values(run: Run, given: Mapping[str, Any], declared: Mapping[str, Param
         runs = {stage: Run(Path(folder)) for stage, folder in manifest["references"].items()}
         recorded = resolved(recorded, runs, run.path.name)
     for name, value in given.items():
-        if name not in recorded or recorded[name] != value:
+        had = recorded.get(name, declared.find(name).default)
+        if had != value:
             raise ParameterError(
-                f"{run.path.name} ran with {name} = {recorded.get(name)!r}, so it cannot be resumed "
-                f"with {value!r}; start a new run for that"
+                f"{run.path.name} ran with {name} = {had!r}, so it cannot be resumed with {value!r}; "
+                "start a new run for that"
             )
     return check_parameters(recorded, declared, f"the notebook that {run.path.name} is resumed with")
 

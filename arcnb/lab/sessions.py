@@ -19,7 +19,8 @@ from typing import Any
 
 from arcnb.lab.heartbeat import HEARTBEAT, Heartbeat
 from arcnb.lab.manifest import MANIFEST, RunError, now, seconds_between
-from arcnb.lab.notebooks import notebook_record
+from arcnb.lab.notebooks import NotebookError, notebook_record, read_notebook
+from arcnb.lab.parameters import ParameterError, notebook_parameters
 from arcnb.lab.runs import RUN_DIR, Run, new_run
 from arcnb.lab.stopping import NUDGE
 from arcnb.plans import opened
@@ -34,8 +35,8 @@ def own_run(name: str | None) -> Run:
         return run
     _close()
     shell = _shell()
-    parameters = _parameters(shell) if shell is not None else {}
     path = _notebook_path(shell)
+    parameters = _parameters(shell, path) if shell is not None else {}
     record = notebook_record(path) if path.is_file() else None
     run = new_run(None, name or _run_name(path), parameters, record)
     if _current["run"] is None:
@@ -132,9 +133,10 @@ def _run_name(notebook: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", notebook.stem).strip("-.") or "notebook"
 
 
-def _parameters(shell: Any) -> dict[str, Any]:
+def _parameters(shell: Any, path: Path) -> dict[str, Any]:
     """The names that cells holding nothing but literal assignments gave a value: the parameters cell and the
-    one that papermill injects after it."""
+    one that papermill injects after it. Options of the notebook's plan are flat, by the names that other runs
+    have them by."""
     names: dict[str, None] = {}
     for source in shell.user_ns.get("In", []):
         try:
@@ -146,4 +148,14 @@ def _parameters(shell: Any) -> dict[str, Any]:
             continue  # a cell that does more
         names |= dict.fromkeys(assigned)
     values = {name: shell.user_ns[name] for name in names if name in shell.user_ns}
-    return opened(values)
+    try:
+        declared = notebook_parameters(read_notebook(path), path.name)
+    except (NotebookError, ParameterError):
+        return values
+    if not declared.plan_name:
+        return values
+    found: dict[str, Any] = {}
+    for name, value in opened(values, declared.knows).items():
+        known = declared.find(name).name if declared.knows(name) else name
+        found[name if known in found else known] = value  # given twice: the plan refuses it
+    return found

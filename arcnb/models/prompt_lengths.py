@@ -80,12 +80,12 @@ def length_percentiles(lengths: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def fitting(lengths: pd.DataFrame, max_prompt_tokens: int) -> pd.DataFrame:
+def fitting(lengths: pd.DataFrame, max_prompt_length: int) -> pd.DataFrame:
     """The rows of tasks whose longest prompt has at most so many tokens. PromptError when there is none."""
-    kept = lengths[lengths["prompt_tokens"] <= max_prompt_tokens]
+    kept = lengths[lengths["prompt_tokens"] <= max_prompt_length]
     if kept.empty:
         raise PromptError(
-            f"none of {len(lengths)} tasks has a prompt of at most max_prompt_tokens={max_prompt_tokens}; "
+            f"none of {len(lengths)} tasks has a prompt of at most max_prompt_length={max_prompt_length}; "
             f"the shortest has {lengths['prompt_tokens'].min()} tokens"
         )
     return kept

@@ -32,26 +32,26 @@ def parse_arms(text: str) -> dict[str, list[list[tuple[Path, int]]]]:
         name, equals, seeds = entry.partition("=")
         name = name.strip()
         if not equals or not name or not seeds.strip():
-            raise EvaluationError(f"arms: {entry!r} is not of the form NAME = SET + SET | SET + SET")
+            raise EvaluationError(f"compare: {entry!r} is not of the form NAME = SET + SET | SET + SET")
         if name in arms:
-            raise EvaluationError(f"arms: two arms are called {name!r}")
+            raise EvaluationError(f"compare: two arms are called {name!r}")
         arms[name] = [[_source(one, name) for one in seed.split("+")] for seed in seeds.split("|")]
     counts = {name: len(seeds) for name, seeds in arms.items()}
     if len(arms) < 2:
-        raise EvaluationError(f"arms: a comparison needs at least two arms, not {len(arms)}")
+        raise EvaluationError(f"compare: a comparison needs at least two arms, not {len(arms)}")
     if len(set(counts.values())) > 1:
         named = ", ".join(f"{name} {n}" for name, n in counts.items())
-        raise EvaluationError(f"arms: each needs the same number of seeds, there are {named}")
+        raise EvaluationError(f"compare: each needs the same number of seeds, there are {named}")
     return arms
 
 
 def _source(text: str, arm: str) -> tuple[Path, int]:
     found = _SOURCE.fullmatch(text.strip())
     if not found:
-        raise EvaluationError(f"arms: a seed of {arm!r} names no folder")
+        raise EvaluationError(f"compare: a seed of {arm!r} names no folder")
     path = Path(found["folder"])
     if not path.is_dir():
-        raise EvaluationError(f"arms: prediction set {path} of {arm!r} does not exist")
+        raise EvaluationError(f"compare: prediction set {path} of {arm!r} does not exist")
     return path, int(found["first"] or 0)
 
 
@@ -96,7 +96,7 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
             part = part[part.groupby("task_id").cumcount() < first]
         if part.empty:
             raise EvaluationError(
-                f"arms: prediction set {path} of {name} holds no predictions of these tasks"
+                f"compare: prediction set {path} of {name} holds no predictions of these tasks"
             )
         parts.append(part)
     frame = pd.concat(parts, ignore_index=True)
@@ -104,7 +104,7 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
     if twice.any():
         row = frame[twice].iloc[0]
         raise EvaluationError(
-            f"arms: {name} holds prediction {row.task_id}/{row['round']}/{row['index']}/{row.turn} twice; "
+            f"compare: {name} holds prediction {row.task_id}/{row['round']}/{row['index']}/{row.turn} twice; "
             "cut a set that is shared, as in FOLDER[:64]"
         )
     return in_order(frame)

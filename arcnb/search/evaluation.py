@@ -25,6 +25,7 @@ from arcnb.arc.stop_rules import early_stops as early_stops  # what `stopped` is
 from arcnb.arc.submission import Submission, SubmissionScore, create_submission
 from arcnb.arc.tasks import Pair
 from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.plans import nearest
 from arcnb.search.changes import Change, changes
 from arcnb.search.stages import with_stage
 
@@ -108,19 +109,25 @@ def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
 
 
 def tasks_to_count(
-    sets: Mapping[str, PredictionSet], tasks: TaskSet, task_ids_from: str = ""
-) -> tuple[TaskSet, int]:
-    """(the tasks that tables are over, how many have predictions): all, or with "predicted" those that some
-    set has predictions of.
+    sets: Mapping[str, PredictionSet], tasks: TaskSet, only_predicted: bool = True
+) -> tuple[TaskSet, str]:
+    """(the tasks that tables are over: those that some set has predictions of, or all; a sentence that says
+    how many of the task set were predicted).
 
     EvaluationError for predictions of another version of a task, see `check_versions`.
     """
-    if task_ids_from not in ("", "predicted"):
-        raise EvaluationError(f'task_ids_from is "predicted" or "", not {task_ids_from!r}')
     answered = check_versions(sets.values(), tasks)
-    if task_ids_from == "predicted":
-        tasks = tasks.subset([id_ for id_ in tasks.ids if id_ in answered])
-    return tasks, len(answered)
+    predicted = [id_ for id_ in tasks.ids if id_ in answered]
+    said = f"{len(predicted)} of {len(tasks)} tasks of the set were predicted"
+    return tasks.subset(predicted) if only_predicted else tasks, said
+
+
+def predicted_shares(frames: Mapping[str, pd.DataFrame], tasks: TaskSet) -> pd.Series:
+    """name -> "16 of 400": the tasks of the task set that each set has predictions of."""
+    import pandas as pd
+
+    found = {name: set(tasks.ids) & set(frame["task_id"]) for name, frame in frames.items()}
+    return pd.Series({name: f"{len(ids)} of {len(tasks)}" for name, ids in found.items()})
 
 
 def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
@@ -145,13 +152,13 @@ def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
     return answered
 
 
-def set_to_submit(sets: Mapping[str, PredictionSet], number: int, rule: str) -> PredictionSet:
-    """The set of that number, counted from 0. EvaluationError where there is none, or no such rule."""
+def set_to_submit(sets: Mapping[str, PredictionSet], name: str, rule: str) -> PredictionSet:
+    """The set of that name, "" for the first. EvaluationError where there is none, or no such rule."""
     if rule not in RULES:
         raise EvaluationError(f"submission_rule {rule!r} does not exist; there are {', '.join(RULES)}")
-    if not 0 <= number < len(sets):
-        raise EvaluationError(f"submission_from is {number}, but the sets are 0 to {len(sets) - 1}")
-    return list(sets.values())[number]
+    if name and name not in sets:
+        raise EvaluationError(f"submission_set {name!r} is none of the sets{nearest(name, sets)}")
+    return sets[name] if name else next(iter(sets.values()))
 
 
 def comparison_table(

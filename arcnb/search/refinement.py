@@ -87,7 +87,8 @@ def turn_numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         if not part.isdecimal():
-            raise RefinementError(f'turns are numbers separated by commas, as in "0,1", not {part!r}')
+            wanted = 'numbers separated by commas, as in "0,1"'
+            raise RefinementError(f"turns_to_refine takes {wanted}, not {part!r}")
     return [int(part) for part in parts]
 
 
@@ -177,7 +178,7 @@ def refinement_rows(
     per_task: int = 4,
     turns: Iterable[int] = (),
     keep_solved: bool = False,
-    max_prompt_tokens: int = 7000,
+    max_prompt_length: int = 7000,
     seed: int = 0,
 ) -> RefinementDataset:
     """Conversations to refine at most `per_task` predictions of each task, as rows
@@ -205,9 +206,9 @@ def refinement_rows(
         for parent in choose(chooser, candidates, per_task, rng(seed, "refine", task_id)):
             number = of_set[id(parent)]
             ancestors = found.ancestors(number)
-            _add(dataset, book, parent, sets[number], ancestors, tokenizer, max_prompt_tokens)
+            _add(dataset, book, parent, sets[number], ancestors, tokenizer, max_prompt_length)
     if not dataset.rows:
-        raise RefinementError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_tokens))
+        raise RefinementError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_length))
     return dataset
 
 

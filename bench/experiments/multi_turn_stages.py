@@ -240,7 +240,7 @@ def data(args, name: str) -> dict:
             chooser=args.chooser,
             per_task=6,
             keep_solved=True,
-            max_prompt_tokens=args.rl_context - args.rl_completion,
+            max_prompt_length=args.rl_context - args.rl_completion,
         )
         successes = successful_rows(sets, tasks, prompt_format(), pool, partners="siblings", per_task=16)
     if args.rehearse and not successes:

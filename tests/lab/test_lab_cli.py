@@ -65,9 +65,12 @@ def test_notebooks_by_number_or_stem(tmp_path, monkeypatch):
         (tmp_path / f"{name}.ipynb").write_text("{}")
     monkeypatch.setattr(notebooks, "notebooks_folder", lambda: tmp_path)
     assert notebooks.find_notebook("01").stem == "01_a"
-    assert notebooks.find_notebook("03_c").stem == "03_c"
+    assert notebooks.find_notebook("1").stem == "01_a"
+    assert notebooks.find_notebook("c").stem == notebooks.find_notebook("03_c").stem == "03_c"
     with pytest.raises(notebooks.NotebookError, match="'03' names several notebooks: 03_b, 03_c"):
         notebooks.find_notebook("03")
+    with pytest.raises(notebooks.NotebookError, match="'3' names several notebooks: 03_b, 03_c"):
+        notebooks.find_notebook("3")
     with pytest.raises(notebooks.NotebookError, match=r"no notebook '01_aa', .*; did you mean '01_a'"):
         notebooks.find_notebook("01_aa")
 

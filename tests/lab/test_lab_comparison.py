@@ -9,6 +9,8 @@ from arcnb.lab import cli, comparison, plots
 from arcnb.lab.manifest import RunError
 from arcnb.lab.runs import latest_run, new_run
 
+SEARCH = {"notebook": "07_search_and_learn.ipynb"}
+
 
 def prediction(task_id, index, right, tokens=100):
     scores = {name: int(right) for name in ("train_is_correct", "test_is_correct")}
@@ -118,7 +120,9 @@ def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
         ({}, 1),
         ({"num_processes": 2, "tensor_parallel": 2}, 4),
         ({"processes": 0}, 8),
-        ({"processes": 4}, 4),
+        ({"num_processes": 0, **SEARCH}, 8),
+        ({"num_processes": 4, **SEARCH}, 4),
+        ({"num_processes": 2, "trl.vllm_mode": "server", "trl.vllm_server_gpus": 2}, 4),
         ({"num_processes": 4, "vllm_mode": "server", "vllm_server_gpus": 4, "vllm_server_base_url": ""}, 8),
         ({"num_processes": 2, "vllm_mode": "server", "vllm_server_gpus": 1}, 3),
         ({"num_processes": 4, "vllm_mode": "server", "vllm_server_base_url": "http://other"}, 4),
@@ -126,7 +130,8 @@ def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
     ],
 )
 def test_cost_counts_the_gpus_of_searches_and_servers(parameters, n_gpus):
-    run = new_run(None, "run", parameters)
+    notebook = {"path": parameters.pop("notebook", "05_grpo.ipynb"), "sha256": "0"}
+    run = new_run(None, "run", parameters, notebook)
     gpus = [{"name": "G", "memory_gb": 80, "driver": "1"}] * 8
     run.update(hardware=run.manifest["hardware"] | {"gpus": gpus}, seconds=3600.0)
     assert comparison.cost_table({"run": run}).loc["run", ["GPUs", "GPU hours"]].tolist() == [n_gpus, n_gpus]
@@ -135,7 +140,8 @@ def test_cost_counts_the_gpus_of_searches_and_servers(parameters, n_gpus):
 @pytest.mark.parametrize("output", ["", "made"])
 def test_a_search_has_a_set_for_each_arm_and_their_first_round_once(output, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = new_run(None, "search", {"processes": 0, "output": output})
+    notebook = {"path": SEARCH["notebook"], "sha256": "0"}
+    run = new_run(None, "search", {"num_processes": 0, "output": output}, notebook)
     folder = tmp_path / output if output else run.path / "search"
     for arm in ("alone", "learn"):
         rows = [prediction("a", index, False) for index in range(2)]

@@ -11,7 +11,7 @@ import pytest
 from lab_watching import wait_for
 
 from arcnb.lab import cli, parameter_sets, workers
-from arcnb.lab.parameters import Parameter, ParameterError
+from arcnb.lab.parameters import Declared, Parameter, ParameterError
 from arcnb.lab.runs import list_runs, new_run
 from arcnb.lab.sweeps import find_sweep, plan_sweep
 
@@ -211,10 +211,10 @@ parameter_sets_characters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 def test_values_with_commas_are_written_as_lists():
-    declared = {
+    declared = Declared({
         "adapters": Parameter("adapters", "none", "str", ""),
         "sizes": Parameter("sizes", [1], "list[int]", ""),
-    }
+    })  # fmt: skip
     assert parameter_sets.grid_sets(['adapters=["none, a", b]'], declared, "x") == [
         {"adapters": "none, a"},
         {"adapters": "b"},

@@ -164,5 +164,5 @@ def test_prompt_lengths_are_those_of_the_longest_prompt_and_say_what_fits(task, 
     assert length_percentiles(lengths).loc["prompt_tokens", "max"] == longest
     assert fitting_table(lengths, 1024 - shortest)["tasks that fit"].tolist() == [1, 2, 2, 2, 2]
     assert fitting(lengths, shortest)["task_id"].tolist() == ["small"]
-    with pytest.raises(PromptError, match=rf"none of 2 tasks .* max_prompt_tokens=5; .* has {shortest}"):
+    with pytest.raises(PromptError, match=rf"none of 2 tasks .* max_prompt_length=5; .* has {shortest}"):
         fitting(lengths, 5)

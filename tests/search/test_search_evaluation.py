@@ -102,9 +102,9 @@ def test_predictions_of_another_version_of_a_task_are_refused(sets, tasks):
     task = tasks[1]
     hidden = replace(task, test=tuple(Pair(pair.input) for pair in task.test))
     assert hidden.fingerprint != task.fingerprint
-    assert evaluation.tasks_to_count(sets, tasks, "predicted") == (tasks, 4)
+    assert evaluation.tasks_to_count(sets, tasks) == (tasks, "4 of 4 tasks of the set were predicted")
     sets["a"].write_part([Prediction(task.task_id, hidden.fingerprint, 0, 7)], 0)
-    assert evaluation.tasks_to_count(sets, tasks)[1] == 4, "it is the same task"
+    assert evaluation.tasks_to_count(sets, tasks)[1].startswith("4 of"), "it is the same task"
     turned = replace(task, train=task.train[::-1])
     sets["b"].write_part([Prediction(task.task_id, turned.fingerprint, 0, 7)], 0)
     with pytest.raises(evaluation.EvaluationError, match=f"version of task {task.task_id}: the fingerprints"):
@@ -123,15 +123,25 @@ def test_arms_of_another_version_of_a_task_are_refused(sets, tasks):
         check_arms(f"first = {folders[0]}", tasks)
 
 
-def test_parameters_that_name_nothing_are_refused(sets, tasks):
-    with pytest.raises(evaluation.EvaluationError, match='task_ids_from is "predicted" or "", not \'all\''):
-        evaluation.tasks_to_count(sets, tasks, "all")
-    assert evaluation.set_to_submit(sets, 1, "majority") is sets["b"]
-    for number in (2, -1):
-        with pytest.raises(evaluation.EvaluationError, match=f"is {number}, but the sets are 0 to 1"):
-            evaluation.set_to_submit(sets, number, "majority")
+def test_the_tasks_counted_are_those_predicted_unless_all_are_wanted(sets, tasks):
+    some = tasks[:3]
+    few = {"a": PredictionSet(sets["a"].folder.parent / "few")}
+    few["a"].write_part([Prediction(tasks[1].task_id, tasks[1].fingerprint, 0, 0)], 0)
+    said = "1 of 3 tasks of the set were predicted"
+    counted = evaluation.tasks_to_count(few, some)
+    assert (counted[0].ids, counted[1]) == ([tasks[1].task_id], said)
+    assert evaluation.tasks_to_count(few, some, only_predicted=False) == (some, said)
+    shares = evaluation.predicted_shares(evaluation.read_sets(few | {"b": sets["b"]}), some)
+    assert shares.to_dict() == {"a": "1 of 3", "b": "3 of 3"}
+
+
+def test_parameters_that_name_nothing_are_refused(sets):
+    assert evaluation.set_to_submit(sets, "", "majority") is sets["a"]
+    assert evaluation.set_to_submit(sets, "b", "majority") is sets["b"]
+    with pytest.raises(evaluation.EvaluationError, match="'c' is none of the sets; it has a, b"):
+        evaluation.set_to_submit(sets, "c", "majority")
     with pytest.raises(evaluation.EvaluationError, match="submission_rule 'most' does not exist; there are"):
-        evaluation.set_to_submit(sets, 1, "most")
+        evaluation.set_to_submit(sets, "b", "most")
 
 
 def test_pass_at_k_is_of_first_turns(sets, tasks):

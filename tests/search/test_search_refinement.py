@@ -188,11 +188,11 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
     assert len(built(sets, tasks, tokenizer, executor, per_task=1).rows) == 1
     assert len(built(sets, tasks, tokenizer, executor, keep_solved=True).rows) == 3
     lengths = sorted(row["n_prompt_tokens"] for row in dataset.rows)
-    limited = built(sets, tasks, tokenizer, executor, max_prompt_tokens=lengths[0])
+    limited = built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0])
     assert list(limited.too_long.values()) == lengths[1:]
     assert limited.lengths().loc[1, "max"] == lengths[0]
     with pytest.raises(RefinementError, match=f"2 conversations exceed {lengths[0] - 1} tokens"):
-        built(sets, tasks, tokenizer, executor, max_prompt_tokens=lengths[0] - 1)
+        built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
 
 
 def third_turn_sets(written, tasks):
@@ -382,5 +382,5 @@ def test_turns_are_read_from_a_parameter():
     assert turn_numbers("") == []
     assert turn_numbers("0, 2,") == [0, 2]
     for text in ("x", "0,-1", "1.5"):
-        with pytest.raises(RefinementError, match="turns are numbers separated by commas"):
+        with pytest.raises(RefinementError, match="turns_to_refine takes numbers separated by commas"):
             turn_numbers(text)

@@ -57,10 +57,10 @@ def planned_sweep(options: argparse.Namespace) -> Sweep:
     sets += [parameter_sets.listed_sets(Path(file), declared) for file in options.list]
     fixed: dict[str, Any] = {}
     if options.shards is not None:
-        sets.append(shard_sets(options.shards, declared, path))
-        shared_output = base.get("output") or "{sweep}/predictions"
-        fixed = {"n_shards": options.shards, "output": shared_output}
-        if len(sets) > 1 and not base.get("output"):
+        shard, n_shards, output = shard_parameters(options.shards, declared, path)
+        sets.append([{shard: number} for number in range(options.shards)])
+        fixed = {n_shards: options.shards, output: base.get(output) or "{sweep}/predictions"}
+        if len(sets) > 1 and not base.get(output):
             raise ParameterError(
                 "the shards of several parameter sets would share one output; sweep them apart"
             )
@@ -72,13 +72,15 @@ def planned_sweep(options: argparse.Namespace) -> Sweep:
     return plan_sweep(name, path, base, parameter_sets.multiplied(sets), fixed)
 
 
-def shard_sets(n_shards: int, declared: Declared, path: Path) -> list[dict[str, Any]]:
-    missing = [name for name in ("shard", "n_shards", "output") if not declared.knows(name)]
+def shard_parameters(n_shards: int, declared: Declared, path: Path) -> list[str]:
+    """What `shard`, `n_shards` and `output` are called in manifests of this notebook."""
+    wanted = ("shard", "n_shards", "output")
+    missing = [name for name in wanted if not declared.knows(name)]
     if missing:
         raise ParameterError(f"{path.name} cannot be run in shards: it has no parameter {missing[0]!r}")
     if n_shards < 1:
         raise ParameterError(f"--shards must be at least 1, got {n_shards}")
-    return [{declared.find("shard").name: shard} for shard in range(n_shards)]
+    return [declared.find(name).name for name in wanted]
 
 
 def pipeline(options: argparse.Namespace) -> int:
@@ -110,7 +112,7 @@ def add_commands(commands: Any) -> None:
     command = commands.add_parser("sweep", parents=[root], help="run a notebook with many parameter sets")
     command.set_defaults(command=sweep)
     add = command.add_argument
-    add("notebook", metavar="NOTEBOOK", help="03, 03_inference or a path")
+    add("notebook", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     shared.add_parameter_options(command)
     add_set_options(command)
     add("--name", help="name of the sweep (default: the notebook's)")

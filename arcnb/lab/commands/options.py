@@ -12,6 +12,7 @@ from arcnb.lab.parameters import Declared, ParameterError, check_parameters, def
 from arcnb.lab.runs import Run, find_run
 from arcnb.lab.sweeps import Sweep, find_sweep
 
+NOTEBOOK = "3, 03, inference, 03_inference or a path"
 # argparse takes `-1e-5` for an option, unless it is told what a negative number looks like.
 NEGATIVE_NUMBER = re.compile(r"-(\d+(_\d+)*(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|-\.inf$")
 
@@ -35,7 +36,10 @@ def root_option() -> argparse.ArgumentParser:
 def add_parameter_options(command: argparse.ArgumentParser) -> None:
     command._negative_number_matcher = NEGATIVE_NUMBER
     add = command.add_argument
-    add("-p", dest="parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    add(
+        "-p", dest="parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="a parameter, or an option of the notebook's plan by its path; `arcnb params` lists them",
+    )  # fmt: skip
     add(
         "-f", dest="profile", action="append", default=[], metavar="PROFILE", help="YAML file or profile name"
     )

@@ -14,10 +14,9 @@ from arcnb.lab.homes import substitute_home
 from arcnb.lab.manifest import RunError, read_manifest
 from arcnb.lab.notebooks import NotebookError
 from arcnb.lab.pages import duration_text, size_text
-from arcnb.lab.parameters import ParameterError, default_values, folded
+from arcnb.lab.parameters import ParameterError, default_values, find_parameter, folded
 from arcnb.lab.runs import Run, find_run, list_runs, new_run, runs_root
 from arcnb.lab.sweeps import Sweep
-from arcnb.plans import PlanError
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,19 +56,28 @@ def params(options: argparse.Namespace) -> int:
     declared = beside[path.stem]
     values = shared.given_values(options, path, beside)
     if options.name:
-        try:
-            known = declared.find(options.name)
-        except PlanError as error:
-            raise ParameterError(f"{path.name}: {error}") from None
-        print(f"{known.name} = {values.get(known.name, known.default)!r}    ({known.kind})\n{known.comment}")
+        known = find_parameter(options.name, declared, path.name)
+        unit = f", {known.unit}" if known.unit else ""
+        print(f"{known.name} = {values.get(known.name, known.default)!r}    ({known.kind}{unit})")
+        print(known.comment)
         return 0
     cell, further = declared.all()
-    for title, known in ((f"in the parameters cell of {path.name}", cell), ("further, in `more`", further)):
-        width = max((len(name) for name in known), default=0)
-        print(f"# {title}" if known else "", end="\n" if known else "")
-        for name, one in known.items():
-            comment = one.comment.split(". ")[0]
-            print(f"{name:{width}} = {values.get(name, one.default)!r:<24} {comment}")
+    shown = [one for one in further.values() if one.ours or one.name in values or options.all]
+    left_out = [one for one in further.values() if one not in shown]
+    parts = {f"the parameters cell of {path.name}": list(cell.values())}
+    for one in shown:
+        parts.setdefault(one.branch or "further", []).append(one)
+    lines = {one.name: repr(values.get(one.name, one.default)) for part in parts.values() for one in part}
+    names, given = (max((len(text) for text in texts), default=0) for texts in (lines, lines.values()))
+    for title, part in parts.items():
+        print(f"# {title}")
+        for one in part:
+            print(f"{one.name:{names}} = {lines[one.name]:{min(given, 28)}}  {one.sentence}".rstrip())
+    for title in dict.fromkeys(one.branch for one in left_out):
+        count = sum(one.branch == title for one in left_out)
+        print(
+            f"# {title}: {count} more, at the library's defaults; --all lists them, NAME says what one means"
+        )
     return 0
 
 
@@ -218,7 +226,7 @@ def add_commands(commands: Any) -> None:
     command = commands.add_parser("run", parents=[root], help="execute a notebook in a run folder of its own")
     command.set_defaults(command=run)
     add = command.add_argument
-    add("notebook", nargs="?", metavar="NOTEBOOK", help="03, 03_inference or a path")
+    add("notebook", nargs="?", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     shared.add_parameter_options(command)
     add("--name", help="name of the run (default: the notebook's)")
     add("--again", action="store_true", help="let there be a second run of that name")
@@ -226,11 +234,12 @@ def add_commands(commands: Any) -> None:
     add("--grace", type=float, default=60.0, metavar="SECONDS", help="time for a stopped cell to save (60)")
     add("--quiet", action="store_true", help="no progress")
 
-    command = commands.add_parser("params", parents=[root], help="list the parameters of a notebook")
+    command = commands.add_parser("params", parents=[root], help="list what a notebook can be asked for")
     command.set_defaults(command=params)
     add = command.add_argument
-    add("notebook", metavar="NOTEBOOK", help="03, 03_inference or a path")
+    add("notebook", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     add("name", nargs="?", metavar="NAME", help="one of them: its value, type and meaning")
+    add("--all", action="store_true", help="also fields of a library's class that keep its defaults")
     shared.add_parameter_options(command)
 
     command = commands.add_parser("ls", parents=[root], help="list the runs")
