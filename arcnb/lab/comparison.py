@@ -180,8 +180,8 @@ def _gpus(manifest: Mapping[str, Any]) -> int:
     there = len((manifest["hardware"] or {}).get("gpus") or [])
     processes = int(parameters.get("num_processes") or 1)  # that train together
     if _searches(parameters):  # each process has a GPU of its own, 0 takes all
-        processes = parameters["processes"] or there
-    wanted = processes * int(parameters.get("tensor_parallel") or 1)
+        processes = parameters.get("num_processes") or parameters.get("processes") or there
+    wanted = processes * int(_asked(parameters, "tensor_parallel") or 1)
     if parameters.get("vllm_mode") == "server" and not parameters.get("vllm_server_base_url"):
         wanted += int(parameters.get("vllm_server_gpus") or 1)
     return min(there, wanted)
@@ -193,7 +193,7 @@ def _own_samples(name: str, run: Run, folder: str) -> pd.DataFrame:
 
     columns = [*_SAMPLE, "train_is_correct", "test_is_correct"]
     parameters = run.manifest["parameters"]
-    shard, n_shards = int(parameters.get("shard") or 0), int(parameters.get("n_shards") or 1)
+    shard, n_shards = int(_asked(parameters, "shard") or 0), int(_asked(parameters, "n_shards") or 1)
     sets = list(_sets(name, run, folder).values()) or [PredictionSet(run.path / folder)]
     own = [_Shard(one.folder, shard, n_shards) for one in sets] if n_shards > 1 else sets
     return pd.concat([one.read(columns) for one in own], ignore_index=True).drop_duplicates(_SAMPLE)
@@ -211,9 +211,14 @@ class _Shard(PredictionSet):
 
 
 def _searches(parameters: Mapping[str, Any]) -> bool:
-    """Is it a run of notebook 07? Its `processes` are searches, and its `output` is a folder for each of its
-    arms."""
-    return type(parameters.get("processes")) is int
+    """Is it a run of notebook 07? Its processes are searches, and its `output` is a folder for each of its
+    arms. Runs of earlier versions call them `processes`."""
+    return _asked(parameters, "first_round") is not None or type(parameters.get("processes")) is int
+
+
+def _asked(parameters: Mapping[str, Any], name: str) -> Any:
+    """The value of an option by its last word, whether it has a line in the parameters cell or not."""
+    return next((value for path, value in parameters.items() if path.rpartition(".")[2] == name), None)
 
 
 def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:

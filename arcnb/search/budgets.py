@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arcnb.models.generation import Completion, Request, Sampling
-from arcnb.search.rounds import PlanError
+from arcnb.plans import PlanError
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from arcnb.arc.similarity import pixel_similarity
 from arcnb.arc.tasks import Pair, Task
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.chat import answer_ids
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Execution, Executor, Job
-from arcnb.search.rounds import PlanError
 
 __all__ = [
     "Hindsight",

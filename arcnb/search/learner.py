@@ -20,9 +20,9 @@ from pathlib import Path
 from arcnb.models.adapter_casting import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft_rows import IGNORED, collator
+from arcnb.plans import PlanError
 from arcnb.search.learner_loss import add_answer_gradients
 from arcnb.search.learner_memory import PartSize, bytes_per_token, out_of_memory, padded_tokens
-from arcnb.search.rounds import PlanError
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 SCHEDULES = ("constant", "linear", "cosine")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arcnb.arc.tasks import Task
+from arcnb.plans import PlanError
 from arcnb.search.budgets import Budget
-from arcnb.search.rounds import PlanError, RoundPlan
+from arcnb.search.rounds import RoundPlan
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class SearchPlan:
         n = self.first_round + round_ * self.per_round
         if self.budget.completions:
             n = min(n, self.budget.completions)
-        return RoundPlan(n, self.per_prompt, self.seed, self.augment, self.shuffle, shard)
+        return RoundPlan(
+            n, self.per_prompt, self.seed, self.augment, self.shuffle, shard=shard[0], n_shards=shard[1]
+        )
 
     def round_of(self, prompt_round: int) -> int:
         """The round of learning that a prompt belongs to, by the `round` that its predictions carry."""

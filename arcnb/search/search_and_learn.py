@@ -21,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from arcnb.arc.tasksets import write_tasks
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.search.budgets import Clock, TimedEngine
 from arcnb.search.conditions import conditions, hold_to_conditions
@@ -42,7 +44,7 @@ from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.learning_report import SearchReport
 from arcnb.search.learning_rows import learning_rows
 from arcnb.search.room import PromptRoom
-from arcnb.search.rounds import PlanError
+from arcnb.search.sampled_set import SampledSet
 from arcnb.search.search_state import RoundRows, TaskState
 from arcnb.search.step_journal import AdapterFolder, StepJournal
 from arcnb.search.submission_file import SubmissionFile
@@ -86,18 +88,13 @@ class SearchAndLearn:
             raise PlanError("search and learn needs the model that is to be trained")
         self.clock = clock or Clock()
         self.engine, self.executor = TimedEngine(engine, self.clock), executor
-        self.plan, self.hindsight, self.prompt_format, self.sampling = (
-            plan,
-            hindsight,
-            prompt_format,
-            sampling,
-        )
-        self.names = {"model": model, "adapter": adapter}
+        self.plan, self.hindsight = plan, hindsight
         self.folder, self.submission, self.announce = Path(folder), submission, announce
         self.base, self.lora, self._open_learner, self.learner = base, lora, open_learner, None
         self.predictions = RoundRows(self.folder / "predictions", plan.shard)
-        self._hold(tasks)
-        mine = shard_of(tasks, plan.prompts(0, plan.shard), prompt_format, sampling, engine)
+        self.made = SampledSet(tasks, self.predictions, prompt_format, sampling, model, adapter)
+        self._hold()
+        mine = shard_of(self.made, plan.prompts(0, plan.shard), engine)
         self.tasks = {task.task_id: task for task in mine}
         self.groups = plan.groups(mine)
         end = f"shard{plan.shard[0]:02d}-of-{plan.shard[1]:02d}"
@@ -208,21 +205,13 @@ class SearchAndLearn:
             self.engine.use_adapter(adapter)
             for task in self._active_tasks(group):
                 tasks.append(task)
-                self.predictions.made_with[task.task_id] = adapter.name if adapter else self.names["adapter"]
+                self.predictions.made_with[task.task_id] = adapter.name if adapter else self.made.adapter
                 if adapter is not None and len(groups) > 1:
                     self.engine.adapters[task.task_id] = adapter
         self._unsubmitted.update(task.task_id for task in tasks)
         switched = time.monotonic()
-        inference = predict(
-            tasks,
-            self.engine,
-            self.predictions,
-            self.executor,
-            self.plan.prompts(round_),
-            self.prompt_format,
-            self.sampling,
-            **self.names,
-        )
+        made = replace(self.made, tasks=tasks)
+        inference = predict(made, self.engine, self.executor, self.plan.prompts(round_))
         seconds = time.monotonic() - switched
         self.report.add_sampling(inference, seconds, switched - since)
         self._file(self.predictions.take_fresh())
@@ -334,7 +323,7 @@ class SearchAndLearn:
         rows, n_too_long = learning_rows(
             dealt([found[i].tasks for i in order]),
             self.engine.tokenizer,
-            self.prompt_format,
+            self.made.prompt_format,
             seed=self.plan.seed,
             round_=round_,
             epochs=self.plan.epochs,
@@ -345,10 +334,10 @@ class SearchAndLearn:
 
     # -------------------------------------------------------------------- state
 
-    def _hold(self, tasks: Sequence[Task]) -> None:
+    def _hold(self) -> None:
         """Begin the set with these settings, or refuse others."""
         plan = self.plan
-        wanted = conditions(tasks, plan.prompts(0), self.prompt_format, self.sampling, **self.names)
+        wanted = conditions(self.made, plan.prompts(0))
         wanted["settings"] |= plan.settings()
         if plan.learn:
             wanted["settings"] |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}

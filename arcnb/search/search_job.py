@@ -27,13 +27,13 @@ from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.merging import merged_model
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor, Limits
 from arcnb.programs.service import usable_processors
 from arcnb.search.budgets import Budget, Clock
 from arcnb.search.hindsight import HindsightSettings
 from arcnb.search.learner import LoraSettings, check_modules
 from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
 from arcnb.search.submission_file import SubmissionFile
 

@@ -15,11 +15,11 @@ from arcnb.arc.tasks import Pair, Task
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft_rows import IGNORED
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Execution, Executor, Job
 from arcnb.programs.judging import judge
 from arcnb.search.hindsight import HindsightSettings, dealt, relabel, relabelled
 from arcnb.search.learning_rows import learning_rows
-from arcnb.search.rounds import PlanError
 from tests.search.learning_engine import program, small_tasks
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "arc25_learning.json"

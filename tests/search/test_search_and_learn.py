@@ -23,6 +23,7 @@ from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import TaskSet, load_tasks
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.search import learner as learner_module
 from arcnb.search.budgets import Budget, Clock
@@ -30,7 +31,6 @@ from arcnb.search.hindsight import HindsightSettings
 from arcnb.search.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share
 from arcnb.search.learner_loss import add_answer_gradients
 from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.rounds import PlanError
 from arcnb.search.search_and_learn import SearchAndLearn
 from arcnb.search.step_journal import TIMES
 from arcnb.search.submission_file import SubmissionFile

@@ -19,10 +19,10 @@ from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.submission import SubmissionError, validate_submission
 from arcnb.arc.tasksets import load_tasks, write_tasks
 from arcnb.models.generation import EngineOptions, Sampling
+from arcnb.plans import PlanError
 from arcnb.search.budgets import Budget
 from arcnb.search.learner import LoraSettings
 from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.rounds import PlanError
 from arcnb.search.search_job import (
     SearchJob,
     default_processes,
