@@ -23,7 +23,18 @@ from arcnb.search.sampled_set import SampledSet
 
 FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
 LATER = ("adapter_sha256",)  # sets of earlier versions say nothing about these
-TODAY = {  # what settings are called outside of the file
+IN_FILE = {  # what the file, which is older than some names of today, calls the settings of a search
+    "num_train_epochs": "epochs",
+    "max_length": "max_row_tokens",
+    "hindsight_programs_per_task": "hindsight_per_task",
+    "lora_r": "lora_rank",
+    "lora_use_rslora": "lora_rslora",
+    "lora_target_modules": "lora_modules",
+    "lora_lr_scheduler_type": "lora_schedule",
+    "lora_warmup_steps": "lora_warmup",
+    "lora_per_device_train_batch_size": "lora_batch_size",
+}
+_TODAY = {old: name for name, old in IN_FILE.items()} | {
     "max_tokens": "max_completion_length",
     "early_stop": "stop_after",
     "first_from": "refine_from",
@@ -105,7 +116,7 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
     for name, value in wanted["settings"].items():
         if settings.get(name, value if name in LATER else None) != value:
             raise PlanError(
-                f"{predictions.folder} was begun with {TODAY.get(name, name)} {settings.get(name)!r}, not "
+                f"{predictions.folder} was begun with {_TODAY.get(name, name)} {settings.get(name)!r}, not "
                 f"{value!r}; use a new folder for the changed setting"
             )
 

@@ -15,11 +15,12 @@ from arcnb.lab.parameters import notebook_parameters
 from arcnb.plans import PlanError, refuse
 from arcnb.search.adapters import sampled_sets
 from arcnb.search.inference_plan import InferencePlan
+from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.plan_problems import problems
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-CELL_LINES = {"03": 20}
-MODULES = {"inference_plan": "InferencePlan", "plan_problems": "problems"}
+CELL_LINES = {"03": 20, "07": 25}
+MODULES = {"inference_plan": "InferencePlan", "learning_plan": "SearchPlan", "plan_problems": "problems"}
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,54 @@ def test_a_set_that_was_begun_otherwise_is_refused_by_todays_names(refuse_infere
 
 
 @pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"arms": "learn, guess"}, "arms are alone and learn, not learn, guess"),
+        ({"arms": ""}, "arms are alone and learn, not none"),
+        ({"arms": "learn, learn"}, "arms names a search twice: learn, learn"),
+        ({"time_budget_hours": -1.0}, "time_budget_hours must not be negative, it is -1.0"),
+        ({"num_processes": -2}, "num_processes must not be negative, it is -2"),
+        ({"n_predictions": -1}, "n_predictions must not be negative, it is -1"),
+        ({"budget_tokens": -1}, "budget_tokens must not be negative, it is -1"),
+        ({"budget_seconds": -1.0}, "budget_seconds must not be negative, it is -1.0"),
+        ({"n_predictions": 0}, "the budget of a task needs a limit: n_predictions, budget_tokens or"),
+        ({"first_round": 3}, "first_round is 3, it must be a multiple of per_prompt, 4"),
+        ({"per_round": 0}, "per_round is 0, it must be a multiple of per_prompt, 4"),
+        ({"per_prompt": 0}, "per_prompt must be positive, not 0"),
+        ({"group_size": 0}, "group_size is 0, it must be positive, or -1 for all tasks"),
+        ({"stop_after": -1}, "stop_after must not be negative, it is -1"),
+        ({"num_train_epochs": 0}, "num_train_epochs must be positive, not 0"),
+        ({"replay": 1.5}, "replay is 1.5, it must be between 0 and 1"),
+        ({"programs_per_task": -1}, "programs_per_task must not be negative, it is -1"),
+        ({"fresh_views": -1}, "fresh_views must not be negative, it is -1"),
+        ({"augment": "x"}, "augment must be one of none, geometry, colors, all, not 'x'"),
+        ({"max_answer_tokens": 0}, "max_answer_tokens must be positive, not 0"),
+        ({"lora_r": 0}, "lora_r must be positive, not 0"),
+        ({"lora_alpha": 0}, "lora_alpha must be positive, not 0"),
+        ({"learning_rate": 0}, "learning_rate must be positive, not 0"),
+        ({"batch_tokens": 0}, "batch_tokens must be positive, not 0"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be positive, not 0"),
+        ({"warmup_steps": 1.5}, "warmup_steps is 1.5: whole steps, or a share below 1"),
+        ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type is 'wavy', it must be one of constant, linear"),
+        ({"lora_target_modules": " "}, "lora_target_modules names no layer for the adapter"),
+        ({"task_ids": "0d3d703e"}, "has no task '0d3d703e'; give task_ids"),
+        ({"task_ids": "007bbfb7", "n_tasks": 2}, 'n_tasks is 2 and task_ids is "007bbfb7"'),
+        ({"submission_rule": "most"}, "no submission_rule 'most'; there are train-score"),
+        ({"temperature": -1.0, "backend": "vlm"}, "temperature is -1.0, it must be at least 0\nunknown"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused(tasks, asked, sentence):
+    with pytest.raises(PlanError) as error:
+        refuse(problems(SearchPlan.of(asked), tasks))
+    assert sentence in str(error.value)
+
+
+def test_a_search_that_can_run_is_not_refused(tasks):
+    for asked in ({}, {"task_ids": "007bbfb7"}, {"arms": "learn", "n_predictions": 0, "budget_tokens": 5}):
+        assert problems(SearchPlan.of(asked), tasks) == []
+
+
+@pytest.mark.parametrize(
     ("model", "adapter", "expected"),
     [
         ("default", "auto", {"default": "default"}),
@@ -105,6 +154,15 @@ def test_auto_is_the_shipped_adapter_for_the_embedded_model(tasks, tmp_path, mod
     made = sampled_sets(plan, tasks, tmp_path)
     assert {name: one.adapter for name, one in made.items()} == expected
     assert {one.model for one in made.values()} == {model}
+
+
+def test_a_search_is_settled_in_its_runs_folder(tmp_path):
+    plan = SearchPlan.of({}).settled(tmp_path)
+    assert (plan.adapter, plan.output) == ("default", str(tmp_path / "search"))
+    assert plan.submission_file == str(tmp_path / "submission.json")
+    named = {"model": "org/name", "output": "there", "submission_file": "here.json"}
+    plan = SearchPlan.of(named).settled(tmp_path)
+    assert (plan.adapter, plan.output, plan.submission_file) == ("", "there", "here.json")
 
 
 def test_options_reach_the_engine_and_the_sampler_by_its_own_names():
@@ -126,7 +184,9 @@ def test_options_reach_the_engine_and_the_sampler_by_its_own_names():
 def test_former_names_are_refused_with_the_new_one():
     with pytest.raises(PlanError, match="'first_from' is called 'refine_from' now"):
         InferencePlan.of({"first_from": "x"})
-    for plan in (InferencePlan,):
+    with pytest.raises(PlanError, match="'rank' is called 'lora_r' now"):
+        SearchPlan.of({"rank": 4})
+    for plan in (InferencePlan, SearchPlan):
         for former, name in plan.RENAMED.items():
             assert plan.find(name), former
 
