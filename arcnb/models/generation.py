@@ -250,9 +250,9 @@ def context_length(model: ModelPath, options: EngineOptions) -> int:
     built_for = model.context
     wanted = options.max_model_len or built_for
     if not wanted:
-        raise GenerationError(f"model {model.name!r} does not state its context; set max_model_len")
+        raise GenerationError(f"model {model.name!r} does not state its context; set max_length")
     if built_for and wanted > built_for:
         raise GenerationError(
-            f"max_model_len is {wanted}, but model {model.name!r} was built for {built_for} tokens"
+            f"max_length is {wanted}, but model {model.name!r} was built for {built_for} tokens"
         )
     return wanted

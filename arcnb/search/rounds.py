@@ -31,8 +31,8 @@ class RoundPlan:
         "end a task with the round after which so many predictions solve its train pairs; 0 is off; pass@k "
         "of such tasks is left out",
     )
-    shard: int = option(0, "this process does shard number ...")
-    n_shards: int = option(1, "... of so many; all write into one prediction set, output")
+    shard: int = option(0, "part of the tasks that this process does, from 0 to n_shards - 1")
+    n_shards: int = option(1, "parts that the tasks are divided into; all write into one output")
 
     @property
     def n_rounds(self) -> int:
