@@ -27,7 +27,7 @@ def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path(
     """
     if isinstance(plan, SearchPlan):
         return _shared_problems(plan) + _search_problems(plan) + _task_problems(plan, tasks)
-    return _shared_problems(plan) + _inference_problems(plan, tasks, own)
+    return _inference_problems(plan, tasks, own)
 
 
 def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[str]:
@@ -37,7 +37,7 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
     from arcnb.search.adapters import adapter_runs, sampled_sets
     from arcnb.search.turns import check_turns
 
-    found = [*_round_problems(plan), *_turn_problems(plan)]
+    found = [*_shared_problems(plan), *_round_problems(plan), *_turn_problems(plan)]
     if plan.engine.engines < 0:
         found.append(f"engines is {plan.engine.engines}, it must be at least 1, or 0 to choose")
     if plan.rounds.n_shards > 1 and not plan.output:
@@ -50,7 +50,7 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
         found.append("refine_from needs turns of at least 2: there is nothing to refine in one turn")
     found += _said(adapter_runs, plan.adapter, own, plan.model)
     found += _said(prompt_format, plan.template, plan.encoding, plan.refine_template)
-    if found or _shared_problems(plan):
+    if found:
         return found
     first = PredictionSet(plan.refine_from) if plan.refine_from else None
     return [
