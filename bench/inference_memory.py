@@ -20,6 +20,7 @@ from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.sampled_set import SampledSet
 from arcnb.synth.rearc import rearc_ids, rearc_program
 
 
@@ -67,8 +68,8 @@ def main() -> None:
     plan = RoundPlan(8 * arguments.rounds, 8)
     engine = InstantEngine(arguments.rounds * len(tasks))
     with tempfile.TemporaryDirectory() as folder, Executor(arguments.workers or None) as executor:
-        predictions = PredictionSet(folder)
-        report = predict(tasks, engine, predictions, executor, plan, prompt_format(), Sampling())
+        made = SampledSet(tasks, PredictionSet(folder), prompt_format(), Sampling())
+        report = predict(made, engine, executor, plan)
         print(report)
 
 

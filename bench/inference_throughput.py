@@ -61,6 +61,7 @@ from arcnb.models.prompt_lengths import longest_prompt
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.sampled_set import SampledSet
 from arcnb.synth.rearc import rearc_ids, rearc_program
 
 SOURCES = ("arc-agi-1/training", "arc-agi-1/evaluation", "arc-agi-2/training", "arc-agi-2/evaluation")
@@ -230,7 +231,8 @@ def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executo
         predictions = PredictionSet(Path(folder) / "predictions")
         start = time.perf_counter()
         writing = backend if backend.adapter else WithPrograms(backend)
-        report = predict(tasks, writing, predictions, executor, plan, prompt_format(), sampling)
+        made = SampledSet(tasks, predictions, prompt_format(), sampling)
+        report = predict(made, writing, executor, plan)
         seconds = time.perf_counter() - start
         assert len(predictions) == report.made == len(tasks) * plan.n_predictions
     return seconds, report

@@ -11,6 +11,8 @@ import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasksets import load_tasks
+from arcnb.lab.parameters import notebook_parameters
+from arcnb.lab.runs import Run
 from arcnb.rl import launch
 from tests.rl.conftest import gpus  # noqa: F401  a fixture
 
@@ -19,7 +21,7 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 WORK = {
     "01": "build_task_set(tasks",
     "02": "build_task_set(eval_tasks",
-    "03": "open_backend(backend",
+    "03": "open_backend(plan.backend",
     "04": "refinement_rows(",
     "05": "plan = GrpoPlan(",
     "06": "comparison_table(",
@@ -34,13 +36,16 @@ def before_work(tmp_path, monkeypatch):
 
     def names_of(number, **parameters):
         (path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
-        code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        notebook = nbformat.read(path, as_version=4)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        declared = notebook_parameters(notebook, path.name)
+        assert all(map(declared.knows, parameters))
+        monkeypatch.setattr(Run, "parameters", property(lambda run: parameters))
         (first_work,) = (i for i, cell in enumerate(code) if WORK[number] in cell.source)
         names: dict = {}
         for cell in code[:first_work]:
             exec(compile(cell.source, path.name, "exec"), names)
             if "parameters" in cell.metadata.get("tags", []):
-                assert set(parameters) <= set(names)
                 names |= parameters
         return names
 
@@ -114,8 +119,8 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
         ("03", {"workers": -1}, "workers must be at least 1, got -1"),
         ("03", {"seconds_per_input": 0.0}, "seconds_per_input must be a number above 0"),
         ("03", {"temperature": -1.0}, "temperature is -1.0, it must be at least 0"),
-        ("03", {"first_from": "x"}, "first_from needs turns of at least 2: there is nothing to refine"),
-        ("03", {"first_from": "x", "turns": 2}, "first_from x holds no first turns of these tasks"),
+        ("03", {"refine_from": "x"}, "refine_from needs turns of at least 2: there is nothing to refine"),
+        ("03", {"refine_from": "x", "turns": 2}, "refine_from x holds no first turns of these tasks"),
         ("03", {"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
         ("04", {"successes": "sons"}, "successes come from children, siblings, both, n"),
         ("04", {"successes_per_task": 0}, "must be at least 1, not 0"),

@@ -53,7 +53,13 @@ def data(runs):
 
 @pytest.fixture(scope="module")
 def sampled(runs, data):
-    sizes = {"n_tasks": 2, "n_predictions": 3, "per_prompt": 3, "max_tokens": 64, "max_model_len": 1024}
+    sizes = {
+        "n_tasks": 2,
+        "n_predictions": 3,
+        "per_prompt": 3,
+        "max_completion_length": 64,
+        "max_length": 1024,
+    }
     return done(runs, "03", tasks=data / "tasks.parquet", backend="transformers", **sizes)
 
 
@@ -76,7 +82,7 @@ def test_inference_leaves_every_prediction_judged(sampled):
 
 def test_a_set_of_the_whole_model_takes_no_predictions_of_one_in_four_bits(runs, data, sampled):
     asked = {"tasks": data / "tasks.parquet", "n_tasks": 2, "n_predictions": 3, "per_prompt": 3}
-    asked |= {"max_tokens": 64, "load_in_4bit": True, "output": sampled / "predictions"}
+    asked |= {"max_completion_length": 64, "load_in_4bit": True, "output": sampled / "predictions"}
     pairs = [str(item) for name, value in asked.items() for item in ("-p", name, value)]
     result = arcnb(runs, "run", "03", "--quiet", *pairs)
     assert result.returncode == 1
@@ -90,8 +96,8 @@ def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
         "n_shards": 2,
         "shard": 1,
         "n_predictions": 2,
-        "max_tokens": 8,
-        "max_model_len": 2048,
+        "max_completion_length": 8,
+        "max_length": 2048,
         "output": runs / "shards",
     }
     run = done(runs, "03", model=small_model.path, adapter="", backend="transformers", **sizes)
@@ -156,7 +162,13 @@ def test_adapters_compared_in_one_run_are_told_apart_and_evaluated_together(runs
 
     config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
     get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config).save_pretrained(tmp_path)
-    sizes = {"n_tasks": 2, "n_predictions": 3, "per_prompt": 2, "max_tokens": 16, "max_model_len": 2048}
+    sizes = {
+        "n_tasks": 2,
+        "n_predictions": 3,
+        "per_prompt": 2,
+        "max_completion_length": 16,
+        "max_length": 2048,
+    }
     model = {"model": small_model.path, "adapter": f"none, {tmp_path}", "backend": "transformers"}
     run = done(runs, "03", **model, **sizes)
     told = {}
@@ -196,7 +208,13 @@ def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(run
 def test_the_inference_notebook_stopped_at_random_moments_ends_with_exactly_its_rows(
     tmp_path, small_model, deadly
 ):
-    sizes = {"n_tasks": 3, "n_predictions": 40, "per_prompt": 1, "max_tokens": 16, "max_model_len": 2048}
+    sizes = {
+        "n_tasks": 3,
+        "n_predictions": 40,
+        "per_prompt": 1,
+        "max_completion_length": 16,
+        "max_length": 2048,
+    }
     settings = {"model": small_model.path, "adapter": "", "backend": "transformers"} | sizes
     first = ["run", "03", "--quiet", "--name", "killed"]
     first += [str(item) for name, value in settings.items() for item in ("-p", name, value)]

@@ -21,10 +21,10 @@ def test_sampled_refined_and_compared(tmp_path, small_model):
         for n in range(2)
     ]
     path = write_tasks(tasks, tmp_path / "tasks.parquet")
-    sizes = {"n_predictions": 4, "per_prompt": 2, "max_tokens": 12, "max_model_len": 1500}
+    sizes = {"n_predictions": 4, "per_prompt": 2, "max_completion_length": 12, "max_length": 1500}
     model = {"tasks": path, "model": small_model.path, "adapter": "", "backend": "transformers"}
     sampled = done(tmp_path, "03", **model, **sizes) / "predictions"
-    run = done(tmp_path, "03", **model, **sizes, turns=2, first_from=sampled)
+    run = done(tmp_path, "03", **model, **sizes, turns=2, refine_from=sampled)
     refined = list(PredictionSet(run / "predictions").iter_predictions())
     assert len(refined) == 4
     assert {row.turn for row in refined} == {1}

@@ -59,7 +59,7 @@ def early_stops(sets: Mapping[str, PredictionSet], task_ids: Iterable[str] | Non
 def _sentence(name: str, n_ended: int, n_tasks: int, ks: list[int]) -> str:
     k = " or ".join(map(str, ks))
     return (
-        f"{name}: {n_ended} of {n_tasks} tasks were stopped by early_stop={k}, with the round after which "
+        f"{name}: {n_ended} of {n_tasks} tasks were stopped by stop_after={k}, with the round after which "
         f"{k} of their predictions solved the train pairs, so pass@k and every other mean over predictions "
         "of this set is too high, and is left out of curves and where - stands; solved tasks are counted "
         "as they are."

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
+from arcnb.plans import refuse
 
 
 class GenerationError(ValueError):
@@ -75,19 +76,27 @@ class Sampling:
     seeded: bool = True
 
     def __post_init__(self):
-        limits = {
-            "temperature": (self.temperature >= 0, "at least 0"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (self.top_k >= 0, "at least 0 (0 is off)"),
-            "min_p": (0 <= self.min_p <= 1, "between 0 and 1"),
-            "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 is off)"),
-            "max_tokens": (self.max_tokens >= 1, "at least 1"),
-        }
-        for name, (holds, wanted) in limits.items():
-            if not holds:
-                raise GenerationError(f"{name} is {getattr(self, name)}, it must be {wanted}")
+        refuse(sampling_problems(self), GenerationError)
         if isinstance(self.stop, str):
             raise GenerationError(f"stop is the text {self.stop!r}, it must be a tuple of texts")
+
+
+def sampling_problems(sampling, longest: str = "max_tokens") -> list[str]:
+    """What is wrong with the numbers of a Sampling, or of options with its names. longest: the name that the
+    longest completion has there."""
+    limits = {
+        "temperature": (sampling.temperature >= 0, "at least 0"),
+        "top_p": (0 < sampling.top_p <= 1, "above 0 and at most 1"),
+        "top_k": (sampling.top_k >= 0, "at least 0 (0 is off)"),
+        "min_p": (0 <= sampling.min_p <= 1, "between 0 and 1"),
+        "repetition_penalty": (sampling.repetition_penalty > 0, "above 0 (1 is off)"),
+        longest: (getattr(sampling, longest) >= 1, "at least 1"),
+    }
+    return [
+        f"{name} is {getattr(sampling, name)}, it must be {wanted}"
+        for name, (holds, wanted) in limits.items()
+        if not holds
+    ]
 
 
 @dataclass(frozen=True)
@@ -241,9 +250,9 @@ def context_length(model: ModelPath, options: EngineOptions) -> int:
     built_for = model.context
     wanted = options.max_model_len or built_for
     if not wanted:
-        raise GenerationError(f"model {model.name!r} does not state its context; set max_model_len")
+        raise GenerationError(f"model {model.name!r} does not state its context; set max_length")
     if built_for and wanted > built_for:
         raise GenerationError(
-            f"max_model_len is {wanted}, but model {model.name!r} was built for {built_for} tokens"
+            f"max_length is {wanted}, but model {model.name!r} was built for {built_for} tokens"
         )
     return wanted

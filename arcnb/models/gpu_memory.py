@@ -88,15 +88,15 @@ def _problem(
         )
         whose = f" to each of {engines} engines" if engines > 1 else ""
         return (
-            f"the weights need {weights / GIB:.1f} GiB of GPU {gpu.index}, and gpu_memory_utilization "
+            f"the weights need {weights / GIB:.1f} GiB of GPU {gpu.index}, and vllm_gpu_memory_utilization "
             f"{share} gives {part / GIB:.1f} GiB{whose} for everything; {remedy}"
         )
     if cache * context > room:
         longest = int(room / cache) // 256 * 256
         return (
-            f"one sequence of max_model_len {context} needs {cache * context / GIB:.1f} GiB of cache, and "
+            f"one sequence of max_length {context} needs {cache * context / GIB:.1f} GiB of cache, and "
             f"beside the weights {room / GIB:.1f} GiB are left on GPU {gpu.index}; "
-            f"lower max_model_len to {longest}"
+            f"lower max_length to {longest}"
         )
     return None
 
@@ -109,8 +109,8 @@ def free_problem(gpu: Gpu, share: float, engines: int = 1, running: int = 0) -> 
     possible = int(100 * _possible_share(gpu.free / gpu.total, share, engines, running)) / 100
     whose = f" for {engines - running} of {engines} engines" if running else ""
     return (
-        f"gpu_memory_utilization {share} asks for {wanted / GIB:.1f} of {gpu.total / GIB:.1f} GiB on GPU "
-        f"{gpu.index}{whose}, but only {gpu.free / GIB:.1f} GiB are free; lower it to {possible}"
+        f"vllm_gpu_memory_utilization {share} asks for {wanted / GIB:.1f} of {gpu.total / GIB:.1f} GiB on "
+        f"GPU {gpu.index}{whose}, but only {gpu.free / GIB:.1f} GiB are free; lower it to {possible}"
     )
 
 
@@ -132,19 +132,19 @@ def memory_advice(cause: str, options, running: int = 0) -> str:
     if found := re.search(r"Free memory on device \S*\s*\(([\d.]+)/([\d.]+) GiB\)", cause):
         free, total = map(float, found.groups())
         possible = _possible_share(free / total, share, options.engines, running)
-        return f"lower gpu_memory_utilization from {share} to {int(100 * possible) / 100}"
+        return f"lower vllm_gpu_memory_utilization from {share} to {int(100 * possible) / 100}"
     if found := re.search(r"estimated maximum model length is (\d+)", cause):
-        return f"lower max_model_len from {context} to {found[1]}"
+        return f"lower max_length from {context} to {found[1]}"
     if "No available memory for the cache" in cause:
         fewer = "fewer engines, " if options.engines > 1 else ""
         if share < 0.95:
-            return f"raise gpu_memory_utilization from {share} to 0.95, or use {fewer}load_in_4bit"
+            return f"raise vllm_gpu_memory_utilization from {share} to 0.95, or use {fewer}load_in_4bit"
         return f"use {fewer}load_in_4bit, or a larger tensor_parallel_size"
     if "out of memory" in cause.lower():
         lower = max(0.1, round(share - 0.1, 2))
         sequences = f", or max_num_seqs to {options.max_num_seqs // 2}" if options.max_num_seqs else ""
-        return f"lower gpu_memory_utilization from {share} to {lower}{sequences}"
-    return f"gpu_memory_utilization is {share}, max_model_len {context}"
+        return f"lower vllm_gpu_memory_utilization from {share} to {lower}{sequences}"
+    return f"vllm_gpu_memory_utilization is {share}, max_length {context}"
 
 
 def weight_bytes(model: Path) -> int:

@@ -2,7 +2,7 @@
 
 A model is `default` (the embedded SmolLM2-135M-Instruct), a folder, or a hub id `org/name`, which is
 found in the hub's own cache or downloaded into it. An adapter is nothing (`None`, `""`), `default` (the
-one shipped for the embedded model), or a folder.
+one shipped for the embedded model), `auto` (that one for the embedded model, none for another), or a folder.
 
     model = resolve_model("default")
     adapter = resolve_adapter("default", model)
@@ -93,6 +93,7 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
 
 def resolve_adapter(name: str | Path | None, model: ModelPath) -> Path | None:
     """Folder of a LoRA adapter that fits `model`; None for `None` or an empty name. Raises AdapterError."""
+    name = adapter_name(name, model.name)
     if name is None or str(name) == "":
         return None
     if str(name) == "default":
@@ -105,6 +106,13 @@ def resolve_adapter(name: str | Path | None, model: ModelPath) -> Path | None:
         folder = Path(name).expanduser()
     check_adapter(folder, model.folder, model.name)
     return folder
+
+
+def adapter_name(name: str | Path | None, model: str) -> str | Path | None:
+    """The name of an adapter for the model of that name, with what "auto" stands for in its place."""
+    if str(name) != "auto":
+        return name
+    return "default" if model == "default" else ""
 
 
 def load_tokenizer(model: ModelPath):

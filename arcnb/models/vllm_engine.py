@@ -295,4 +295,4 @@ def _set_environment(options: EngineOptions) -> None:
 
 
 def _cpu_advice(options: EngineOptions) -> str:
-    return f"cpu_kv_cache_gb is {options.cpu_kv_cache_gb}, max_model_len {options.max_model_len}"
+    return f"cpu_kv_cache_gb is {options.cpu_kv_cache_gb}, max_length {options.max_model_len}"

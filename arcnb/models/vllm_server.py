@@ -79,7 +79,7 @@ class ServerBackend:
         lengths = [n for entry in served if isinstance(n := entry.get("max_model_len"), int)]
         limits = [n for n in (*lengths, options.max_model_len, model.context) if n]
         if not limits:
-            raise GenerationError("neither the servers nor the model state a context; set max_model_len")
+            raise GenerationError("neither the servers nor the model state a context; set max_length")
         self.context = min(limits)
 
     @property

@@ -39,8 +39,8 @@ def tasks_solved_between(
         raise TaskError(f"{predictions.folder}: predictions of another version of {', '.join(changed[:5])}")
     if early_stops({"solved_in": predictions}, tasks.ids):
         raise TaskError(
-            f"solved_in {predictions.folder}: tasks of {tasks.name} were stopped by early_stop, so the share "
-            "of their samples that solve them is too high; fill the set up with early_stop=0, or name another"
+            f"solved_in {predictions.folder}: tasks of {tasks.name} were stopped by stop_after, so the share "
+            "of their samples that solve them is too high; fill the set up with stop_after=0, or name another"
         )
     right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
     shares = right.groupby(frame["task_id"].astype(object)).mean()

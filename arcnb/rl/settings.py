@@ -242,9 +242,8 @@ def check_gpu_share(settings: dict, model_folder, context: int, options) -> None
 
 def _by_our_names(problem: str) -> str:
     """A sentence about an engine's options with the parameters of a GRPO run."""
-    problem = re.sub(r"\bgpu_memory_utilization\b", "vllm_gpu_memory_utilization", problem)
     problem = re.sub(r"\btensor_parallel_size\b", "vllm_tensor_parallel_size", problem)
-    return re.sub(r"\bmax_model_len\b", "max_sequence_length", problem)
+    return re.sub(r"\bmax_length\b", "max_sequence_length", problem)
 
 
 def check_free_memory(settings: dict, gpus: Sequence[Gpu], default: float = SHARE_BESIDE_TRAINING) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasks import Task
 from arcnb.models.compatibility import adapter_rank
-from arcnb.models.registry import resolve_adapter, resolve_model
-from arcnb.search.rounds import PlanError
+from arcnb.models.prompt_format import prompt_format
+from arcnb.models.registry import adapter_name, resolve_adapter, resolve_model
+from arcnb.plans import PlanError
+from arcnb.search.inference_plan import InferencePlan
+from arcnb.search.sampled_set import SampledSet
 
 ALONE = "none"  # in a list of adapters: the model without any
 
@@ -23,26 +27,26 @@ class AdapterRun:
     predictions: PredictionSet
 
 
-def set_folder(output: str, own: Path, n_shards: int) -> Path:
-    """Where predictions go: `output`, or without it `own`, in the run's folder.
-
-    PlanError for shards without it: their runs have folders of their own, so it would be n_shards sets.
-    """
-    if n_shards > 1 and not output:
-        raise PlanError(
-            f"n_shards is {n_shards} and output is empty: give all shards the same output, or start them by "
-            "`arcnb sweep 03 --shards`; each run folder is its own, so their predictions would not meet"
+def sampled_sets(plan: InferencePlan, tasks: Sequence[Task], own: Path) -> dict[str, SampledSet]:
+    """The set of each adapter, by its name in tables. They go to the plan's output; without it to `own`."""
+    format_ = prompt_format(plan.template, plan.encoding, plan.refine_template)
+    runs = adapter_runs(plan.adapter, plan.output or own, plan.model)
+    return {
+        run.name: SampledSet(
+            tasks, run.predictions, format_, plan.sampling.sampling(), plan.made_by, run.adapter
         )
-    return Path(output) if output else own
+        for run in runs
+    }
 
 
-def adapter_runs(adapters: str, folder: str | Path) -> list[AdapterRun]:
+def adapter_runs(adapters: str, folder: str | Path, model: str = "") -> list[AdapterRun]:
     """The runs for a list of adapters, separated by commas. One adapter, or "" for none: one set in `folder`.
 
     Several: a set in a folder below it for each, called by the last part of the adapter's path, or, of those
     that share it (`A/adapter, B/adapter`), by the first part before it in which they all differ.
     """
-    listed = [name.strip() for name in adapters.split(",") if name.strip()] or [ALONE]
+    listed = [adapter_name(name.strip(), model) or ALONE for name in adapters.split(",") if name.strip()]
+    listed = listed or [ALONE]
     chosen = ["" if name == ALONE else name for name in listed]
     names = _names(listed)
     if len(listed) == 1:
@@ -64,13 +68,14 @@ def _names(adapters: Sequence[str]) -> list[str]:
     return names
 
 
-def highest_rank(runs: Sequence[AdapterRun], model: str, backend: str) -> int | None:
+def highest_rank(plan: InferencePlan, sets: Iterable[SampledSet]) -> int | None:
     """The LoRA rank that an engine has to make room for; None for a single run, and for servers.
 
     An engine for a single adapter sees its rank, or merges it into its weights.
     """
-    adapters = [run.adapter for run in runs if run.adapter]
-    if not adapters or len(runs) == 1 or backend == "server":
+    compared = [made.adapter for made in sets]
+    adapters = [adapter for adapter in compared if adapter]
+    if not adapters or len(compared) == 1 or plan.backend == "server":
         return None
-    resolved = resolve_model(model)
+    resolved = resolve_model(plan.model)
     return max(adapter_rank(resolve_adapter(adapter, resolved)) for adapter in adapters)

@@ -11,34 +11,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arcnb.models.generation import Completion, Request, Sampling
-from arcnb.search.rounds import PlanError
+from arcnb.plans import option
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Of one task; 0 is no limit, and at least one has to be set.
+    """Of one task; at least one has to be set. A task goes on as long as it is within all of them, in whole
+    rounds. Seconds that several tasks share are divided among them."""
 
-    completions: sampled. tokens: of completions. seconds: wall time, where what several tasks share is
-    divided among them. A task goes on as long as it is within all of them, in whole rounds.
-    """
-
-    completions: int = 128
-    tokens: int = 0
-    seconds: float = 0.0
-
-    def __post_init__(self):
-        for name, value in vars(self).items():
-            if value < 0:
-                raise PlanError(f"the budget in {name} must not be negative, it is {value}")
-        if not any(vars(self).values()):
-            raise PlanError("the budget of a task needs a limit in completions, tokens or seconds")
+    n_predictions: int = option(16, "completions a task, in all; 0 is no limit")
+    tokens: int = option(0, "budget of a task, in tokens written; 0 is no limit", "tokens")
+    seconds: float = option(0.0, "budget of a task, in time of sampling and learning; 0 is no limit", "s")
 
 
 @dataclass
 class Spent:
     """What one task has cost so far."""
 
-    completions: int = 0
+    n_predictions: int = 0
     tokens: int = 0
     seconds: float = 0.0
 

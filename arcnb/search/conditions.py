@@ -15,43 +15,51 @@ from pathlib import Path
 
 from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasks import Task
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import template_path
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
-from arcnb.search.rounds import PlanError, RoundPlan
+from arcnb.plans import PlanError
+from arcnb.search.rounds import RoundPlan
+from arcnb.search.sampled_set import SampledSet
 
 FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
 LATER = ("adapter_sha256",)  # sets of earlier versions say nothing about these
+IN_FILE = {  # what the file, which is older than some names of today, calls the settings of a search
+    "num_train_epochs": "epochs",
+    "max_length": "max_row_tokens",
+    "hindsight_programs_per_task": "hindsight_per_task",
+    "lora_r": "lora_rank",
+    "lora_use_rslora": "lora_rslora",
+    "lora_target_modules": "lora_modules",
+    "lora_lr_scheduler_type": "lora_schedule",
+    "lora_warmup_steps": "lora_warmup",
+    "lora_per_device_train_batch_size": "lora_batch_size",
+}
+_TODAY = {old: name for name, old in IN_FILE.items()} | {
+    "max_tokens": "max_completion_length",
+    "early_stop": "stop_after",
+    "first_from": "refine_from",
+}
 
 
-def conditions(
-    tasks: Sequence[Task],
-    plan: RoundPlan,
-    prompt_format: PromptFormat,
-    sampling: Sampling,
-    model: str,
-    adapter: str,
-) -> dict:
+def conditions(made: SampledSet, plan: RoundPlan) -> dict:
     """What the file holds: {"tasks": {task_id: fingerprint}, "settings": {name: value}}."""
-    template = template_path(prompt_format.template).read_bytes()
+    template = template_path(made.prompt_format.template).read_bytes()
     settings = {
-        "model": model,
-        "adapter": adapter,
-        "template": prompt_format.template,
+        "model": made.model,
+        "adapter": made.adapter,
+        "template": made.prompt_format.template,
         "template_sha256": hashlib.sha256(template).hexdigest(),
-        "encoding": prompt_format.encoding,
+        "encoding": made.prompt_format.encoding,
         "seed": plan.seed,
         "per_prompt": plan.per_prompt,
         "augment": plan.augment,
         "shuffle": plan.shuffle,
-        **asdict(sampling),
+        **asdict(made.sampling),
     }
-    if digest := _digest_of_named(adapter):
+    if digest := _digest_of_named(made.adapter):
         settings["adapter_sha256"] = digest
     plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
-    return {"tasks": {task.task_id: task.fingerprint for task in tasks}, "settings": plain}
+    return {"tasks": {task.task_id: task.fingerprint for task in made.tasks}, "settings": plain}
 
 
 def _digest_of_named(adapter: str) -> str:
@@ -108,8 +116,8 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
     for name, value in wanted["settings"].items():
         if settings.get(name, value if name in LATER else None) != value:
             raise PlanError(
-                f"{predictions.folder} was begun with {name} {settings.get(name)!r}, not {value!r}; "
-                f"use a new folder for the changed setting"
+                f"{predictions.folder} was begun with {_TODAY.get(name, name)} {settings.get(name)!r}, not "
+                f"{value!r}; use a new folder for the changed setting"
             )
 
 

@@ -27,8 +27,8 @@ from arcnb.arc.similarity import pixel_similarity
 from arcnb.arc.tasks import Pair, Task
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.chat import answer_ids
+from arcnb.plans import option
 from arcnb.programs.executor import Execution, Executor, Job
-from arcnb.search.rounds import PlanError
 
 __all__ = [
     "Hindsight",
@@ -43,31 +43,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class HindsightSettings:
-    """What is learned from.
+    """What is learned from. augment: what fresh views may change, see `arcnb.arc.views.AUGMENTATIONS`."""
 
-    per_task: at most so many programs of a real task a round, those whose train outputs come closest; 0 takes
-    all. replay: weight of earlier rounds, a program last seen n rounds ago is taken with chance replay ** n;
-    0 learns from the latest round alone, 1 from all. fresh_views: so many further tasks from each program,
-    its own outputs for the inputs under an augmentation it has not seen. augment: what these may change, see
-    `arcnb.arc.views.AUGMENTATIONS`. max_answer_tokens: longer completions are left out.
-    """
-
-    per_task: int = 32
-    replay: float = 0.5
-    fresh_views: int = 1
+    programs_per_task: int = option(
+        8, "programs of a task to learn from in a round, those whose train outputs come closest; 0 takes all"
+    )
+    replay: float = option(0.5, "weight of a program last seen n rounds ago is replay ** n")
+    fresh_views: int = option(
+        1, "further tasks from each program: its outputs under augmentations it has not seen"
+    )
+    max_answer_tokens: int = option(256, "longer completions are not learned from", "tokens")
     augment: str = "all"
-    max_answer_tokens: int = 512
-
-    def __post_init__(self):
-        if not 0 <= self.replay <= 1:
-            raise PlanError(f"replay is {self.replay}, it must be between 0 and 1")
-        for name in ("per_task", "fresh_views"):
-            if getattr(self, name) < 0:
-                raise PlanError(f"{name} must not be negative, it is {getattr(self, name)}")
-        if self.max_answer_tokens < 1:
-            raise PlanError(f"max_answer_tokens must be positive, not {self.max_answer_tokens}")
-        if self.augment not in AUGMENTATIONS:
-            raise PlanError(f"augment must be one of {', '.join(AUGMENTATIONS)}, not {self.augment!r}")
 
 
 @dataclass(frozen=True)
@@ -123,9 +109,9 @@ def relabel_tasks(
     for made, (task, rounds) in zip(found, histories, strict=True):
         worth = list(_distinct(rounds, task, tokenizer, settings, seed, made.dropped))
         worth.sort(key=lambda pair: _closeness(pair[1]))
-        if settings.per_task and len(worth) > settings.per_task:
-            made.dropped["not among the closest"] += len(worth) - settings.per_task
-            worth = worth[-settings.per_task :]
+        if settings.programs_per_task and len(worth) > settings.programs_per_task:
+            made.dropped["not among the closest"] += len(worth) - settings.programs_per_task
+            worth = worth[-settings.programs_per_task :]
         for age, prediction in worth:
             fresh = _fresh_views(prediction, len(rounds), settings, seed)
             kept.append(_Kept(task, prediction, age, (prediction.augmentation, *fresh), made))

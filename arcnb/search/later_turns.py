@@ -15,9 +15,9 @@ from arcnb.arc.tasks import Task
 from arcnb.models.chat import prompt_ids
 from arcnb.models.conversations import Conversations, recorded_view
 from arcnb.models.prompt_format import PromptFormat
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.search.questions import Question, first_question
-from arcnb.search.rounds import PlanError
 from arcnb.search.selection import choose
 from arcnb.search.turn_budget import TurnPlan
 
@@ -85,7 +85,7 @@ def choose_parents(
     plan: TurnPlan,
     turn: int,
     predictions: PredictionSet,
-    first_from: PredictionSet | None,
+    refine_from: PredictionSet | None,
     book: Conversations,
     tokenizer,
     max_prompt_tokens: int,
@@ -95,7 +95,7 @@ def choose_parents(
     for start in range(0, len(tasks), SLICE):
         ids = [task.task_id for task in tasks[start : start + SLICE]]
         rows: dict[str, list[Prediction]] = {id_: [] for id_ in ids}
-        for row in rows_so_far(ids, plan, turn, predictions, first_from):
+        for row in rows_so_far(ids, plan, turn, predictions, refine_from):
             rows[row.task_id].append(row)
         for id_ in ids:
             choice.solving[id_] = sum(row.train_is_correct == 1 for row in rows[id_])
@@ -142,10 +142,10 @@ def rows_so_far(
     plan: TurnPlan,
     turn: int,
     predictions: PredictionSet,
-    first_from: PredictionSet | None = None,
+    refine_from: PredictionSet | None = None,
 ) -> Iterator[Prediction]:
     """The tasks' rows of the turns before `turn` that belong to the plan, first turns first."""
-    yield from first_rows(ids, plan, predictions if first_from is None else first_from)
+    yield from first_rows(ids, plan, predictions if refine_from is None else refine_from)
     for row in predictions.iter_predictions(task_ids=ids):
         stands_in = row.turn == 0 and any(plan.is_fresh(later, row.round) for later in range(1, turn))
         refined = 0 < row.turn < turn and row.round < plan.slots(row.turn)

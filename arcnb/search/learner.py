@@ -1,6 +1,6 @@
 """A LoRA that is trained over and over in one process: the model is loaded once, an adapter is a folder.
 
-    learner = LoraLearner(model, LoraSettings(rank=16))
+    learner = LoraLearner(model, LoraSettings(r=16))
     report = learner.learn(rows, start=None, folder=Path("adapters/round000"), seed=0)
 
 Each call of `learn` begins with the adapter `start` (None: a fresh one), so it is a function of its arguments
@@ -20,11 +20,10 @@ from pathlib import Path
 from arcnb.models.adapter_casting import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft_rows import IGNORED, collator
+from arcnb.plans import PlanError, option
 from arcnb.search.learner_loss import add_answer_gradients
 from arcnb.search.learner_memory import PartSize, bytes_per_token, out_of_memory, padded_tokens
-from arcnb.search.rounds import PlanError
 
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 SCHEDULES = ("constant", "linear", "cosine")
 
 
@@ -40,40 +39,34 @@ class LearningStopped(Exception):
 class LoraSettings:
     """The adapter, and how it is trained.
 
-    rank, alpha: the update is scaled by alpha / rank, with rslora by alpha / sqrt(rank). modules: names of
-    the linear layers that get one. schedule: of the learning rate after `warmup` (share of the steps),
-    "constant", "linear" or "cosine". batch_size: rows an optimizer step. batch_tokens: padded tokens in one
-    forward pass, which bounds memory and not what is learned, as does gradient_checkpointing; both give way
-    by themselves where memory does not suffice (bytes a token: `arcnb.search.learner_memory`).
+    batch_tokens and gradient_checkpointing decide memory and not what is learned; both give way by themselves
+    where it does not suffice (`arcnb.search.learner_memory`).
     """
 
-    rank: int = 16
-    alpha: float = 32.0
-    rslora: bool = True
-    modules: tuple[str, ...] = ATTENTION
-    learning_rate: float = 2e-4
-    schedule: str = "constant"
-    warmup: float = 0.1
-    batch_size: int = 8
-    batch_tokens: int = 16384
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    gradient_checkpointing: bool = False
+    r: int = option(16, "rank of the LoRA")
+    alpha: float = option(32.0, "its update is scaled by alpha / r, with use_rslora by alpha / sqrt(r)")
+    use_rslora: bool = option(True, "scale by the root of the rank")
+    target_modules: str = option(
+        "q_proj, k_proj, v_proj, o_proj", "linear layers that get it, separated by commas"
+    )
+    learning_rate: float = option(2e-4, "of the training")
+    lr_scheduler_type: str = option("constant", "of the learning rate: constant, linear or cosine")
+    warmup_steps: float = option(0.1, "steps in which the rate rises; below 1 a share of a training's steps")
+    per_device_train_batch_size: int = option(4, "rows an optimizer step")
+    batch_tokens: int = option(4096, "padded tokens in one forward pass; bounds memory", "tokens")
+    weight_decay: float = option(0.0, "of the optimizer")
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm")
+    gradient_checkpointing: bool = option(False, "less memory for a fifth more time")
 
-    def __post_init__(self):
-        for name in ("rank", "batch_size", "batch_tokens", "learning_rate", "alpha"):
-            if not getattr(self, name) > 0:
-                raise PlanError(f"{name} of the adapter must be positive, not {getattr(self, name)}")
-        if self.schedule not in SCHEDULES:
-            raise PlanError(f"schedule is {self.schedule!r}, it must be one of {', '.join(SCHEDULES)}")
-        if not self.modules:
-            raise PlanError("modules names no layer for the adapter")
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.target_modules.split(",") if name.strip())
 
     def decisive(self) -> dict:
         """What decides the adapter, as JSON holds it; not how memory is saved."""
         spared = ("batch_tokens", "gradient_checkpointing")
         kept = {name: value for name, value in vars(self).items() if name not in spared}
-        return kept | {"modules": list(self.modules)}
+        return kept | {"target_modules": list(self.modules)}
 
 
 def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
@@ -90,7 +83,7 @@ def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
     for wanted in modules:
         if not any(f".{name}".endswith(f".{wanted}") for name in layers):
             known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
-            raise PlanError(f"modules: {model.name} has no layer {wanted!r}; there are {known}")
+            raise PlanError(f"lora_target_modules: {model.name} has no layer {wanted!r}; there are {known}")
 
 
 @dataclass(frozen=True)
@@ -130,16 +123,16 @@ class LoraLearner:
         base.config.use_cache = False
         config = LoraConfig(
             task_type="CAUSAL_LM",
-            r=settings.rank,
+            r=settings.r,
             lora_alpha=settings.alpha,
-            use_rslora=settings.rslora,
+            use_rslora=settings.use_rslora,
             target_modules=list(settings.modules),
             lora_dropout=0.0,
         )
         try:
             self._net = get_peft_model(base, config)
         except ValueError as error:  # no layer of the model has such a name
-            raise PlanError(f"modules {', '.join(settings.modules)}: {error}") from error
+            raise PlanError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
         self._modules = settings.modules
         self._size = PartSize(settings.batch_tokens, False)
         if settings.gradient_checkpointing:
@@ -242,7 +235,8 @@ class LoraLearner:
         settings = self.settings
         weights = [p for p in self._net.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=settings.weight_decay)
-        steps = [rows[i : i + settings.batch_size] for i in range(0, len(rows), settings.batch_size)]
+        size = settings.per_device_train_batch_size
+        steps = [rows[i : i + size] for i in range(0, len(rows), size)]
         self._net.train()
         losses, norms = [], []
         for number, step in enumerate(steps):
@@ -318,8 +312,12 @@ class LoraLearner:
 
 def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:
     """The share of the learning rate that step 0..n_steps-1 takes; never zero: no row is shown in vain."""
-    n_warmup = math.ceil(settings.warmup * n_steps) if n_steps > 1 else 0
+    n_warmup = 0
+    if n_steps > 1:
+        n_warmup = math.ceil(settings.warmup_steps * (n_steps if settings.warmup_steps < 1 else 1))
     if step < n_warmup:
         return (step + 1) / (n_warmup + 1)
     left = (n_steps - step) / (n_steps - n_warmup)
-    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[settings.schedule]
+    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[
+        settings.lr_scheduler_type
+    ]

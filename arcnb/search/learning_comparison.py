@@ -35,9 +35,9 @@ def first_completions(frame: pd.DataFrame, n: int) -> pd.DataFrame:
 def budgets_to_compare(plan: SearchPlan, frames: Mapping[str, pd.DataFrame]) -> list[int]:
     """Completions a task at the end of each round that was reached."""
     most = max(int(frame.groupby("task_id", observed=True).size().max()) for frame in frames.values())
-    ends = [plan.first_round]
+    ends = [plan.rounds.first_round]
     while ends[-1] < most:
-        ends.append(ends[-1] + plan.per_round)
+        ends.append(ends[-1] + plan.rounds.per_round)
     return [min(end, most) for end in ends]
 
 
@@ -110,8 +110,8 @@ def later_samples(
     """
     import pandas as pd
 
-    first, rows = plan.first_round, []
-    for last in (first + plan.per_round, None):
+    first, rows = plan.rounds.first_round, []
+    for last in (first + plan.rounds.per_round, None):
         shares = [_share_that_solves(frame, first, last, column) for frame in (alone, learned)]
         both = shares[0].index.intersection(shares[1].index)
         samples = {"samples": f"{first + 1} to {last or 'the end'}"}

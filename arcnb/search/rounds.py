@@ -13,40 +13,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.tasks import Task
-from arcnb.arc.views import AUGMENTATIONS, View
-
-
-class PlanError(ValueError):
-    """The stage cannot run as asked: a parameter, or a prediction set that was begun in another way."""
+from arcnb.arc.views import View
+from arcnb.plans import option
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """n_predictions a task, in rounds of per_prompt completions of one prompt.
+    """n_predictions a task, in rounds of per_prompt completions of one prompt."""
 
-    shard: (i, n), this process does the tasks of shard i of n. early_stop: end a task with the first round
-    after which at least so many of its predictions solve all train pairs; 0 is off.
-    """
-
-    n_predictions: int
-    per_prompt: int = 8
-    seed: int = 0
-    augment: str = "all"
-    shuffle: bool = True
-    shard: tuple[int, int] = (0, 1)
-    early_stop: int = 0
-
-    def __post_init__(self):
-        for name in ("n_predictions", "per_prompt"):
-            if getattr(self, name) < 1:
-                raise PlanError(f"{name} must be positive, not {getattr(self, name)}")
-        if self.augment not in AUGMENTATIONS:
-            raise PlanError(f"augment must be one of {', '.join(AUGMENTATIONS)}, not {self.augment!r}")
-        if self.early_stop < 0:
-            raise PlanError(f"early_stop must not be negative, it is {self.early_stop}")
-        index, count = self.shard
-        if not 0 <= index < count:
-            raise PlanError(f"shard must be (i, n) with 0 <= i < n, not {self.shard}")
+    n_predictions: int = option(4, "completions a task, in all")
+    per_prompt: int = option(4, "completions of one prompt; each round of prompts shows new views of tasks")
+    seed: int = option(0, "prompts and samples derive from (seed, task, round, index)")
+    augment: str = option("all", "what views change: all, geometry, colors or none")
+    shuffle: bool = option(True, "views show the train pairs in an order of their own")
+    stop_after: int = option(
+        0,
+        "end a task with the round after which so many predictions solve its train pairs; 0 is off; pass@k "
+        "of such tasks is left out",
+    )
+    shard: int = option(0, "part of the tasks that this process does, from 0 to n_shards - 1")
+    n_shards: int = option(1, "parts that the tasks are divided into; all write into one output")
 
     @property
     def n_rounds(self) -> int:

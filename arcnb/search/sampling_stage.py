@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from arcnb.arc.predictions import Prediction, PredictionKey, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.models.chat import prompts_ids
-from arcnb.models.generation import Completion, Request, Sampling
+from arcnb.models.generation import Completion, Request
 from arcnb.programs.executor import Executor
 from arcnb.progress import progress
 from arcnb.search.ahead import ahead
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference_report import InferenceReport
 from arcnb.search.questions import Question, Questions, n_asked
+from arcnb.search.sampled_set import SampledSet
 from arcnb.search.scoring_thread import PromptKey, ScoringThread
 
 PROMPTS_AHEAD = 32  # tokenizing takes milliseconds, in which the engine's thread can do something else
@@ -29,36 +30,26 @@ PROMPTS_TOGETHER = 16  # tokenized at once: less work than one by one, and other
 
 
 def sample(
-    tasks: Sequence[Task],
+    made: SampledSet,
     questions: Questions,
     backend,
-    predictions: PredictionSet,
     executor: Executor,
-    sampling: Sampling,
-    names: dict[str, str],
     early_stop: EarlyStop | None = None,
-    *,
-    part_rows: int = 2048,
-    part_seconds: float = 60.0,
     title: str = "sampling",
 ) -> InferenceReport:
-    """Ask what is not yet in `predictions`, judge the answers, write them, and say what was done.
-
-    names: values of the fields model and adapter of every row.
-    """
+    """Ask what is not yet in the set, judge the answers, write them, and say what was done."""
     started = time.monotonic()
-    stage = _Stage(tasks, questions, backend, sampling, names, early_stop)
-    stage.look_up(predictions)
+    stage = _Stage(made, questions, backend, early_stop)
+    stage.look_up(made.predictions)
     report = stage.report
     report.workers = executor.workers
-    shard = questions.plan.shard
-    scoring = ScoringThread(
-        predictions, stage.tasks, executor, shard, part_rows, part_seconds, early_stop, stage.there
-    )
+    shard = (questions.plan.shard, questions.plan.n_shards)
+    when = (made.part_rows, made.part_seconds)
+    scoring = ScoringThread(made.predictions, stage.tasks, executor, shard, *when, early_stop, stage.there)
     bar = progress(None, title, report.asked, "prediction", done=stage.n_done)
     with scoring, bar:
         requests = stage.requests(scoring)
-        for completion in backend.generate(stage.timed(requests), sampling):
+        for completion in backend.generate(stage.timed(requests), made.sampling):
             since = time.monotonic()
             n = questions.completions_in(completion.key[1])
             scoring.put(completion.key, n, stage.row(completion))
@@ -78,12 +69,13 @@ def sample(
 class _Stage:
     """The state of one call of `sample`: what is done, what is under way, and the report."""
 
-    def __init__(self, tasks, questions: Questions, backend, sampling, names: dict[str, str], early_stop):
-        self.tasks: dict[str, Task] = {task.task_id: task for task in tasks}
-        self.fingerprints = {task.task_id: task.fingerprint for task in tasks}
-        self.questions, self.backend = questions, backend
-        self.sampling, self.names, self.early_stop = sampling, names, early_stop
-        self.report = InferenceReport(asked=n_asked(questions, tasks))
+    def __init__(self, made: SampledSet, questions: Questions, backend, early_stop: EarlyStop | None):
+        self.tasks: dict[str, Task] = {task.task_id: task for task in made.tasks}
+        self.fingerprints = {task.task_id: task.fingerprint for task in made.tasks}
+        self.questions, self.backend, self.early_stop = questions, backend, early_stop
+        self.max_tokens = made.sampling.max_tokens
+        self.names = {"model": made.model, "adapter": made.adapter}
+        self.report = InferenceReport(asked=n_asked(questions, made.tasks))
         self.shown: dict[PromptKey, Question] = {}  # the prompts under way
         self.partial: dict[PromptKey, list[Completion]] = {}
         self.n_stopped = 0
@@ -118,7 +110,7 @@ class _Stage:
         for key, (question, ids) in ahead(self.keys(), self.made, PROMPTS_AHEAD, PROMPTS_TOGETHER):
             if self.has_ended(key[0]):
                 continue
-            if len(ids) + self.sampling.max_tokens > self.backend.context:
+            if len(ids) + self.max_tokens > self.backend.context:
                 self._skip(key, len(ids))
                 scoring.leave_out(key)
                 continue

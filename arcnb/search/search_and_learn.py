@@ -1,6 +1,6 @@
 """Search and learn: sample programs, learn from what they did, sample again, until solved or out of budget.
 
-    search = SearchAndLearn(tasks, engine, executor, folder, plan, prompt_format(), sampling, base=model)
+    search = SearchAndLearn(tasks, engine, executor, folder, plan, base=model)
     report = search.run()
 
 A round predicts for all groups of tasks, each with its own adapter, then learns for each group from what its
@@ -21,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -29,20 +30,20 @@ from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.stop_rules import record_rule
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import write_tasks
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import ModelPath
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.search.budgets import Clock, TimedEngine
-from arcnb.search.conditions import conditions, hold_to_conditions
-from arcnb.search.hindsight import HindsightSettings, dealt, relabel_tasks
+from arcnb.search.conditions import IN_FILE, conditions, hold_to_conditions
+from arcnb.search.hindsight import dealt, relabel_tasks
 from arcnb.search.inference import predict, shard_of
 from arcnb.search.learner import LearningStopped, LoraLearner, LoraSettings
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.learning_report import SearchReport
 from arcnb.search.learning_rows import learning_rows
 from arcnb.search.room import PromptRoom
-from arcnb.search.rounds import PlanError
+from arcnb.search.sampled_set import SampledSet
 from arcnb.search.search_state import RoundRows, TaskState
 from arcnb.search.step_journal import AdapterFolder, StepJournal
 from arcnb.search.submission_file import SubmissionFile
@@ -51,13 +52,13 @@ MANY_PARTS = 64  # parts of this shard are packed when there are more: every rou
 
 
 class SearchAndLearn:
-    """See the module. engine: a generation backend, with room for adapters of the rank of `lora`.
+    """See the module. engine: a generation backend, with room for adapters of the rank of `plan.lora`.
 
-    base: the model that the engine runs, to be trained; None for search alone. open_learner: called with it
-    and `lora` when there is something to learn. model, adapter: what the rows are said to be sampled from
-    before anything was learned. shared: a set whose rows of the first round are taken over (search alone,
-    say: both arms then begin with the same programs). submission: kept up to date. after_round: called with
-    the number of each round whose predictions are on disk and counted, before anything is learned from them.
+    base: the model that the engine runs, to be trained; None for search alone, on the same prompts. shard:
+    (i, n), the tasks of shard i of n. open_learner: called with base and `plan.lora` when there is something
+    to learn. shared: a set whose rows of the first round are taken over (search alone, say: both arms then
+    begin with the same programs). submission: kept up to date. after_round: called with the number of each
+    round whose predictions are on disk and counted, before anything is learned from them.
     """
 
     def __init__(
@@ -67,43 +68,33 @@ class SearchAndLearn:
         executor: Executor,
         folder: Path,
         plan: SearchPlan,
-        prompt_format: PromptFormat,
-        sampling: Sampling,
-        hindsight: HindsightSettings = HindsightSettings(),
         *,
         base: ModelPath | None = None,
-        lora: LoraSettings = LoraSettings(),
+        shard: tuple[int, int] = (0, 1),
         open_learner: Callable[[ModelPath, LoraSettings], LoraLearner] = LoraLearner,
-        model: str = "",
-        adapter: str = "",
         clock: Clock | None = None,
         submission: SubmissionFile | None = None,
         shared: PredictionSet | None = None,
         announce: Callable[[str], None] = print,
         after_round: Callable[[int], None] = lambda round_: None,
     ):
-        if plan.learn and base is None:
-            raise PlanError("search and learn needs the model that is to be trained")
         self.clock = clock or Clock()
         self.engine, self.executor = TimedEngine(engine, self.clock), executor
-        self.plan, self.hindsight, self.prompt_format, self.sampling = (
-            plan,
-            hindsight,
-            prompt_format,
-            sampling,
-        )
-        self.names = {"model": model, "adapter": adapter}
+        self.plan, self.hindsight = plan, replace(plan.hindsight, augment=plan.augment)
         self.folder, self.submission, self.announce = Path(folder), submission, announce
-        self.base, self.lora, self._open_learner, self.learner = base, lora, open_learner, None
-        self.predictions = RoundRows(self.folder / "predictions", plan.shard)
-        self._hold(tasks)
-        mine = shard_of(tasks, plan.prompts(0, plan.shard), prompt_format, sampling, engine)
+        self.base, self._open_learner, self.learner = base, open_learner, None
+        self.predictions = RoundRows(self.folder / "predictions", shard)
+        format_, sampling = prompt_format(plan.template, plan.encoding), plan.sampling.sampling()
+        self.made = SampledSet(tasks, self.predictions, format_, sampling, plan.model, plan.adapter)
+        hold_to_conditions(self.predictions, self._conditions())
+        record_rule(self.predictions, plan.rounds.stop_after, plan.budget.n_predictions or sys.maxsize)
+        mine = shard_of(self.made, plan.prompts(0, shard), engine)
         self.tasks = {task.task_id: task for task in mine}
         self.groups = plan.groups(mine)
-        end = f"shard{plan.shard[0]:02d}-of-{plan.shard[1]:02d}"
+        end = f"shard{shard[0]:02d}-of-{shard[1]:02d}"
         self.journal = StepJournal(self.folder / f"steps-{end}.jsonl")
-        self.adapters = AdapterFolder(self.folder / "adapters", plan.shard, plan.adapter_gb)
-        self.room = PromptRoom(plan, prompt_format, engine.tokenizer, engine.context - sampling.max_tokens)
+        self.adapters = AdapterFolder(self.folder / "adapters", shard, plan.rounds.adapter_gb)
+        self.room = PromptRoom(plan, format_, engine.tokenizer, engine.context - sampling.max_tokens)
         self.current: dict[int, Path | None] = dict.fromkeys(range(len(self.groups)))
         self.states = {task_id: TaskState() for task_id in self.tasks}
         self.report = SearchReport(tasks=len(self.tasks))
@@ -126,7 +117,7 @@ class SearchAndLearn:
                 if not self._predict_round(round_, going):
                     break
                 self._after_round(round_)
-                if self.plan.learn:
+                if self.base is not None:
                     self._learn_round(round_, [group for group in going if self._has_new(round_, group)])
                 round_ += 1
         finally:
@@ -139,7 +130,9 @@ class SearchAndLearn:
 
     def solved_tasks(self) -> list[str]:
         """Tasks that get no further rounds because their train pairs are solved."""
-        return [task_id for task_id, state in self.states.items() if state.is_solved(self.plan.stop_after)]
+        return [
+            task_id for task_id, state in self.states.items() if state.is_solved(self.plan.rounds.stop_after)
+        ]
 
     # ----------------------------------------------------------------- predict
 
@@ -150,7 +143,7 @@ class SearchAndLearn:
         """The tasks of a group that go on: not solved, within budget, with prompts that fit."""
         plan = self.plan
         states = ((task, self.states[task.task_id]) for task in self.groups[group])
-        return [task for task, state in states if state.goes_on(plan.budget, plan.stop_after)]
+        return [task for task, state in states if state.goes_on(plan.budget, plan.rounds.stop_after)]
 
     def _predict_round(self, round_: int, going: Sequence[int]) -> bool:
         """Sample the round for all groups; False when the time was up before its end."""
@@ -208,21 +201,13 @@ class SearchAndLearn:
             self.engine.use_adapter(adapter)
             for task in self._active_tasks(group):
                 tasks.append(task)
-                self.predictions.made_with[task.task_id] = adapter.name if adapter else self.names["adapter"]
+                self.predictions.made_with[task.task_id] = adapter.name if adapter else self.made.adapter
                 if adapter is not None and len(groups) > 1:
                     self.engine.adapters[task.task_id] = adapter
         self._unsubmitted.update(task.task_id for task in tasks)
         switched = time.monotonic()
-        inference = predict(
-            tasks,
-            self.engine,
-            self.predictions,
-            self.executor,
-            self.plan.prompts(round_),
-            self.prompt_format,
-            self.sampling,
-            **self.names,
-        )
+        made = replace(self.made, tasks=tasks)
+        inference = predict(made, self.engine, self.executor, self.plan.prompts(round_))
         seconds = time.monotonic() - switched
         self.report.add_sampling(inference, seconds, switched - since)
         self._file(self.predictions.take_fresh())
@@ -235,8 +220,8 @@ class SearchAndLearn:
             facts = {"seconds_per_task": each, "completions": self._asked(round_)}
             self.journal.add("predict", round_, group, **facts, **spent)
         self._refresh_submission()
-        if len(self.predictions.parts()) > MANY_PARTS * self.plan.shard[1]:
-            self.predictions.pack(*self.plan.shard)
+        if len(self.predictions.parts()) > MANY_PARTS * self.predictions.shard[1]:
+            self.predictions.pack(*self.predictions.shard)
         return True
 
     def _refresh_submission(self) -> None:
@@ -297,9 +282,9 @@ class SearchAndLearn:
         rows = self._rows(round_, group)
         self.report.relabelling_seconds += time.monotonic() - since
         if self.learner is None:
-            self.learner = self._open_learner(self.base, self.lora)
+            self.learner = self._open_learner(self.base, self.plan.lora)
             self.report.opening_seconds += self.learner.seconds
-        start = self.current[group] if self.plan.keep_adapter else None
+        start = self.current[group] if self.plan.rounds.keep_adapter else None
         seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
         folder = self.adapters.path(round_, group)
         report = self.learner.learn(rows, start, folder, seed, lambda: self.clock.is_up)
@@ -334,27 +319,29 @@ class SearchAndLearn:
         rows, n_too_long = learning_rows(
             dealt([found[i].tasks for i in order]),
             self.engine.tokenizer,
-            self.prompt_format,
+            self.made.prompt_format,
             seed=self.plan.seed,
             round_=round_,
-            epochs=self.plan.epochs,
-            max_tokens=self.plan.max_row_tokens,
+            epochs=self.plan.rounds.num_train_epochs,
+            max_tokens=self.plan.engine.max_length or self.engine.context,
         )
         self.report.dropped += Counter({"row too long": n_too_long})  # counts that are 0 go
         return rows
 
     # -------------------------------------------------------------------- state
 
-    def _hold(self, tasks: Sequence[Task]) -> None:
-        """Begin the set with these settings, or refuse others."""
-        plan = self.plan
-        wanted = conditions(tasks, plan.prompts(0), self.prompt_format, self.sampling, **self.names)
-        wanted["settings"] |= plan.settings()
-        if plan.learn:
-            wanted["settings"] |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
-            wanted["settings"] |= {f"lora_{name}": value for name, value in self.lora.decisive().items()}
-        hold_to_conditions(self.predictions, wanted)
-        record_rule(self.predictions, plan.stop_after, plan.budget.completions or sys.maxsize)
+    def _conditions(self) -> dict:
+        """What a search that was begun has to be resumed with; budgets and disk may grow."""
+        rounds, learn = vars(self.plan.rounds), self.base is not None
+        names = ("first_round", "per_round", "group_size", "stop_after", "keep_adapter", "num_train_epochs")
+        settings = {"learn": learn, "max_length": self.plan.engine.max_length}
+        settings |= {name: rounds[name] for name in names}
+        if learn:
+            settings |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
+            settings |= {f"lora_{name}": value for name, value in self.plan.lora.decisive().items()}
+        wanted = conditions(self.made, self.plan.prompts(0))
+        wanted["settings"] |= {IN_FILE.get(name, name): value for name, value in settings.items()}
+        return wanted
 
     def _take_rows(self, shared: PredictionSet | None) -> None:
         """What is on disk from before; for a set just begun the first round of `shared`."""

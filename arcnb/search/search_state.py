@@ -61,7 +61,7 @@ class TaskState:
     def end_round(self, round_: int, seconds: float) -> None:
         """Count what the round cost and what it found."""
         rows = self.rows(round_)
-        self.spent.completions += len(rows)
+        self.spent.n_predictions += len(rows)
         self.spent.tokens += sum(row.n_tokens or 0 for row in rows)
         self.spent.seconds += seconds
         self.solving |= {normal_form(row.program) for row in rows if row.train_is_correct}

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.plans import PlanError
 from arcnb.search.conditions import begun_with
-from arcnb.search.rounds import PlanError, RoundPlan
+from arcnb.search.rounds import RoundPlan
 from arcnb.search.turn_budget import TurnPlan
 
 if TYPE_CHECKING:

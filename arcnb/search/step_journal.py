@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arcnb.search.rounds import PlanError
+from arcnb.plans import PlanError
 
 GIB = 1 << 30
 # Seconds that a line says its step took: start-up is loading the trainer, saving and switching adapters.

@@ -6,38 +6,26 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from arcnb.search.rounds import PlanError, RoundPlan
-from arcnb.search.selection import CHOOSERS
+from arcnb.plans import branch, option
+from arcnb.search.rounds import RoundPlan
 
 
 @dataclass(frozen=True)
 class TurnPlan:
     """rounds: how first turns are sampled; its n_predictions is the whole budget of a task.
 
-    turns: how deep conversations go, 1 is sampling without refinement. first_share: share of the budget for
-    first turns, in whole prompts; the rest is divided evenly among the later turns. chooser: which
-    predictions of a turn are refined in the next one, see arcnb.search.selection; each gets `per_prompt`
-    completions. A task ends when `rounds.early_stop` (for later turns at least one) of its predictions solve
-    all train pairs.
+    What is refined gets `per_prompt` completions, see arcnb.search.selection. A task ends when
+    `rounds.stop_after` (for later turns at least one) of its predictions solve all train pairs.
     """
 
-    rounds: RoundPlan
-    turns: int = 1
-    first_share: float = 0.5
-    chooser: str = "promising"
-
-    def __post_init__(self):
-        if self.turns < 1:
-            raise PlanError(f"turns must be at least 1, not {self.turns}")
-        if not 0 < self.first_share <= 1:
-            raise PlanError(f"first_share must be above 0 and at most 1, not {self.first_share}")
-        if self.chooser not in CHOOSERS:
-            raise PlanError(f"chooser {self.chooser!r} does not exist; there are {', '.join(CHOOSERS)}")
-        if min(self.quotas) < 1:
-            raise PlanError(
-                f"{self.rounds.n_predictions} predictions cannot be divided among {self.turns} turns "
-                f"with first_share {self.first_share}: {', '.join(map(str, self.quotas))}"
-            )
+    rounds: RoundPlan = branch(RoundPlan)
+    turns: int = option(1, "answers of a conversation: 1 samples only, each further one refines the last")
+    first_share: float = option(
+        0.5, "share of n_predictions for first turns, in whole prompts; the rest is divided evenly"
+    )
+    chooser: str = option(
+        "promising", "what is refined: promising, best, distinct, diverse, failed or weighted"
+    )
 
     @cached_property
     def quotas(self) -> list[int]:
@@ -58,7 +46,7 @@ class TurnPlan:
     @property
     def enough(self) -> int:
         """So many predictions that solve all train pairs end a task before its next turn."""
-        return max(1, self.rounds.early_stop)
+        return max(1, self.rounds.stop_after)
 
     def slots(self, turn: int) -> int:
         """Prompts that a task gets in that turn."""

@@ -156,21 +156,23 @@ class Sampling:
             adapter = resolve_adapter(str(trained), self.model)
         first = PredictionSet(self.set_of("independent", seed))
         with kept_up_to_date(lambda: self.count(arm, seed)):
-            facts = self.predict(self.tasks, self.set_of(arm, seed), plan, adapter, arm, first_from=first)
+            facts = self.predict(self.tasks, self.set_of(arm, seed), plan, adapter, arm, first)
         self.count(arm, seed, finished=True)
         return facts
 
-    def predict(self, tasks, folder, plan, adapter, name: str, **more) -> dict:
+    def predict(self, tasks, folder, plan, adapter, name: str, refine_from=None) -> dict:
         from arcnb.arc.predictions import PredictionSet
         from arcnb.models.generation import Sampling as Drawing
         from arcnb.models.prompt_format import prompt_format
+        from arcnb.search.sampled_set import SampledSet
         from arcnb.search.turns import predict_turns
 
         self.backend.use_adapter(str(adapter))
         drawing = Drawing(max_tokens=self.args.max_tokens, seeded=not on_gpu())
-        stage = (tasks, self.backend, PredictionSet(folder), self.pool, plan, prompt_format(), drawing)
-        names = {"model": self.args.model, "adapter": name}
-        report = predict_turns(*stage, **names, part_rows=512, part_seconds=15.0, **more)
+        made = SampledSet(
+            tasks, PredictionSet(folder), prompt_format(), drawing, self.args.model, name, 512, 15.0
+        )
+        report = predict_turns(made, self.backend, self.pool, plan, refine_from)
         print(f"{folder.name}\n{report}", flush=True)
         return report.outcome()
 

@@ -35,11 +35,10 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from one_gpu import cap_memory, small_engine
-from search_arms import ARMS, arc_base, plans, tasks_of, toy_base
+from search_arms import ARMS, arc_base, plan_of, tasks_of, toy_base
 from search_table import table
 from solved_counts import READ, cells_of, write_json
 
@@ -122,8 +121,6 @@ def pair_is_done(args, arm, seed):
 
 def run_side(args, arm, seed, learn, engine, executor, base, opened=0.0):
     """Do or finish one side of an arm; False when the time was up. LearnedNothing puts its folder aside."""
-    from arcnb.models.generation import Sampling
-    from arcnb.models.prompt_format import prompt_format
     from arcnb.search.budgets import Clock
     from arcnb.search.search_and_learn import SearchAndLearn
 
@@ -139,21 +136,13 @@ def run_side(args, arm, seed, learn, engine, executor, base, opened=0.0):
     seconds = left(args) - 25
     if seconds < 20:
         return False
-    plan, lora, hindsight = plans(args, arm)
-    # Programs of the ladder's highest rung have 426 tokens.
-    tokens = 8 if args.tiny else 448 if arm == "toy" else 384
     search = SearchAndLearn(
         tasks_of(args, arm, seed),
         engine,
         executor,
         done.parent,
-        replace(plan, learn=learn, seed=seed),
-        prompt_format(),
-        Sampling(max_tokens=tokens),
-        hindsight,
+        plan_of(args, arm, seed, base.name),
         base=base if learn else None,
-        lora=lora,
-        model=base.name,
         clock=Clock(seconds),
         shared=alone if learn else None,
         after_round=lambda round_: count(args, arm, seed, learn, search),
@@ -180,9 +169,9 @@ def count(args, arm, seed, learn, search):
     facts = {
         "arm": f"{arm}/{side_name(args, learn)}",
         "seed": seed,
-        "first": plan.first_round,
-        "per_round": plan.per_round,
-        "budget": plan.budget.completions,
+        "first": plan.rounds.first_round,
+        "per_round": plan.rounds.per_round,
+        "budget": plan.budget.n_predictions,
         "finished": report_of(args, arm, seed, learn).exists(),
         "ended": search.solved_tasks(),
         "cells": cells,
@@ -208,7 +197,7 @@ def compare(args, arm, seed):
     from arcnb.search import learning_comparison as lc
     from arcnb.search.evaluation import TABLE_READ
 
-    tasks, (plan, _, _) = tasks_of(args, arm, seed), plans(args, arm)
+    tasks, plan = tasks_of(args, arm, seed), plan_of(args, arm, seed)
     root = args.work / f"{arm}-seed{seed}"
     frames = {
         side: PredictionSet(root / side / "predictions").read(columns=TABLE_READ)

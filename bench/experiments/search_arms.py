@@ -5,9 +5,9 @@
 
 import json
 import os
-from dataclasses import replace
 
 ARMS = {"toy": 3, "arc128": 1, "arc512": 1, "eval128": 1, "eval512": 1, "arc128task": 1}  # seeds of each
+EVERY_LAYER = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
 
 
 def sizes(args):
@@ -65,17 +65,15 @@ def toy_base(args):
     if not folder.is_dir():
         steps = 4 if args.tiny else args.toy_steps
         lora = LoraSettings(
-            rank=16,
-            alpha=32,
-            modules=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+            target_modules=EVERY_LAYER,
             learning_rate=5e-4,
-            schedule="cosine",
-            batch_size=2 if args.tiny else 32,
+            lr_scheduler_type="cosine",
+            per_device_train_batch_size=2 if args.tiny else 32,
             batch_tokens=1000 if args.tiny else args.batch_tokens,
         )
         tokenizer, format_ = load_tokenizer(model), prompt_format()
         rows = []
-        for i in range(steps * lora.batch_size):
+        for i in range(steps * lora.per_device_train_batch_size):
             ladder, rung = taught_rung(i)
             task = ladder_task(ladder, rung, seed=10_000 + i)
             prompt = format_.prompt_ids(tokenizer, View.plain(task).apply(task))
@@ -186,45 +184,42 @@ def tasks_of(args, arm, seed):
     return evaluation(args, n_evaluation) if n_evaluation else held_out(args)
 
 
-def plans(args, arm):
-    """(plan, lora, hindsight) of an arm's learning side."""
-    from arcnb.search.budgets import Budget
-    from arcnb.search.hindsight import HindsightSettings
-    from arcnb.search.learner import ATTENTION, LoraSettings
+def plan_of(args, arm, seed=0, model="default"):
+    """The plan of an arm, for both of its sides."""
     from arcnb.search.learning_plan import SearchPlan
 
     size = sizes(args)
-    everything = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
-    lora = LoraSettings(
-        rank=16,
-        alpha=32,
-        modules=everything,
-        learning_rate=args.lr,
-        batch_size=16,
-        batch_tokens=args.batch_tokens,
-    )
-    hindsight = HindsightSettings(per_task=args.per_task, replay=0.5, fresh_views=1)
-    plan = SearchPlan(
-        Budget(size["arc_budget"]),
-        size["round"],
-        size["round"],
-        size["prompt"],
-        group_size=-1,
-        stop_after=2,
-        epochs=args.epochs,
-        max_row_tokens=4096,
-        adapter_gb=20,
-    )
+    asked = {
+        "model": model,
+        "adapter": "",
+        "seed": seed,
+        "n_predictions": size["arc_budget"],
+        "first_round": size["round"],
+        "per_round": size["round"],
+        "per_prompt": size["prompt"],
+        "group_size": -1,
+        "stop_after": 2,
+        "num_train_epochs": args.epochs,
+        "adapter_gb": 20,
+        "max_length": 4096,
+        # Programs of the ladder's highest rung have 426 tokens.
+        "max_completion_length": 8 if args.tiny else 448 if arm == "toy" else 384,
+        "max_answer_tokens": 512,
+        "programs_per_task": args.per_task,
+        "lora_target_modules": EVERY_LAYER,
+        "learning_rate": args.lr,
+        "per_device_train_batch_size": 16,
+        "batch_tokens": args.batch_tokens,
+    }
     if arm == "toy":
-        rounds = {"first_round": size["toy_round"], "per_round": size["toy_round"]}
-        plan = replace(plan, budget=Budget(size["toy_budget"]), augment="colors", stop_after=1, **rounds)
-        lora = replace(lora, learning_rate=args.toy_lr, batch_size=8)
-        hindsight = replace(hindsight, augment="colors")
+        rounds = dict.fromkeys(("first_round", "per_round"), size["toy_round"])
+        asked |= rounds | {"n_predictions": size["toy_budget"], "augment": "colors", "stop_after": 1}
+        asked |= {"learning_rate": args.toy_lr, "per_device_train_batch_size": 8}
     if arm == "arc128task":
-        plan, lora = replace(plan, group_size=1), replace(lora, batch_size=8)
+        asked |= {"group_size": 1, "per_device_train_batch_size": 8}
     if arm in ("arc512", "eval512") and not args.tiny:
-        plan = replace(plan, budget=Budget(512), first_round=64, per_round=64)
+        asked |= {"n_predictions": 512, "first_round": 64, "per_round": 64}
     if args.tiny:
-        lora = replace(lora, batch_size=4, batch_tokens=1500)
-        hindsight = replace(hindsight, per_task=2, fresh_views=0)
-    return plan, lora, hindsight
+        asked |= {"per_device_train_batch_size": 4, "batch_tokens": 1500}
+        asked |= {"programs_per_task": 2, "fresh_views": 0}
+    return SearchPlan.of(asked)

@@ -71,8 +71,8 @@ gpu_tests() {
 samples() {
     local name=$1 gpu=$2 on=$3 set=$4 tasks=$5 n=$6
     shift 6
-    notebook "$name" 1200 "$gpu" "$on" 03 -p tasks "$tasks" -p n_tasks 0 -p n_predictions "$n" -p per_prompt 8 -p max_tokens 512 \
-        -p max_model_len 4096 -p seeded false -p workers $(($(n_cores "$on") - 1)) -p output "$out/sets/$set" "$@"
+    notebook "$name" 1200 "$gpu" "$on" 03 -p tasks "$tasks" -p n_tasks 0 -p n_predictions "$n" -p per_prompt 8 \
+        -p max_completion_length 512 -p max_length 4096 -p seeded false -p workers $(($(n_cores "$on") - 1)) -p output "$out/sets/$set" "$@"
 }
 
 # Issue 5: the same in two shards. GPU0 GPU1 CORES0 CORES1 SET TASKS N MORE...

@@ -135,7 +135,7 @@ def test_long_context_says_how_far_to_lower_it(tiny, h200, monkeypatch):
     monkeypatch.setattr(gpu_memory, "cache_bytes_per_token", lambda model: GIB >> 10)
     problem = memory_problem(tiny.folder, 200_000, EngineOptions(gpu_memory_utilization=0.5))
     limit = int(problem.rsplit(" ", 1)[1])
-    assert "lower max_model_len" in problem
+    assert "lower max_length" in problem
     assert memory_problem(tiny.folder, limit, EngineOptions(gpu_memory_utilization=0.5)) is None
 
 
@@ -186,7 +186,7 @@ def test_the_advised_share_is_one_that_all_engines_find_room_in(tiny, h200):
     h200(140 - 18)
     assert memory_problem(tiny.folder, 256, replace(three, gpu_memory_utilization=share)) is None
     cause = "ValueError: Free memory on device (80.0/140.0 GiB) on startup is less than desired"
-    assert memory_advice(cause, three, running=1) == "lower gpu_memory_utilization from 0.9 to 0.87"
+    assert memory_advice(cause, three, running=1) == "lower vllm_gpu_memory_utilization from 0.9 to 0.87"
 
 
 def test_cache_of_the_embedded_model(embedded):
@@ -217,25 +217,25 @@ OUT_OF_MEMORY = [
     (
         "ValueError: Free memory on device cuda:0 (42.7/139.8 GiB) on startup is less than desired GPU "
         "memory utilization (0.9, 125.8 GiB). Decrease GPU memory utilization",
-        "lower gpu_memory_utilization from 0.9 to 0.3",
+        "lower vllm_gpu_memory_utilization from 0.9 to 0.3",
     ),
     (
         "ValueError: Free memory on device (100.0/139.8 GiB) on startup is less than desired",
-        "lower gpu_memory_utilization from 0.9 to 0.71",
+        "lower vllm_gpu_memory_utilization from 0.9 to 0.71",
     ),
     (
         "ValueError: To serve at least one request with the model's max seq len (8192), (4.00 GiB KV cache "
         "is needed, which is larger than the available KV cache memory (2.00 GiB). Based on the available "
         "memory, the estimated maximum model length is 4096. Try increasing `gpu_memory_utilization`",
-        "lower max_model_len from 8192 to 4096",
+        "lower max_length from 8192 to 4096",
     ),
     (
         "ValueError: No available memory for the cache blocks. Try increasing",
-        "raise gpu_memory_utilization from 0.9 to 0.95",
+        "raise vllm_gpu_memory_utilization from 0.9 to 0.95",
     ),
     (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "lower gpu_memory_utilization from 0.9 to 0.8, or max_num_seqs to 128",
+        "lower vllm_gpu_memory_utilization from 0.9 to 0.8, or max_num_seqs to 128",
     ),
 ]
 

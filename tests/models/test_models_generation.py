@@ -479,7 +479,7 @@ def test_unknown_backend_and_missing_model_are_refused():
 
 
 def test_context_beyond_the_model_is_refused(tiny):
-    with pytest.raises(GenerationError, match=r"max_model_len is 999, but model .* was built for 256"):
+    with pytest.raises(GenerationError, match=r"max_length is 999, but model .* was built for 256"):
         open_backend("transformers", tiny, options=EngineOptions(max_model_len=999))
 
 

@@ -121,6 +121,11 @@ def test_shipped_adapter_if_any_fits_the_embedded_model(embedded):
     if not (registry.SHIPPED_ADAPTERS / "default").is_dir():
         pytest.skip("this version ships no adapter")
     assert resolve_adapter("default", embedded) == registry.SHIPPED_ADAPTERS / "default"
+    assert resolve_adapter("auto", embedded) == registry.SHIPPED_ADAPTERS / "default"
+
+
+def test_auto_is_no_adapter_for_another_model(tiny):
+    assert resolve_adapter("auto", tiny) is None
 
 
 def test_adapter_of_another_width_is_refused(tmp_path, tiny):

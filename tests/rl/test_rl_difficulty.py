@@ -76,7 +76,7 @@ def test_another_version_of_a_task_is_named(tasks, tmp_path):
 
 def test_shares_that_early_stop_made_too_high_are_refused(tasks, predictions):
     record_rule(predictions, early_stop=4, n_predictions=8)  # by which the last two tasks ended after 4 of 8
-    with pytest.raises(TaskError, match=r"^solved_in .*: tasks of swaps were stopped by early_stop, so the"):
+    with pytest.raises(TaskError, match=r"^solved_in .*: tasks of swaps were stopped by stop_after, so the"):
         tasks_solved_between(tasks, predictions, 0, 1)
     with pytest.raises(TaskError, match="no task is solved"):  # the first one went to its end
         tasks_solved_between(tasks.subset(["swap0"]), predictions, 0, 1)

@@ -29,7 +29,7 @@ from arcnb.search.learner import LearningError, LoraLearner, LoraSettings
 from arcnb.search.learner_loss import add_answer_gradients
 from arcnb.search.learner_memory import PartSize, bytes_per_token, padded_tokens
 
-LORA = LoraSettings(rank=2, alpha=8, learning_rate=0.01, batch_size=4, batch_tokens=1000)
+LORA = LoraSettings(r=2, alpha=8, learning_rate=0.01, batch_tokens=1000)
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SIZES = {
     "vocab_size": 99,
@@ -203,7 +203,7 @@ def test_a_later_training_keeps_what_fits_and_says_nothing_more(tmp_path, small_
 
 
 def test_rank_alpha_and_layers_of_the_adapter_are_those_asked_for(learned, tmp_path):
-    _, weights = learned(replace(LORA, rank=3, alpha=5, modules=("q_proj", "down_proj")))
+    _, weights = learned(replace(LORA, r=3, alpha=5, target_modules="q_proj, down_proj"))
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (3, 5, True)
     assert set(config["target_modules"]) == {"q_proj", "down_proj"}

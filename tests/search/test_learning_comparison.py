@@ -1,18 +1,16 @@
 """Two searches side by side. Run: pytest tests/search/test_learning_comparison.py"""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.lab.search_plots import score_evolution, solved_against_completions
 from arcnb.search import learning_comparison as comparison
-from arcnb.search.budgets import Budget
 from arcnb.search.evaluation import read_sets
 from arcnb.search.learning_plan import SearchPlan
 
-PLAN = SearchPlan(Budget(6), first_round=2, per_round=2, per_prompt=1)
+ASKED = {"n_predictions": 6, "first_round": 2, "per_round": 2, "per_prompt": 1}
+PLAN = SearchPlan.of(ASKED)
 IDS = ["a", "b", "c"]
 
 
@@ -72,7 +70,8 @@ def test_later_samples_are_compared_over_tasks_that_both_went_on_with(sets):
     assert later["alone"].tolist() == pytest.approx([0, (1 / 4 + 0 + 0) / 3])
     assert later["learned"].tolist() == pytest.approx([1 / 3, (1 / 1 + 2 / 4 + 0) / 3])  # a ended: 1 of 1
     assert later["n_more"].tolist() == [1, 2]
-    assert comparison.later_samples(frames["alone"], frames["learn"], replace(PLAN, first_round=6)).empty
+    late = SearchPlan.of(ASKED | {"first_round": 6})
+    assert comparison.later_samples(frames["alone"], frames["learn"], late).empty
 
 
 def test_samples_with_unknown_test_outputs_are_not_counted_as_wrong(sets):

@@ -16,6 +16,7 @@ from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.sampled_set import SampledSet
 from arcnb.search.scoring_thread import ScoringThread
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import expected_keys, small_tasks
@@ -77,9 +78,8 @@ def tasks():
 
 
 def run(engine, tasks, predictions, executor):
-    return predict(
-        tasks, engine, predictions, executor, PLAN, prompt_format(), Sampling(), part_rows=PLAN.per_prompt
-    )
+    made = SampledSet(tasks, predictions, prompt_format(), Sampling(), part_rows=PLAN.per_prompt)
+    return predict(made, engine, executor, PLAN)
 
 
 def test_a_slow_program_holds_up_its_own_prompt_and_no_other(tmp_path, tokenizer, tasks):

@@ -12,12 +12,18 @@ import pytest
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
+from arcnb.plans import PlanError
 from arcnb.search.conditions import FILE_NAME, conditions, hold_to_conditions
-from arcnb.search.rounds import PlanError, RoundPlan
+from arcnb.search.rounds import RoundPlan
+from arcnb.search.sampled_set import SampledSet
 from tests.search.test_search_inference import small_tasks
 
-PLAN = RoundPlan(n_predictions=4)
-BEGUN = {"plan": PLAN, "prompt_format": prompt_format(), "sampling": Sampling(), "model": "m", "adapter": ""}
+PLAN = RoundPlan(n_predictions=4, per_prompt=8)
+BEGUN = {"prompt_format": prompt_format(), "sampling": Sampling(), "model": "m", "adapter": ""}
+
+
+def wanted(tasks, plan=PLAN, **changes):
+    return conditions(SampledSet(tasks, None, **(BEGUN | changes)), plan)
 
 
 @pytest.fixture
@@ -29,12 +35,12 @@ def tasks():
 def predictions(tmp_path, tasks):
     """A set that was begun with the first three tasks."""
     begun = PredictionSet(tmp_path / "p")
-    hold_to_conditions(begun, conditions(tasks[:3], **BEGUN))
+    hold_to_conditions(begun, wanted(tasks[:3]))
     return begun
 
 
 def hold(predictions, tasks, **changes):
-    hold_to_conditions(predictions, conditions(tasks, **(BEGUN | changes)))
+    hold_to_conditions(predictions, wanted(tasks, **changes))
 
 
 def test_added_tasks_are_refused_and_named(predictions, tasks):
@@ -111,14 +117,14 @@ def test_an_adapter_trained_again_under_its_path_is_another_one(tmp_path, tasks)
 
 
 def test_the_shipped_adapter_is_known_by_its_weights(tasks):
-    settings = conditions(tasks, **(BEGUN | {"adapter": "default"}))["settings"]
+    settings = wanted(tasks, adapter="default")["settings"]
     assert len(settings["adapter_sha256"]) == 16
-    assert "adapter_sha256" not in conditions(tasks, **BEGUN)["settings"]
+    assert "adapter_sha256" not in wanted(tasks)["settings"]
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"plan": replace(PLAN, n_predictions=40, shard=(1, 3), early_stop=2)}, {"tasks": slice(1)}],
+    [{}, {"plan": replace(PLAN, n_predictions=40, shard=1, n_shards=3, stop_after=2)}, {"tasks": slice(1)}],
 )
 def test_more_predictions_other_shards_and_fewer_tasks_are_welcome(predictions, tasks, changes):
     chosen = changes.pop("tasks", slice(3))

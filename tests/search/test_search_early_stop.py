@@ -18,11 +18,12 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor import Executor
 from arcnb.search import evaluation
 from arcnb.search.early_stop import EarlyStop
-from arcnb.search.inference import PlanError, RoundPlan, predict
+from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import small_tasks
 
-PLAN = RoundPlan(n_predictions=40, per_prompt=4, seed=1, early_stop=2)
+PLAN = RoundPlan(n_predictions=40, per_prompt=4, seed=1, stop_after=2)
 SAMPLING = Sampling(max_tokens=64)
 
 
@@ -85,16 +86,8 @@ def engine(tokenizer, tasks, **settings):
 
 
 def run(backend, tasks, predictions, executor, plan=PLAN, **settings):
-    return predict(
-        tasks,
-        backend,
-        predictions,
-        executor,
-        replace(plan, augment="none"),
-        prompt_format(),
-        SAMPLING,
-        **settings,
-    )
+    made = SampledSet(tasks, predictions, prompt_format(), SAMPLING, **settings)
+    return predict(made, backend, executor, replace(plan, augment="none"))
 
 
 def expected_keys(tasks, k):
@@ -160,15 +153,10 @@ def test_a_stage_that_breaks_off_goes_on_to_the_same_rows(tmp_path, tokenizer, e
     assert predictions.done_keys() == expected_keys(tasks, 2)
 
 
-def test_a_negative_count_is_refused():
-    with pytest.raises(PlanError, match="early_stop must not be negative, it is -1"):
-        replace(PLAN, early_stop=-1)
-
-
 def set_of(folder, task, rounds, plan=PLAN):
     """A set begun by that plan; each round has a right answer (1) or a wrong one (0) for each entry."""
     predictions = PredictionSet(folder)
-    record_rule(predictions, plan.early_stop, plan.n_predictions)
+    record_rule(predictions, plan.stop_after, plan.n_predictions)
     for round_, solving in enumerate(rounds):
         made = [
             replace(
@@ -193,11 +181,11 @@ def test_pass_at_k_of_a_set_that_was_stopped_is_left_out_and_the_rule_is_said(tm
 
     sets = {
         "stopped": set_of(tmp_path / "stopped", tasks[0], [(0, 0, 1, 0), (1, 0, 0, 0)]),
-        "whole": set_of(tmp_path / "whole", tasks[0], [(1, 1, 0, 0)] * 2, replace(PLAN, early_stop=0)),
+        "whole": set_of(tmp_path / "whole", tasks[0], [(1, 1, 0, 0)] * 2, replace(PLAN, stop_after=0)),
     }
     stopped = evaluation.early_stops(sets)
     assert list(stopped) == ["stopped"]
-    assert stopped["stopped"].startswith("stopped: 1 of 1 tasks were stopped by early_stop=2, with the round")
+    assert stopped["stopped"].startswith("stopped: 1 of 1 tasks were stopped by stop_after=2, with the round")
     assert "so pass@k and every other mean over predictions of this set is too high" in stopped["stopped"]
 
     frames, ids = evaluation.read_sets(sets), [tasks[0].task_id]
@@ -222,7 +210,7 @@ def test_tasks_that_did_not_end_early_leave_a_set_as_it_is(tmp_path, tasks):
     assert evaluation.early_stops(sets) == {}
     record_rule(sets["to the end"], 3, 40)  # gone on with by another rule
     record_rule(sets["to the end"], 3, 40)  # by its second shard
-    assert "stopped by early_stop=3, with" in evaluation.early_stops(sets)["to the end"]
+    assert "stopped by stop_after=3, with" in evaluation.early_stops(sets)["to the end"]
 
 
 def test_a_stage_keeps_its_rule_with_the_set(tmp_path, tokenizer, executor, tasks):
@@ -232,7 +220,7 @@ def test_a_stage_keeps_its_rule_with_the_set(tmp_path, tokenizer, executor, task
         f"{len(tasks)} of {len(tasks)} tasks were stopped" in evaluation.early_stops({"p": predictions})["p"]
     )
     other = PredictionSet(tmp_path / "other")
-    run(engine(tokenizer, tasks), tasks, other, executor, replace(PLAN, early_stop=0))
+    run(engine(tokenizer, tasks), tasks, other, executor, replace(PLAN, stop_after=0))
     assert evaluation.early_stops({"other": other}) == {}
-    run(engine(tokenizer, tasks), tasks, predictions, executor, replace(PLAN, early_stop=0))
+    run(engine(tokenizer, tasks), tasks, predictions, executor, replace(PLAN, stop_after=0))
     assert evaluation.early_stops({"p": predictions}) == {}, "every task has all its predictions by now"

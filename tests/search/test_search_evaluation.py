@@ -16,12 +16,14 @@ from arcnb.lab.plots import pass_at_k
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.search import evaluation
-from arcnb.search.adapters import adapter_runs, highest_rank
+from arcnb.search.adapters import adapter_runs, highest_rank, sampled_sets
 from arcnb.search.arms import check_arms
 from arcnb.search.inference import RoundPlan, predict
-from arcnb.search.rounds import PlanError
+from arcnb.search.inference_plan import InferencePlan
+from arcnb.search.sampled_set import SampledSet
 from arcnb.search.showcase import best_predictions, best_programs, show_predictions, write_programs
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import small_tasks
@@ -248,10 +250,10 @@ def test_the_engine_has_to_make_room_for_the_highest_rank(tmp_path, small_model)
             config = LoraConfig(r=rank, target_modules=["q_proj"])
             net = get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config)
         net.save_pretrained(tmp_path / name)
-    runs = adapter_runs(f"none,{tmp_path / 'A'},{tmp_path / 'B'}", tmp_path / "p")
-    assert highest_rank(runs, small_model.path, "vllm") == 6
-    assert highest_rank(runs, small_model.path, "server") is None
-    assert highest_rank(runs[:1], small_model.path, "vllm") is None
+    adapters = {"model": small_model.path, "adapter": f"none,{tmp_path / 'A'},{tmp_path / 'B'}"}
+    for backend, asked, rank in (("vllm", {}, 6), ("server", {}, None), ("vllm", {"adapter": "none"}, None)):
+        plan = InferencePlan.of({"backend": backend, "output": str(tmp_path / "p")} | adapters | asked)
+        assert highest_rank(plan, sampled_sets(plan, [], tmp_path).values()) == rank
 
 
 def test_compared_adapters_see_the_same_prompts(tmp_path, small_model, tasks):
@@ -260,8 +262,8 @@ def test_compared_adapters_see_the_same_prompts(tmp_path, small_model, tasks):
     with Executor(1) as executor:
         for run in adapter_runs("none,A", tmp_path):
             plan = RoundPlan(n_predictions=4, per_prompt=2)
-            format_, sampling = prompt_format(), Sampling()
-            predict(tasks, engine, run.predictions, executor, plan, format_, sampling, adapter=run.adapter)
+            made = SampledSet(tasks, run.predictions, prompt_format(), Sampling(), adapter=run.adapter)
+            predict(made, engine, executor, plan)
             rows = list(run.predictions.iter_predictions())
             views[run.name] = [(row.key, row.augmentation, tuple(row.pair_order)) for row in rows]
             assert {row.adapter for row in rows} == {run.adapter}

@@ -216,7 +216,7 @@ def test_no_program_of_the_ladder_is_longer_than_its_completions_may_be(script, 
     tokenizer = load_tokenizer(resolve_model("default"))
     programs = [task.program for seed in range(3) for task in toy_tasks(args, seed)]
     longest = max(len(prompt_format().completion_ids(tokenizer, program)) for program in programs)
-    assert 300 < longest <= given[6].max_tokens
+    assert 300 < longest <= given[4].sampling.max_completion_length
 
 
 class Search:

@@ -21,6 +21,7 @@ from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import expected_keys, small_tasks
 
@@ -42,8 +43,8 @@ def answer_or_hang(key, index):
     return answer(key, index)
 engine = CannedEngine(load_tokenizer(resolve_model(sys.argv[1])), answer_or_hang)
 with Executor(1) as executor:
-    predict(small_tasks(), engine, PredictionSet(sys.argv[2]), executor,
-            replace(PLAN, shard=(int(sys.argv[3]), N_SHARDS)), prompt_format(), Sampling(), part_rows=6)
+    run(engine, small_tasks(), PredictionSet(sys.argv[2]), executor,
+        replace(PLAN, shard=int(sys.argv[3]), n_shards=N_SHARDS), part_rows=6)
 """
 
 
@@ -68,7 +69,8 @@ def tasks():
 
 
 def run(engine, tasks, predictions, executor, plan=PLAN, **settings):
-    return predict(tasks, engine, predictions, executor, plan, prompt_format(), Sampling(), **settings)
+    made = SampledSet(tasks, predictions, prompt_format(), Sampling(), **settings)
+    return predict(made, engine, executor, plan)
 
 
 def begin_shard(small_model, folder, number, hang_after=-1):

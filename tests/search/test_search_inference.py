@@ -23,6 +23,7 @@ from arcnb.models.prompt_format import prompt_format
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.refinement import recorded_view
+from arcnb.search.sampled_set import SampledSet
 
 SAMPLING = Sampling(max_tokens=8)
 PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
@@ -34,8 +35,7 @@ import sys
 from tests.search.test_search_inference import *
 with open_backend("transformers", sys.argv[1], None, EngineOptions(max_model_len=2048)) as engine:
     with Executor(1) as executor:
-        predict(small_tasks(), engine, PredictionSet(sys.argv[2]), executor, LONG_PLAN, prompt_format(),
-                SAMPLING, part_rows=4)
+        predict(sampled(small_tasks(), PredictionSet(sys.argv[2]), part_rows=4), engine, executor, LONG_PLAN)
 """
 
 
@@ -44,6 +44,10 @@ def small_tasks():
     tasks = load_tasks("arc-agi-1/training")
     small = [t.task_id for t in tasks if sum(p.input.size + p.output.size for p in t.train) < 250]
     return tasks.subset(small[:4])
+
+
+def sampled(tasks, predictions, **more):
+    return SampledSet(tasks, predictions, prompt_format(), SAMPLING, **more)
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +69,20 @@ def expected_keys(tasks, plan=PLAN):
 
 def test_the_rows_are_the_planned_ones_and_a_second_call_adds_nothing(tmp_path, engine, executor):
     tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
-    first = predict(tasks, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+    first = predict(sampled(tasks, predictions), engine, executor, PLAN)
     assert (first.asked, first.made, first.found) == (20, 20, 0)
     assert predictions.done_keys() == expected_keys(tasks)
-    again = predict(tasks, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+    again = predict(sampled(tasks, predictions), engine, executor, PLAN)
     assert (again.made, again.found) == (0, 20)
     assert all(row.completion and row.status for row in predictions.iter_predictions())
 
 
-@pytest.mark.parametrize("early_stop", [0, 50])
-def test_a_set_that_is_to_grow_gets_the_missing_rows_only(tmp_path, engine, executor, early_stop):
+@pytest.mark.parametrize("stop_after", [0, 50])
+def test_a_set_that_is_to_grow_gets_the_missing_rows_only(tmp_path, engine, executor, stop_after):
     tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
     for n_predictions in (5, 7):  # the last round of the first has one completion, and then two
-        plan = replace(PLAN, n_predictions=n_predictions, early_stop=early_stop)
-        predict(tasks, engine, predictions, executor, plan, prompt_format(), SAMPLING)
+        plan = replace(PLAN, n_predictions=n_predictions, stop_after=stop_after)
+        predict(sampled(tasks, predictions), engine, executor, plan)
         raw = pd.read_parquet(predictions.folder)  # any reader: nothing stands there twice
         keys = list(zip(raw["task_id"], raw["round"], raw["index"], raw["turn"], strict=True))
         assert len(keys) == len(set(keys))
@@ -102,7 +106,7 @@ def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, 
 
             return generate(seen(), sampling)
 
-    predict(tasks, Spy(), predictions, executor, PLAN, prompt_format(), SAMPLING)
+    predict(sampled(tasks, predictions), Spy(), executor, PLAN)
     for row in predictions.iter_predictions():
         rebuilt = prompt_format().prompt(recorded_view(row).apply(tasks[row.task_id]))
         assert prompt_ids(engine.tokenizer, rebuilt) == asked[row.task_id, row.round]
@@ -117,7 +121,7 @@ def test_rounds_show_different_views(tmp_path, engine, executor):
 
 def test_the_report_counts_what_was_made(tmp_path, engine, executor):
     tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
-    report = predict(tasks, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+    report = predict(sampled(tasks, predictions), engine, executor, PLAN)
     frame = predictions.read()
     assert report.completion_tokens == frame["n_tokens"].sum()
     assert report.prompt_tokens == frame.groupby(["task_id", "round"])["n_prompt_tokens"].first().sum()
@@ -135,7 +139,7 @@ def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engin
     longest = max(tasks, key=lambda t: sum(p.input.size + p.output.size for p in t.train))
     chosen = tasks.subset([longest.task_id, small_tasks()[0].task_id])
     predictions = PredictionSet(tmp_path / "p")
-    report = predict(chosen, engine, predictions, executor, PLAN, prompt_format(), SAMPLING)
+    report = predict(sampled(chosen, predictions), engine, executor, PLAN)
     assert list(report.too_long) == [longest.task_id]
     assert report.prompts_skipped == 3
     assert longest.task_id in str(report)

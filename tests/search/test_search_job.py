@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,9 @@ import pytest
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.submission import SubmissionError, validate_submission
 from arcnb.arc.tasksets import load_tasks, write_tasks
-from arcnb.models.generation import EngineOptions, Sampling
-from arcnb.search.budgets import Budget
-from arcnb.search.learner import LoraSettings
+from arcnb.plans import PlanError
 from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.rounds import PlanError
-from arcnb.search.search_job import (
-    SearchJob,
-    default_processes,
-    named_tasks,
-    read_job,
-    run_shards,
-    usable_backend,
-)
+from arcnb.search.search_job import arm_predictions, run_shards, task_file, usable_backend
 from arcnb.search.submission_file import SubmissionFile
 from tests.search.learning_engine import small_tasks
 
@@ -38,23 +27,31 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def job(tmp_path, small_model) -> SearchJob:
-    write_tasks(small_tasks(), tmp_path / "tasks.parquet")
-    return SearchJob(
-        str(tmp_path / "tasks.parquet"), str(tmp_path / "out"), small_model.path, "", "transformers",
-        arms=("alone", "learn"), submission=str(tmp_path / "submission.json"), workers=1,
-        plan=SearchPlan(Budget(4), 2, 2, 2), lora=LoraSettings(rank=2), sampling=Sampling(max_tokens=4),
-        engine=EngineOptions(max_model_len=2048),
-    )  # fmt: skip
+def searching(tmp_path, small_model):
+    """searching(arms="learn", ...) is a settled plan of a small search, its tasks where they belong."""
+
+    def make(**changes) -> SearchPlan:
+        asked = {
+            "output": str(tmp_path / "out"), "model": small_model.path, "backend": "transformers",
+            "submission": True, "submission_file": str(tmp_path / "submission.json"), "workers": 1,
+            "n_predictions": 4, "first_round": 2, "per_round": 2, "per_prompt": 2, "lora_r": 2,
+            "max_completion_length": 4, "num_processes": 1,
+        }  # fmt: skip
+        plan = SearchPlan.of(asked | changes).settled(tmp_path)
+        write_tasks(small_tasks(), task_file(plan))
+        return plan
+
+    return make
 
 
 @pytest.mark.long("processes share a notebook's tasks")
 def test_the_notebook_shares_the_tasks_between_processes_and_keeps_one_submission(tmp_path, small_model):
     write_tasks(small_tasks(), tmp_path / "tasks.parquet")
     settings = {
-        "tasks": tmp_path / "tasks.parquet", "task_ids": "", "model": small_model.path, "adapter": "",
-        "backend": "transformers", "processes": 2, "submission": "true", "completions": 4, "first_round": 2,
-        "per_round": 2, "per_prompt": 2, "max_tokens": 4, "rank": 2, "workers": 1, "n_pictures": 1,
+        "tasks": tmp_path / "tasks.parquet", "n_tasks": 0, "model": small_model.path, "adapter": "",
+        "backend": "transformers", "num_processes": 2, "submission": "true", "n_predictions": 4,
+        "first_round": 2, "per_round": 2, "per_prompt": 2, "max_completion_length": 4, "lora_r": 2,
+        "workers": 1, "n_pictures": 1,
     }  # fmt: skip
     command = [sys.executable, "-m", "arcnb.lab.cli", "run", "07", "--quiet", "--name", "n"]
     command += [str(part) for name, value in settings.items() for part in ("-p", name, value)]
@@ -74,57 +71,44 @@ def test_the_notebook_shares_the_tasks_between_processes_and_keeps_one_submissio
     assert len(said) == 3  # a random model writes no programs, and every task has an adapter of its own
 
 
-def test_tasks_are_named_or_counted_and_not_both():
+def test_named_tasks_are_taken_of_all():
     tasks = small_tasks()
     first, *_, last = tasks.ids
-    assert named_tasks(tasks, "", 2) is tasks
-    assert named_tasks(tasks, f"{last}, {first}").ids == tasks.subset([last, first]).ids
-    with pytest.raises(PlanError, match=f'n_tasks is 2 and task_ids is "{first}"'):
-        named_tasks(tasks, first, 2)
-    with pytest.raises(PlanError, match="has no task '0d3d703e'; give task_ids"):
-        named_tasks(tasks, f"{first}, 0d3d703e")
+    plan = SearchPlan.of({"n_tasks": 2})
+    assert (plan.n_built, plan.named(tasks)) == (2, tasks)
+    plan = SearchPlan.of({"task_ids": f"{last}, {first}"})
+    assert (plan.n_built, plan.named(tasks).ids) == (0, tasks.subset([last, first]).ids)
 
 
-def test_a_job_survives_its_file(tmp_path, job):
-    path = tmp_path / "job.json"
-    path.write_text(json.dumps(asdict(job)))
-    assert read_job(path) == job
+def test_a_plan_survives_its_file(searching):
+    plan = searching(target_modules="q_proj,o_proj", arms="learn", budget_seconds=1)
+    assert SearchPlan.of(json.loads(json.dumps(plan.values()))) == plan
 
 
-def test_a_process_that_fails_is_quoted(tmp_path, job):
+def test_a_process_that_fails_is_quoted(tmp_path, searching):
     with pytest.raises(PlanError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
-        run_shards(replace(job, backend="abacus", workers=5), 2)
-    assert read_job(tmp_path / "out" / "job.json").workers == 2, "the processes share the workers"
+        run_shards(searching(backend="abacus", workers=5, num_processes=2))
+    given = SearchPlan.of(json.loads((tmp_path / "out" / "plan.json").read_text()))
+    assert given.programs.workers == 2, "the processes share the workers"
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
 
 
-def test_bad_jobs_are_refused(job):
-    with pytest.raises(PlanError, match="arms"):
-        replace(job, arms=("learn", "guess"))
-    with pytest.raises(PlanError, match="time budget"):
-        replace(job, seconds=-1)
-
-
-def test_a_job_that_could_make_nothing_says_why(tmp_path, job):
+def test_a_search_that_could_make_nothing_says_why(tmp_path, searching):
     with pytest.raises(
         PlanError, match=r"'alone' made nothing: prompts of up to \d+ tokens and answers of 2,047"
     ):
-        run_shards(replace(job, sampling=Sampling(max_tokens=2047)), 1)
-    with pytest.raises(PlanError, match="processes must not be negative, it is -2"):
-        default_processes(-2)
-    late = replace(job, output=str(tmp_path / "late"), seconds=1e-3)
+        run_shards(searching(max_completion_length=2047))
     with pytest.raises(PlanError, match="its time, 0 s, was up before the first completion"):
-        run_shards(late, 1)
+        run_shards(searching(output=str(tmp_path / "late"), time_budget_hours=1e-7))
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
 
 
-def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(job):
-    lora = LoraSettings(rank=2, modules=("q_proj", "nowhere_proj"))
+def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(searching):
+    plan = searching(target_modules="q_proj, nowhere_proj")
     with pytest.raises(PlanError, match="has no layer 'nowhere_proj'; there are q_proj, k_proj, v_proj"):
-        run_shards(replace(job, lora=lora), 1)
-    assert not len(job.predictions("alone"))
-    lora = LoraSettings(rank=2, modules=("self_attn.q_proj",))
-    assert set(run_shards(replace(job, lora=lora), 1)) == {"alone", "learn"}
+        run_shards(plan)
+    assert not len(arm_predictions(plan, "alone"))
+    assert set(run_shards(searching(target_modules="self_attn.q_proj"))) == {"alone", "learn"}
 
 
 # A process of a search that has work for a minute, and the notebook that started it: sys.argv[1] is where the

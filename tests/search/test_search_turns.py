@@ -13,12 +13,14 @@ from arcnb.arc.tasksets import TaskSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.search import inference
 from arcnb.search.arms import read_arms
 from arcnb.search.evaluation import curves, read_sets
 from arcnb.search.refinement_tree import best_trees
-from arcnb.search.rounds import PlanError, RoundPlan, shard_tasks
+from arcnb.search.rounds import RoundPlan, shard_tasks
+from arcnb.search.sampled_set import SampledSet
 from arcnb.search.turn_budget import TurnPlan
 from arcnb.search.turn_report import TURN_READ, turn_table
 from arcnb.search.turns import check_turns, predict_turns
@@ -93,8 +95,9 @@ def run(tasks, tokenizer, executor, tmp_path):
     def go(name, plan=PLAN, policy=learns, some=None, order=0, **options):
         engine = ReadingEngine(tokenizer, policy, order=order, context=options.pop("context", 8192))
         predictions = PredictionSet(tmp_path / name)
-        stage = (some or tasks, engine, predictions, executor, plan, prompt_format(), SAMPLING)
-        return predictions, predict_turns(*stage, **options), engine
+        first = options.pop("refine_from", None)
+        made = SampledSet(some or tasks, predictions, prompt_format(), SAMPLING, **options)
+        return predictions, predict_turns(made, engine, executor, plan, first), engine
 
     return go
 
@@ -104,15 +107,11 @@ def keys(predictions):
 
 
 def test_a_budget_is_divided_whole():
-    assert TurnPlan(RoundPlan(128), turns=2).quotas == [64, 64]
-    assert TurnPlan(RoundPlan(128), turns=3).quotas == [64, 32, 32]
+    assert TurnPlan(RoundPlan(128, 8), turns=2).quotas == [64, 64]
+    assert TurnPlan(RoundPlan(128, 8), turns=3).quotas == [64, 32, 32]
     assert TurnPlan(RoundPlan(100, per_prompt=8), turns=4, first_share=0.25).quotas == [24, 26, 25, 25]
     for budget in range(3, 40):
         assert sum(TurnPlan(RoundPlan(budget, per_prompt=2), turns=3).quotas) == budget
-    with pytest.raises(PlanError, match="2 predictions cannot be divided among 3 turns"):
-        TurnPlan(RoundPlan(2), turns=3)
-    with pytest.raises(PlanError, match="chooser 'bets' does not exist"):
-        TurnPlan(RoundPlan(8), turns=2, chooser="bets")
 
 
 def test_rows_name_parents_and_tasks_end_when_solved_or_spent(run, tasks):
@@ -183,7 +182,7 @@ def test_a_killed_run_ends_with_the_rows_of_an_unbroken_one(run, tasks, tokenize
 def test_shards_make_the_rows_of_one_process(run):
     whole, _, _ = run("whole")
     for shard in (1, 0):
-        rounds = replace(ROUNDS, shard=(shard, 2))
+        rounds = replace(ROUNDS, shard=shard, n_shards=2)
         shards, _, _ = run("shards", replace(PLAN, rounds=rounds))
     assert keys(shards) == keys(whole)
 
@@ -196,7 +195,7 @@ def test_all_turns_are_divided_among_the_shards_alike(run, tasks, monkeypatch):
     assert divisions[0] != divisions[1], "else there is nothing to see here"
     whole, _, _ = run("whole", plan, policy=lambda text, index: ZEROES)
     for shard in (1, 0):
-        rounds = replace(plan.rounds, shard=(shard, 2))
+        rounds = replace(plan.rounds, shard=shard, n_shards=2)
         shards, _, _ = run("shards", replace(plan, rounds=rounds), policy=lambda text, index: ZEROES)
     assert keys(shards) == keys(whole)
     assert divided(TurnPlan(plan.rounds).first, tasks, lengths, 2) == divisions[1], "of one turn as before"
@@ -211,7 +210,7 @@ def divided(plan, tasks, lengths, count):
 def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     first, _, _ = run("first", TurnPlan(replace(ROUNDS, n_predictions=6)))
     both, _, _ = run("both")
-    arm, report, _ = run("arm", first_from=first)
+    arm, report, _ = run("arm", refine_from=first)
     assert {key: value for key, value in keys(both).items() if key[3] > 0} == keys(arm)
     assert report.turns[0].turn == 1
     assert best_trees([arm, first], tasks, 1).trees[0].roots[0].prediction.turn == 0
@@ -224,8 +223,8 @@ def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     assert "better" not in alone or alone["better"].isna()[1]
     more, _, _ = run("more", TurnPlan(ROUNDS))
     with pytest.raises(PlanError, match="holds no first turns"):
-        run("other", first_from=arm)
-    _, report, _ = run("arm", first_from=more)  # a longer set with the same first turns is the same
+        run("other", refine_from=arm)
+    _, report, _ = run("arm", refine_from=more)  # a longer set with the same first turns is the same
     assert report.total.made == 0
 
 
@@ -254,7 +253,7 @@ def sparse(text, index):
 def test_stand_ins_are_in_no_pass_at_k_curve(run, tasks):
     some = tasks.subset(["t0", "t1"])
     first, _, _ = run("first", TurnPlan(replace(ROUNDS, n_predictions=6)), some=some)
-    arm, _, _ = run("arm", policy=sparse, some=some, first_from=first)
+    arm, _, _ = run("arm", policy=sparse, some=some, refine_from=first)
     own, _, _ = run("own", policy=sparse, some=some)
     frames = read_sets({"first": first, "arm": arm, "own": own})
     assert (frames["arm"]["turn"] == 0).any(), "stand-ins"
@@ -293,7 +292,7 @@ def test_first_turns_of_another_version_of_a_task_are_refused(run, tasks):
     changed = Task.from_dict("t1", {"train": pairs, "test": [{"input": [[7, 8]], "output": [[8, 7]]}]})
     others = TaskSet("mirrors", tuple(changed if task.task_id == "t1" else task for task in tasks), "1")
     with pytest.raises(PlanError, match="another version of task t1: the fingerprints differ"):
-        run("arm", some=others, first_from=first)
+        run("arm", some=others, refine_from=first)
 
 
 def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, tasks):
@@ -309,20 +308,20 @@ def test_tasks_of_which_no_prompt_fits_are_refused(run, tasks, turns):
     said = r"no prompt fits: those of 1 tasks have \d+ tokens and more, .* 64 leave 36 of the context"
     with pytest.raises(PlanError, match=said):
         run("p", plan, some=one, context=100)
-    share = replace(plan, rounds=replace(ROUNDS, shard=(0, 2)))  # the other shard may have some that fit
+    share = replace(plan, rounds=replace(ROUNDS, shard=0, n_shards=2))  # another may have some that fit
     predictions, _, _ = run("q", share, some=one, context=100)
     assert not len(predictions)
 
 
 def test_what_would_be_refused_is_known_without_an_engine(run, tasks, tmp_path):
     made, _, _ = run("p")
-    asked = (prompt_format(), Sampling(max_tokens=1))
-    with pytest.raises(PlanError, match="was begun with max_tokens "):
-        check_turns(tasks, made, PLAN, *asked)
+    asked = SampledSet(tasks, made, prompt_format(), Sampling(max_tokens=1))
+    with pytest.raises(PlanError, match="was begun with max_completion_length 64, not 1"):
+        check_turns(asked, PLAN)
     with pytest.raises(PlanError, match="holds no first turns of these tasks"):
-        check_turns(tasks, made, PLAN, *asked, first_from=PredictionSet(tmp_path / "none"))
+        check_turns(asked, PLAN, PredictionSet(tmp_path / "none"))
     new = PredictionSet(tmp_path / "new")
-    check_turns(tasks, new, PLAN, *asked)
+    check_turns(replace(asked, predictions=new), PLAN)
     assert not new.folder.exists()
 
 
@@ -335,8 +334,6 @@ def test_another_budget_or_chooser_is_refused(run):
     run("one", TurnPlan(ROUNDS))
     with pytest.raises(PlanError, match="begun with turns None, not 3"):
         run("one")
-    with pytest.raises(PlanError, match="first_from needs turns of at least 2"):
-        run("p", TurnPlan(ROUNDS), first_from=PredictionSet("x"))
 
 
 def test_trees_show_the_best_attempts_with_grids(run, tasks):

@@ -1,0 +1,29 @@
+"""A prediction set and how its rows are made, as one object that the stages of sampling pass on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.tasks import Task
+from arcnb.models.generation import Sampling
+from arcnb.models.prompt_format import PromptFormat
+
+
+@dataclass(frozen=True)
+class SampledSet:
+    """Rows about these tasks, made by these prompts and this sampling.
+
+    model, adapter: what the rows say they are sampled from. part_rows, part_seconds: a part is written with
+    so many rows, or after so long.
+    """
+
+    tasks: Sequence[Task]
+    predictions: PredictionSet
+    prompt_format: PromptFormat
+    sampling: Sampling
+    model: str = ""
+    adapter: str = ""
+    part_rows: int = 2048
+    part_seconds: float = 60.0
