@@ -27,7 +27,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_sft.ipynb"
 def test_the_parameters_cell_is_short_and_agrees_with_the_plan():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     (cell,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-    assert len(cell.source.splitlines()) <= 26
+    assert len(cell.source.splitlines()) <= 25
     declared = notebook_parameters(notebook, NOTEBOOK.name)
     assert declared.plan is SftPlan
     assert list(declared)[-1] == MORE
