@@ -281,7 +281,7 @@ BREAKS: list[Break] = [
     # rl
     Break(
         "A resumed run keeps the log of the steps that it goes on from",
-        "arcnb/rl/checkpoints.py",
+        "arcnb/models/checkpoints.py",
         "if line not in undone)",
         "if line in undone)",
         ("tests/rl/test_rl_resume.py::test_a_long_log_is_set_aside_line_by_line",),

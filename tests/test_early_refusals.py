@@ -20,7 +20,6 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Where the work of a notebook begins: all that can be refused without it, is refused before that cell.
 WORK = {
     "01": "build_task_set(tasks",
-    "02": "build_task_set(eval_tasks",
     "03": "open_backend(plan.backend",
     "04": "refinement_rows(",
     "05": "plan = GrpoPlan(",
@@ -108,14 +107,6 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
     [
         ("01", {"library": "numpy"}, "library 'numpy' is not one that programs import"),
         ("01", {"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
-        ("02", {"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
-        ("02", {"n_samples": -1}, "n_samples must not be negative, it is -1"),
-        ("02", {"max_tokens": 60}, "no row fits max_tokens=60: with template arc_code a"),
-        ("02", {"max_steps": -1, "epochs": 0.0}, "epochs must be positive where max_steps"),
-        ("02", {"rank": 0}, "lora rank must be at least 1, not 0"),
-        ("02", {"alpha": 0}, "lora alpha must be positive, not 0"),
-        ("02", {"warmup": -1.0}, "warmup must not be negative, it is -1.0"),
-        ("02", {"workers": 0}, "workers must be at least 1, not 0"),
         ("03", {"workers": -1}, "workers must be at least 1, got -1"),
         ("03", {"seconds_per_input": 0.0}, "seconds_per_input must be a number above 0"),
         ("03", {"temperature": -1.0}, "temperature is -1.0, it must be at least 0"),

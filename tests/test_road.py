@@ -138,7 +138,7 @@ def test_made_tasks_are_counted_and_fine_tuning_learns_from_them(runs, small_mod
     facts = outcome(made)
     assert facts["with_program"] == facts["tasks"] >= 12
     assert facts["tasks_per_second_per_core"] > 0
-    sizes = {"max_steps": 2, "max_tokens": 2000, "n_samples": 1, "rank": 2, "packing": True}
+    sizes = {"max_steps": 2, "max_length": 2000, "n_shown": 1, "lora_r": 2, "packing": True}
     model = {"model": small_model.path, "backend": "transformers", "augment_programs": True}
     trained = done(
         runs, "02", tasks=made / "tasks.parquet", eval_tasks="dsl/held_out*4", max_cells=800, **model, **sizes

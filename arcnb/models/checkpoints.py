@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import struct
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers' mark of a checkpoint that a signal asked for
@@ -83,3 +85,60 @@ def newest_complete(folder: Path, announce=print) -> Path | None:
             return checkpoint
         announce(f"{checkpoint.name} cannot be resumed from: {problem}")
     return None
+
+
+def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
+    """The checkpoint meant by `resume`: "" or "never": none; "auto": the newest complete one of this run, if
+    any; else the path of a run folder, a folder of checkpoints or one checkpoint. CheckpointError if that has
+    none. A run that began from another one's checkpoint and was stopped goes on from its own."""
+    if resume in ("", "never"):
+        return None
+    if resume == "auto":
+        return newest_complete(own, announce)
+    folder = Path(resume).expanduser()
+    if not folder.resolve().is_relative_to(own.parent.resolve()):
+        begun = newest_complete(own, announce)
+        if begun is not None:
+            announce(f"goes on from {begun}, not from {folder}, where this run began")
+            return begun
+    if step_of(folder) >= 0:
+        problem = checkpoint_problem(folder) if folder.is_dir() else "it does not exist"
+        if problem:
+            raise CheckpointError(f"resume={resume!r}: {problem}")
+        return folder
+    found = newest_complete(folder / "checkpoints", announce) or newest_complete(folder, announce)
+    if found is None:
+        raise CheckpointError(f"resume={resume!r}: there is no complete checkpoint")
+    return found
+
+
+def set_aside_log(output: Path, step: int, others: Sequence[tuple[Path, str]] = ()) -> Path | None:
+    """Move log lines of steps after `step` (-1: all of them), and `others`, to `abandoned/N/`, each of these
+    under the name that comes with it; later checkpoints are deleted. Returns that folder, or None where
+    nothing was moved."""
+    aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
+    log = output / "metrics.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    late = [line for line in lines if _step_in(line) > step]
+    if others or late:
+        aside.mkdir(parents=True)
+        for path, name in others:
+            (aside / name).parent.mkdir(exist_ok=True)
+            path.rename(aside / name)
+        if late:
+            (aside / "metrics.jsonl").write_text("\n".join(late) + "\n", encoding="utf-8")
+            partial = log.with_suffix(".partial")
+            undone = set(late)
+            partial.write_text("".join(f"{line}\n" for line in lines if line not in undone), encoding="utf-8")
+            partial.replace(log)
+    for checkpoint in (output / "checkpoints").glob("checkpoint-*"):
+        if step_of(checkpoint) > step:
+            shutil.rmtree(checkpoint)
+    return aside if others or late else None
+
+
+def _step_in(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return float("inf")  # a line that a kill cut off

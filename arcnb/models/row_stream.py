@@ -1,7 +1,7 @@
 """Rows for fine-tuning made while the training runs: blocks of them in a folder, read in order.
 
     with row_stream(tasks, builder, run.path / "rows", plan) as stream:
-        train_sft(model, stream, run.path, settings={"max_steps": 500})
+        train_sft(sft_plan, stream, run.path)
 
 One process makes the rows, ahead of the training; any number of processes read them, each all of them, and
 take their share. A block is a Parquet file, complete once it has its name, so a training that resumes reads
@@ -18,20 +18,21 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
-from arcnb.models.sft_rows import CHUNK, RowBuilder, RowTable, SftError, check_max_tokens, packed_rows
+from arcnb.models.sft_rows import CHUNK, RowBuilder, RowTable, SftError, packed_rows
 from arcnb.progress import progress
 
 END = "end"  # file that says: no block follows
 FAILED = "failed.txt"
 MAKER = "maker.pid"
 COUNTS = "counts.json"
+MADE_OF = "made_of.txt"  # what the blocks of the folder were made of
 ENOUGH = 2000  # tasks or rows in a row without use before the maker gives up
 GRACE = 20  # seconds the maker gets to end its processes
 
@@ -46,7 +47,7 @@ class RowPlan:
     """
 
     n_rows: int
-    max_tokens: int
+    max_length: int
     packing: bool = False
     block_rows: int = 2048
     batch: int = 1
@@ -87,12 +88,16 @@ def row_stream(
     """The stream, with its maker at work in a process of its own until the end of the context.
 
     tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
-    are counted and passed over. SftError when no row is to be had; what else goes wrong later reaches whoever
-    reads.
+    are counted and passed over. Blocks of an earlier try are taken where its tasks, builder and plan are
+    written as these are. SftError when no row is to be had; what else goes wrong later reaches whoever reads.
     """
-    check_max_tokens(builder.model, plan.max_tokens, builder.prompt_format)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    made_of = repr((tasks, builder, replace(plan, n_rows=0, workers=1)))
+    if not (folder / MADE_OF).exists() or (folder / MADE_OF).read_text() != made_of:
+        for block in _blocks(folder):
+            block.unlink()
+    _write_whole(folder / MADE_OF, made_of)
     for name in (FAILED, MAKER, END):  # the end of an earlier try may come before the one now wanted
         (folder / name).unlink(missing_ok=True)
     maker = get_context("spawn").Process(target=_make, args=(tasks, builder, folder, plan, os.getpid()))
@@ -196,7 +201,7 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent:
     for number, table in enumerate(_tables(tasks, builder, plan, counts)):
         dataset = table.dataset()
         if plan.packing:
-            dataset = packed_rows(dataset, plan.max_tokens)
+            dataset = packed_rows(dataset, plan.max_length)
         dataset = dataset.select(_order(dataset, plan, builder.seed, number))
         dataset = dataset.remove_columns([name for name in ("length",) if name in dataset.column_names])
         counts["rows"] += len(dataset)
@@ -217,7 +222,7 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent:
 
 def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator[RowTable]:
     """Tables of block_rows rows; the last may have fewer."""
-    table = RowTable(plan.max_tokens, counts["too_long"])
+    table = RowTable(plan.max_length, counts["too_long"])
     fruitless = 0
     drawn = _with_program(tasks, counts)
     for rows in builder.rows(drawn, plan.workers, "spawn", min(CHUNK, plan.block_rows)):
@@ -226,11 +231,11 @@ def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator
             table.add(*row)
             if len(table) == plan.block_rows:
                 yield table
-                before, table = 0, RowTable(plan.max_tokens, counts["too_long"])
+                before, table = 0, RowTable(plan.max_length, counts["too_long"])
         fruitless = 0 if len(table) > before else fruitless + len(rows)
         if fruitless > ENOUGH:
             raise SftError(
-                f"{fruitless:,} rows in a row exceed max_tokens={plan.max_tokens}; "
+                f"{fruitless:,} rows in a row exceed max_length={plan.max_length}; "
                 f"the shortest has {min(counts['too_long'].values())}"
             )
     if len(table):

@@ -1,10 +1,10 @@
 """Rows for supervised fine-tuning: a task's prompt, then its program.
 
-    rows = sft_rows(tasks, model, prompt_format, n_rows=2000, seed=0, max_tokens=4096)
+    rows = sft_rows(tasks, model, prompt_format, n_rows=2000, seed=0, max_length=4096)
     packed_rows(rows.dataset, 4096)      # several short rows in one, each blind to the others
 
 Row i shows task i mod n through a view drawn from (seed, i): order of the train pairs and shown test input.
-The loss counts completion tokens only. Rows that exceed max_tokens are left out and counted, never cut.
+The loss counts completion tokens only. Rows that exceed max_length are left out and counted, never cut.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class SftRows:
         """Tokens of every row."""
         return [len(ids) for ids in self.dataset["input_ids"]]
 
-    def packed(self, max_tokens: int) -> SftRows:
+    def packed(self, max_length: int) -> SftRows:
         """The same in fewer rows (see `packed_rows`)."""
-        return replace(self, dataset=packed_rows(self.dataset, max_tokens))
+        return replace(self, dataset=packed_rows(self.dataset, max_length))
 
     def counts(self) -> dict:
         """rows, tokens, too_long (task id -> tokens), n_without_program."""
@@ -126,15 +126,15 @@ def _chunks(items: Iterable, size: int) -> Iterator[list]:
 
 @dataclass
 class RowTable:
-    """Rows as columns of a dataset; those over max_tokens are left out and noted in too_long."""
+    """Rows as columns of a dataset; those over max_length are left out and noted in too_long."""
 
-    max_tokens: int
+    max_length: int
     too_long: dict[str, int]
     columns: dict[str, list] = field(default_factory=lambda: {"input_ids": [], "labels": [], "length": []})
 
     def add(self, task_id: str, ids: np.ndarray, n_prompt: int) -> None:
         """Take a row in, or note its task and length."""
-        if len(ids) > self.max_tokens:
+        if len(ids) > self.max_length:
             self.too_long[task_id] = max(self.too_long.get(task_id, 0), len(ids))
             return
         labels = ids.copy()
@@ -160,7 +160,7 @@ def sft_rows(
     *,
     n_rows: int,
     seed: int,
-    max_tokens: int,
+    max_length: int,
     augment: Callable[[Task, int], Task] | None = None,
     workers: int = 1,
     start_method: str | None = None,
@@ -170,12 +170,11 @@ def sft_rows(
     augment: (task, how often it has come round) -> the task to show; it has to be picklable for workers (see
     `arcnb.synth.augmented.FreshAugmentations`).
     """
-    check_max_tokens(model, max_tokens, prompt_format)
     with_program = [task for task in tasks if task.program]
     if not with_program:
         raise SftError(f"none of the {len(tasks)} tasks has a program to learn from")
     builder = RowBuilder(model, prompt_format, seed, augment)
-    table = RowTable(max_tokens, {})
+    table = RowTable(max_length, {})
     drawn = ((i, with_program[i % len(with_program)], i // len(with_program)) for i in range(n_rows))
     with progress(None, "tokenising", n_rows, "row") as bar:
         for rows in builder.rows(drawn, workers, start_method):
@@ -184,40 +183,40 @@ def sft_rows(
             bar.update(len(rows))
     if not len(table):
         raise SftError(
-            f"every row exceeds max_tokens={max_tokens}; the shortest has {min(table.too_long.values())}"
+            f"every row exceeds max_length={max_length}; the shortest has {min(table.too_long.values())}"
         )
     return SftRows(table.dataset(), table.too_long, len(tasks) - len(with_program))
 
 
-def check_max_tokens(model: ModelPath, max_tokens: int, prompt_format: PromptFormat) -> None:
+def check_max_length(model: ModelPath, max_length: int, prompt_format: PromptFormat) -> None:
     """SftError where rows would exceed what the model was built for, or where no row could be short enough.
 
     The shortest is of a task whose grids are single cells. What tasks of a recipe need is known only once
     they are made.
     """
-    if model.context and max_tokens > model.context:
+    if model.context and max_length > model.context:
         raise SftError(
-            f"max_tokens={max_tokens} exceeds the {model.context} tokens that {model.name!r} was built for"
+            f"max_length={max_length} exceeds the {model.context} tokens that {model.name!r} was built for"
         )
     try:
         least = len(prompt_format.prompt_ids(_tokenizer(model), _LEAST))
     except PromptError:  # a template that shows more pairs than one by their numbers
         return
-    if least >= max_tokens:
+    if least >= max_length:
         raise SftError(
-            f"no row fits max_tokens={max_tokens}: with template {prompt_format.template} already the prompt "
+            f"no row fits max_length={max_length}: with template {prompt_format.template} already the prompt "
             f"of a task with one pair of single cells has {least} tokens, and its program comes on top"
         )
 
 
-def packed_rows(dataset, max_tokens: int):
-    """The rows packed into fewer of at most max_tokens (best fit, decreasing), with their `seq_lengths`.
+def packed_rows(dataset, max_length: int):
+    """The rows packed into fewer of at most max_length (best fit, decreasing), with their `seq_lengths`.
 
-    Rows are whole: none is longer than max_tokens, which `sft_rows` has seen to.
+    Rows are whole: none is longer than max_length, which `sft_rows` has seen to.
     """
     from trl import pack_dataset
 
-    return pack_dataset(dataset.select_columns(["input_ids", "labels"]), max_tokens, strategy="bfd")
+    return pack_dataset(dataset.select_columns(["input_ids", "labels"]), max_length, strategy="bfd")
 
 
 def collator(pad_token_id: int) -> Callable:

@@ -11,8 +11,8 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.models.checkpoints import (
     STATE,
     CheckpointError,
-    checkpoint_problem,
     newest_complete,
+    set_aside_log,
     step_of,
 )
 from arcnb.rl.run_identity import LATER
@@ -20,31 +20,6 @@ from arcnb.rl.run_identity import LATER
 ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
 PAGES = "collapse-step*.html"  # of alarms, in the run folder
 STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
-
-
-def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
-    """The checkpoint meant by `resume`: "" or "never": none; "auto": the newest complete one of this run, if
-    any; else the path of a run folder, a folder of checkpoints or one checkpoint. CheckpointError if that has
-    none. A run that began from another one's checkpoint and was stopped goes on from its own."""
-    if resume in ("", "never"):
-        return None
-    if resume == "auto":
-        return newest_complete(own, announce)
-    folder = Path(resume).expanduser()
-    if not folder.resolve().is_relative_to(own.parent.resolve()):
-        begun = newest_complete(own, announce)
-        if begun is not None:
-            announce(f"goes on from {begun}, not from {folder}, where this run began")
-            return begun
-    if step_of(folder) >= 0:
-        problem = checkpoint_problem(folder) if folder.is_dir() else "it does not exist"
-        if problem:
-            raise CheckpointError(f"resume={resume!r}: {problem}")
-        return folder
-    found = newest_complete(folder / "checkpoints", announce) or newest_complete(folder, announce)
-    if found is None:
-        raise CheckpointError(f"resume={resume!r}: there is no complete checkpoint")
-    return found
 
 
 def saved_state(checkpoint: Path) -> dict:
@@ -172,8 +147,7 @@ def set_aside(output: Path, step: int) -> Path | None:
     with all of it the number of rollbacks and the pages of alarms too; later checkpoints are deleted. Returns
     that folder, or None where nothing was later.
     """
-    aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
-    moved: list[tuple[Path, Path]] = []
+    moved: list[tuple[Path, str]] = []
     for folder, pattern, position in (
         ("rollouts", "round*.parquet", slice(5, 10)),
         ("held_out", "round*.parquet", slice(5, 10)),
@@ -184,40 +158,16 @@ def set_aside(output: Path, step: int) -> Path | None:
         first = step if folder == "rollouts" else step + 1
         for path in sorted((output / folder).glob(pattern)):
             if int(path.name[position]) >= first:
-                moved.append((path, aside / Path(folder).name / path.name))
+                moved.append((path, f"{Path(folder).name}/{path.name}"))
     for path in sorted((output / "best").glob("checkpoint-*")):
         if step_of(path) > step:
-            moved.append((path, aside / "best" / path.name))
+            moved.append((path, f"best/{path.name}"))
     rollbacks = output / "checkpoints" / ROLLBACKS
     if step < 0:
-        moved += [(path, aside / path.name) for path in sorted(output.glob(PAGES))]
+        moved += [(path, path.name) for path in sorted(output.glob(PAGES))]
         if rollbacks.is_file():
-            moved.append((rollbacks, aside / ROLLBACKS))
-    log = output / "metrics.jsonl"
-    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
-    late = [line for line in lines if _step_in(line) > step]
-    if moved or late:
-        aside.mkdir(parents=True)
-        for path, target in moved:
-            target.parent.mkdir(exist_ok=True)
-            path.rename(target)
-        if late:
-            (aside / "metrics.jsonl").write_text("\n".join(late) + "\n", encoding="utf-8")
-            partial = log.with_suffix(".partial")
-            undone = set(late)
-            partial.write_text("".join(f"{line}\n" for line in lines if line not in undone), encoding="utf-8")
-            partial.replace(log)
-    for checkpoint in (output / "checkpoints").glob("checkpoint-*"):
-        if step_of(checkpoint) > step:
-            shutil.rmtree(checkpoint)
-    return aside if moved or late else None
-
-
-def _step_in(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):
-        return float("inf")  # a line that a kill cut off
+            moved.append((rollbacks, ROLLBACKS))
+    return set_aside_log(output, step, moved)
 
 
 def abandoned_rollouts(output: Path) -> list[PredictionSet]:

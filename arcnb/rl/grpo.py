@@ -18,19 +18,20 @@ from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
+from arcnb.models.checkpoints import checkpoint_to_resume
 from arcnb.models.four_bits import four_bits_problem
+from arcnb.models.preemption import saving_on_signals
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.training_log import reporting
 from arcnb.programs.executor import Executor
 from arcnb.rl import callbacks as hooks
-from arcnb.rl.checkpoints import checkpoint_to_resume, evaluated_before, refuse_other_settings, saved_state
+from arcnb.rl.checkpoints import evaluated_before, refuse_other_settings, saved_state
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.multi_turn import check_multi_turn
 from arcnb.rl.multi_turn_rows import frozen_rows
 from arcnb.rl.options import GrpoOptions, check_options
 from arcnb.rl.policies import TRAINERS
-from arcnb.rl.preemption import saving_on_signals
 from arcnb.rl.rows import PromptRows, prompt_rows
 from arcnb.rl.run_identity import run_identity, run_notes
 from arcnb.rl.sampling_guard import check_sampling

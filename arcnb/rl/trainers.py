@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.models.preemption import agreed_stop, can_listen
 from arcnb.models.training_log import logged_as, metrics_log, stop_printing
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.effective_config import check_effective, effective_table
 from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
 from arcnb.rl.multi_turn_reward import conversation_parts
 from arcnb.rl.policies import load_policy, load_unsloth_policy
-from arcnb.rl.preemption import agreed_stop, can_listen
 from arcnb.rl.sampler_engine import (
     check_group_attention,
     engine_options,

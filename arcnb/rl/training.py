@@ -10,6 +10,7 @@ from pathlib import Path
 
 from arcnb.arc.tasks import Task
 from arcnb.models.compatibility import WEIGHTS
+from arcnb.models.preemption import Stop, listen
 from arcnb.models.registry import ModelPath
 from arcnb.models.training_log import read_metrics
 from arcnb.programs.executor import Executor
@@ -17,7 +18,6 @@ from arcnb.rl.callbacks import RunState, restore_adapter
 from arcnb.rl.checkpoints import keep_best_copy, set_aside, step_of
 from arcnb.rl.options import GrpoOptions
 from arcnb.rl.policies import has_moved
-from arcnb.rl.preemption import Stop, listen
 from arcnb.rl.reward_terms import RewardPlan
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import ARC, Subject

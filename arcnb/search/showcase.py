@@ -11,7 +11,7 @@ from arcnb.arc.cards import prediction_card, verdict
 from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasksets import TaskSet
-from arcnb.models.generation import GenerationError, Sampling, backend_name
+from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
@@ -88,14 +88,6 @@ def _fetch(predictions: PredictionSet, ranked: pd.DataFrame) -> list[Prediction]
     keys = list(zip(ranked["task_id"], ranked["round"], ranked["index"], ranked["turn"], strict=True))
     found = predictions.get(keys)
     return [found[key] for key in keys]
-
-
-def check_showcase(n: int, backend: str) -> None:
-    """GenerationError for a number of tasks or a backend with which `sample_tasks` could not show anything,
-    for a stage to ask before its hours of work."""
-    backend_name(backend)
-    if n < 0:
-        raise GenerationError(f"n_samples must not be negative, it is {n}")
 
 
 def sample_tasks(

@@ -100,6 +100,19 @@ def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:
         yield source.strip(), int(count) if star else None
 
 
+def recipe_problems(*recipes: str) -> list[str]:
+    """What is wrong with these recipes, a sentence each, before a task is made."""
+    found = []
+    for recipe in recipes:
+        try:
+            for source, n in parsed_recipe(recipe):
+                if never_ends(source) and n is None:
+                    found.append(f"source {source} never ends: say how many, for instance {source}*1000")
+        except SourceError as error:
+            found.append(str(error))
+    return found
+
+
 def source_tasks(
     source: str,
     n: int | None,

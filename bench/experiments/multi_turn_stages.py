@@ -262,16 +262,22 @@ def data(args, name: str) -> dict:
 
 
 def sft(args, name: str) -> dict:
-    from arcnb.models.registry import resolve_adapter, resolve_model
+    from arcnb.models.registry import resolve_model
     from arcnb.models.sft import train_sft
     from arcnb.models.sft_conversations import conversation_rows
+    from arcnb.models.sft_plan import SftPlan
 
     if not (args.out / "sft.parquet").exists():
         return {"skipped": "no refinement succeeded"}
     model = resolve_model(args.model)
-    rows = conversation_rows(args.out / "sft.parquet", model, max_tokens=args.rl_context)
+    rows = conversation_rows(args.out / "sft.parquet", model, max_length=args.rl_context)
     passes = 3 * len(rows.dataset) // 16
-    settings = {
+    asked = {
+        "model": str(model.folder),
+        "adapter": str(args.adapter or ""),
+        "seed": int(name.rpartition("-")[2]),
+        "max_seconds": args.sft_seconds,
+        "resume": "never",
         "max_steps": min(args.sft_steps, max(2, passes)),
         "learning_rate": args.sft_lr,
         # Whole logits of 2 rows of 3,072 tokens are 1.2 GB in float32, with copies and gradients about 5.
@@ -279,19 +285,9 @@ def sft(args, name: str) -> dict:
         "gradient_accumulation_steps": 1 if args.rehearse else 8,
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0 if args.rehearse else 0.05,
-        "logging_steps": 1,
         "save_steps": 1000,
-        "report_to": "none",
     }
-    report = train_sft(
-        model,
-        rows.dataset,
-        args.out / name,
-        adapter=resolve_adapter(args.adapter, model),
-        settings=settings,
-        seed=int(name.rpartition("-")[2]),
-        max_seconds=args.sft_seconds,
-    )
+    report = train_sft(SftPlan.of(asked), rows, args.out / name)
     return {
         "rows": len(rows.dataset),
         "too_long": len(rows.too_long),

@@ -11,7 +11,9 @@ from arcnb.arc.tasksets import load_tasks
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.row_stream import RowPlan, RowStream, read_rows, row_stream
 from arcnb.models.sft import train_sft
+from arcnb.models.sft_plan import SftPlan
 from arcnb.models.sft_rows import IGNORED, RowBuilder, SftError
+from tests.rl.stop_at import StopAt
 
 PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
 
@@ -44,7 +46,7 @@ def builder(model):
     return RowBuilder(model, prompt_format(), seed=0)
 
 
-PLAN = RowPlan(n_rows=24, max_tokens=1000, block_rows=8)
+PLAN = RowPlan(n_rows=24, max_length=1000, block_rows=8)
 
 
 def texts(rows):
@@ -86,53 +88,56 @@ def test_rows_are_packed_and_put_beside_others_of_their_length(tasks, small_mode
     assert sorted(n for row in packed for n in row["seq_lengths"]) == sorted(lengths)
 
 
+def eight_rows(tasks, model, output):
+    return row_stream(Rounds(tasks), builder(model), output / "rows", replace(PLAN, n_rows=8))
+
+
+def plan_of(model, **changes):
+    return SftPlan.of({"model": model.path, "lora_r": 4} | changes)
+
+
 @pytest.mark.long("processes that import torch train twice, and are compared")
 def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(tasks, small_model, tmp_path):
-    settings = {"max_steps": 4, "logging_steps": 1, "save_steps": 2, "learning_rate": 1e-2}
-    settings |= {"per_device_train_batch_size": 2}
+    plan = plan_of(small_model, max_steps=4, learning_rate=1e-2)
     curves = []
-    for stops in ([None], [2, None]):
+    for stops in ([None], [1, None]):
         output = tmp_path / str(len(stops))
         for stop in stops:
-            plan = replace(PLAN, n_rows=8)
-            with row_stream(Rounds(tasks), builder(small_model), output / "rows", plan) as rows:
-                report = train_sft(
-                    small_model,
-                    rows,
-                    output,
-                    lora={"r": 4},
-                    settings=settings,
-                    stop_after=stop,
-                    resume=True,
-                )
+            stopping = [] if stop is None else [StopAt(stop)]
+            with row_stream(
+                Rounds(tasks), builder(small_model), output / "rows", replace(PLAN, n_rows=8)
+            ) as rows:
+                report = train_sft(plan, rows, output, callbacks=stopping)
+            assert report.status == ("done" if stop is None else "preempted")
         curves.append([row["loss"] for row in report.history if "loss" in row])
     assert len(curves[0]) == 4
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    with eight_rows(tasks, small_model, output) as rows:
+        assert train_sft(plan, rows, output).steps == 4, "what is done is not trained a step more"
+
+
+@pytest.mark.long("processes that import torch train twice, and are compared")
+def test_rows_of_an_earlier_try_are_not_taken_for_those_of_other_settings(tasks, small_model, tmp_path):
+    shown = []
+    for tokens in (1000, 500, 500):
+        plan = replace(PLAN, n_rows=8, max_length=tokens)
+        with row_stream(Rounds(tasks), builder(small_model), tmp_path, plan):
+            shown.append([len(row["input_ids"]) for row in read_rows(str(tmp_path))])
+    assert max(shown[0]) > 500 >= max(shown[1])
+    assert shown[1] == shown[2]
 
 
 @pytest.mark.long("processes that import torch train twice, and are compared")
 def test_two_processes_share_the_rows(tasks, small_model, tmp_path):
-    settings = {
-        "max_steps": 2,
-        "logging_steps": 1,
-        "learning_rate": 1.0,
-        "lr_scheduler_type": "constant",
-        "optim": "sgd",
-    }
+    settings = {"max_steps": 2, "learning_rate": 1.0, "lr_scheduler_type": "constant", "optim": "sgd"}
     curves = []
     for processes, batch in ((1, 4), (2, 2)):
         output = tmp_path / str(processes)
+        shape = {"per_device_train_batch_size": batch, "num_processes": processes}
         with row_stream(
             Rounds(tasks), builder(small_model), output / "rows", replace(PLAN, n_rows=8)
         ) as rows:
-            report = train_sft(
-                small_model,
-                rows,
-                output,
-                lora={"r": 4},
-                settings=settings | {"per_device_train_batch_size": batch},
-                num_processes=processes,
-            )
+            report = train_sft(plan_of(small_model, **settings, **shape), rows, output)
         curves.append([row["loss"] for row in report.history if "loss" in row])
     assert len(curves[0]) == 2
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
@@ -154,8 +159,8 @@ def test_what_goes_wrong_in_the_maker_is_said(tasks, small_model, tmp_path):
         (Rounds(bare), PLAN, r"^tasks: none of 2,001 in a row has a program .*\(6 different"),
         (
             Rounds(tasks),
-            replace(PLAN, max_tokens=170),
-            r"rows in a row exceed max_tokens=170; the shortest has \d",
+            replace(PLAN, max_length=170),
+            r"rows in a row exceed max_length=170; the shortest has \d",
         ),
         (Rounds(tasks, breaks_at=3), PLAN, "ValueError: task 7 of file x has no grid"),
         (Rounds(tasks, dies_at=3), PLAN, "the process that makes the rows in .* has died"),
@@ -172,7 +177,7 @@ def test_what_goes_wrong_in_the_maker_is_said(tasks, small_model, tmp_path):
 def test_a_stream_has_no_end_of_its_own(small_model, tmp_path):
     rows = RowStream(tmp_path / "rows")
     with pytest.raises(SftError, match="max_steps says how long"):
-        train_sft(small_model, rows, tmp_path)
+        train_sft(plan_of(small_model, max_steps=-1), rows, tmp_path)
 
 
 def test_the_maker_ends_with_the_context(tasks, small_model, tmp_path):

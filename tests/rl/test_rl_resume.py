@@ -11,24 +11,26 @@ import signal
 import pytest
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.models.checkpoints import (
+    CheckpointError,
+    checkpoint_problem,
+    checkpoint_to_resume,
+    newest_complete,
+    step_of,
+)
 from arcnb.models.prompt_format import prompt_format
 from arcnb.rl.callbacks import RunState
 from arcnb.rl.checkpoints import (
     ROLLBACKS,
     STATE,
     STATE_KEY,
-    CheckpointError,
-    checkpoint_problem,
-    checkpoint_to_resume,
     keep_best,
     keep_best_copy,
-    newest_complete,
     prune,
     refuse_other_settings,
     saved_state,
     set_aside,
     size_of,
-    step_of,
 )
 from arcnb.rl.guard import CollapseMonitor
 from arcnb.rl.options import GrpoOptions

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from arcnb.arc.predictions import PredictionSet
+from arcnb.models.checkpoints import checkpoint_problem, newest_complete
 from arcnb.models.training_log import read_metrics
 from arcnb.rl import callbacks, training
-from arcnb.rl.checkpoints import checkpoint_problem, newest_complete, saved_state
+from arcnb.rl.checkpoints import saved_state
 from arcnb.rl.guard import Alarm, CollapseMonitor, GuardOptions
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_terms import TERMS

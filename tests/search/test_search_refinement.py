@@ -340,17 +340,17 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
     again = successful_rows([children, siblings, siblings, children], tasks, prompt_format(), executor)
     assert again == rows
     path = write_conversations(rows, tmp_path / "sft.parquet")
-    learnt = conversation_rows(path, small_model, max_tokens=2048)
+    learnt = conversation_rows(path, small_model, max_length=2048)
     tokenizer = load_tokenizer(small_model)
     for row, made in zip(rows, learnt.dataset, strict=True):
         counted = [token for token in made["labels"] if token != IGNORED]
         assert tokenizer.decode(counted) == SOLVES + tokenizer.eos_token
         read = made["input_ids"][: -len(counted)]
         assert tokenizer.decode(read).endswith(row["prefix"])
-    with pytest.raises(SftError, match=r"none of .* fits max_tokens=10"):
-        conversation_rows(path, small_model, max_tokens=10)
+    with pytest.raises(SftError, match=r"none of .* fits max_length=10"):
+        conversation_rows(path, small_model, max_length=10)
     with pytest.raises(SftError, match="no file of conversations"):
-        conversation_rows(tmp_path / "none.parquet", small_model, max_tokens=10)
+        conversation_rows(tmp_path / "none.parquet", small_model, max_length=10)
 
 
 def test_a_child_of_a_parent_that_solved_the_task_is_no_success(written, tasks, executor):
