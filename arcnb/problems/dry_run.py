@@ -14,9 +14,8 @@ from arcnb.models.launching import command_line
 from arcnb.models.registry import ModelPath
 from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.rl.generation_server import server_command
-from arcnb.rl.launch import GrpoPlan
-from arcnb.rl.settings import DEFAULTS, LORA_DEFAULTS, batch_layout
-from arcnb.rl.subject import subject_of
+from arcnb.rl.launch import decided
+from arcnb.rl.plan import SHARE_BESIDE_TRAINING, SHARE_OF_SERVER, GrpoPlan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,32 +44,31 @@ def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False, ins
     insist: refuse a model whose size is unknown, too; otherwise its table is empty.
     """
     folder = embedded_model() if plan.model == "default" else Path(plan.model).expanduser()
-    settings = DEFAULTS | plan.settings
-    subject = subject_of(plan.subject, plan.subject_options)
-    subject.prompt_format(plan)  # a format, template or weight that does not exist is said here, too
-    subject.reward_plan(plan.options, settings)
-    server = bool(settings["use_vllm"]) and settings.get("vllm_mode") == "server"
-    share = settings.get("vllm_gpu_memory_utilization", 0.9)
-    context = plan.options.max_sequence_length or 8192
+    plan = decided(plan)
+    settings = plan.settings
+    plan.subject.check(())  # a format, template or weight that does not exist is said here, too
+    _ = plan.subject.rewards
+    share = plan.trl.get("vllm_gpu_memory_utilization", SHARE_OF_SERVER)
+    context = plan.max_length or 8192
+    n = plan.num_processes
     layout = Layout(
-        plan.num_processes,
-        plan.parallel == "zero3" and plan.num_processes > 1,
-        0 if full else plan.lora.get("r", LORA_DEFAULTS["r"]),
-        batch_layout(settings, plan.num_processes, plan.options.prompts_per_step),
-        plan.options.max_prompt_tokens or context - settings["max_completion_length"],
+        n,
+        plan.parallel == "zero3" and n > 1,
+        0 if full else plan.lora.r,
+        plan.completions_a_part,
+        plan.longest_prompt(context),
         settings["max_completion_length"],
         context,
-        share if server else None,
+        share if plan.by_server else None,
         settings["gradient_checkpointing"],
-        settings.get("vllm_gpu_memory_utilization", 0.3) if settings["use_vllm"] and not server else 0.0,
+        plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING) if plan.colocated else 0.0,
     )
     memory = _memory(plan.model, folder, layout, gpu_gib(gpu_memory_gib), insist)
     commands = []
-    n = plan.num_processes
-    if server and not settings.get("vllm_server_base_url"):
-        cache = plan.options.vllm_kv_cache_dtype
-        words = server_command(ModelPath(plan.model, folder), plan.server_gpus, context, 8000, share, cache)
-        gpus = ",".join(str(n + i) for i in range(plan.server_gpus))
+    if plan.by_server and not settings.get("vllm_server_base_url"):
+        n_server, cache = plan.vllm.server_gpus, plan.vllm.kv_cache_dtype
+        words = server_command(ModelPath(plan.model, folder), n_server, context, 8000, share, cache)
+        gpus = ",".join(str(n + i) for i in range(n_server))
         commands.append(f"VLLM_SERVER_DEV_MODE=1 CUDA_VISIBLE_DEVICES={gpus} {_shown(words)}")
     launch = str(Path(plan.output) / "launch" / "launch.json")
     accumulation = settings["gradient_accumulation_steps"]
