@@ -75,6 +75,9 @@ class Settings(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __or__(self, other: Mapping[str, Any]) -> Settings:
+        return Settings({**self._values, **other})
+
     def __repr__(self) -> str:
         return f"Settings({self._values!r})"
 
@@ -163,6 +166,12 @@ class Plan:
     def knows(cls, name: str) -> bool:
         """Whether an option may be called so."""
         return name in _names(cls)
+
+    def changed(self, parameters: Mapping[str, Any]) -> Self:
+        """The plan with these options in place of its own."""
+        given = {entry.name: getattr(self, entry.name) for entry in fields(self) if not entry.metadata}
+        asked = {self.find(name).path: value for name, value in opened(parameters).items()}
+        return self.of(self.values() | asked, **given)
 
     def values(self, free: bool = True) -> dict[str, Any]:
         """Value of every option by path, ready for JSON; without `free` only those that a resumed run must
@@ -321,24 +330,40 @@ def _library_options(known: Library, before: str) -> dict[str, Option]:
 def _config_fields(source: str) -> dict[str, tuple[str, Any, str]]:
     """name -> (annotation, default where it is a literal, help) of a dataclass in an installed package; empty
     where the package is not installed."""
-    path, _, name = source.partition(":")
-    package, _, inside = path.partition("/")
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return {}
-    file = Path(spec.submodule_search_locations[0], inside)
-    try:
-        body = ast.parse(file.read_text(encoding="utf-8")).body
-        (config,) = [part for part in body if isinstance(part, ast.ClassDef) and part.name == name]
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{file} does not hold the class {name}: {error}") from None
     found = {}
-    for statement in config.body:
+    for statement in _class_body(source):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             kind = ast.unparse(statement.annotation)
             default, meaning = _field_of(statement.value)
             found[statement.target.id] = (kind, default, meaning)
     return found
+
+
+def _class_body(source: str) -> list[ast.stmt]:
+    """The statements of "file:class" in an installed package; none where the package is not installed."""
+    path, _, name = source.partition(":")
+    package, _, inside = path.partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    file = Path(spec.submodule_search_locations[0], inside)
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        (found,) = [part for part in body if isinstance(part, ast.ClassDef) and part.name == name]
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{file} does not hold the class {name}: {error}") from None
+    return found.body
+
+
+@functools.cache
+def enum_values(source: str) -> tuple[str, ...]:
+    """The values of an enumeration of texts, "file:class" below the installed packages; empty where the
+    package is not installed."""
+    return tuple(
+        value
+        for part in _class_body(source)
+        if isinstance(part, ast.Assign) and isinstance(value := _literal(part.value), str)
+    )
 
 
 def _field_of(value: ast.expr | None) -> tuple[Any, str]:
@@ -410,5 +435,5 @@ def _built(kind: type, chosen: Mapping[str, Any], given: Mapping[str, Any], befo
 
 __all__: Sequence[str] = (
     "MORE", "Library", "Option", "Plan", "PlanError", "Settings",
-    "branch", "dotted", "fitting", "library", "nearest", "opened", "option", "refuse",
+    "branch", "dotted", "enum_values", "fitting", "library", "nearest", "opened", "option", "refuse",
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,13 @@ from arcnb.models.embedded import embedded_model
 from arcnb.models.gpu_memory import GIB, visible_gpus
 from arcnb.models.launching import command_line
 from arcnb.models.registry import ModelPath
+from arcnb.plans import refuse
 from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
+from arcnb.problems.plan import ProblemPlan
+from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.generation_server import server_command
-from arcnb.rl.launch import GrpoPlan
-from arcnb.rl.settings import DEFAULTS, LORA_DEFAULTS, batch_layout
-from arcnb.rl.subject import subject_of
+from arcnb.rl.launch import decided
+from arcnb.rl.plan import SHARE_BESIDE_TRAINING, SHARE_OF_SERVER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,39 +41,37 @@ def gpu_gib(asked: float = 0.0) -> float:
     return asked or (min(gpu.total for gpu in gpus) / GIB if gpus else ASSUMED_GIB)
 
 
-def dry_run(plan: GrpoPlan, gpu_memory_gib: float = 0.0, full: bool = False, insist: bool = True) -> DryRun:
-    """The commands and the estimate; MemoryPlanError where the run cannot fit, ValueError for a
-    format, template or reward weight that the run would refuse. full: without LoRA.
+def dry_run(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence, full: bool = False) -> DryRun:
+    """The commands and the estimate. MemoryPlanError where the run cannot fit, PlanError for what it would be
+    refused anywhere. full: without LoRA.
 
-    insist: refuse a model whose size is unknown, too; otherwise its table is empty.
+    With the plan's `dry_run` a model whose size is unknown is refused, too; otherwise its table is empty.
     """
+    plan = decided(plan)
+    refuse(problems_anywhere(plan, tasks, eval_tasks))
     folder = embedded_model() if plan.model == "default" else Path(plan.model).expanduser()
-    settings = DEFAULTS | plan.settings
-    subject = subject_of(plan.subject, plan.subject_options)
-    subject.prompt_format(plan)  # a format, template or weight that does not exist is said here, too
-    subject.reward_plan(plan.options, settings)
-    server = bool(settings["use_vllm"]) and settings.get("vllm_mode") == "server"
-    share = settings.get("vllm_gpu_memory_utilization", 0.9)
-    context = plan.options.max_sequence_length or 8192
+    settings = plan.settings
+    share = plan.trl.get("vllm_gpu_memory_utilization", SHARE_OF_SERVER)
+    context = plan.max_length or 8192
+    n = plan.num_processes
     layout = Layout(
-        plan.num_processes,
-        plan.parallel == "zero3" and plan.num_processes > 1,
-        0 if full else plan.lora.get("r", LORA_DEFAULTS["r"]),
-        batch_layout(settings, plan.num_processes, plan.options.prompts_per_step),
-        plan.options.max_prompt_tokens or context - settings["max_completion_length"],
+        n,
+        plan.parallel == "zero3" and n > 1,
+        0 if full else plan.lora.r,
+        plan.completions_a_part,
+        plan.longest_prompt(context),
         settings["max_completion_length"],
         context,
-        share if server else None,
+        share if plan.by_server else None,
         settings["gradient_checkpointing"],
-        settings.get("vllm_gpu_memory_utilization", 0.3) if settings["use_vllm"] and not server else 0.0,
+        plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING) if plan.colocated else 0.0,
     )
-    memory = _memory(plan.model, folder, layout, gpu_gib(gpu_memory_gib), insist)
+    memory = _memory(plan.model, folder, layout, gpu_gib(plan.gpu_memory_gib), plan.dry_run)
     commands = []
-    n = plan.num_processes
-    if server and not settings.get("vllm_server_base_url"):
-        cache = plan.options.vllm_kv_cache_dtype
-        words = server_command(ModelPath(plan.model, folder), plan.server_gpus, context, 8000, share, cache)
-        gpus = ",".join(str(n + i) for i in range(plan.server_gpus))
+    if plan.by_server and not settings.get("vllm_server_base_url"):
+        n_server, cache = plan.vllm.server_gpus, plan.vllm.kv_cache_dtype
+        words = server_command(ModelPath(plan.model, folder), n_server, context, 8000, share, cache)
+        gpus = ",".join(str(n + i) for i in range(n_server))
         commands.append(f"VLLM_SERVER_DEV_MODE=1 CUDA_VISIBLE_DEVICES={gpus} {_shown(words)}")
     launch = str(Path(plan.output) / "launch" / "launch.json")
     accumulation = settings["gradient_accumulation_steps"]

@@ -9,46 +9,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
-from arcnb.models.generation import EngineOptions, Sampling, backend_name, open_backend
+from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.problems.evaluation import Evaluation, evaluate
 from arcnb.problems.files import ProblemSet
 from arcnb.problems.judging import check_solutions
 from arcnb.problems.languages import Languages
+from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.problem import Problem, ProblemError
 from arcnb.programs.executor import Executor
-from arcnb.programs.limits import Limits
-from arcnb.rl.launch import GrpoPlan
-from arcnb.rl.settings import DEFAULTS
-from arcnb.rl.subject import subject_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def checked(
-    training: ProblemSet, evaluation: ProblemSet, workers: int | None, seconds: float, memory_mb: int
-) -> str:
+def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> str:
     """Run all reference solutions; one sentence. ProblemError names the first problem whose solution fails,
     and a problem that stands in both sets."""
     shared = {problem.fingerprint for problem in training} & {problem.fingerprint for problem in evaluation}
     for problem in evaluation:
         if problem.fingerprint in shared:
             raise ProblemError(f"problem {problem.problem_id} is in both the training and the evaluation set")
-    limits = Limits(seconds=seconds, seconds_per_input=seconds, memory_mb=memory_mb)
-    with Executor(workers, limits) as executor, Languages(executor) as languages:
+    with Executor(plan.workers or None, plan.subject.limits) as executor, Languages(executor) as languages:
         n = check_solutions([*training, *evaluation], languages)
         used = sorted({problem.language for problem in [*training, *evaluation]})
         judges = "; ".join(languages[name].described for name in used)
     total = len(training) + len(evaluation)
     return f"{n} of {total} problems have a solution, and all pass. Judged by: {judges}"
-
-
-def check_final(n: int, backend: str) -> None:
-    """ProblemError or GenerationError for what `evaluate_model` could not do, to be asked before training."""
-    if n < 0:
-        raise ProblemError(f"final_samples must not be negative, it is {n}")
-    if backend_name(backend) == "server":
-        raise ProblemError("final_backend is vllm, transformers or auto: a server has no adapter of this run")
 
 
 def summary(**sets: ProblemSet) -> pd.DataFrame:
@@ -74,27 +60,25 @@ def _levels(problems: Sequence[Problem]) -> Counter:
 
 
 def evaluate_model(
-    plan: GrpoPlan, adapter: Path | None, n: int, backend: str = "auto", step: int = 0
+    plan: ProblemPlan, problems: Sequence[Problem], adapter: Path | None, step: int = 0
 ) -> Evaluation:
-    """n samples of every held-out problem of the plan; leaves `evaluation/` and `evaluation.json`.
+    """The plan's number of samples of every problem; leaves `evaluation/` and `evaluation.json`.
 
     step: of the training, after which this adapter was saved.
     """
-    subject = subject_of(plan.subject, plan.subject_options)
-    settings = DEFAULTS | plan.settings
-    sampling = Sampling(temperature=settings["temperature"], max_tokens=settings["max_completion_length"])
-    options = EngineOptions(max_model_len=plan.options.max_sequence_length)
+    sampling = Sampling(temperature=plan.trl["temperature"], max_tokens=plan.trl["max_completion_length"])
+    options = EngineOptions(max_model_len=plan.max_length or None)
     with (
-        Executor(plan.workers, subject.limits(plan.memory_mb)) as executor,
-        open_backend(backend, plan.model, adapter, options) as engine,
+        Executor(plan.workers or None, plan.subject.limits) as executor,
+        open_backend(plan.backend, plan.model, adapter, options) as engine,
     ):
         result = evaluate(
-            plan.held_out_tasks,
+            problems,
             engine,
-            subject.prompt_format(plan),
-            subject.judge(executor),
+            plan.subject.prompt_format,
+            plan.subject.judge(executor),
             Path(plan.output) / "evaluation",
-            n,
+            plan.n_predictions,
             sampling,
             plan.seed,
             {"model": plan.model, "adapter": str(adapter or "")},

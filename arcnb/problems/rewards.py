@@ -25,7 +25,7 @@ class TestRollout(Rollout):
 
 
 @dataclass(frozen=True)
-class TestcasePlan(RewardPlan):
+class TestcaseRewards(RewardPlan):
     """base x share of tests passed + perfect when all pass; binary: base + perfect, or nothing.
 
     format_weight: added when the answer kept its format. The terms of arcnb.rl.reward_terms come on top.

@@ -95,7 +95,7 @@ class RunState:
         if kept is None:
             self.best = None
         elif self.best and self.best["step"] != step_of(kept):
-            other_tasks, _ = evaluated_before(kept, self.settings.get("held_out_tasks", {}))
+            other_tasks, _ = evaluated_before(kept, self.settings.get("eval_task_versions", {}))
             self.best = None if other_tasks else saved_state(kept).get("best")
 
     def find_pages(self) -> None:

@@ -15,7 +15,6 @@ from arcnb.models.checkpoints import (
     set_aside_log,
     step_of,
 )
-from arcnb.rl.run_identity import LATER
 
 ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
 PAGES = "collapse-step*.html"  # of alarms, in the run folder
@@ -35,7 +34,7 @@ def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, ann
         differences = ["the checkpoint does not say its settings"]
     else:
         now = json.loads(json.dumps(settings))
-        names = sorted(set(before) | set(now) - (set(LATER) - set(before)))
+        names = sorted(set(before) | set(now))
         differences = [
             _difference(name, before.get(name), now.get(name))
             for name in names
@@ -51,7 +50,7 @@ def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, ann
 
 def _difference(name: str, before, now) -> str:
     """One setting of a checkpoint that is another one now; tasks are named, and not all shown."""
-    if name != "held_out_tasks" or before is None or now is None:
+    if name != "eval_task_versions" or before is None or now is None:
         return f"{name} was {before!r} and is {now!r}"
     changed = [id_ for id_ in before if now.get(id_, before[id_]) != before[id_]]
     parts = {
@@ -67,23 +66,13 @@ def _some(ids: list[str]) -> str:
     return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
 
 
-def evaluated_before(checkpoint: Path, held_out_tasks: Mapping[str, str]) -> tuple[bool, str]:
+def evaluated_before(checkpoint: Path, eval_tasks: Mapping[str, str]) -> tuple[bool, str]:
     """(whether the evaluations before the checkpoint are of other tasks than these, what a reader of the
-    held-out curves has to be told about it). held_out_tasks: as in the run's identity.
-
-    A checkpoint of an earlier version does not say its tasks; they are taken to be the same.
-    """
+    held-out curves has to be told about it). eval_tasks: versions by id, as in the run's identity."""
     before = saved_state(checkpoint).get("settings") or {}
-    if not held_out_tasks or not before.get("held_out_every"):
+    if not eval_tasks or not before.get("eval_steps") or before["eval_task_versions"] == eval_tasks:
         return False, ""
     until = f"held-out evaluation up to step {step_of(checkpoint)}"
-    if "held_out_tasks" not in before:
-        return False, (
-            f"{until} does not say its tasks, since the checkpoint is of an earlier version: its curves go "
-            "on only if held_out is what it was"
-        )
-    if before["held_out_tasks"] == held_out_tasks:
-        return False, ""
     return True, f"{until} was of other tasks: do not compare pass@k before and after it"
 
 

@@ -1,4 +1,4 @@
-"""Tasks that a model solves now and then.
+"""The tasks of a GRPO run, and those that a model solves now and then.
 
 A group whose completions all fail, or all succeed, has no advantages and teaches nothing; to a small model
 most ARC tasks are such. Predictions sampled before training (notebook 03) say which are not, and serve any
@@ -10,9 +10,20 @@ from __future__ import annotations
 from arcnb.arc.prediction_files import PredictionSet
 from arcnb.arc.stop_rules import early_stops
 from arcnb.arc.tasks import TaskError
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.rl.plan import GrpoPlan
+from arcnb.synth.splits import trainable_tasks
 
 _COLUMNS = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_correct"]
+
+
+def training_tasks(plan: GrpoPlan) -> tuple[TaskSet, TaskSet]:
+    """(tasks to train on, tasks to evaluate on). Raises TaskError."""
+    tasks, eval_tasks = load_tasks(plan.tasks), load_tasks(plan.eval_tasks)
+    tasks = tasks if plan.train_on_held_out else trainable_tasks(tasks)
+    if plan.learn_from:
+        tasks = tasks_solved_between(tasks, PredictionSet(plan.learn_from), 0.0, plan.max_solved)
+    return tasks, eval_tasks
 
 
 def tasks_solved_between(
@@ -37,10 +48,11 @@ def tasks_solved_between(
     versions = frame[["task_id", "task_fingerprint"]].drop_duplicates().itertuples(index=False)
     if changed := sorted({id_ for id_, version in versions if tasks[id_].fingerprint != version}):
         raise TaskError(f"{predictions.folder}: predictions of another version of {', '.join(changed[:5])}")
-    if early_stops({"solved_in": predictions}, tasks.ids):
+    if early_stops({"learn_from": predictions}, tasks.ids):
         raise TaskError(
-            f"solved_in {predictions.folder}: tasks of {tasks.name} were stopped by stop_after, so the share "
-            "of their samples that solve them is too high; fill the set up with stop_after=0, or name another"
+            f"learn_from {predictions.folder}: tasks of {tasks.name} were stopped by stop_after, so the "
+            "share of their samples that solve them is too high; fill the set up with stop_after=0, or name "
+            "another"
         )
     right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
     shares = right.groupby(frame["task_id"].astype(object)).mean()

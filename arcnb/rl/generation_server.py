@@ -23,7 +23,8 @@ from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.launching import LaunchError
 from arcnb.models.registry import ModelPath
 from arcnb.orphans import end_session, ending_with_parent
-from arcnb.rl.settings import SettingsError, vllm_environment
+from arcnb.plans import PlanError
+from arcnb.rl.trainers import vllm_environment
 
 READY_SECONDS = 900  # a large model is read, compiled and its graphs are captured
 END_SECONDS = 20  # that the server gets to end in order
@@ -32,11 +33,11 @@ END_SECONDS = 20  # that the server gets to end in order
 def shared_out(n_server: int, n_training: int) -> tuple[list[str], list[str]]:
     """(GPUs of the server, GPUs of training) by number, of those visible; the server's are the last.
 
-    SettingsError where there are too few.
+    PlanError where there are too few.
     """
     gpus = [str(gpu.index) for gpu in visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))]
     if n_server + n_training > len(gpus):
-        raise SettingsError(
+        raise PlanError(
             f"vllm_server_gpus={n_server} and num_processes={n_training} need {n_server + n_training} GPUs, "
             f"and there are {len(gpus)}"
         )

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from arcnb.plans import branch, option
 
 ACTIONS = ("warn", "stop", "rollback")
 
@@ -25,64 +27,64 @@ ACTIONS = ("warn", "stop", "rollback")
 class Thresholds:
     """When a signal fires; `now`, `first` are means over the last and the first window.
 
-    truncation, truncation_rise: share of truncated completions; fires when now is at least both
-        `truncation` and first + `truncation_rise`.
-    repetition: distinct 3-grams / 3-grams; fires at or below this share of first.
-    unique_tokens: distinct tokens / tokens; the same.
-    unique_outputs: distinct outputs / completions, of those in a group that do not solve their task; the
-        same. Policies that settle on a few short programs that merely run lose these first, while nothing is
-        truncated or repeats itself. Right completions agree, and would make learning look like it.
-    held_out, held_out_errors: pass rate of the last held-out evaluation; fires when it is at most this share
-        of the best one and lies that many standard errors (over tasks) of the difference below it.
-    kl: nats a token to the starting policy (TRL's estimator); healthy runs stay below 0.1.
-    gap: mean |log p(sampler) - log p(learner)| a token, nats; bf16 kernels alone give 0.01 to 0.02.
-    ratio_low, ratio_high: mean importance ratio learner/sampler; fires outside. Of the ratio token by
-        token and the weights that the loss uses, the one farther from 1: over a sequence small differences
-        multiply, and weights are clipped from above.
-    reward: fires when now, counted from 0 or the lowest reward seen, is at most this share of the best
-    window and
-    reward_errors: lies that many standard errors of the difference below it.
+    Right completions agree, so unique_outputs looks at those that do not solve their task: policies that
+    settle on a few short programs that merely run lose these first, while nothing is truncated or repeats
+    itself. Of the importance ratio token by token and the weights that the loss uses, the one farther from 1
+    counts: over a sequence small differences multiply, and weights are clipped from above.
     """
 
-    truncation: float = 0.5
-    truncation_rise: float = 0.25
-    repetition: float = 0.5
-    unique_tokens: float = 0.5
-    unique_outputs: float = 0.6
-    held_out: float = 0.5
-    held_out_errors: float = 2.0
-    kl: float = 1.0
-    gap: float = 0.1
-    ratio_low: float = 0.5
-    ratio_high: float = 2.0
-    reward: float = 0.5
-    reward_errors: float = 4.0
+    truncation: float = option(0.5, "share of truncated completions: fires when now is at least this ...")
+    truncation_rise: float = option(0.25, "... and at least first plus this")
+    repetition: float = option(0.5, "distinct 3-grams / 3-grams: fires at or below this share of first")
+    unique_tokens: float = option(0.5, "distinct tokens / tokens: fires at or below this share of first")
+    unique_outputs: float = option(
+        0.6,
+        "distinct outputs / completions that do not solve their task: fires at or below this share of first",
+    )
+    held_out: float = option(
+        0.5, "pass rate of the last held-out evaluation: fires at or below this share of the best one ..."
+    )
+    held_out_errors: float = option(2.0, "... and so many standard errors (over tasks) below it")
+    kl: float = option(
+        1.0, "KL to the starting policy (TRL's estimator); healthy runs stay below 0.1", "nats a token"
+    )
+    gap: float = option(
+        0.1, "mean |log p(sampler) - log p(learner)|; bf16 kernels alone give 0.01 to 0.02", "nats a token"
+    )
+    ratio_low: float = option(0.5, "mean importance ratio learner/sampler: fires below")
+    ratio_high: float = option(2.0, "mean importance ratio learner/sampler: fires above")
+    reward: float = option(
+        0.5,
+        "fires when now, counted from 0 or the lowest seen, is at most this share of the best window ...",
+    )
+    reward_errors: float = option(4.0, "... and so many standard errors of the difference below it")
 
 
 @dataclass(frozen=True)
 class GuardOptions:
-    """action: what an alarm does, one of ACTIONS. window: steps that a mean is taken over.
+    """rollback returns to the best checkpoint by held-out solve rate, which may be the start; after
+    `max_rollbacks` of them, or without such a checkpoint, it stops."""
 
-    rollback returns to the best checkpoint by held-out solve rate, which may be the start, and multiplies the
-    learning rate by `learning_rate_factor`, at most `max_rollbacks` times; then, or without such a
-    checkpoint, it stops.
-    """
+    action: str = option(
+        "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
+    )
+    window: int = option(20, "that the guard's means are taken over", "logged steps", free=True)
+    max_rollbacks: int = option(2, "rollbacks before the guard stops the run", free=True)
+    learning_rate_factor: float = option(
+        0.5, "the learning rate is multiplied by this at each rollback", free=True
+    )
+    thresholds: Thresholds = branch(Thresholds)
 
-    action: str = "warn"
-    window: int = 20
-    max_rollbacks: int = 2
-    learning_rate_factor: float = 0.5
-    thresholds: Thresholds = Thresholds()
-
-    def __post_init__(self):
+    def problems(self) -> Iterator[str]:
+        """Why this cannot be, a sentence each."""
         if self.action not in ACTIONS:
-            raise ValueError(f"the guard's action is {self.action!r}, it must be one of {', '.join(ACTIONS)}")
+            yield f"the guard's action is {self.action!r}, it must be one of {', '.join(ACTIONS)}"
         if self.window < 2:
-            raise ValueError(f"the guard's window is {self.window}, it must be at least 2 steps")
+            yield f"the guard's window is {self.window}, it must be at least 2 steps"
         if self.max_rollbacks < 0:
-            raise ValueError(f"max_rollbacks must not be negative, it is {self.max_rollbacks}")
+            yield f"max_rollbacks must not be negative, it is {self.max_rollbacks}"
         if not 0 < self.learning_rate_factor <= 1:
-            raise ValueError(f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1")
+            yield f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1"
 
 
 TOKEN_RATIO, WEIGHT = "sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"
@@ -271,19 +273,3 @@ class CollapseMonitor:
         self.crossed = dict(state["crossed"])
         for signal, values in state["values"].items():
             self._values[signal] = deque(values, maxlen=self._values[signal].maxlen)
-
-
-def thresholds_from(text: str) -> Thresholds:
-    """Thresholds with some of them changed: "kl=0.5, held_out=0.7". ValueError for a name that does not exist
-    and for what is no number."""
-    known = asdict(Thresholds())
-    changed = {}
-    for entry in filter(None, map(str.strip, text.split(","))):
-        name, _, value = map(str.strip, entry.partition("="))
-        if name not in known:
-            raise ValueError(f"guard_thresholds: {name!r} does not exist; there are {', '.join(known)}")
-        try:
-            changed[name] = float(value)
-        except ValueError:
-            raise ValueError(f"guard_thresholds: {name} must be a number, not {value!r}") from None
-    return Thresholds(**(known | changed))

@@ -22,11 +22,8 @@ from arcnb.models.turn_tokens import ids_after_answer
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.held_out import sample
-from arcnb.rl.options import GrpoOptions
 from arcnb.rl.rows import PromptRows
-from arcnb.rl.settings import SettingsError
 
-TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.multi_turn_reward
 ENDS = ("solved", "turns", "truncated", "context", "silent")
 
 
@@ -195,29 +192,6 @@ class MultiTurnRollout:
     def _book_begins_anew(self) -> None:
         """Outcomes are remembered for one batch: a long run would hold those of every program."""
         self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
-
-
-def check_multi_turn(settings: dict, options: GrpoOptions, n_processes: int) -> None:
-    """SettingsError for what conversations cannot go together with."""
-    if options.turns < 1:
-        raise SettingsError(f"turns must be at least 1, not {options.turns}")
-    if options.turn_reward not in TURN_REWARDS:
-        raise SettingsError(
-            f"turn_reward={options.turn_reward!r} does not exist; there are {', '.join(TURN_REWARDS)}"
-        )
-    if options.turns == 1:
-        return
-    if options.conversations:
-        raise SettingsError(
-            "turns above 1 begins with first turns; it does not go together with frozen conversations"
-        )
-    if settings["use_vllm"] and settings.get("vllm_mode", "colocate") == "server" and n_processes > 1:
-        raise SettingsError(
-            "turns above 1 with vllm_mode='server' takes one process: the episodes of several would end "
-            "at different turns"
-        )
-    if settings["use_vllm"] and settings.get("vllm_tensor_parallel_size", 1) > 1:
-        raise SettingsError("turns above 1 does not go together with vllm_tensor_parallel_size above 1")
 
 
 def episode_metrics(episodes: Sequence[Episode], turns: int) -> dict[str, float]:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import Prediction
+from arcnb.plans import PlanError
 from arcnb.rl.cheating import find_cheats
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.multi_turn_rows import RememberingRows
 from arcnb.rl.reward_function import Outcome, ProgramReward
 from arcnb.rl.reward_terms import Rollout
 from arcnb.rl.rewards import Scores, reward_scheme
-from arcnb.rl.settings import SettingsError
 
 if TYPE_CHECKING:
     from arcnb.rl.rows import PromptRows
@@ -73,9 +73,9 @@ class EpisodeReward(ProgramReward):
     def __call__(
         self, completions, completion_ids, trainer_state=None, log_metric=None, log_extra=None, **columns
     ) -> list[float]:
-        """One reward an episode. SettingsError when the trainer ignored the rollout function."""
+        """One reward an episode. PlanError when the trainer ignored the rollout function."""
         if "episode" not in columns:
-            raise SettingsError(
+            raise PlanError(
                 "turns above 1, but the trainer did not call the rollout function; use trainer='trl'"
             )
         started = time.monotonic()
@@ -144,26 +144,26 @@ def conversation_parts(
     run: Training,
 ) -> tuple[PromptRows, MultiTurnRollout | None, Callable[..., ProgramReward]]:
     """What a run trains on: rows, TRL's rollout_func where there are turns, and the class of the reward."""
-    options = run.options
-    if options.conversations:
+    plan = run.plan
+    if plan.refine_conversations:
         return run.rows, None, FrozenTurnReward
-    if options.turns == 1:
-        return run.rows, None, run.subject.reward(run.executor)
+    if plan.turns == 1:
+        return run.rows, None, plan.subject.reward(run.executor)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # that the hook is called is checked by the reward
     rows = RememberingRows.of(run.rows)
     rollout = MultiTurnRollout(
         rows,
         run.executor,
-        options.turns,
+        plan.turns,
         run.context,
         run.settings["max_completion_length"],
-        run.seed,
+        plan.seed,
         run.model.name,
         str(run.adapter) if run.adapter else None,
     )
     named = {
-        "turns": options.turns,
-        "turn_reward": options.turn_reward,
-        "improvement_weight": options.improvement_weight,
+        "turns": plan.turns,
+        "turn_reward": plan.turn_reward,
+        "improvement_weight": plan.rewards.improvement_weight,
     }
     return rows, rollout, partial(EpisodeReward, **named)

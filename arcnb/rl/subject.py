@@ -6,7 +6,6 @@ alone. What else differs between subjects (files, prompts, rows, rewards, held-o
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,22 +20,20 @@ from arcnb.rl.rows import PromptRows
 
 if TYPE_CHECKING:
     from arcnb.programs.executor import Executor
-    from arcnb.rl.launch import GrpoPlan
-    from arcnb.rl.options import GrpoOptions
+    from arcnb.rl.plan import GrpoPlan
 
 
 class Subject:
-    """ARC. Another subject is a subclass named in `GrpoPlan.subject` as "module:class".
+    """ARC. Another subject is a subclass named in the plan's `subject_name` as "module:class".
 
-    identity: what a checkpoint has to agree with, beside settings and options. suffix: of its task files.
+    suffix: of its task files.
     """
 
     suffix = ".parquet"
     rows: type[PromptRows] = PromptRows
 
-    @property
-    def identity(self) -> dict:
-        return {}
+    def __init__(self, plan: GrpoPlan):
+        self.plan = plan
 
     def read(self, path: Path) -> Sequence:
         """The tasks of a file that `write` wrote."""
@@ -46,21 +43,28 @@ class Subject:
         """Write tasks for another process to read."""
         write_tasks(tasks, path)
 
-    def prompt_format(self, plan: GrpoPlan):
+    @property
+    def prompt_format(self):
         """How the plan's tasks become prompts: an object with `prompt(task)` and `prompt_ids`."""
-        return prompt_format(plan.template, plan.encoding, plan.refine_template)
+        return prompt_format(self.plan.template, self.plan.encoding, self.plan.refine_template)
 
-    def limits(self, memory_mb: int) -> Limits:
+    @property
+    def limits(self) -> Limits:
         """What one program may use."""
-        return Limits(memory_mb=memory_mb)
+        return Limits(seconds_per_input=self.plan.seconds_per_input, memory_mb=self.plan.program_memory_mb)
 
-    def check(self, options: GrpoOptions, tasks: Sequence) -> None:
+    def check(self, tasks: Sequence) -> None:
         """ValueError for options that this subject does not have, or tasks that cannot be judged here."""
+        _ = self.prompt_format
 
-    def reward_plan(self, options: GrpoOptions, settings: dict) -> RewardPlan:
+    @property
+    def rewards(self) -> RewardPlan:
         """How completions are rewarded; ValueError for a scheme or term that does not exist."""
-        limits = TermLimits(settings["max_completion_length"], options.overlong_buffer)
-        return RewardPlan(options.reward, limits, options.reward_weights)
+        return RewardPlan(self.plan.reward, self.term_limits, self.plan.weights)
+
+    @property
+    def term_limits(self) -> TermLimits:
+        return TermLimits(self.plan.trl["max_completion_length"], self.plan.rewards.overlong_buffer)
 
     def reward(self, executor: Executor) -> Callable[..., ProgramReward]:
         """What makes the reward function, with the arguments of ProgramReward."""
@@ -69,14 +73,3 @@ class Subject:
     def held_out(self, executor: Executor) -> Callable[..., HeldOut]:
         """What makes the evaluation while training, with the arguments of HeldOut."""
         return HeldOut
-
-
-ARC = Subject()
-
-
-def subject_of(name: str, options: dict) -> Subject:
-    """The subject of a plan; no name is ARC."""
-    if not name:
-        return ARC
-    module, kind = name.split(":")
-    return getattr(importlib.import_module(module), kind)(**options)

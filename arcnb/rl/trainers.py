@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions import PredictionSet
@@ -24,7 +25,6 @@ from arcnb.rl.sampler_engine import (
     seeded_engines,
 )
 from arcnb.rl.sampler_gap import measuring
-from arcnb.rl.settings import LORA_DEFAULTS, batch_layout, steps_a_generation
 from arcnb.rl.shared_prefix import shared_prefix_trainer
 from arcnb.rl.shared_weights import SharedWeights, sample_while_merged
 from arcnb.rl.weight_sync import send_merged_weights
@@ -38,8 +38,8 @@ def make_trainer(run: Training, callbacks: Sequence):
     import torch
 
     on_gpu = torch.cuda.is_available()
-    lora = LORA_DEFAULTS | (run.lora or {})
-    if run.options.trainer == "unsloth":
+    plan, lora = run.plan, run.plan.lora.config
+    if plan.trainer == "unsloth":
         policy = load_unsloth_policy(
             run.model,
             run.adapter,
@@ -47,28 +47,26 @@ def make_trainer(run: Training, callbacks: Sequence):
             context=run.context,
             use_vllm=run.settings["use_vllm"],
             gpu_memory_utilization=run.settings.get("vllm_gpu_memory_utilization", 0.3),
-            load_in_4bit=run.options.load_in_4bit,
+            load_in_4bit=plan.load_in_4bit,
             gradient_checkpointing=run.settings["gradient_checkpointing"],
-            seed=run.seed,
+            seed=plan.seed,
         )
         peft_config = None
     else:
         policy, peft_config = load_policy(
-            run.model, run.adapter, lora, load_in_4bit=run.options.load_in_4bit, on_gpu=on_gpu
+            run.model, run.adapter, lora, load_in_4bit=plan.load_in_4bit, on_gpu=on_gpu
         )
     from trl import GRPOConfig, GRPOTrainer
 
     base = GRPOTrainer
-    if run.options.shared_prompt:
-        base = shared_prefix_trainer(
-            base, run.options.shared_prompt_tokens, offload=run.options.shared_prompt_offload
-        )
+    if plan.shared_prompt:
+        base = shared_prefix_trainer(base, plan.shared_prompt_tokens, offload=plan.shared_prompt_offload)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     asked = run.settings | {
-        "per_device_train_batch_size": batch_layout(run.settings, n_processes, run.options.prompts_per_step),
+        "per_device_train_batch_size": plan.completions_a_part,
         "shuffle_dataset": False,
-        "seed": run.seed,
-        "bf16": on_gpu,
+        "seed": plan.seed,
+        "bf16": on_gpu and not run.settings.get("fp16"),
         "use_cpu": not on_gpu,
         "disable_tqdm": True,
         "enable_jit_checkpoint": can_listen() and n_processes == 1,
@@ -80,26 +78,26 @@ def make_trainer(run: Training, callbacks: Sequence):
     config = GRPOConfig(output_dir=str(run.output / "checkpoints"), **logged_as(run.output), **asked)
     rows, rollout, reward_class = conversation_parts(run)
     reward = reward_class(
-        run.plan,
+        plan.subject.rewards,
         rows.tasks,
         run.executor,
         PredictionSet(run.output / "rollouts"),
         run.state.history,
         model=run.model.name,
         adapter=str(run.adapter) if run.adapter else None,
-        detect_cheating=run.options.detect_cheating,
+        detect_cheating=plan.rewards.detect_cheating,
         process=int(os.environ.get("RANK", "0")),
         n_processes=n_processes,
     )
     evaluation = _held_out(run)
-    at_once = steps_a_generation(run.settings)
+    at_once = plan.steps_a_round
     rounds = -(-run.settings["max_steps"] // at_once)  # a round that is not full would not be sampled
     open_trainer = partial(
         measuring(base),
         model=policy,
         reward_funcs=reward,
         args=config,
-        train_dataset=rows.dataset(rounds * at_once * run.options.prompts_per_step),
+        train_dataset=rows.dataset(rounds * at_once * plan.prompts_per_step),
         processing_class=run.rows.tokenizer,
         peft_config=peft_config,
         **({"rollout_func": rollout} if rollout else {}),
@@ -107,25 +105,25 @@ def make_trainer(run: Training, callbacks: Sequence):
             metrics_log(run.output / "metrics.jsonl"),
             *callbacks,
             hooks.run_state_callback(run.state),
-            hooks.resuming_callback(run.state, run.seed),
+            hooks.resuming_callback(run.state, plan.seed),
             *([evaluation] if evaluation else []),
             hooks.guard_callback(run.state, reward),
             *([agreed_stop()] if can_listen() and n_processes > 1 else []),
-            hooks.keeping_callback(run.state, run.options.disk_budget_gb),
+            hooks.keeping_callback(run.state, plan.disk_budget_gb),
         ],
     )
-    engine = {"quantization": None} if run.options.load_in_4bit else {}  # see `arcnb.rl.weight_sync`
-    if (cache := run.options.vllm_kv_cache_dtype) != "auto":
+    engine = {"quantization": None} if plan.load_in_4bit else {}  # see `arcnb.rl.weight_sync`
+    if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
-    grouped = run.options.vllm_group_attention
-    shared = SharedWeights(policy) if run.options.vllm_shared_weights else None
+    grouped = plan.vllm.group_attention
+    shared = SharedWeights(policy) if plan.vllm.shared_weights else None
     on_cpu = run.settings["use_vllm"] and not on_gpu
     if on_cpu:
         from arcnb.rl.vllm_parts.cpu_generation import generating_on_cpu
     with (
         generating_on_cpu() if on_cpu else nullcontext(),
         engine_options(**engine),
-        seeded_engines(run.seed),
+        seeded_engines(plan.seed),
         group_attention() if grouped else nullcontext(),
         shared.opening() if shared else nullcontext(),
     ):
@@ -137,35 +135,47 @@ def make_trainer(run: Training, callbacks: Sequence):
     for callback in (*callbacks, evaluation):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer
-    if run.options.trainer == "trl":
+    if plan.trainer == "trl":
         sample_ids_alone(trainer)
     if shared:
         sample_while_merged(trainer, shared)
-    elif run.options.trainer == "trl":  # unsloth's engine has the policy's own weights
+    elif plan.trainer == "trl":  # unsloth's engine has the policy's own weights
         send_merged_weights(trainer)
     stop_printing(trainer)
-    check_effective(asked, trainer.args, run.options.accept_other_config)
+    check_effective(asked, trainer.args, plan.accept_other_config)
     return trainer, effective_table(asked, trainer.args)
 
 
 def _held_out(run: Training):
-    if not run.options.held_out_every:
+    plan = run.plan
+    if not plan.eval_steps:
         return None
-    turns = run.options.turns
     kind = (
-        run.subject.held_out(run.executor)
-        if turns == 1
-        else partial(EpisodeHeldOut, turns=turns, context=run.context)
+        plan.subject.held_out(run.executor)
+        if plan.turns == 1
+        else partial(EpisodeHeldOut, turns=plan.turns, context=run.context)
     )
     evaluation = kind(
-        run.held_out_tasks,
-        run.options.held_out_repeats,
-        run.options.held_out_every,
+        run.eval_tasks,
+        plan.num_generations_eval,
+        plan.eval_steps,
         run.rows.prompt_format,
         run.rows.tokenizer,
         run.executor,
         PredictionSet(run.output / "held_out"),
-        run.seed,
+        plan.seed,
         run.settings["max_completion_length"],
     )
     return hooks.held_out_callback(run.state, evaluation)
+
+
+def vllm_environment() -> dict[str, str]:
+    """What is missing in the environment and has to be there before vLLM 0.23 or unsloth is imported.
+
+    Without flashinfer vLLM's sampler must be told to do without it; unsloth's first step did not come out of
+    compilation within minutes.
+    """
+    values = {"UNSLOTH_COMPILE_DISABLE": "1"}
+    if find_spec("flashinfer") is None:
+        values["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    return {name: value for name, value in values.items() if name not in os.environ}

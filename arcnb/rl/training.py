@@ -1,48 +1,151 @@
-"""One GRPO run from its parts: trained, rolled back where the guard wants it, reported."""
+"""GRPO with LoRA on the tasks of a plan, rewards by running the programs.
+
+The run folder gets `adapter/` (the last one), `best/` (the checkpoint best by held-out solve rate),
+`checkpoints/`, `metrics.jsonl`, `rollouts/` and `held_out/` (prediction sets) and a page for each alarm of
+the collapse guard.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
+from arcnb.models.checkpoints import checkpoint_to_resume, step_of
 from arcnb.models.compatibility import WEIGHTS
-from arcnb.models.preemption import Stop, listen
-from arcnb.models.registry import ModelPath
-from arcnb.models.training_log import read_metrics
+from arcnb.models.preemption import Stop, listen, saving_on_signals
+from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
+from arcnb.models.training_log import read_metrics, reporting
+from arcnb.plans import PlanError, refuse
 from arcnb.programs.executor import Executor
 from arcnb.rl.callbacks import RunState, restore_adapter
-from arcnb.rl.checkpoints import keep_best_copy, set_aside, step_of
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.checkpoints import (
+    evaluated_before,
+    keep_best_copy,
+    refuse_other_settings,
+    saved_state,
+    set_aside,
+)
+from arcnb.rl.checks import context_of, gpu_share_problem
+from arcnb.rl.guard import CollapseMonitor
+from arcnb.rl.multi_turn_rows import frozen_rows
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.policies import has_moved
-from arcnb.rl.reward_terms import RewardPlan
-from arcnb.rl.rows import PromptRows
-from arcnb.rl.subject import ARC, Subject
-from arcnb.rl.trainers import make_trainer
+from arcnb.rl.rows import PromptRows, prompt_rows
+from arcnb.rl.run_identity import run_identity, run_notes
+from arcnb.rl.shared_prefix import let_segments_grow
+from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.trainers import make_trainer, vllm_environment
 from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
+
+
+def train_grpo(
+    plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, executor: Executor, callbacks: Sequence = ()
+) -> TrainingReport:
+    """Train in this process and leave everything under the plan's output. The plan is checked (rl.checks).
+
+    callbacks: of transformers; they come before evaluation and guard, and one with an attribute `trainer` is
+    given it. Raises PlanError, CheckpointError or ValueError before anything heavy is loaded.
+    """
+    output = Path(plan.output)
+    model = resolve_model(plan.model)
+    adapter = resolve_adapter(plan.adapter, model)
+    context = context_of(plan, model)
+    refuse(filter(None, [gpu_share_problem(plan, model)]))
+    os.environ |= vllm_environment()
+    if plan.trainer == "unsloth":
+        import unsloth  # noqa: F401  it patches transformers and trl, and has to come before them
+    if plan.shared_prompt and plan.num_processes == 1:
+        let_segments_grow()
+    tokenizer = load_tokenizer(model)
+    lag = 2 * plan.prompts_per_step * plan.steps_a_round
+    history = SignalHistory(plan.signal.visits, plan.signal.weight, lag)
+    rows = _rows(plan, tasks, tokenizer, context, history)
+    settings = plan.settings | {"max_steps": plan.number_of_steps(len(rows))}
+    eval_tasks, dropped = _fitting(plan, eval_tasks, tokenizer, context)
+    identity = run_identity(plan, settings, model, adapter, tasks, eval_tasks)
+    state = RunState(output, identity, history, CollapseMonitor(plan.guard))
+    resumed = checkpoint_to_resume(plan.resume, output / "checkpoints")
+    if resumed is not None:
+        refuse_other_settings(resumed, state.settings, plan.accept_other_settings)
+        state.restore(saved_state(resumed))
+        other_tasks, note = evaluated_before(resumed, state.settings["eval_task_versions"])
+        state.notes += [note] if note else []
+        if other_tasks:
+            state.forget_held_out()
+    run = Training(plan, model, adapter, rows, eval_tasks, executor, state, settings, context)
+    with saving_on_signals(), reporting(output, settings["report_to"]):
+        report = run.train(resumed, callbacks)
+    report.too_long = rows.too_long
+    report.trained = [task.task_id for task in rows.tasks]
+    report.notes += state.notes + run_notes(plan, rows.tasks, eval_tasks, adapter)
+    if not report.adapter_moved:
+        report.notes.append(report.headline)
+    if dropped:
+        report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
+    return report
+
+
+def _rows(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int, history: SignalHistory) -> PromptRows:
+    subject, limit = plan.subject, plan.longest_prompt(context)
+    if plan.refine_conversations:
+        given = (plan.refine_conversations, tasks, subject.prompt_format, tokenizer)
+        return frozen_rows(*given, seed=plan.seed, max_prompt_tokens=limit)
+    return prompt_rows(
+        tasks,
+        subject.prompt_format,
+        tokenizer,
+        seed=plan.seed,
+        max_prompt_tokens=limit,
+        augment=plan.augment,
+        n_tasks=plan.n_tasks,
+        history=history,
+        kind=subject.rows,
+    )
+
+
+def _fitting(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tuple[list[Task], int]:
+    """The tasks to evaluate on, whose prompts leave room for a completion, and how many were passed over
+    because theirs do not. They come in an order drawn from the seed, until there are enough."""
+    subject, limit = plan.subject, plan.longest_prompt(context)
+    prompt_format = subject.prompt_format
+    wanted = plan.n_eval_tasks or len(tasks)
+    fitting: list[Task] = []
+    seen = 0
+    for index in rng(plan.seed, "held-out tasks").permutation(len(tasks)):
+        if len(fitting) == wanted or not plan.eval_steps:
+            break
+        seen += 1
+        if subject.rows.longest_prompt(tasks[int(index)], prompt_format, tokenizer) <= limit:
+            fitting.append(tasks[int(index)])
+    if plan.eval_steps and not fitting:
+        raise PlanError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
+    return fitting, seen - len(fitting)
 
 
 @dataclass
 class Training:
-    """One run: the parts of train_grpo that need a trainer."""
+    """One run: the parts of train_grpo that need a trainer. settings: GRPOConfig's, with the number of
+    steps."""
 
+    plan: GrpoPlan
     model: ModelPath
-    rows: PromptRows
-    executor: Executor
-    output: Path
     adapter: Path | None
-    settings: dict
-    lora: dict | None
-    options: GrpoOptions
-    held_out_tasks: Sequence[Task]
-    seed: int
-    plan: RewardPlan
+    rows: PromptRows
+    eval_tasks: Sequence[Task]
+    executor: Executor
     state: RunState
+    settings: dict
     context: int
-    subject: Subject = ARC
+
+    @property
+    def output(self) -> Path:
+        return Path(self.plan.output)
 
     def train(self, resumed: Path | None, callbacks: Sequence) -> TrainingReport:
         trainer, config = make_trainer(self, callbacks)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arcnb.rl.multi_turn import ENDS
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -76,6 +78,31 @@ class TrainingReport:
         rows = [row for row in self.history if "reward" in row]
         names = [name for name in FIRST_LOOK if any(name in row for row in rows)]
         return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
+
+    def curve_groups(self) -> dict[str, list[str]]:
+        """{title: logged names that belong into one picture}; a picture without any of them is left out."""
+        logged = sorted({name for row in self.history for name, value in row.items() if value})
+        return {
+            "reward by quantile": [f"reward_q{q}" for q in (90, 75, 50, 25, 10)],
+            "solved, without spread": [
+                "tests_passed_ratio",
+                "solved_tasks_ratio",
+                "groups_without_spread",
+                "silent_prompts_ratio",
+            ],
+            "completion length (tokens)": ["completions/max_length", "completions/mean_length"],
+            "truncated": ["truncated_completions_ratio"],
+            "KL, entropy (nats a token)": ["kl", "entropy"],
+            "sampler against learner": ["sampling/logp_gap", "sampling/kl"],
+            "importance ratio": ["sampling/importance_ratio", "sampling/ess", "sampling/clipped_share"],
+            "repetition": ["unique_3gram_ratio", "unique_tokens_ratio", "unique_outputs"],
+            "answers by parse": ["parse/strict", "parse/lenient", "parse/none"],
+            "turns: solved on train by turn": [f"turns/solved_by_{n}" for n in range(1, 9)],
+            "turns: against the answer before": ["turns/improved", "turns/worse", "turns/copied"],
+            "turns: how episodes ended": [f"turns/end_{end}" for end in ENDS],
+            "verdicts of the executor": [name for name in logged if name.startswith("status/")],
+            "exceptions of programs": [name for name in logged if name.startswith("error/")],
+        }
 
     def held_out_table(self) -> pd.DataFrame:
         """The held-out evaluations, a row each."""

@@ -6,9 +6,10 @@ import pytest
 
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import TaskSet
-from arcnb.models.prompt_format import prompt_format
-from arcnb.programs.executor import Executor
-from arcnb.rl.grpo import GrpoOptions, train_grpo
+from arcnb.plans import refuse
+from arcnb.rl.checks import problems
+from arcnb.rl.launch import decided, train_here
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.reward_terms import TERMS
 from tests.random_llama import random_llama
 
@@ -75,19 +76,31 @@ def even_tokens(group, limits):
     return [sum(token % 2 == 0 for token in rollout.tokens) / len(rollout.tokens) - 1 for rollout in group]
 
 
-SETTINGS = {
+QUICK = {
     "max_steps": 5,
+    "n_tasks": 0,
     "num_generations": 3,
     "max_completion_length": 8,
+    "max_prompt_length": 0,
     "learning_rate": 1e-2,
     "warmup_steps": 0,
     "max_grad_norm": 1.0,
+    "eval_steps": 0,
+    "n_eval_tasks": 0,
+    "num_generations_eval": 8,
+    "adapter": "",
+    "lora.r": 2,
+    "use_vllm": False,
+    "rewards.terms": {"even_tokens": 1.0},
 }
 
 
 @pytest.fixture
 def train(letter_model, tasks, monkeypatch):
-    """train(output, settings=..., options=..., ...) runs train_grpo on the letter model, quickly."""
+    """train(output, max_steps=3, ...) trains the letter model as this plan of quick options says, in this process.
+
+    Beside options by their flat names: tasks, eval_tasks (task sets), callbacks, more.
+    """
     import torch
 
     # Threads that wait for each other on a busy machine take ten times as long as one that does not.
@@ -95,20 +108,11 @@ def train(letter_model, tasks, monkeypatch):
     torch.set_num_threads(1)
     monkeypatch.setitem(TERMS, "even_tokens", even_tokens)
 
-    def run(output, settings=None, options=None, **arguments):
-        options = {"reward_weights": {"even_tokens": 1.0}} | (options or {})
-        with Executor(1) as executor:
-            return train_grpo(
-                arguments.pop("model", letter_model),
-                arguments.pop("tasks", tasks),
-                arguments.pop("prompts", prompt_format()),
-                executor,
-                output,
-                settings=SETTINGS | (settings or {}),
-                lora={"r": 2},
-                options=GrpoOptions(**options),
-                **arguments,
-            )
+    def run(output, tasks=tasks, eval_tasks=(), callbacks=(), **options):
+        chosen = GrpoPlan.of(QUICK | {"model": str(letter_model.folder), "workers": 1}, output=output)
+        plan = decided(chosen.changed(options))
+        refuse(problems(plan, tasks, eval_tasks))
+        return train_here(plan, tasks, eval_tasks, callbacks)
 
     yield run
     torch.set_num_threads(before)

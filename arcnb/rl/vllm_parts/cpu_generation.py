@@ -21,8 +21,8 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.gpu_memory import cache_bytes_per_token
 from arcnb.models.merging import TOKENIZER
+from arcnb.plans import PlanError
 from arcnb.rl.callbacks import RunState
-from arcnb.rl.settings import SettingsError
 
 _MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
 _PREFIX = "arcnb-policy-"  # of the folder; then comes the process
@@ -36,7 +36,7 @@ class CpuGeneration(VLLMGeneration):
     def _init_vllm(self) -> None:
         for name, plain in _PLAIN.items():
             if (getattr(self, name) or 0) != plain or self.generation_kwargs:
-                raise SettingsError(
+                raise PlanError(
                     f"use_vllm=True on a CPU samples plainly, {name}={plain:g}; take use_vllm=False"
                 )
         self.mode = "apart"  # neither of TRL's: nothing of the engine is in this process

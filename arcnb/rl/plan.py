@@ -1,0 +1,382 @@
+"""What a GRPO run is asked to do: one frozen tree, made of notebook 05's parameters.
+
+    plan = GrpoPlan.of({"max_steps": 8, "guard_window": 10}, output="runs/x")
+    report = run_grpo(plan, tasks, eval_tasks)
+
+`plan.trl` holds settings of TRL's GRPOConfig by their own names. One group is all `num_generations`
+completions of a prompt, whatever the accumulation and the number of processes: `completions_a_part` splits
+the completions of one optimizer step evenly. What TRL or unsloth would choose silently has a default here, so
+that a trainer that changes it is found out (arcnb.rl.effective_config). What cannot be asked for is in
+arcnb.rl.checks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from arcnb.plans import Library, Plan, Settings, branch, library, option
+from arcnb.rl.guard import GuardOptions
+from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET
+
+if TYPE_CHECKING:
+    from arcnb.rl.subject import Subject
+
+# Where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
+GRPO_CONFIG = Library(
+    (
+        "transformers/training_args.py:TrainingArguments",
+        "trl/trainer/base_config.py:_BaseConfig",
+        "trl/trainer/grpo_config.py:GRPOConfig",
+    ),
+    {
+        "max_steps": 4,
+        "num_train_epochs": 1.0,
+        "num_generations": 4,
+        "gradient_accumulation_steps": 1,
+        "steps_per_generation": None,
+        "max_completion_length": 160,
+        "learning_rate": 1e-5,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 0.1,
+        "max_grad_norm": 0.1,
+        "weight_decay": 0.0,
+        "optim": "adamw_torch_fused",
+        "beta": 0.01,
+        "loss_type": "dapo",
+        "scale_rewards": "group",
+        "num_iterations": 1,
+        "epsilon": 0.2,
+        "epsilon_high": 0.2,
+        "importance_sampling_level": "token",
+        "mask_truncated_completions": False,
+        "gradient_checkpointing": False,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "repetition_penalty": 1.0,
+        "vllm_mode": "colocate",
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": "sequence_mask",
+        "vllm_importance_sampling_clip_max": 3.0,
+        "save_steps": 100,
+        "logging_steps": 1,
+        "report_to": "none",
+    },
+    reserved=frozenset({
+        "output_dir", "run_name", "project", "per_device_train_batch_size", "shuffle_dataset",
+        "seed", "log_completions", "num_completions_to_print", "do_eval", "eval_strategy",
+        "per_device_eval_batch_size", "eval_steps", "num_generations_eval", "generation_batch_size",
+        "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
+        "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
+        "model_init_kwargs", "accelerator_config", "save_strategy",
+    }),
+    free=frozenset({
+        "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization",
+    }),
+)  # fmt: skip
+SHARE_BESIDE_TRAINING, SHARE_OF_SERVER = 0.3, 0.9  # of a GPU's memory, for vLLM, where a run does not say
+
+
+@dataclass(frozen=True)
+class Lora:
+    """A fresh LoRA. One that training starts from keeps its own shape."""
+
+    r: int = option(32, "rank of a fresh LoRA")
+    alpha: int | float = option(64, "its scale: alpha / sqrt(r) with use_rslora, else alpha / r")
+    use_rslora: bool = option(True, "rank-stabilised scale of a fresh LoRA")
+    target_modules: list[str] = option(
+        lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        "modules that a fresh LoRA changes",
+    )
+
+    @property
+    def config(self) -> dict:
+        """For peft's LoraConfig."""
+        return {
+            "r": self.r,
+            "lora_alpha": self.alpha,
+            "use_rslora": self.use_rslora,
+            "target_modules": list(self.target_modules),
+        }
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """Terms beside the reward scheme, see arcnb.rl.reward_terms."""
+
+    overlong_weight: float = option(0.0, "cost of a truncated completion, in reward")
+    overlong_buffer: int = option(0, "before the limit, where that cost begins to rise", "tokens")
+    repetition_weight: float = option(0.0, "cost of a completion that only repeats itself, in reward")
+    valid_code_weight: float = option(0.0, "cost of a program without valid outputs, in reward")
+    shortest_weight: float = option(
+        0.0, "cost of the longest completion where the whole group is right, in reward"
+    )
+    improvement_weight: float = option(
+        0.5,
+        "of improvement over the parent (refine_conversations) or the first answer (turn_reward improvement)",
+    )
+    terms: dict[str, float] = option(
+        dict, "weights of further terms of arcnb.rl.reward_terms by their names, in reward"
+    )
+    detect_cheating: bool = option(True, "programs that memorise their task's pairs earn nothing")
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Prompts without signal, see arcnb.rl.signal_history."""
+
+    visits: int = option(0, "a task without signal in so many visits is shown less; 0: never")
+    weight: float = option(0.0, "how often such a task is still shown, share of its turns")
+
+
+@dataclass(frozen=True)
+class Vllm:
+    """The sampling engine beyond TRL's settings, see arcnb.rl.sampler_engine."""
+
+    server_gpus: int = option(
+        1, "GPUs of the server that is started, a copy of the model on each (data parallel)", free=True
+    )
+    kv_cache_dtype: str = option(
+        "auto", "of the prompts' keys and values; fp8: half the size, the sampler differs a little"
+    )
+    group_attention: bool = option(
+        False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
+    )
+    shared_weights: bool = option(
+        False,
+        "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",
+        free=True,
+    )
+
+
+@dataclass(frozen=True)
+class GrpoPlan(Plan):
+    """output: the run folder. What `of` does not get has its default."""
+
+    RENAMED: ClassVar = {
+        "solved_in": "learn_from",
+        "held_out": "eval_tasks",
+        "n_held_out": "n_eval_tasks",
+        "held_out_every": "eval_steps",
+        "held_out_repeats": "num_generations_eval",
+        "rank": "lora_r",
+        "alpha": "lora_alpha",
+        "rslora": "use_rslora",
+        "max_sequence_length": "max_length",
+        "max_model_len": "max_length",
+        "max_prompt_tokens": "max_prompt_length",
+        "max_tokens": "max_completion_length",
+        "conversations": "refine_conversations",
+        "rollback_learning_rate_factor": "guard_learning_rate_factor",
+        "memory_mb": "program_memory_mb",
+    }
+    subject_name: ClassVar[str] = "arcnb.rl.subject:Subject"
+
+    output: Path = Path()
+
+    tasks: str = option(
+        "arc-agi-1/training", "task set: a name, a tasks.parquet of notebook 01, or ARC JSON", free=True
+    )
+    n_tasks: int = option(8, "tasks to sample from it, among those whose prompts fit; 0 takes all")
+    learn_from: str = option(
+        "",
+        'predictions of these tasks (notebook 03): train on those that some samples solve; "": on all',
+        free=True,
+    )
+    max_solved: float = option(
+        0.9, "with learn_from: share of solving samples above which a task is too easy", free=True
+    )
+    train_on_held_out: bool = option(
+        False,
+        "also on the 80 training tasks and the evaluation sets that are held out of all training",
+        free=True,
+    )
+    refine_conversations: str = option(
+        "", "train on the frozen later turns of a refine.parquet (notebook 04); n_tasks has no say then"
+    )
+
+    eval_tasks: str = option(
+        "arc-agi-1/evaluation", "task set that is never trained on, for evaluation while training", free=True
+    )
+    n_eval_tasks: int = option(2, "tasks to sample from it, among those whose prompts fit; 0 takes all")
+    eval_steps: int = option(
+        4, "steps between evaluations (and before the first, and after the last); 0: never", "optimizer steps"
+    )
+    num_generations_eval: int = option(2, "samples of each evaluation task: pass@1 to pass@this")
+
+    model: str = option("default", "model to train: default, a folder or a hub id", free=True)
+    adapter: str = option(
+        "auto",
+        'LoRA to start from: auto (the shipped one, if it fits), a folder, or "" for a fresh one',
+        free=True,
+    )
+    fold_adapter: bool = option(
+        False,
+        "fold it into the model and train a fresh LoRA on that; adapter/ is then the sum of both",
+        free=True,
+    )
+    load_in_4bit: bool = option(False, "quantize the base model by bitsandbytes")
+    lora: Lora = branch(Lora)
+    template: str = option("arc_code", "prompt template: a name or a path to a Jinja file", free=True)
+    refine_template: str = option(
+        "refine", "with turns: template of the feedback: refine (short), refine_full, or a path", free=True
+    )
+    encoding: str = option("", 'text form of grids; "" takes the template\'s own', free=True)
+    augment: str = option("all", "what views change: all, geometry, colors or none")
+    max_prompt_length: int = option(
+        700, "tasks with a longer prompt are left out, and named; 0: what max_length leaves", "tokens"
+    )
+    max_length: int = option(0, "prompt plus completion; 0: what the model was built for", "tokens")
+
+    reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards")
+    rewards: Rewards = branch(Rewards)
+    turns: int = option(1, "answers of an episode, each with feedback on the one before; 1: no second turn")
+    turn_reward: str = option(
+        "last", "with turns: the reward is that of the last or best answer, or last plus improvement"
+    )
+    signal: Signal = branch(Signal)
+
+    trainer: str = option("trl", "trl, or unsloth (GPU, in a process of its own)")
+    num_processes: int = option(1, "GPUs to train on, one process each, by accelerate launch")
+    parallel: str = option("ddp", "how they share the work: ddp, or zero3 (needs deepspeed)", free=True)
+    prompts_per_step: int = option(1, "prompts, each with its group, that one optimizer step trains")
+    use_vllm: bool | str = option(
+        "auto", "vLLM samples instead of transformers; auto: where there are a GPU and vLLM"
+    )
+    vllm: Vllm = branch(Vllm)
+    insist_on_sampling: bool = option(
+        False, "allow sampling that the importance correction cannot follow", free=True
+    )
+    shared_prompt: bool = option(
+        False, "compute a prompt once a group, not once a completion (trl); pays with long prompts", free=True
+    )
+    shared_prompt_tokens: int = option(
+        TOKEN_BUDGET, "then: longest packed row; fewer take less memory and more time", "tokens", free=True
+    )
+    shared_prompt_offload: bool = option(
+        False, "then: hidden states wait in the host's memory until the backward pass", free=True
+    )
+
+    guard: GuardOptions = branch(GuardOptions)
+    resume: str = option(
+        "auto", "auto: go on where this run folder stands; never; or a run or checkpoint folder", free=True
+    )
+    disk_budget_gb: float = option(
+        0.0, "for checkpoints, the oldest go; 0: no limit. The best is kept apart", "GiB", free=True
+    )
+    accept_other_settings: bool = option(False, "resume from a checkpoint of other settings", free=True)
+    accept_other_config: bool = option(
+        False, "go on when the trainer changes settings for no known reason", free=True
+    )
+    workers: int = option(0, "programs run at the same time; 0 means one a core", free=True)
+    program_memory_mb: int = option(512, "memory of one program", "MiB", free=True)
+    seconds_per_input: float = option(1.0, "time of one program on one input", "s", free=True)
+    seed: int = option(0, "prompts, order and samples derive from it")
+
+    trl: Settings = library(GRPO_CONFIG)
+
+    @property
+    def subject(self) -> Subject:
+        """What the tasks are, see arcnb.rl.subject."""
+        return self._named(self.subject_name)(self)
+
+    @property
+    def settings(self) -> dict:
+        """What GRPOConfig is asked for, but for what the trainer derives: TRL's settings that have a
+        value."""
+        given = {name: value for name, value in self.trl.items() if value is not None}
+        return given | {"use_vllm": self.samples_by_vllm}
+
+    @property
+    def samples_by_vllm(self) -> bool:
+        """Whether vLLM samples; False where that is not decided yet (use_vllm="auto", see rl.launch)."""
+        return self.use_vllm is True
+
+    @property
+    def colocated(self) -> bool:
+        """Whether vLLM samples in the training process."""
+        return self.samples_by_vllm and self.trl["vllm_mode"] == "colocate"
+
+    @property
+    def by_server(self) -> bool:
+        """Whether a vLLM server samples."""
+        return self.samples_by_vllm and self.trl["vllm_mode"] == "server"
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Reward terms by name."""
+        parts = self.rewards
+        return {
+            "overlong": parts.overlong_weight,
+            "repetition": parts.repetition_weight,
+            "valid_code": parts.valid_code_weight,
+            "shortest_of_solved": parts.shortest_weight,
+            "improvement": parts.improvement_weight if self.refine_conversations else 0.0,
+            **parts.terms,
+        }
+
+    @property
+    def completions_a_part(self) -> int:
+        """Completions a process and accumulation step: TRL's per_device_train_batch_size."""
+        parts = self.trl["gradient_accumulation_steps"] * self.num_processes
+        return self.trl["num_generations"] * self.prompts_per_step // parts
+
+    @property
+    def steps_a_round(self) -> int:
+        """Optimizer steps that one round of sampling serves: TRL's steps_per_generation counts their
+        parts."""
+        parts = self.trl["steps_per_generation"]
+        return parts // self.trl["gradient_accumulation_steps"] if parts else 1
+
+    def number_of_steps(self, n_tasks: int) -> int:
+        """Optimizer steps: `max_steps` where positive, else `num_train_epochs` passes over the tasks."""
+        if self.trl["max_steps"] > 0:
+            return self.trl["max_steps"]
+        return max(1, math.ceil(self.trl["num_train_epochs"] * n_tasks / self.prompts_per_step))
+
+    def longest_prompt(self, context: int) -> int:
+        """Tokens of the longest prompt that is shown, where the sequence has room for `context`."""
+        room = context - self.trl["max_completion_length"]
+        return min(room, self.max_prompt_length or room)
+
+    def write(self, tasks: Sequence, eval_tasks: Sequence) -> Path:
+        """`launch.json` with the tasks beside it, for another process to read."""
+        folder = Path(self.output) / "launch"
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {}
+        for name, some in (("tasks", tasks), ("eval_tasks", eval_tasks)):
+            path = folder / f"{name}{self.subject.suffix}"
+            path.unlink(missing_ok=True)
+            if some:
+                self.subject.write(some, path)
+            files[name] = str(path.resolve()) if some else ""
+        kind = f"{type(self).__module__}:{type(self).__name__}"
+        content = {
+            "kind": kind,
+            "output": str(Path(self.output).resolve()),
+            "files": files,
+            "plan": self.values(),
+        }
+        path = folder / "launch.json"
+        path.write_text(json.dumps(content, indent=1))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[Self, Sequence, Sequence]:
+        """The inverse of write: (plan, tasks, evaluation tasks)."""
+        content = json.loads(Path(path).read_text())
+        plan = cls._named(content["kind"]).of(content["plan"], output=Path(content["output"]))
+        files = content["files"]
+        read = [plan.subject.read(files[name]) if files[name] else () for name in ("tasks", "eval_tasks")]
+        return plan, *read
+
+    @staticmethod
+    def _named(name: str) -> type:
+        module, kind = name.split(":")
+        return getattr(import_module(module), kind)
