@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import Grid
+from arcnb.arc.views import View
 
 
 @dataclass
@@ -81,6 +82,11 @@ class Prediction:
     def key(self) -> PredictionKey:
         """What `id` says, as a tuple (task_id, round, index, turn)."""
         return (self.task_id, self.round, self.index, self.turn)
+
+    @property
+    def view(self) -> View:
+        """The view of the task that the prompt showed."""
+        return View.of(vars(self))
 
     @property
     def augmentation(self) -> Augmentation:

@@ -7,8 +7,9 @@ prediction records its view, so that a prompt can be rebuilt exactly. A view is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
@@ -21,6 +22,8 @@ AUGMENTATIONS: dict[str, Callable[[Augmentation], Augmentation]] = {
     "colors": lambda drawn: Augmentation(color_map=drawn.color_map),
     "all": lambda drawn: drawn,
 }
+
+COLUMNS = ("hflip", "n_rot90", "color_map", "pair_order", "test_index")  # of a view, in rows and records
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,22 @@ class View:
         order = [int(i) for i in random.permutation(len(task.train))]
         test_index = int(random.integers(len(task.test)))
         return cls(augmentation, tuple(order) if shuffle else tuple(sorted(order)), test_index)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> View:
+        """The view that a row or record with COLUMNS was shown by."""
+        colors = row["color_map"]
+        augmentation = Augmentation(
+            bool(row["hflip"]), int(row["n_rot90"]), None if colors is None else tuple(colors)
+        )
+        return cls(augmentation, tuple(row["pair_order"]), int(row["test_index"]))
+
+    def columns(self) -> dict[str, Any]:
+        """COLUMNS as plain values; color_map is None for colors as they are."""
+        shown = self.augmentation
+        colors = None if shown.color_map is None else list(shown.color_map)
+        values = (shown.hflip, shown.n_rot90, colors, list(self.pair_order), self.test_index)
+        return dict(zip(COLUMNS, values, strict=True))
 
     def apply(self, task: Task) -> Task:
         """The task as the prompt shows it: train pairs in this order, one test pair, all augmented.

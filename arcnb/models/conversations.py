@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from arcnb.arc.grids import Grid
 from arcnb.arc.predictions import Prediction
 from arcnb.arc.tasks import Task
-from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import Prompt
 from arcnb.models.refinement import ProgramError, build_refinement
@@ -36,11 +35,6 @@ class TrainOutcome:
 
     outputs: tuple[Grid, ...] | None = None
     error: ProgramError | None = None
-
-
-def recorded_view(prediction: Prediction) -> View:
-    """The view that the prediction's prompt showed."""
-    return View(prediction.augmentation, tuple(prediction.pair_order), prediction.test_index)
 
 
 class Conversations:
@@ -61,7 +55,7 @@ class Conversations:
     def outcome(self, prediction: Prediction) -> TrainOutcome:
         """What the prediction's program did on the train pairs."""
         if prediction.status == "ok":
-            view = recorded_view(prediction)
+            view = prediction.view
             return TrainOutcome(
                 tuple(view.augmentation.apply(prediction.outputs[i]) for i in view.pair_order)
             )
@@ -76,7 +70,7 @@ class Conversations:
     def right_on_train(self, prediction: Prediction) -> bool:
         """Whether every train pair comes out right, so that there is nothing to say."""
         outputs = self.outcome(prediction).outputs
-        shown = recorded_view(prediction).apply(self.tasks[prediction.task_id])
+        shown = prediction.view.apply(self.tasks[prediction.task_id])
         return outputs is not None and all(
             output.shape == pair.output.shape and (output == pair.output).all()
             for output, pair in zip(outputs, shown.train, strict=True)
@@ -88,7 +82,7 @@ class Conversations:
         ConversationError when a parent is not among them.
         """
         if prediction.parent is None:
-            return self.prompt_format.prompt(recorded_view(prediction).apply(self.tasks[prediction.task_id]))
+            return self.prompt_format.prompt(prediction.view.apply(self.tasks[prediction.task_id]))
         if prediction.parent not in ancestors:
             raise ConversationError(
                 f"prediction {prediction.id} refines {prediction.parent}, which no prediction set holds"
@@ -99,7 +93,7 @@ class Conversations:
         """The prompt that asks to improve the prediction: all turns before it, its answer, and feedback."""
         outcome = self.outcome(prediction)
         return build_refinement(
-            recorded_view(prediction).apply(self.tasks[prediction.task_id]),
+            prediction.view.apply(self.tasks[prediction.task_id]),
             self.asked(prediction, ancestors),
             prediction.completion,
             outcome.outputs,
@@ -109,7 +103,7 @@ class Conversations:
         )
 
     def _train_inputs(self, prediction: Prediction) -> tuple[Grid, ...]:
-        shown = recorded_view(prediction).apply(self.tasks[prediction.task_id])
+        shown = prediction.view.apply(self.tasks[prediction.task_id])
         return tuple(pair.input for pair in shown.train)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.views import View
 from arcnb.models.generation import backend_name
 from arcnb.plans import PlanError
 from arcnb.problems.answers import check_format
@@ -21,14 +23,14 @@ from arcnb.programs.limits import Limits
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import Subject
 
-PLAIN_FRAME = {"hflip": False, "n_rot90": 0, "color_map": list(range(10)), "pair_order": [0], "test_index": 0}
+PLAIN_VIEW = View(Augmentation(), (0,), 0).columns()
 
 
 class ProblemRows(PromptRows):
     """Rows over problems: there is one way to show a problem."""
 
     def _shown(self, task: Problem, index: int) -> tuple[Problem, dict]:
-        return task, PLAIN_FRAME
+        return task, PLAIN_VIEW
 
     @staticmethod
     def longest_prompt(task: Problem, prompt_format: ProblemFormat, tokenizer) -> int:

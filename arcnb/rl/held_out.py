@@ -81,8 +81,7 @@ class HeldOut:
 
     def _frame(self, task: Task) -> dict:
         """The prediction's fields that say how it was shown."""
-        view = View.plain(task)
-        return {"pair_order": list(view.pair_order), "test_index": view.test_index}
+        return View.plain(task).columns()
 
     def _judge(self, predictions: Sequence[Prediction], tasks: Mapping[str, Task]) -> list[Prediction]:
         return list(judge(predictions, tasks, self.executor))

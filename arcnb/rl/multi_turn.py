@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from arcnb.arc.predictions import Prediction
 from arcnb.arc.seeds import derive_seed
+from arcnb.arc.views import COLUMNS
 from arcnb.models.conversations import Conversations
 from arcnb.models.turn_tokens import ids_after_answer
 from arcnb.programs.executor import Executor
@@ -176,11 +177,7 @@ class MultiTurnRollout:
             turn=turn,
             parent=before,
             seed=row["row"],
-            hflip=row["hflip"],
-            n_rot90=row["n_rot90"],
-            color_map=row["color_map"],
-            pair_order=row["pair_order"],
-            test_index=row["test_index"],
+            **{name: row[name] for name in COLUMNS},
             completion=self.rows.tokenizer.decode(ids, skip_special_tokens=True),
             completion_prefix=episode.prefix,
             n_prompt_tokens=episode.length - len(ids),

@@ -50,15 +50,7 @@ class EpisodeHeldOut(HeldOut):
     def _begun(self, task: Task) -> Episode:
         view = View.plain(task)
         prompt = self.prompt_format.prompt(view.apply(task))
-        row = {
-            "row": self.seed,
-            "task_id": task.task_id,
-            "hflip": False,
-            "n_rot90": 0,
-            "color_map": None,
-            "pair_order": list(view.pair_order),
-            "test_index": view.test_index,
-        }
+        row = {"row": self.seed, "task_id": task.task_id, **view.columns()}
         ids = self.prompt_format.prompt_ids(self.tokenizer, view.apply(task))
         return Episode(row, ids, prompt.prefix)
 

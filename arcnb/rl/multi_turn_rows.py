@@ -14,6 +14,7 @@ from pathlib import Path
 from arcnb.arc.predictions import SCORE_COLUMNS
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
+from arcnb.arc.views import COLUMNS
 from arcnb.models.chat import render
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.plans import PlanError
@@ -72,11 +73,7 @@ class FrozenRows(PromptRows):
             "prefix": row["prefix"],
             "row": index,
             "task_id": row["task_id"],
-            "hflip": row["hflip"],
-            "n_rot90": row["n_rot90"],
-            "color_map": list(row["color_map"] or range(10)),
-            "pair_order": row["pair_order"],
-            "test_index": row["test_index"],
+            **{name: row[name] for name in COLUMNS},
             "turn": row["turn"],
             "parent": row["parent"],
             **{

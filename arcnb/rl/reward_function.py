@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
+from arcnb.arc.views import COLUMNS
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.cheating import find_cheats
@@ -119,11 +120,7 @@ class ProgramReward:
             round=step,
             index=self.process * len(columns["row"]) + i,
             seed=columns["row"][i],
-            hflip=columns["hflip"][i],
-            n_rot90=columns["n_rot90"][i],
-            color_map=columns["color_map"][i],
-            pair_order=columns["pair_order"][i],
-            test_index=columns["test_index"][i],
+            **{name: columns[name][i] for name in COLUMNS},
             model=self.model,
             adapter=self.adapter,
             completion=text,

@@ -62,14 +62,7 @@ class PromptRows:
     def _shown(self, task: Task, index: int) -> tuple[Task, dict]:
         """The task as row `index` shows it, and the columns that say how."""
         view = View.sample(task, self.seed, "row", index, augment=self.augment)
-        augmentation = view.augmentation
-        return view.apply(task), {
-            "hflip": augmentation.hflip,
-            "n_rot90": augmentation.n_rot90,
-            "color_map": list(augmentation.color_map or range(10)),
-            "pair_order": list(view.pair_order),
-            "test_index": view.test_index,
-        }
+        return view.apply(task), view.columns()
 
     @staticmethod
     def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from arcnb.arc.predictions import Prediction
 from arcnb.arc.tasks import Task
-from arcnb.models.conversations import recorded_view
 from arcnb.search.showcase import verdict
 
 
@@ -36,7 +35,7 @@ class ConversationView:
     def _card(self, row: Mapping, parent: Prediction) -> str:
         from arcnb.arc.drawing import prediction_html
 
-        view = recorded_view(parent)
+        view = parent.view
         shown = view.apply(self.tasks[parent.task_id])
         outputs = None
         if parent.outputs is not None:

@@ -13,7 +13,7 @@ from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks import Task
 from arcnb.models.chat import prompt_ids
-from arcnb.models.conversations import Conversations, recorded_view
+from arcnb.models.conversations import Conversations
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
@@ -77,7 +77,7 @@ class LaterTurns:
         parent = chosen[slot]
         prompt = self.book.refining(parent, self.choice.ancestors[task.task_id])
         seed = derive_seed(self.plan.seed, "sampling", task.task_id, "turn", self.turn, slot)
-        return Question(recorded_view(parent), prompt, slot, seed, self.turn, parent.id)
+        return Question(parent.view, prompt, slot, seed, self.turn, parent.id)
 
 
 def choose_parents(

@@ -15,8 +15,9 @@ from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import KEY_COLUMNS, SCORE_COLUMNS, Prediction, PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
+from arcnb.arc.views import COLUMNS
 from arcnb.models.chat import prompt_ids
-from arcnb.models.conversations import Conversations, recorded_view
+from arcnb.models.conversations import Conversations
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import Prompt
 from arcnb.programs.executor import Executor
@@ -25,7 +26,7 @@ from arcnb.search.selection import choose
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RefinementDataset", "RefinementError", "recorded_view", "refinement_rows", "write_refinement"]
+__all__ = ["RefinementDataset", "RefinementError", "refinement_rows", "write_refinement"]
 
 
 SLICE = 50  # tasks whose predictions are in memory at the same time
@@ -246,11 +247,7 @@ def _row(parent: Prediction, one: PredictionSet, prompt: Prompt, ids: list[int])
         "prefix": prompt.prefix,
         "prompt_ids": ids,
         "n_prompt_tokens": len(ids),
-        "hflip": parent.hflip,
-        "n_rot90": parent.n_rot90,
-        "color_map": parent.color_map,
-        "pair_order": parent.pair_order,
-        "test_index": parent.test_index,
+        **{name: getattr(parent, name) for name in COLUMNS},
         "parent_status": parent.status,
         **{f"parent_{name}": getattr(parent, name) for name in SCORE_COLUMNS},
     }

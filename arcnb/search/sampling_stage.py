@@ -178,8 +178,7 @@ class _Stage:
     def row(self, completion: Completion) -> Prediction:
         """The completion as a prediction that is still to be judged."""
         question = self.shown[completion.key]
-        task_id, view = completion.key[0], question.view
-        augmentation = view.augmentation
+        task_id = completion.key[0]
         return Prediction(
             task_id=task_id,
             task_fingerprint=self.fingerprints[task_id],
@@ -188,11 +187,7 @@ class _Stage:
             turn=question.turn,
             parent=question.parent,
             seed=self.questions.plan.seed,
-            hflip=augmentation.hflip,
-            n_rot90=augmentation.n_rot90,
-            color_map=list(augmentation.color_map) if augmentation.color_map else None,
-            pair_order=list(view.pair_order),
-            test_index=view.test_index,
+            **question.view.columns(),
             completion=_valid_text(completion.text),
             completion_prefix=question.prompt.prefix,
             n_prompt_tokens=completion.n_prompt_tokens,

@@ -97,7 +97,8 @@ QUICK = {
 
 @pytest.fixture
 def train(letter_model, tasks, monkeypatch):
-    """train(output, max_steps=3, ...) trains the letter model in this process, as QUICK and these options say.
+    """train(output, max_steps=3, ...) trains the letter model in this process, as QUICK and these options
+    say.
 
     Beside options by their flat names: tasks, eval_tasks (task sets), callbacks, more.
     """

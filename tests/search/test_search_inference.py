@@ -22,7 +22,6 @@ from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
-from arcnb.search.refinement import recorded_view
 from arcnb.search.sampled_set import SampledSet
 
 SAMPLING = Sampling(max_tokens=8)
@@ -108,7 +107,7 @@ def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, 
 
     predict(sampled(tasks, predictions), Spy(), executor, PLAN)
     for row in predictions.iter_predictions():
-        rebuilt = prompt_format().prompt(recorded_view(row).apply(tasks[row.task_id]))
+        rebuilt = prompt_format().prompt(row.view.apply(tasks[row.task_id]))
         assert prompt_ids(engine.tokenizer, rebuilt) == asked[row.task_id, row.round]
 
 
