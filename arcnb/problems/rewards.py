@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.predictions import Prediction
-from arcnb.problems.judging import ProblemJudge
 from arcnb.problems.problem import Problem, ProblemError
-from arcnb.rl.held_out import HeldOut
-from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.reward_function import Answers
 from arcnb.rl.reward_terms import RewardPlan, Rollout
 from arcnb.rl.rewards import Scores
 
@@ -70,61 +67,31 @@ class TestcaseRewards(RewardPlan):
         return self.base * share + self.perfect * (share == 1)
 
 
-class ProblemReward(ProgramReward):
-    """ProgramReward for problems; `judge` runs the tests that the reward may see."""
+def problem_rollout(prediction: Prediction, problem: Problem) -> TestRollout:
+    """What rewards are made of, from an answer whose tests were run."""
+    scores = Scores(
+        has_program=prediction.program is not None,
+        has_outputs=prediction.status == "ok",
+        train_correct=prediction.train_correct_grids or 0.0,
+        test_correct=None,
+        train_pixel=prediction.train_pixel_score or 0.0,
+        test_pixel=None,
+        n_train=1,
+        n_test=0,
+    )
+    strict = (prediction.extraction or "").startswith("strict")
+    return TestRollout(scores, (), bool(prediction.train_is_correct), strict=strict)
 
-    def __init__(self, *arguments, judge: ProblemJudge, **named):
-        super().__init__(*arguments, **(named | {"detect_cheating": False}))
-        self.judge = judge
 
-    def _judge(self, predictions: Sequence[Prediction]) -> list[Prediction]:
-        return list(self.judge.judge(predictions, self.tasks))
-
-    def _rollout(self, prediction: Prediction, ids: Sequence[int], cheat: str | None) -> Rollout:
-        scores = Scores(
-            has_program=prediction.program is not None,
-            has_outputs=prediction.status == "ok",
-            train_correct=prediction.train_correct_grids or 0.0,
-            test_correct=None,
-            train_pixel=prediction.train_pixel_score or 0.0,
-            test_pixel=None,
-            n_train=1,
-            n_test=0,
-        )
-        strict = (prediction.extraction or "").startswith("strict")
-        return TestRollout(scores, ids, bool(prediction.train_is_correct), cheat, strict=strict)
-
-    def _log(self, log_metric, everyone, rewards, seconds: float) -> None:
-        super()._log(log_metric, everyone, rewards, seconds)
-        # How an answer was read is known of the process's own: TRL takes the mean over processes.
-        for name, value in parse_counts([prediction for prediction, _ in self.latest]).items():
-            log_metric(name, value)
-        passed = [one.rollout.scores.train_correct for one in everyone]
-        log_metric("tests_passed_ratio", sum(passed) / len(passed))
+def problem_metrics(answers: Answers) -> dict[str, float]:
+    """How this process's answers were read, and the share of tests passed: TRL takes the mean over
+    processes."""
+    passed = [rollout.scores.train_correct for _, rollout in answers]
+    counts = parse_counts([prediction for prediction, _ in answers])
+    return counts | {"tests_passed_ratio": sum(passed) / len(passed)}
 
 
 def parse_counts(judged: Sequence[Prediction]) -> dict[str, float]:
     """Shares of answers that kept the format, that held a program all the same, and that held none."""
     kinds = [(prediction.extraction or "none").split(",")[0] for prediction in judged]
     return {f"parse/{kind}": kinds.count(kind) / len(kinds) for kind in ("strict", "lenient", "none")}
-
-
-@dataclass
-class ProblemHeldOut(HeldOut):
-    """Evaluation while training, on all tests of held-out problems. judge: who runs them."""
-
-    judge: ProblemJudge | None = None
-
-    def evaluate(self, trainer, step: int) -> dict[str, float]:
-        started = time.monotonic()
-        values = super().evaluate(trainer, step)
-        return values | {"held_out/seconds": time.monotonic() - started}
-
-    def _shown(self, task: Problem) -> Problem:
-        return task
-
-    def _frame(self, task: Problem) -> dict:
-        return {}
-
-    def _judge(self, predictions: Sequence[Prediction], tasks: Mapping[str, Problem]) -> list[Prediction]:
-        return list(self.judge.judge(predictions, tasks, all_tests=True))

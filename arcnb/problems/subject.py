@@ -17,9 +17,11 @@ from arcnb.problems.languages import Languages
 from arcnb.problems.problem import Problem
 from arcnb.problems.prompts import ProblemFormat, problem_format
 from arcnb.problems.q_install import find_q
-from arcnb.problems.rewards import ProblemHeldOut, ProblemReward, TestcaseRewards
+from arcnb.problems.rewards import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.programs.executor import Executor
 from arcnb.programs.limits import Limits
+from arcnb.rl.held_out import HeldOut
+from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import Subject
 
@@ -93,8 +95,16 @@ class ProblemSubject(Subject):
         tests = self.plan.tests
         return ProblemJudge(Languages(executor), tests.max_tests_per_problem, tests.answer_format)
 
-    def reward(self, executor: Executor) -> Callable[..., ProblemReward]:
-        return partial(ProblemReward, judge=self.judge(executor))
+    def reward(self, executor: Executor) -> Callable[..., ProgramReward]:
+        judge = self.judge(executor).judge
+        return partial(
+            ProgramReward,
+            judge=judge,
+            rollout=problem_rollout,
+            logged=problem_metrics,
+            detect_cheating=False,
+        )
 
-    def held_out(self, executor: Executor) -> Callable[..., ProblemHeldOut]:
-        return partial(ProblemHeldOut, judge=self.judge(executor))
+    def held_out(self, executor: Executor) -> Callable[..., HeldOut]:
+        judge = partial(self.judge(executor).judge, all_tests=True)
+        return partial(HeldOut, judge=judge, shown=lambda problem: (problem, {}))

@@ -6,8 +6,10 @@ curves over steps compare like with like. Predictions are kept as a prediction s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import stdev
 
 from arcnb.arc.metrics import pass_at_k
@@ -19,12 +21,15 @@ from arcnb.models.prompt_format import PromptFormat
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards import is_solved
+from arcnb.rl.truncation import finish_reason
 
 
 @dataclass
 class HeldOut:
     """tasks: M tasks, none of them trained on. repeats: R samples each. every: optimizer steps between two
-    evaluations (0: never). A task is solved by a program that is right on train and test."""
+    evaluations (0: never). A task is solved by a program that is right on train and test. judge: runs the
+    programs; shown: the task as its prompt shows it, and the record's columns that say how. Both are ARC's
+    unless said."""
 
     tasks: Sequence[Task]
     repeats: int
@@ -35,8 +40,12 @@ class HeldOut:
     predictions: PredictionSet
     seed: int = 0
     max_completion_length: int = 0
+    judge: Callable[..., Iterable[Prediction]] | None = None
+    shown: Callable[[Task], tuple[Task, dict]] | None = None
 
     def __post_init__(self):
+        self.judge = self.judge or partial(judge, executor=self.executor)
+        self.shown = self.shown or plainly_shown
         if self.every and (self.repeats < 1 or not len(self.tasks)):
             raise ValueError(
                 f"held-out evaluation every {self.every} steps needs tasks and repeats, not "
@@ -50,20 +59,21 @@ class HeldOut:
         pass@R the share of tasks that any sample solves, unique_outputs the share of distinct outputs among
         a task's samples.
         """
+        started = time.monotonic()
         process, n_processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         # Every process takes the same number of tasks, since generation is collective with a vLLM server.
         share = -(-len(self.tasks) // n_processes)
         mine = [self.tasks[(process * share + i) % len(self.tasks)] for i in range(share)]
-        prompts = [self.prompt_format.prompt_ids(self.tokenizer, self._shown(task)) for task in mine]
+        prompts = [self.prompt_format.prompt_ids(self.tokenizer, self.shown(task)[0]) for task in mine]
         completions = sample(trainer, prompts, self.repeats, derive_seed(self.seed, "held out", process))
         # The last process may hold tasks of the first once more: they are sampled and left out here.
         real = [i for i in range(share) if process * share + i < len(self.tasks)]
         predictions = [
-            self._prediction(mine[i], step, repeat, ids, len(prompts[i]))
+            self._prediction(mine[i], step, repeat, ids, len(prompts[i]), trainer.eos_token_ids)
             for i in real
             for repeat, ids in enumerate(completions[i])
         ]
-        judged = self._judge(predictions, {task.task_id: task for task in mine})
+        judged = list(self.judge(predictions, {task.task_id: task for task in mine}))
         self.predictions.write_part(judged, round=step, shard=process, n_shards=n_processes)
         rows = [
             (p.task_id, is_solved(p), p.status == "ok", p.fingerprint, p.finish_reason == "length")
@@ -73,18 +83,7 @@ class HeldOut:
             from accelerate.utils import gather_object
 
             rows = gather_object(rows)
-        return self._metrics(rows)
-
-    def _shown(self, task: Task) -> Task:
-        """The task as its prompt shows it."""
-        return View.plain(task).apply(task)
-
-    def _frame(self, task: Task) -> dict:
-        """The prediction's fields that say how it was shown."""
-        return View.plain(task).columns()
-
-    def _judge(self, predictions: Sequence[Prediction], tasks: Mapping[str, Task]) -> list[Prediction]:
-        return list(judge(predictions, tasks, self.executor))
+        return self._metrics(rows) | {"held_out/seconds": time.monotonic() - started}
 
     def _metrics(self, rows: list[tuple]) -> dict[str, float]:
         by_task: dict[str, list[tuple]] = {}
@@ -103,21 +102,29 @@ class HeldOut:
         values["held_out/unique_outputs"] = sum(distinct) / len(distinct)
         return values
 
-    def _prediction(self, task: Task, step: int, repeat: int, ids: list[int], n_prompt: int) -> Prediction:
-        truncated = len(ids) >= self.max_completion_length
+    def _prediction(
+        self, task: Task, step: int, repeat: int, ids: list[int], n_prompt: int, ends: Collection[int]
+    ) -> Prediction:
+        shown, columns = self.shown(task)
         return Prediction(
             task_id=task.task_id,
             task_fingerprint=task.fingerprint,
             round=step,
             index=repeat,
             seed=self.seed,
-            **self._frame(task),
+            **columns,
             completion=self.tokenizer.decode(ids, skip_special_tokens=True),
-            completion_prefix=self.prompt_format.prompt(self._shown(task)).prefix,
+            completion_prefix=self.prompt_format.prompt(shown).prefix,
             n_prompt_tokens=n_prompt,
             n_tokens=len(ids),
-            finish_reason="length" if truncated else "stop",
+            finish_reason=finish_reason(ids, ends),
         )
+
+
+def plainly_shown(task: Task) -> tuple[Task, dict]:
+    """An ARC task as it is stored, with its first test input."""
+    view = View.plain(task)
+    return view.apply(task), view.columns()
 
 
 SEQUENCES_AT_ONCE = 64  # by transformers' generate; vLLM schedules by itself

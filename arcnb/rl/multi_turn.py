@@ -24,6 +24,7 @@ from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.held_out import sample
 from arcnb.rl.rows import PromptRows
+from arcnb.rl.truncation import finish_reason
 
 ENDS = ("solved", "turns", "truncated", "context", "silent")
 
@@ -137,7 +138,7 @@ class MultiTurnRollout:
         for i, (ids, logprobs) in zip(going, answers, strict=True):
             episodes[i].write(ids, logprobs)
             index = process * len(episodes) + i
-            made.append(self._prediction(episodes[i], ids, index, turn, step, ids[-1] not in ends))
+            made.append(self._prediction(episodes[i], ids, index, turn, step, ends))
         tasks = self.book.tasks
         judged = list(judge(made, tasks, self.executor))
         self.book.look_at(judged)
@@ -164,7 +165,7 @@ class MultiTurnRollout:
                 episode.read(between, prompt.prefix)
 
     def _prediction(
-        self, episode: Episode, ids: list[int], index: int, turn: int, step: int, cut: bool
+        self, episode: Episode, ids: list[int], index: int, turn: int, step: int, ends: set[int]
     ) -> Prediction:
         row = episode.row
         task = self.book.tasks[row["task_id"]]
@@ -182,7 +183,7 @@ class MultiTurnRollout:
             completion_prefix=episode.prefix,
             n_prompt_tokens=episode.length - len(ids),
             n_tokens=len(ids),
-            finish_reason="length" if cut else "stop",
+            finish_reason=finish_reason(ids, ends),
             **self.names,
         )
 

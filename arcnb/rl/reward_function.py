@@ -8,8 +8,9 @@ sampled). Numbers about the batch go to TRL's `log_metric`, columns to its compl
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
@@ -22,6 +23,7 @@ from arcnb.rl.reward_terms import RewardPlan, Rollout
 from arcnb.rl.rewards import Scores, is_solved
 from arcnb.rl.rollout_metrics import batch_metrics
 from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.truncation import finish_reason
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,18 @@ class Outcome:
     error_type: str | None = None
 
 
+Answers = list[tuple[Prediction, Rollout]]  # of one completion: the judged answers in it, nearly always one
+
+
 class ProgramReward:
     """Callable with TRL's signature for reward functions; see arcnb.rl.rows for the columns it reads.
 
-    history: learns which groups had signal. latest: the judged predictions of the last call with their
-    rewards, for whoever wants to show them. process, n_processes: this process among those that train
-    together; each judges and writes its own share, and groups may be spread over several.
+    judge: runs the programs of predictions; rollout: what rewards are made of, from a judged prediction;
+    logged: further numbers about this process's judged answers. All three are ARC's unless said. ends: tokens
+    that end an answer, see arcnb.rl.truncation; the trainer's, once there is one. history: learns which
+    groups had signal. latest: the judged predictions of the last call with their rewards, for whoever wants
+    to show them. process, n_processes: this process among those that train together; each judges and writes
+    its own share, and groups may be spread over several.
     """
 
     def __init__(
@@ -60,6 +68,10 @@ class ProgramReward:
         detect_cheating: bool = True,
         process: int = 0,
         n_processes: int = 1,
+        judge: Callable[..., Iterable[Prediction]] | None = None,
+        rollout: Callable[[Prediction, Task], Rollout] | None = None,
+        logged: Callable[[Answers], dict[str, float]] | None = None,
+        ends: Collection[int] = (),
     ):
         self.plan = plan
         self.tasks: Mapping[str, Task] = {task.task_id: task for task in tasks}
@@ -69,6 +81,9 @@ class ProgramReward:
         self.model, self.adapter = model, adapter
         self.detect_cheating = detect_cheating
         self.process, self.n_processes = process, n_processes
+        self.judge = judge or partial(judge_programs, executor=executor)
+        self.rollout, self.logged = rollout or program_rollout, logged
+        self.ends = frozenset(ends)
         self.latest: list[tuple[Prediction, float]] = []
         self.__name__ = plan.scheme  # TRL names the metric after it
 
@@ -78,42 +93,67 @@ class ProgramReward:
         """Judge the completions and return their rewards, in order."""
         started = time.monotonic()
         step = trainer_state.global_step if trainer_state else 0
-        predictions = [
-            self._prediction(i, step, completions[i], completion_ids[i], columns)
-            for i in range(len(completions))
-        ]
-        judged = self._judge(predictions)
-        cheats = (
-            find_cheats(judged, self.tasks, self.executor) if self.detect_cheating else [None] * len(judged)
-        )
+        answers = self._answers(step, completions, completion_ids, columns)
+        chosen = [self._chosen(of_completion) for of_completion in answers]
+        judged = [prediction for prediction, _ in chosen]
+        own = self._outcomes(columns["row"], chosen, answers)
         seconds = time.monotonic() - started
-        rollouts = [
-            self._rollout(prediction, ids, cheat)
-            for prediction, ids, cheat in zip(judged, completion_ids, cheats, strict=True)
-        ]
-        everyone = self._of_all(self._outcomes(columns["row"], judged, rollouts))
+        everyone = self._of_all(own)
         of_all = self._rewards(everyone)
         rewards = self._own(everyone, of_all)
         self._remember(everyone, of_all)
         self.latest = list(zip(judged, rewards, strict=True))
         if log_metric:
-            self._log(log_metric, everyone, of_all, seconds)
+            for name, value in self._metrics(everyone, of_all, chosen, columns).items():
+                log_metric(name, value)
+            log_metric("executor_seconds", seconds)
         if log_extra:
-            log_extra("prediction", [prediction.id for prediction in judged])
-            log_extra("status", [prediction.status for prediction in judged])
-            log_extra("solved", [rollout.solved for rollout in rollouts])
-            log_extra("cheating", [rollout.cheating or "" for rollout in rollouts])
+            for name, values in self._extras(chosen, columns).items():
+                log_extra(name, values)
         if self.rollouts is not None:
-            self.rollouts.write_part(judged, round=step, shard=self.process, n_shards=self.n_processes)
+            every = [prediction for of_completion in answers for prediction, _ in of_completion]
+            self.rollouts.write_part(every, round=step, shard=self.process, n_shards=self.n_processes)
         return rewards
 
-    def _judge(self, predictions: Sequence[Prediction]) -> list[Prediction]:
-        return list(judge(predictions, self.tasks, self.executor))
+    def _answers(self, step: int, completions, completion_ids, columns: Mapping) -> list[Answers]:
+        """The judged answers of each completion."""
+        made = [
+            self._prediction(i, step, completions[i], completion_ids[i], columns)
+            for i in range(len(completions))
+        ]
+        parents = parent_scores(columns, self.tasks)
+        found = self._as_rollouts(list(self.judge(made, self.tasks)), completion_ids)
+        return [
+            [(prediction, replace(rollout, parent=parent))]
+            for (prediction, rollout), parent in zip(found, parents, strict=True)
+        ]
+
+    def _as_rollouts(self, judged: Sequence[Prediction], ids: Sequence[Sequence[int]]) -> Answers:
+        """Judged predictions with their rollouts; cheats are looked for in all of them together."""
+        cheats: Sequence[str | None] = [None] * len(judged)
+        if self.detect_cheating:
+            cheats = find_cheats(judged, self.tasks, self.executor)
+        found = []
+        for prediction, tokens, cheat in zip(judged, ids, cheats, strict=True):
+            rollout = self.rollout(prediction, self.tasks[prediction.task_id])
+            truncated = prediction.finish_reason == "length"
+            solved = rollout.solved and not cheat
+            found.append(
+                (
+                    prediction,
+                    replace(rollout, tokens=tokens, solved=solved, cheating=cheat, truncated=truncated),
+                )
+            )
+        return found
+
+    def _chosen(self, answers: Answers) -> tuple[Prediction, Rollout]:
+        """The answer of a completion that counts."""
+        return answers[-1]
 
     def _prediction(self, i: int, step: int, completion, ids: Sequence[int], columns: Mapping) -> Prediction:
         task = self.tasks[columns["task_id"][i]]
         text = completion if isinstance(completion, str) else completion[-1]["content"]
-        truncated = len(ids) >= self.plan.limits.max_completion_length
+        later = {name: columns[name][i] for name in ("turn", "parent") if name in columns}
         return Prediction(
             task_id=task.task_id,
             task_fingerprint=task.fingerprint,
@@ -126,26 +166,23 @@ class ProgramReward:
             completion=text,
             completion_prefix=columns["prefix"][i],
             n_tokens=len(ids),
-            finish_reason="length" if truncated else "stop",
+            finish_reason=finish_reason(ids, self.ends),
+            **later,
         )
 
-    def _rollout(self, prediction: Prediction, ids: Sequence[int], cheat: str | None) -> Rollout:
-        task = self.tasks[prediction.task_id]
-        scores = Scores.of(prediction, len(task.train), len(task.test))
-        return Rollout(scores, ids, is_solved(prediction) and not cheat, cheat)
-
-    def _outcomes(self, rows: Sequence[int], judged, rollouts: Sequence[Rollout]) -> list[Outcome]:
+    def _outcomes(self, rows: Sequence[int], chosen: Answers, answers: Sequence[Answers]) -> list[Outcome]:
+        """What all processes are told of this one's completions."""
         return [
             Outcome(
                 self.process,
                 row,
-                one.task_id,
-                one.status,
-                one.fingerprint,
+                prediction.task_id,
+                prediction.status,
+                prediction.fingerprint,
                 rollout,
-                error_type=one.error_type,
+                error_type=prediction.error_type,
             )
-            for row, one, rollout in zip(rows, judged, rollouts, strict=True)
+            for row, (prediction, rollout) in zip(rows, chosen, strict=True)
         ]
 
     def _of_all(self, own: list[Outcome]) -> list[Outcome]:
@@ -183,22 +220,56 @@ class ProgramReward:
             task_id = everyone[members[0]].task_id
             self.history.record(row, task_id, [rewards[i] for i in members], solved)
 
-    def _log(self, log_metric, everyone: Sequence[Outcome], rewards: Sequence[float], seconds: float) -> None:
+    def _metrics(
+        self, everyone: Sequence[Outcome], rewards: Sequence[float], chosen: Answers, columns: Mapping
+    ) -> dict[str, float]:
         rows = [one.row for one in everyone]
-        values = batch_metrics(
-            [(one.status, one.fingerprint) for one in everyone],
-            [one.rollout for one in everyone],
-            rewards,
-            rows,
-            self.plan.limits.max_completion_length,
-        )
+        verdicts = [(one.status, one.fingerprint) for one in everyone]
+        values = batch_metrics(verdicts, [one.rollout for one in everyone], rewards, rows)
         values |= error_classes([(one.status, one.error_type) for one in everyone])
-        values["executor_seconds"] = seconds
         if self.history is not None and self.history.visits:
             silent = self.history.silent(max(rows) + 1)
             values["silent_prompts_ratio"] = len(silent) / len(self.tasks)
-        for name, value in values.items():
-            log_metric(name, value)
+        return values | (self.logged(chosen) if self.logged else {})
+
+    def _extras(self, chosen: Answers, columns: Mapping) -> dict[str, list]:
+        """Columns for TRL's table of completions."""
+        return {
+            "prediction": [prediction.id for prediction, _ in chosen],
+            "status": [prediction.status for prediction, _ in chosen],
+            "solved": [rollout.solved for _, rollout in chosen],
+            "cheating": [rollout.cheating or "" for _, rollout in chosen],
+        }
+
+
+def judge_programs(predictions: Sequence[Prediction], tasks: Mapping[str, Task], executor: Executor):
+    """Programs for ARC tasks, run on the pairs of their tasks."""
+    return judge(predictions, tasks, executor)
+
+
+def program_rollout(prediction: Prediction, task: Task) -> Rollout:
+    """What rewards are made of, from a judged program for an ARC task."""
+    scores = Scores.of(prediction, len(task.train), len(task.test))
+    return Rollout(scores, (), is_solved(prediction))
+
+
+def parent_scores(columns: Mapping, tasks: Mapping[str, Task]) -> list[Scores | None]:
+    """Scores of the programs that the completions were asked to improve (see arcnb.rl.multi_turn_rows)."""
+    if "parent_status" not in columns:
+        return [None] * len(columns["row"])
+    return [
+        Scores(
+            has_program=columns["parent_status"][i] != "no_code",
+            has_outputs=columns["parent_status"][i] == "ok",
+            train_correct=columns["parent_train_correct_grids"][i] or 0.0,
+            test_correct=columns["parent_test_correct_grids"][i],
+            train_pixel=columns["parent_train_pixel_score"][i] or 0.0,
+            test_pixel=columns["parent_test_pixel_score"][i],
+            n_train=len(tasks[task_id].train),
+            n_test=len(tasks[task_id].test),
+        )
+        for i, task_id in enumerate(columns["task_id"])
+    ]
 
 
 def _groups(rows: Sequence[int]) -> dict[int, list[int]]:

@@ -24,7 +24,7 @@ class Rollout:
 
     solved: right on every grid whose expected output is known. cheating: why the program was found to have
     memorised the task's pairs instead of computing them; None for an honest one. parent: scores of the
-    program that this one was asked to improve, if it was.
+    program that this one was asked to improve, if it was. truncated: see arcnb.rl.truncation.
     """
 
     scores: Scores
@@ -32,6 +32,7 @@ class Rollout:
     solved: bool
     cheating: str | None = None
     parent: Scores | None = None
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class TermLimits:
 
 
 def overlong(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
-    """0 up to max_completion_length - overlong_buffer tokens, then linear to -1 at the limit; [-1, 0].
+    """0 up to max_completion_length - overlong_buffer tokens, then linear to -1 at the limit, -1 for a
+    truncated completion; [-1, 0].
 
     The ramp of DAPO (Yu et al. 2025): with buffer 0 only truncated completions pay.
     """
@@ -62,7 +64,7 @@ def overlong(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
     values = []
     for rollout in group:
         over = len(rollout.tokens) - start
-        if len(rollout.tokens) >= limits.max_completion_length:
+        if rollout.truncated:
             values.append(-1.0)
         else:
             values.append(-over / limits.overlong_buffer if over > 0 else 0.0)

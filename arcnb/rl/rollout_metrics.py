@@ -48,15 +48,13 @@ def rollout_metrics(
     completion_ids: Sequence[Sequence[int]],
     solved: Sequence[bool],
     memory_errors: Sequence[bool],
-    max_completion_length: int,
+    truncated: Sequence[bool],
 ) -> dict[str, list[float]]:
     """{name: values} for one batch: one value a name, or one a completion of its group.
 
-    A completion is truncated when it has max_completion_length tokens. `solved` and `memory_errors`
-    are flags of the judged predictions, not read off the reward.
+    `solved`, `memory_errors` and `truncated` are flags of the judged predictions, not read off the reward.
     """
     lengths = [len(ids) for ids in completion_ids]
-    truncated = [length >= max_completion_length for length in lengths]
     n = len(rewards)
     values: dict[str, list[float]] = {
         "reward_max": [max(rewards)],
@@ -82,7 +80,6 @@ def batch_metrics(
     rollouts: Sequence[Rollout],
     rewards: Sequence[float],
     rows: Sequence[int],
-    max_completion_length: int,
 ) -> dict[str, float]:
     """{name: value} for the completions of one step, of all processes. verdicts: the executor's status and
     the fingerprint of the outputs of each; rows: which row, hence group, each belongs to.
@@ -95,7 +92,8 @@ def batch_metrics(
     solved = [rollout.solved for rollout in rollouts]
     memory = [status == "memory" for status, _ in verdicts]
     ids = [rollout.tokens for rollout in rollouts]
-    lists = rollout_metrics(rewards, ids, solved, memory, max_completion_length)
+    truncated = [rollout.truncated for rollout in rollouts]
+    lists = rollout_metrics(rewards, ids, solved, memory, truncated)
     values = {name: sum(numbers) / len(numbers) for name, numbers in lists.items()}
     for percent in QUANTILES:
         values[f"reward_q{percent}"] = float(np.percentile(rewards, percent))

@@ -7,6 +7,7 @@ alone. What else differs between subjects (files, prompts, rows, rewards, held-o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ class Subject:
 
     def reward(self, executor: Executor) -> Callable[..., ProgramReward]:
         """What makes the reward function, with the arguments of ProgramReward."""
-        return ProgramReward
+        return partial(ProgramReward, detect_cheating=self.plan.rewards.detect_cheating)
 
     def held_out(self, executor: Executor) -> Callable[..., HeldOut]:
         """What makes the evaluation while training, with the arguments of HeldOut."""

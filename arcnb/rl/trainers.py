@@ -85,7 +85,6 @@ def make_trainer(run: Training, callbacks: Sequence):
         run.state.history,
         model=run.model.name,
         adapter=str(run.adapter) if run.adapter else None,
-        detect_cheating=plan.rewards.detect_cheating,
         process=int(os.environ.get("RANK", "0")),
         n_processes=n_processes,
     )
@@ -128,6 +127,7 @@ def make_trainer(run: Training, callbacks: Sequence):
         shared.opening() if shared else nullcontext(),
     ):
         trainer = open_trainer()
+    reward.ends = frozenset(trainer.eos_token_ids)
     if on_cpu:
         trainer.vllm_generation.follow(trainer, run.state)
     if grouped:
