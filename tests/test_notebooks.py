@@ -162,3 +162,31 @@ def test_each_rule_is_enforced(change, problem):
     notebook = good()
     change(notebook)
     assert any(problem in sentence for sentence in problems(notebook)), problems(notebook)
+
+
+PARAMETERS = {"03": 20}  # lines of a parameters cell at most, comments apart; 25 for the others with a plan
+PLANNED = [path for path in NOTEBOOKS if path.name[:2] in ("02", "03", "05", "07", "09")]
+
+
+@pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.stem)
+def test_a_parameters_cell_repeats_its_plan_and_is_short(path):
+    declared = notebook_parameters(nbformat.read(path, as_version=4), path.name)
+    assert declared.plan is not None
+    cell = {name: known for name, known in declared.items() if name != "more"}
+    assert len(cell) <= PARAMETERS.get(path.name[:2], 25)
+    assert declared["more"].default == {}
+    for name, known in cell.items():
+        option = declared.plan.find(name)
+        assert known.default == option.default, name
+        if not option.path.startswith("trl."):
+            meaning = f"{option.meaning} ({option.unit})" if option.unit else option.meaning
+            assert known.comment == meaning, name
+
+
+def test_notebook_05_is_thin():
+    (path,) = (path for path in NOTEBOOKS if path.name.startswith("05"))
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert (
+        sum(lines_of_code(cell.source) for cell in code if "parameters" not in cell.metadata.get("tags", []))
+        <= 45
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from arcnb.plans import branch, option
-from arcnb.rl.plan import GrpoPlan
+from arcnb.plans import Settings, branch, library, option
+from arcnb.rl.plan import GRPO_CONFIG, GrpoPlan
+
+DEFAULTS = {**GRPO_CONFIG.defaults, "max_completion_length": 96}
 
 
 @dataclass(frozen=True)
@@ -72,4 +74,5 @@ class ProblemPlan(GrpoPlan):
     n_predictions: int = option(
         4, "samples of each evaluation problem after training; 0: no final evaluation", free=True
     )
+    trl: Settings = library(replace(GRPO_CONFIG, defaults=DEFAULTS))
     backend: str = option("auto", "what samples them: vllm, transformers, or auto", free=True)

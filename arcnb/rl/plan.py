@@ -206,7 +206,7 @@ class GrpoPlan(Plan):
     )
     n_eval_tasks: int = option(2, "tasks to sample from it, among those whose prompts fit; 0 takes all")
     eval_steps: int = option(
-        4, "steps between evaluations (and before the first, and after the last); 0: never", "optimizer steps"
+        4, "steps between evaluations (and before the first, and after the last); 0: never"
     )
     num_generations_eval: int = option(2, "samples of each evaluation task: pass@1 to pass@this")
 
