@@ -119,7 +119,7 @@ def said(quick, tasks, tmp_path):
 
 @pytest.fixture
 def train(quick, tasks):
-    """train(output, max_steps=3, ...) trains the letter model in this process, as QUICK and these options say.
+    """train(output, max_steps=3, ...) trains the letter model in this process, as QUICK and the options say.
 
     Beside options by their flat names: tasks, eval_tasks (task sets), callbacks, more.
     """
