@@ -275,7 +275,7 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(said):
             "not divisible by gradient_accumulation_steps=3",
         ),
         (
-            {"gradient_accumulation_steps": 2, "steps_per_generation": 3},
+            {"num_generations": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 3},
             "steps_per_generation=3 is not a multiple of gradient_accumulation_steps=2",
         ),
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
