@@ -5,6 +5,7 @@ trackio 0.43 wants an older pillow than the rest, so requirements-cpu.txt has no
 """
 
 import struct
+import time
 
 import pytest
 
@@ -29,6 +30,8 @@ def wandb_records(path):
             place += 32768 - place % 32768
             continue
         _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        if place + 7 + size > len(data):  # still being written
+            return
         whole += data[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (1, 4):  # whole, or the last of several
@@ -67,7 +70,11 @@ def wandb(monkeypatch, wandb_service):
 def received_by_wandb(folder):
     """(project, name, {name: values of the steps}) of the one run that wandb kept in a folder"""
     (kept,) = folder.rglob("run-*.wandb")
-    records = list(wandb_records(kept))
+    records, until = [], time.monotonic() + 20
+    while not any(one.HasField("exit") for one in records):  # wandb.finish() may come back before it stands
+        assert time.monotonic() < until, f"{kept} has no end"
+        time.sleep(0.05)
+        records = list(wandb_records(kept))
     (run,) = {(one.run.project, one.run.display_name) for one in records if one.HasField("run")}
     rows = [
         {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
