@@ -36,7 +36,7 @@ from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
 
 
 def run_grpo(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence = ()) -> TrainingReport:
-    """Carry the plan out, where it has to be. PlanError with all that the plan is refused for;
+    """Carry the plan out, where it has to be. PlanError with all that the plan is refused for; SettingsError,
     CheckpointError or ValueError for what only training finds out, before anything heavy is loaded."""
     plan = decided(plan)
     refuse(problems(plan, tasks, eval_tasks))

@@ -11,8 +11,17 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.plans import PlanError
 from arcnb.rl import trainers
 from arcnb.rl.effective_config import EffectiveConfigError
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.reward_function import ProgramReward
 from tests.rl.stop_at import StopAt
+
+
+@pytest.mark.parametrize(("old", "new"), GrpoPlan.RENAMED.items())
+def test_former_names_are_refused_with_the_new_one(old, new):
+    """Also where they are the last word of another option, as held_out of guard.thresholds.held_out."""
+    with pytest.raises(PlanError, match=f"^parameter '{old}' is called '{new}' now$"):
+        GrpoPlan.of({old: 1})
+    assert GrpoPlan.knows(new)
 
 
 def test_a_trainer_that_changes_a_setting_is_refused_unless_accepted(train, tmp_path, monkeypatch):
