@@ -275,9 +275,7 @@ def test_thresholds_are_changed_by_name():
     assert GrpoPlan.of().guard.thresholds == Thresholds()
     given = {"guard_thresholds_kl": 0.3, "more": {"guard": {"thresholds": {"held_out": 0.7}}}}
     assert GrpoPlan.of(given).guard.thresholds == Thresholds(kl=0.3, held_out=0.7)
-    with pytest.raises(
-        PlanError, match="no parameter 'guard.thresholds.klx'; did you mean 'guard.thresholds.kl'"
-    ):
+    with pytest.raises(PlanError, match=r"no parameter 'guard\.thresholds\.klx'; did you mean 'guard"):
         GrpoPlan.of({"more": {"guard": {"thresholds": {"klx": 1}}}})
     with pytest.raises(PlanError, match=r"'guard_thresholds_kl' must be float \(default 1.0\), got 'high'"):
         GrpoPlan.of({"guard_thresholds_kl": "high"})
