@@ -389,13 +389,15 @@ def _literal(node: ast.expr | None) -> Any:
 
 @functools.cache
 def _names(plan: type) -> dict[str, list[Option]]:
-    """Every name that an option may be called by. A plan's own options come before the library's."""
+    """Every name that an option may be called by. A plan's own options come before the library's, and a
+    former name of another option is no word."""
     own: dict[str, list[Option]] = {}
     of_library: dict[str, list[Option]] = {}
     places = plan.libraries()
     for known in _options(plan).values():
         names = of_library if known.path.partition(".")[0] in places else own
-        for name in dict.fromkeys((known.path, known.path.replace(".", "_"), known.word)):
+        word = known.word if known.word not in plan.RENAMED else known.path
+        for name in dict.fromkeys((known.path, known.path.replace(".", "_"), word)):
             names.setdefault(name, []).append(known)
     for name, known in own.items():  # a root option is not hidden by one of a branch
         exact = [one for one in known if name in (one.path, one.path.replace(".", "_"))]

@@ -68,9 +68,11 @@ def _some(ids: list[str]) -> str:
 
 def evaluated_before(checkpoint: Path, eval_tasks: Mapping[str, str]) -> tuple[bool, str]:
     """(whether the evaluations before the checkpoint are of other tasks than these, what a reader of the
-    held-out curves has to be told about it). eval_tasks: versions by id, as in the run's identity."""
+    held-out curves has to be told about it). eval_tasks: versions by id, as in the run's identity. A
+    checkpoint that does not say its tasks counts as of others."""
     before = saved_state(checkpoint).get("settings") or {}
-    if not eval_tasks or not before.get("eval_steps") or before["eval_task_versions"] == eval_tasks:
+    never = before.get("eval_steps") == 0
+    if not eval_tasks or never or before.get("eval_task_versions") == eval_tasks:
         return False, ""
     until = f"held-out evaluation up to step {step_of(checkpoint)}"
     return True, f"{until} was of other tasks: do not compare pass@k before and after it"

@@ -17,10 +17,12 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from arcnb.plans import branch, option
 
 ACTIONS = ("warn", "stop", "rollback")
+threshold = partial(option, free=True)
 
 
 @dataclass(frozen=True)
@@ -33,31 +35,31 @@ class Thresholds:
     counts: over a sequence small differences multiply, and weights are clipped from above.
     """
 
-    truncation: float = option(0.5, "share of truncated completions: fires when now is at least this ...")
-    truncation_rise: float = option(0.25, "... and at least first plus this")
-    repetition: float = option(0.5, "distinct 3-grams / 3-grams: fires at or below this share of first")
-    unique_tokens: float = option(0.5, "distinct tokens / tokens: fires at or below this share of first")
-    unique_outputs: float = option(
+    truncation: float = threshold(0.5, "share of truncated completions: fires when now is at least this ...")
+    truncation_rise: float = threshold(0.25, "... and at least first plus this")
+    repetition: float = threshold(0.5, "distinct 3-grams / 3-grams: fires at or below this share of first")
+    unique_tokens: float = threshold(0.5, "distinct tokens / tokens: fires at or below this share of first")
+    unique_outputs: float = threshold(
         0.6,
         "distinct outputs / completions that do not solve their task: fires at or below this share of first",
     )
-    held_out: float = option(
+    held_out: float = threshold(
         0.5, "pass rate of the last held-out evaluation: fires at or below this share of the best one ..."
     )
-    held_out_errors: float = option(2.0, "... and so many standard errors (over tasks) below it")
-    kl: float = option(
+    held_out_errors: float = threshold(2.0, "... and so many standard errors (over tasks) below it")
+    kl: float = threshold(
         1.0, "KL to the starting policy (TRL's estimator); healthy runs stay below 0.1", "nats a token"
     )
-    gap: float = option(
+    gap: float = threshold(
         0.1, "mean |log p(sampler) - log p(learner)|; bf16 kernels alone give 0.01 to 0.02", "nats a token"
     )
-    ratio_low: float = option(0.5, "mean importance ratio learner/sampler: fires below")
-    ratio_high: float = option(2.0, "mean importance ratio learner/sampler: fires above")
-    reward: float = option(
+    ratio_low: float = threshold(0.5, "mean importance ratio learner/sampler: fires below")
+    ratio_high: float = threshold(2.0, "mean importance ratio learner/sampler: fires above")
+    reward: float = threshold(
         0.5,
         "fires when now, counted from 0 or the lowest seen, is at most this share of the best window ...",
     )
-    reward_errors: float = option(4.0, "... and so many standard errors of the difference below it")
+    reward_errors: float = threshold(4.0, "... and so many standard errors of the difference below it")
 
 
 @dataclass(frozen=True)

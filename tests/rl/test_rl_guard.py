@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from arcnb.arc.predictions import Prediction
+from arcnb.plans import PlanError
 from arcnb.rl.callbacks import RunState
 from arcnb.rl.checkpoints import set_aside
+from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.diagnosis import sparkline, write_diagnosis
-from arcnb.rl.guard import CollapseMonitor, GuardOptions, Thresholds, thresholds_from
+from arcnb.rl.guard import CollapseMonitor, GuardOptions, Thresholds
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.reward_terms import Rollout
 from arcnb.rl.rewards import Scores
 from arcnb.rl.rollout_metrics import batch_metrics
@@ -269,26 +272,28 @@ def test_a_run_that_the_guard_stopped_is_watched_afresh_when_it_is_run_again(tmp
 
 
 def test_thresholds_are_changed_by_name():
-    assert thresholds_from("") == Thresholds()
-    assert thresholds_from(" kl = 0.3,held_out=0.7,") == Thresholds(kl=0.3, held_out=0.7)
-    with pytest.raises(ValueError, match="guard_thresholds: 'klx' does not exist; there are truncation"):
-        thresholds_from("klx=1")
-    with pytest.raises(ValueError, match="guard_thresholds: kl must be a number, not 'high'"):
-        thresholds_from("kl=high")
+    assert GrpoPlan.of().guard.thresholds == Thresholds()
+    given = {"guard_thresholds_kl": 0.3, "more": {"guard": {"thresholds": {"held_out": 0.7}}}}
+    assert GrpoPlan.of(given).guard.thresholds == Thresholds(kl=0.3, held_out=0.7)
+    with pytest.raises(PlanError, match=r"no parameter 'guard\.thresholds\.klx'; did you mean 'guard"):
+        GrpoPlan.of({"more": {"guard": {"thresholds": {"klx": 1}}}})
+    with pytest.raises(PlanError, match=r"'guard_thresholds_kl' must be float \(default 1.0\), got 'high'"):
+        GrpoPlan.of({"guard_thresholds_kl": "high"})
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "value", "message"),
     [
-        ({"action": "panic"}, "'panic', it must be one of warn, stop, rollback"),
-        ({"window": 1}, "window is 1"),
-        ({"learning_rate_factor": 2}, "learning_rate_factor is 2"),
-        ({"max_rollbacks": -1}, "max_rollbacks must not be negative, it is -1"),
+        ("action", "panic", "'panic', it must be one of warn, stop, rollback"),
+        ("window", 1, "window is 1, it must be at least 2 steps"),
+        ("learning_rate_factor", 2, "learning_rate_factor is 2.0, it must be within 0..1"),
+        ("max_rollbacks", -1, "max_rollbacks must not be negative, it is -1"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        GuardOptions(**options)
+def test_options_that_cannot_work_are_refused(option, value, message):
+    plan = GrpoPlan.of({"eval_steps": 0, f"guard_{option}": value})
+    (problem,) = problems_anywhere(plan, (), ())
+    assert problem.endswith(message)
 
 
 def test_the_page_says_what_came_first_and_shows_completions(tmp_path):

@@ -5,6 +5,7 @@ trackio 0.43 wants an older pillow than the rest, so requirements-cpu.txt has no
 """
 
 import struct
+import time
 
 import pytest
 
@@ -29,6 +30,8 @@ def wandb_records(path):
             place += 32768 - place % 32768
             continue
         _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        if place + 7 + size > len(data):  # still being written
+            return
         whole += data[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (1, 4):  # whole, or the last of several
@@ -38,7 +41,7 @@ def wandb_records(path):
 
 def test_tensorboard(train, tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    train(tmp_path, {"max_steps": 3, "report_to": "tensorboard"})
+    train(tmp_path, max_steps=3, report_to="tensorboard")
     (events,) = tmp_path.rglob("events.out.tfevents.*")
     found = accumulator.EventAccumulator(str(events)).Reload()
     points = {name: found.Scalars(f"train/{name}") for name in NAMES}
@@ -67,7 +70,11 @@ def wandb(monkeypatch, wandb_service):
 def received_by_wandb(folder):
     """(project, name, {name: values of the steps}) of the one run that wandb kept in a folder"""
     (kept,) = folder.rglob("run-*.wandb")
-    records = list(wandb_records(kept))
+    records, until = [], time.monotonic() + 20
+    while not any(one.HasField("exit") for one in records):  # wandb.finish() may come back before it stands
+        assert time.monotonic() < until, f"{kept} has no end"
+        time.sleep(0.05)
+        records = list(wandb_records(kept))
     (run,) = {(one.run.project, one.run.display_name) for one in records if one.HasField("run")}
     rows = [
         {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
@@ -79,7 +86,7 @@ def received_by_wandb(folder):
 
 def test_wandb_has_a_run_for_each_training(train, tmp_path, wandb):
     for name in ("first", "second"):
-        train(tmp_path / name, {"max_steps": 3, "report_to": "wandb"})
+        train(tmp_path / name, max_steps=3, report_to="wandb")
         assert wandb.run is None
     for name in ("first", "second"):
         run, received = received_by_wandb(tmp_path / name)
@@ -90,7 +97,7 @@ def test_wandb_has_a_run_for_each_training(train, tmp_path, wandb):
 def test_wandb_is_kept_where_the_environment_says(train, tmp_path, wandb, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("WANDB_PROJECT", "theirs")
-    train(tmp_path / "study", {"max_steps": 1, "report_to": "wandb"})
+    train(tmp_path / "study", max_steps=1, report_to="wandb")
     run, received = received_by_wandb(tmp_path / "elsewhere")
     assert run == ("theirs", "study")
     assert received == logged(tmp_path / "study")
@@ -98,7 +105,7 @@ def test_wandb_is_kept_where_the_environment_says(train, tmp_path, wandb, monkey
 
 def test_an_open_wandb_run_is_joined_and_stays_open(train, tmp_path, wandb):
     mine = wandb.init(project="mine", name="mine", dir=tmp_path / "mine")
-    train(tmp_path / "study", {"max_steps": 1, "report_to": "wandb"})
+    train(tmp_path / "study", max_steps=1, report_to="wandb")
     assert wandb.run is mine
     wandb.finish()
     run, received = received_by_wandb(tmp_path / "mine")
@@ -120,6 +127,6 @@ def test_trackio(train, tmp_path, monkeypatch):
     pytest.importorskip("trackio")
     from trackio.sqlite_storage import SQLiteStorage
 
-    train(tmp_path / "study", {"max_steps": 3, "report_to": "trackio"})
+    train(tmp_path / "study", max_steps=3, report_to="trackio")
     rows = [row for row in SQLiteStorage.get_logs("arcnb", "study") if "train/reward" in row]
     assert {name: [row[f"train/{name}"] for row in rows] for name in NAMES} == logged(tmp_path / "study")

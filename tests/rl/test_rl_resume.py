@@ -18,7 +18,6 @@ from arcnb.models.checkpoints import (
     newest_complete,
     step_of,
 )
-from arcnb.models.prompt_format import prompt_format
 from arcnb.rl.callbacks import RunState
 from arcnb.rl.checkpoints import (
     ROLLBACKS,
@@ -33,9 +32,11 @@ from arcnb.rl.checkpoints import (
     size_of,
 )
 from arcnb.rl.guard import CollapseMonitor
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.launch import train_here
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.run_identity import run_identity
 from arcnb.rl.signal_history import SignalHistory
+from tests.rl.conftest import QUICK
 from tests.rl.stop_at import StopAt
 
 
@@ -71,16 +72,16 @@ def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_
     shared = {"shared_prompt": True}
     ordinary = curve(train(tmp_path / "ordinary"))
     assert "PYTORCH_CUDA_ALLOC_CONF" not in os.environ
-    unbroken = curve(train(tmp_path / "unbroken", options=shared))
+    unbroken = curve(train(tmp_path / "unbroken", **shared))
     assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     smaller = {"shared_prompt_tokens": 1, "shared_prompt_offload": True}
-    small_rows = curve(train(tmp_path / "small", options=shared | smaller))
+    small_rows = curve(train(tmp_path / "small", **shared, **smaller))
     for curve_ in (unbroken, small_rows):
         for found, expected in zip(curve_, ordinary, strict=True):
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert unbroken != ordinary, "equal to the last bit: it was computed in the ordinary way"
-    assert train(tmp_path / "broken", options=shared, callbacks=[StopAt(2)]).status == "preempted"
-    assert curve(train(tmp_path / "broken", options=shared)) == unbroken
+    assert train(tmp_path / "broken", **shared, callbacks=[StopAt(2)]).status == "preempted"
+    assert curve(train(tmp_path / "broken", **shared)) == unbroken
 
 
 def test_an_interrupt_saves_and_stops_too(train, tmp_path):
@@ -91,21 +92,22 @@ def test_an_interrupt_saves_and_stops_too(train, tmp_path):
 
 def test_a_resumed_run_that_started_from_an_adapter_goes_on_with_its_own_weights(train, tmp_path):
     # KL is then taken to a frozen copy of the start, which checkpoints keep beside the trained adapter.
-    start = train(tmp_path / "start", {"max_steps": 1}).adapter
-    unbroken = train(tmp_path / "unbroken", {"max_steps": 3}, adapter=start)
-    train(tmp_path / "broken", {"max_steps": 3}, adapter=start, callbacks=[StopAt(1)])
-    resumed = train(tmp_path / "broken", {"max_steps": 3}, adapter=start)
+    start = train(tmp_path / "start", max_steps=1).adapter
+    options = {"max_steps": 3, "adapter": str(start)}
+    unbroken = train(tmp_path / "unbroken", **options)
+    train(tmp_path / "broken", **options, callbacks=[StopAt(1)])
+    resumed = train(tmp_path / "broken", **options)
     assert curve(resumed) == curve(unbroken)
     assert curve(unbroken)[-1][3] > 0
 
 
 def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
-    train(tmp_path, {"max_steps": 3}, callbacks=[StopAt(1)])
+    train(tmp_path, max_steps=3, callbacks=[StopAt(1)])
     with pytest.raises(
         CheckpointError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"
     ):
-        train(tmp_path, {"max_steps": 3, "learning_rate": 0.02, "beta": 0.5})
-    again = train(tmp_path, {"max_steps": 3, "beta": 0.5}, {"accept_other_settings": True})
+        train(tmp_path, max_steps=3, learning_rate=0.02, beta=0.5)
+    again = train(tmp_path, max_steps=3, beta=0.5, accept_other_settings=True)
     assert again.status == "done"
 
 
@@ -117,45 +119,48 @@ def test_prompts_and_start_are_settings_too(train, tmp_path):
         refuse_other_settings(tmp_path, state | {"encoding": "compact", "adapter_sha256": "two"}, False)
     written["stateful_callbacks"][STATE_KEY]["attributes"]["settings"] = {"adapter": "adapter"}
     (tmp_path / STATE).write_text(json.dumps(written))
-    refuse_other_settings(tmp_path, state, False)  # of an earlier version, which did not say
+    with pytest.raises(CheckpointError, match=r"encoding was None and is 'spaced'; template was None and"):
+        refuse_other_settings(tmp_path, state, False)  # of another version, which did not say
 
-    train(tmp_path / "run", {"max_steps": 2}, callbacks=[StopAt(1)])
+    train(tmp_path / "run", max_steps=2, callbacks=[StopAt(1)])
     with pytest.raises(CheckpointError, match=r"encoding was '.*' and is 'color_names'"):
-        train(tmp_path / "run", {"max_steps": 2}, prompts=prompt_format(encoding="color_names"))
+        train(tmp_path / "run", max_steps=2, encoding="color_names")
 
 
 def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):
-    options = {"held_out_every": 1, "held_out_repeats": 1}
-    settings, held_out = {"max_steps": 3, "num_generations": 2}, list(tasks)[:2]
-    train(tmp_path, settings, options, held_out_tasks=held_out, callbacks=[StopAt(1)])
+    options = {"max_steps": 3, "num_generations": 2, "eval_steps": 1, "num_generations_eval": 1}
+    train(tmp_path, **options, eval_tasks=list(tasks)[:2], callbacks=[StopAt(1)])
     again = newest_complete(tmp_path / "checkpoints")
-    assert set(saved_state(again)["settings"]["held_out_tasks"]) == {"swap0", "swap1"}
+    assert set(saved_state(again)["settings"]["eval_task_versions"]) == {"swap0", "swap1"}
 
-    other = list(tasks)[1:]
-    with pytest.raises(CheckpointError, match="held_out_tasks now are without swap0, have besides swap2;"):
-        train(tmp_path, settings, options, held_out_tasks=other)
-    options |= {"accept_other_settings": True}
-    report = train(tmp_path, settings, options, held_out_tasks=other, callbacks=[StopAt(2)])
+    options["eval_tasks"] = list(tasks)[1:]
+    with pytest.raises(
+        CheckpointError, match="eval_task_versions now are without swap0, have besides swap2;"
+    ):
+        train(tmp_path, **options)
+    options["accept_other_settings"] = True
+    report = train(tmp_path, **options, callbacks=[StopAt(2)])
     note = f"held-out evaluation up to step {step_of(again)} was of other tasks: do not compare pass@k"
     assert note in "\n".join(report.notes)
     assert report.best["step"] > step_of(again), "the best is still the one on other tasks"
-    report = train(tmp_path, settings, options, held_out_tasks=other)
+    report = train(tmp_path, **options)
     assert note in "\n".join(report.notes), "forgotten by the second resume"
 
 
-def test_a_checkpoint_that_does_not_say_its_held_out_tasks_is_resumed_and_that_is_said(
-    train, tasks, tmp_path
-):
-    options, held_out = {"held_out_every": 1, "held_out_repeats": 1}, list(tasks)[:2]
-    train(tmp_path, {"max_steps": 2}, options, held_out_tasks=held_out, callbacks=[StopAt(1)])
+def test_a_checkpoint_that_does_not_say_its_held_out_tasks_counts_as_of_others(train, tasks, tmp_path):
+    options = {"max_steps": 2, "eval_steps": 1, "num_generations_eval": 1, "eval_tasks": list(tasks)[:2]}
+    train(tmp_path, **options, callbacks=[StopAt(1)])
     written = newest_complete(tmp_path / "checkpoints") / STATE
     state = json.loads(written.read_text())
     attributes = state["stateful_callbacks"][STATE_KEY]["attributes"]
-    del attributes["settings"]["held_out_tasks"], attributes["notes"]
+    del attributes["settings"]["eval_task_versions"], attributes["settings"]["eval_steps"]
+    del attributes["notes"]
     written.write_text(json.dumps(state))
-    report = train(tmp_path, {"max_steps": 2}, options, held_out_tasks=held_out)
+    with pytest.raises(CheckpointError, match=r"eval_steps was None and is 1; eval_task_versions was None"):
+        train(tmp_path, **options)
+    report = train(tmp_path, **options, accept_other_settings=True)
     assert report.status == "done"
-    assert "does not say its tasks, since the checkpoint is of an earlier version" in report.notes[0]
+    assert "was of other tasks: do not compare pass@k" in report.notes[0]
 
 
 def test_adapters_of_one_name_are_told_apart(tmp_path, tasks, letter_model):
@@ -165,16 +170,29 @@ def test_adapters_of_one_name_are_told_apart(tmp_path, tasks, letter_model):
         folder.mkdir(parents=True)
         (folder / "adapter_config.json").write_text("{}")
         (folder / "adapter_model.safetensors").write_text(name[-1])
-        identity = run_identity({}, GrpoOptions(), None, folder, letter_model, tasks, prompt_format(), 0, 1)
+        plan = GrpoPlan.of(QUICK)
+        identity = run_identity(plan, plan.settings, letter_model, folder, tasks, ())
         found.append(identity["adapter_sha256"])
     assert found[0] == found[2] != found[1]
 
 
+def test_the_guard_may_be_another_one_in_a_resumed_run(letter_model, tasks):
+    """It watches; what is learnt does not depend on it."""
+    other = {
+        path: value / 2
+        for path, value in GrpoPlan.of().values().items()
+        if path.startswith("guard.thresholds.")
+    }
+    plans = GrpoPlan.of(QUICK), GrpoPlan.of(QUICK | other | {"guard_action": "stop", "guard_window": 5})
+    found = [run_identity(plan, plan.settings, letter_model, None, tasks, ()) for plan in plans]
+    assert found[0] == found[1]
+
+
 def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_path):
-    train(tmp_path, {"max_steps": 2})
+    train(tmp_path, max_steps=2)
     keep_best(tmp_path / "checkpoints" / "checkpoint-2", tmp_path / "best")
     (tmp_path / "checkpoints" / ROLLBACKS).write_text('{"rollbacks": 2}')
-    report = train(tmp_path, {"max_steps": 1}, {"resume": "never"})
+    report = train(tmp_path, max_steps=1, resume="never")
     assert report.rollbacks == 0
     assert report.history[0]["learning_rate"] == pytest.approx(1e-2)
     assert not list((tmp_path / "best").iterdir())
@@ -187,14 +205,10 @@ def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory, letter_model, tasks):
     """A checkpoint as the trainer writes it."""
-    from arcnb.models.prompt_format import prompt_format
-    from arcnb.programs.executor import Executor
-    from arcnb.rl.grpo import train_grpo
-
     folder = tmp_path_factory.mktemp("run")
-    settings = {"max_steps": 2, "num_generations": 2, "max_completion_length": 4, "save_steps": 1}
-    with Executor(1) as executor:
-        train_grpo(letter_model, tasks, prompt_format(), executor, folder, settings=settings, lora={"r": 2})
+    small = {"max_steps": 2, "num_generations": 2, "max_completion_length": 4, "save_steps": 1, "terms": {}}
+    own = {"model": str(letter_model.folder), "workers": 1}
+    train_here(GrpoPlan.of(QUICK, output=folder).changed(small | own), tasks, ())
     return folder / "checkpoints" / "checkpoint-2"
 
 
@@ -294,9 +308,9 @@ def test_the_best_is_what_is_kept_as_the_best(checkpoint, tmp_path, recorded, ta
     state = json.loads(kept.read_text())
     attributes = state["stateful_callbacks"][STATE_KEY]["attributes"]
     attributes["best"] = {"step": 2, "score": 0.4}
-    attributes["settings"] |= {"held_out_every": 1, "held_out_tasks": {"a": "1"}}
+    attributes["settings"] |= {"eval_steps": 1, "eval_task_versions": {"a": "1"}}
     kept.write_text(json.dumps(state))
-    run = RunState(tmp_path, {"held_out_tasks": tasks_now}, SignalHistory(), CollapseMonitor())
+    run = RunState(tmp_path, {"eval_task_versions": tasks_now}, SignalHistory(), CollapseMonitor())
     run.best = recorded
     run.recall_best()
     assert run.best == recalled

@@ -5,10 +5,9 @@ Run: pytest tests/rl/test_rl_reward_terms.py
 
 import pytest
 
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.reward_terms import TERMS, RewardPlan, Rollout, TermLimits
 from arcnb.rl.rewards import SCHEME_BOUNDS, SCHEMES, Scores
-from arcnb.rl.subject import ARC
 
 LIMITS = TermLimits(max_completion_length=100, overlong_buffer=40)
 RIGHT = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
@@ -79,8 +78,8 @@ def test_a_plan_is_the_weighted_sum_of_its_parts():
 
 
 def test_a_runs_plan_is_made_of_its_options():
-    options = GrpoOptions(reward="solved", reward_weights={"overlong": 2.0}, overlong_buffer=40)
-    plan = ARC.reward_plan(options, {"max_completion_length": 100})
+    overlong = {"overlong_weight": 2.0, "overlong_buffer": 40}
+    plan = GrpoPlan.of({"reward": "solved", "max_completion_length": 100, **overlong}).subject.rewards
     assert plan.parts([rollout(80)]) == {"scheme": [1.0], "overlong": [pytest.approx(-1.0)]}
 
 

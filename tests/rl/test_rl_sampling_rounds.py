@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from arcnb.arc.predictions import PredictionSet
-from arcnb.rl.checkpoints import newest_complete, step_of
+from arcnb.models.checkpoints import newest_complete, step_of
 from arcnb.rl.sampling_rounds import SHAPE, restored_round, save_round
 from tests.rl.stop_at import StopAt
 
@@ -58,15 +58,15 @@ def test_a_run_that_was_stopped_inside_a_round_goes_on_with_its_samples(
     train, tmp_path, trained, monkeypatch, options
 ):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")  # which shared prompts set
-    unbroken = train(tmp_path / "unbroken", ROUNDS, options)
+    unbroken = train(tmp_path / "unbroken", **ROUNDS, **options)
     expected = dict(trained)
     assert len({str(batch) for batch in expected.values()}) == 16, "16 parts of two completions each"
     for stop in (1, 5):
         folder = tmp_path / f"stopped at {stop}"
-        assert train(folder, ROUNDS, options, callbacks=[StopAt(stop)]).status == "preempted"
+        assert train(folder, **ROUNDS, **options, callbacks=[StopAt(stop)]).status == "preempted"
         assert step_of(newest_complete(folder / "checkpoints")) % 4, "it stopped between two rounds"
         trained.clear()
-        resumed = train(folder, ROUNDS, options)
+        resumed = train(folder, **ROUNDS, **options)
         assert trained == {place: expected[place] for place in trained}
         assert set(trained) == {place for place in expected if place[0] >= min(trained)[0]}
         assert curve(resumed) == curve(unbroken)
@@ -74,12 +74,12 @@ def test_a_run_that_was_stopped_inside_a_round_goes_on_with_its_samples(
 
 
 def test_without_the_samples_a_round_is_sampled_anew_and_only_its_rest_is_trained(train, tmp_path, trained):
-    train(tmp_path, ROUNDS, callbacks=[StopAt(1)])
+    train(tmp_path, **ROUNDS, callbacks=[StopAt(1)])
     stopped = newest_complete(tmp_path / "checkpoints")
     (kept,) = stopped.glob("round-*")
     kept.unlink()
     trained.clear()
-    train(tmp_path, ROUNDS)
+    train(tmp_path, **ROUNDS)
     step = step_of(stopped)
     assert rows_by_round(tmp_path) == {0: {0, 1, 2, 3}, step: {0, 1, 2, 3}, 4: {4, 5, 6, 7}}
     assert sorted(trained) == [(n, part) for n in range(step, 8) for part in (0, 1)]

@@ -13,9 +13,10 @@ import pytest
 from arcnb.arc.predictions import PredictionSet
 from arcnb.models.checkpoints import checkpoint_problem, newest_complete
 from arcnb.models.training_log import read_metrics
+from arcnb.plans import PlanError
 from arcnb.rl import callbacks, training
 from arcnb.rl.checkpoints import saved_state
-from arcnb.rl.guard import Alarm, CollapseMonitor, GuardOptions
+from arcnb.rl.guard import Alarm, CollapseMonitor
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_terms import TERMS
 from tests.rl.stop_at import StopAt
@@ -44,10 +45,8 @@ def collapse(train, monkeypatch):
     monkeypatch.setitem(TERMS, "commonest", commonest_token)
 
     def run(output, action, **options):
-        guard = GuardOptions(action=action, window=4, learning_rate_factor=0.5)
-        held_out_tasks = options.pop("held_out_tasks", ())
-        options = {"reward_weights": {"commonest": 5.0}, "guard": guard} | options
-        return train(output, COLLAPSING, options, held_out_tasks=held_out_tasks)
+        guard = {"guard_action": action, "guard_window": 4, "guard_learning_rate_factor": 0.5}
+        return train(output, **COLLAPSING, **guard, rewards_terms={"commonest": 5.0}, **options)
 
     return run
 
@@ -81,9 +80,7 @@ def test_a_run_that_collapses_goes_back_to_its_best_state_at_a_lower_rate(
         return evaluate(self, trainer, step) | {"held_out/pass@1": score}
 
     monkeypatch.setattr(HeldOut, "evaluate", scored)
-    report = collapse(
-        tmp_path, "rollback", held_out_every=2, held_out_repeats=2, held_out_tasks=list(tasks)[:1]
-    )
+    report = collapse(tmp_path, "rollback", eval_steps=2, num_generations_eval=2, eval_tasks=list(tasks)[:1])
     assert report.status == "collapsed", "after two rollbacks it gives up"
     assert report.rollbacks == 2
     assert report.best == {"step": 2, "score": 0.6}
@@ -111,8 +108,8 @@ def test_a_run_that_collapses_goes_back_to_its_best_state_at_a_lower_rate(
         assert min(row.round for row in held_out.iter_predictions()) > best
 
 
-EVERY_OTHER = {"held_out_every": 2, "held_out_repeats": 1}
-ROLLBACK = {"guard": GuardOptions(action="rollback")} | EVERY_OTHER
+EVERY_OTHER = {"max_steps": 3, "eval_steps": 2, "num_generations_eval": 1}
+ROLLBACK = EVERY_OTHER | {"guard_action": "rollback"}
 
 
 @pytest.fixture
@@ -156,7 +153,7 @@ def test_a_best_whose_step_is_undone_is_not_the_best_any_more(train, scored, ala
     """Else what the step becomes when it is made again is kept under a score that it never had."""
     scored({0: [0.3], 2: [0.6, 0.1], 3: [0.0]})
     alarm_once(2)
-    report = train(tmp_path, {"max_steps": 3, "save_steps": 2}, ROLLBACK, held_out_tasks=list(tasks)[:1])
+    report = train(tmp_path, **ROLLBACK, save_steps=2, eval_tasks=list(tasks)[:1])
     assert (report.status, report.rollbacks) == ("done", 1)
     assert report.best == {"step": 0, "score": 0.3}
     (kept,) = (tmp_path / "best").iterdir()
@@ -168,7 +165,7 @@ def test_a_best_that_was_saved_and_not_kept_when_the_run_was_killed_is_kept_late
     train, scored, tmp_path, tasks, monkeypatch
 ):
     scored({0: [0.3], 2: [0.6], 3: [0.1]})
-    settings, held_out_tasks = {"max_steps": 3}, list(tasks)[:1]
+    eval_tasks = list(tasks)[:1]
 
     def killed(checkpoint, best):
         if checkpoint.name == "checkpoint-2":
@@ -178,17 +175,17 @@ def test_a_best_that_was_saved_and_not_kept_when_the_run_was_killed_is_kept_late
     keep_best = callbacks.keep_best
     monkeypatch.setattr(callbacks, "keep_best", killed)
     with pytest.raises(InterruptedError):
-        train(tmp_path, settings, EVERY_OTHER, held_out_tasks=held_out_tasks)
+        train(tmp_path, **EVERY_OTHER, eval_tasks=eval_tasks)
     monkeypatch.setattr(callbacks, "keep_best", keep_best)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-0"]
-    report = train(tmp_path, settings, EVERY_OTHER, held_out_tasks=held_out_tasks)
+    report = train(tmp_path, **EVERY_OTHER, eval_tasks=eval_tasks)
     assert report.best == {"step": 2, "score": 0.6}
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-2"]
 
 
 def test_the_page_of_a_held_out_alarm_shows_its_curve(train, scored, tmp_path, tasks):
     scored({0: [0.8], 2: [0.8], 3: [0.1]}, **{"held_out/pass@1_error": 0.01})
-    report = train(tmp_path, {"max_steps": 3}, EVERY_OTHER, held_out_tasks=list(tasks)[:1])
+    report = train(tmp_path, **EVERY_OTHER, eval_tasks=list(tasks)[:1])
     (page,) = report.pages
     row = page.read_text().split("<td class='fired'>held_out</td>")[1].split("</tr>")[0]
     assert "<td class='n'>0.8</td><td class='n'>0.1</td>" in row
@@ -222,10 +219,10 @@ def test_a_run_asked_to_stop_at_a_rollback_stops_there_and_loses_nothing(
     if when == "while it goes back":
         stopping = []
         monkeypatch.setattr(training, "set_aside", interrupted)
-    settings, held_out_tasks = {"max_steps": 3}, list(tasks)[:1]
+    eval_tasks = list(tasks)[:1]
     before = signal.signal(signal.SIGTERM, not_heard)
     try:
-        report = train(tmp_path, settings, ROLLBACK, held_out_tasks=held_out_tasks, callbacks=stopping)
+        report = train(tmp_path, **ROLLBACK, eval_tasks=eval_tasks, callbacks=stopping)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (report.status, report.steps, report.rollbacks) == ("preempted", 0, 1)
@@ -235,7 +232,7 @@ def test_a_run_asked_to_stop_at_a_rollback_stops_there_and_loses_nothing(
     assert (report.adapter / "adapter_model.safetensors").read_bytes() == weights, "of undone steps"
 
     monkeypatch.setattr(training, "set_aside", set_aside)
-    further = train(tmp_path, settings, ROLLBACK, held_out_tasks=held_out_tasks)
+    further = train(tmp_path, **ROLLBACK, eval_tasks=eval_tasks)
     assert (further.status, further.rollbacks) == ("done", 1)
     rows = [row for row in further.history if "reward" in row]
     assert [row["step"] for row in rows] == [1, 2, 3]
@@ -244,8 +241,8 @@ def test_a_run_asked_to_stop_at_a_rollback_stops_there_and_loses_nothing(
 
 def test_held_out_tasks_are_evaluated_by_the_trainers_own_generation(train, tmp_path, tasks):
     held_out = list(tasks)[:2]
-    options = {"held_out_every": 2, "held_out_repeats": 3}
-    report = train(tmp_path, {"max_steps": 3}, options, held_out_tasks=held_out)
+    options = {"eval_steps": 2, "num_generations_eval": 3, "eval_tasks": held_out}
+    report = train(tmp_path, max_steps=3, **options)
     table = report.held_out_table()
     assert list(table.index) == [0, 2, 3]
     assert {"held_out/pass@1", "held_out/pass@3", "held_out/unique_outputs"} <= set(table.columns)
@@ -255,10 +252,10 @@ def test_held_out_tasks_are_evaluated_by_the_trainers_own_generation(train, tmp_
     assert all(row.n_tokens <= 8 for row in rows)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-0"], "none was better"
     options |= {"resume": str(tmp_path), "accept_other_settings": True}
-    further = train(tmp_path / "further", {"max_steps": 4}, options, held_out_tasks=held_out)
+    further = train(tmp_path / "further", max_steps=4, **options)
     assert further.best == {"step": 4, "score": 0.0}, "the best of another run is not kept here"
     assert [path.name for path in (tmp_path / "further" / "best").iterdir()] == ["checkpoint-4"]
-    alone = train(tmp_path / "alone", {"max_steps": 3})
+    alone = train(tmp_path / "alone", max_steps=3)
     with_it = [(row["loss"], row["reward"]) for row in report.history if "reward" in row]
     assert with_it == [(row["loss"], row["reward"]) for row in alone.history if "reward" in row]
 
@@ -268,7 +265,7 @@ def test_metrics_completions_and_notes_are_in_the_run_folder(train, tmp_path, ta
         type(task)(task.task_id, task.train, tuple(type(p)(p.input, None) for p in task.test))
         for task in tasks
     ]
-    report = train(tmp_path, {"max_steps": 2, "gradient_accumulation_steps": 3}, tasks=without)
+    report = train(tmp_path, max_steps=2, gradient_accumulation_steps=3, tasks=without)
     assert "3 of 3 tasks have no known test outputs" in report.notes[0]
     step = next(row for row in report.history if "reward" in row)
     for name in (
@@ -296,16 +293,15 @@ def test_metrics_completions_and_notes_are_in_the_run_folder(train, tmp_path, ta
 
 def test_prompts_without_signal_are_shown_less(train, tmp_path):
     # Without the extra term a random model earns 0 everywhere: every task falls silent after one visit.
-    options = {"reward_weights": {}, "signal_visits": 1, "signal_weight": 0.0}
-    report = train(tmp_path, {"max_steps": 5}, options)
+    report = train(tmp_path, max_steps=5, rewards_terms={}, signal_visits=1, signal_weight=0.0)
     shares = [row["silent_prompts_ratio"] for row in report.history if "reward" in row]
     assert shares[0] == pytest.approx(1 / 3)
     assert shares[-1] == 1.0
 
 
 def test_one_round_of_sampling_can_serve_several_steps(train, tmp_path):
-    settings = {"max_steps": 5, "num_generations": 4, "gradient_accumulation_steps": 2}
-    report = train(tmp_path, settings | {"steps_per_generation": 4})
+    parts = {"gradient_accumulation_steps": 2, "steps_per_generation": 4}
+    report = train(tmp_path, max_steps=5, num_generations=4, **parts)
     assert [row["step"] for row in report.history if "loss" in row] == [1, 2, 3, 4, 5]
     rollouts = list(PredictionSet(tmp_path / "rollouts").iter_predictions())
     rounds = [row.round for row in rollouts]
@@ -314,8 +310,8 @@ def test_one_round_of_sampling_can_serve_several_steps(train, tmp_path):
 
 
 def test_the_best_checkpoint_cannot_be_gone_back_to_without_evaluation(train, tmp_path):
-    with pytest.raises(ValueError, match="set held_out_every to more than 0"):
-        train(tmp_path, options={"guard": GuardOptions(action="rollback")})
-    with pytest.raises(ValueError, match="there are no held-out tasks"):
-        train(tmp_path, options={"held_out_every": 5})
+    with pytest.raises(PlanError, match="set eval_steps to more than 0"):
+        train(tmp_path, guard_action="rollback")
+    with pytest.raises(PlanError, match="eval_steps=5, but there are no evaluation tasks"):
+        train(tmp_path, eval_steps=5)
     assert not Path(tmp_path / "checkpoints").exists()
