@@ -26,6 +26,7 @@ from arcnb.plans import enum_values
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.policies import TRAINERS
 from arcnb.rl.sampler_engine import KV_CACHE_DTYPES
+from arcnb.rl.signal_history import SignalHistory
 
 TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.multi_turn_reward
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
@@ -84,7 +85,13 @@ def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> 
     """Those of them that no other machine, and no other model, would mend."""
     found = [*_own(plan, eval_tasks), *plan.guard.problems(), *_settings(plan)]
     found += [*_turns(plan), *_trainer(plan)]
-    return found + _said(lambda: plan.subject.check(tasks)) + _said(lambda: plan.subject.rewards)
+    for ask in (
+        lambda: plan.subject.check(tasks),
+        lambda: plan.subject.rewards,
+        lambda: SignalHistory(plan.signal.visits, plan.signal.weight),
+    ):
+        found += _said(ask)
+    return found
 
 
 def context_of(plan: GrpoPlan, model: ModelPath) -> int:
@@ -132,9 +139,14 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
             "turns above 1",
         ),
         (
-            plan.rewards.overlong_buffer and not plan.rewards.overlong_weight,
+            plan.rewards.overlong_buffer and not plan.weights["overlong"],
             f"overlong_buffer={plan.rewards.overlong_buffer}",
             "an overlong_weight above 0",
+        ),
+        (
+            plan.weights["improvement"] and not plan.refine_conversations,
+            "the reward term 'improvement'",
+            "refine_conversations, whose answers have parents",
         ),
         (
             plan.signal.weight and not plan.signal.visits,
@@ -255,7 +267,7 @@ def _trainer(plan: GrpoPlan) -> Iterator[str]:
         yield "vllm_kv_cache_dtype is for trainer='trl'; unsloth chooses its engine's cache"
     elif cache != "auto" and not plan.samples_by_vllm:
         yield f"vllm_kv_cache_dtype={cache!r} needs use_vllm=True"
-    if plan.by_server and not plan.trl.get("vllm_server_base_url") and plan.vllm.server_gpus < 1:
+    if plan.by_server and not plan.server_address and plan.vllm.server_gpus < 1:
         yield (
             "vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at least 1 to start one"
         )
@@ -353,8 +365,8 @@ def _machine(plan: GrpoPlan) -> Iterator[str]:
         yield from free_memory_problems(plan, gpus, SHARE_BESIDE_TRAINING)
         if not gpus:
             yield from _without_gpu(plan)
-    if plan.by_server and plan.trl.get("vllm_server_base_url"):
-        yield from _silent_server(plan.trl["vllm_server_base_url"])
+    if plan.by_server and plan.server_address:
+        yield from _silent_server(plan.server_address)
 
 
 def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
@@ -419,5 +431,4 @@ def gpu_share_problem(plan: GrpoPlan, model: ModelPath) -> str | None:
 
 def _by_our_names(problem: str) -> str:
     """A sentence about an engine's options with the parameters of a GRPO run."""
-    problem = re.sub(r"\btensor_parallel_size\b", "vllm_tensor_parallel_size", problem)
-    return re.sub(r"\bmax_model_len\b", "max_length", problem)
+    return re.sub(r"\btensor_parallel_size\b", "vllm_tensor_parallel_size", problem)

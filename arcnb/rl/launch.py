@@ -36,7 +36,7 @@ from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
 
 
 def run_grpo(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence = ()) -> TrainingReport:
-    """Carry the plan out, where it has to be. PlanError with all that the plan is refused for; SettingsError,
+    """Carry the plan out, where it has to be. PlanError with all that the plan is refused for; PlanError,
     CheckpointError or ValueError for what only training finds out, before anything heavy is loaded."""
     plan = decided(plan)
     refuse(problems(plan, tasks, eval_tasks))
@@ -56,7 +56,7 @@ def decided(plan: GrpoPlan) -> GrpoPlan:
 
 
 def _train(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> TrainingReport:
-    if plan.by_server and not plan.trl.get("vllm_server_base_url") and not plan.trl.get("vllm_server_host"):
+    if plan.by_server and not plan.server_address:
         return _train_with_server(plan, tasks, eval_tasks)
     if plan.trainer == "trl" and plan.num_processes == 1:
         return train_here(plan, tasks, eval_tasks)

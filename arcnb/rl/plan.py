@@ -309,6 +309,12 @@ class GrpoPlan(Plan):
         return self.samples_by_vllm and self.trl["vllm_mode"] == "server"
 
     @property
+    def server_address(self) -> str:
+        """Of the vLLM server that samples, where one runs already; else ""."""
+        host, port = self.trl.get("vllm_server_host"), self.trl.get("vllm_server_port", 8000)
+        return self.trl.get("vllm_server_base_url") or (f"http://{host}:{port}" if host else "")
+
+    @property
     def weights(self) -> dict[str, float]:
         """Reward terms by name."""
         parts = self.rewards

@@ -96,8 +96,30 @@ QUICK = {
 
 
 @pytest.fixture
-def train(letter_model, tasks, monkeypatch):
-    """train(output, max_steps=3, ...) trains the letter model in this process, as QUICK and these options say.
+def quick(letter_model, monkeypatch):
+    """quick(output, max_steps=3, ...): a plan for the letter model, as QUICK and these options say."""
+    monkeypatch.setitem(TERMS, "even_tokens", even_tokens)
+
+    def plan(output, **options):
+        chosen = GrpoPlan.of(QUICK | {"model": str(letter_model.folder), "workers": 1}, output=output)
+        return decided(chosen.changed(options))
+
+    return plan
+
+
+@pytest.fixture
+def said(quick, tasks, tmp_path):
+    """said(top_p=2.0): why a quick run with these options cannot be, a sentence each."""
+
+    def sentences(tasks=tasks, eval_tasks=(), **options):
+        return problems(quick(tmp_path, **options), tasks, eval_tasks)
+
+    return sentences
+
+
+@pytest.fixture
+def train(quick, tasks):
+    """train(output, max_steps=3, ...) trains the letter model in this process, as QUICK and the options say.
 
     Beside options by their flat names: tasks, eval_tasks (task sets), callbacks, more.
     """
@@ -106,11 +128,9 @@ def train(letter_model, tasks, monkeypatch):
     # Threads that wait for each other on a busy machine take ten times as long as one that does not.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setitem(TERMS, "even_tokens", even_tokens)
 
     def run(output, tasks=tasks, eval_tasks=(), callbacks=(), **options):
-        chosen = GrpoPlan.of(QUICK | {"model": str(letter_model.folder), "workers": 1}, output=output)
-        plan = decided(chosen.changed(options))
+        plan = quick(output, **options)
         refuse(problems(plan, tasks, eval_tasks))
         return train_here(plan, tasks, eval_tasks, callbacks)
 

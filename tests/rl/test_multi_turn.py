@@ -15,6 +15,7 @@ from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import read_metrics
 from arcnb.models.turn_tokens import ids_after_answer
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
@@ -23,7 +24,6 @@ from arcnb.rl.multi_turn_reward import EpisodeReward, FrozenTurnReward
 from arcnb.rl.multi_turn_rows import RememberingRows
 from arcnb.rl.reward_terms import RewardPlan, Rollout, TermLimits, improvement
 from arcnb.rl.rewards import Scores
-from arcnb.rl.settings import SettingsError
 from arcnb.rl.signal_history import SignalHistory
 from arcnb.search.refinement import refinement_rows, write_refinement
 from tests.rl.stop_at import StopAt
@@ -32,8 +32,7 @@ SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
 COPIES = "def transform(grid):\n    return grid\n```"
 FAILS = "def transform(grid):\n    return grid[99]\n```"
 CUT = "def transform(grid):\n    return gr"
-TURNS = {"turns": 3, "augment": "none", "reward_weights": {}}
-STEPS = {"max_steps": 2, "max_completion_length": 64}
+TURNS = {"turns": 3, "augment": "none", "terms": {}, "max_steps": 2, "max_completion_length": 64}
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def scripted(monkeypatch):
 
 
 def test_an_episode_goes_on_with_feedback_and_every_turn_is_kept(train, tmp_path, scripted):
-    report = train(tmp_path, STEPS, TURNS)
+    report = train(tmp_path, **TURNS)
     assert report.steps == 2
     assert [len(texts) for texts in scripted] == [3, 2, 1] * 2
     second = scripted[1][0]
@@ -99,7 +98,7 @@ def test_only_the_models_own_tokens_are_trained(train, tmp_path, scripted, lette
         return compute(self, model, inputs)
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
-    report = train(tmp_path, STEPS | {"max_steps": 1}, TURNS)
+    report = train(tmp_path, **TURNS | {"max_steps": 1})
     tokenizer = load_tokenizer(letter_model)
     own, others = [], []
     for batch in seen:
@@ -117,18 +116,15 @@ def test_only_the_models_own_tokens_are_trained(train, tmp_path, scripted, lette
 
 
 def test_shared_prompts_train_episodes_alike(train, tmp_path, scripted):
-    both = [
-        train(tmp_path / str(shared), STEPS, TURNS | {"shared_prompt": shared}).history
-        for shared in (False, True)
-    ]
+    both = [train(tmp_path / str(shared), **TURNS, shared_prompt=shared).history for shared in (False, True)]
     for name in ("loss", "grad_norm", "kl", "entropy"):
         plain, shared = ([row[name] for row in history if name in row] for history in both)
         assert shared == pytest.approx(plain, rel=1e-3, abs=1e-6)
 
 
 def test_held_out_tasks_are_evaluated_in_turns_too(train, tmp_path, scripted, tasks):
-    options = TURNS | {"held_out_every": 1, "held_out_repeats": 3}
-    report = train(tmp_path, STEPS | {"max_steps": 1}, options, held_out_tasks=tasks[:2])
+    options = TURNS | {"max_steps": 1, "eval_steps": 1, "num_generations_eval": 3}
+    report = train(tmp_path, eval_tasks=tasks[:2], **options)
     line = next(row for row in report.history if "held_out/pass@1" in row)
     assert line["held_out/first_turn_pass@1"] == 0
     assert line["held_out/pass@1"] == pytest.approx(1 / 3)
@@ -138,10 +134,10 @@ def test_held_out_tasks_are_evaluated_in_turns_too(train, tmp_path, scripted, ta
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(train, tmp_path, scripted):
-    steps = STEPS | {"max_steps": 3}
-    unbroken = train(tmp_path / "unbroken", steps, TURNS).history
-    assert train(tmp_path / "broken", steps, TURNS, callbacks=[StopAt(1)]).status == "preempted"
-    resumed = train(tmp_path / "broken", steps, TURNS).history
+    options = TURNS | {"max_steps": 3}
+    unbroken = train(tmp_path / "unbroken", **options).history
+    assert train(tmp_path / "broken", callbacks=[StopAt(1)], **options).status == "preempted"
+    resumed = train(tmp_path / "broken", **options).history
     losses = [[row["loss"] for row in history if "loss" in row] for history in (unbroken, resumed)]
     assert losses[0] == losses[1]
     assert len(set(losses[0])) == 3
@@ -167,10 +163,10 @@ def test_the_hook_fires_and_samples_by_itself(train, tmp_path, monkeypatch):
     monkeypatch.setattr(
         MultiTurnRollout, "__call__", lambda self, *given: (take(self, *given), calls.append(self.calls))[0]
     )
-    report = train(tmp_path / "a", {"max_steps": 2}, {"turns": 2})
+    report = train(tmp_path / "a", max_steps=2, turns=2)
     assert calls == [1, 2]
     assert report.history[0]["turns/end_truncated"] > 0  # eight tokens are too few for a random model to end
-    again = train(tmp_path / "b", {"max_steps": 2}, {"turns": 2})
+    again = train(tmp_path / "b", max_steps=2, turns=2)
     assert [row.get("loss") for row in again.history] == [row.get("loss") for row in report.history]
 
 
@@ -183,8 +179,8 @@ def test_a_trainer_that_ignores_the_hook_is_found_out(train, tmp_path, monkeypat
             self.rollout_func = None
 
     monkeypatch.setattr(trl, "GRPOTrainer", Ignoring)
-    with pytest.raises(SettingsError, match="did not call the rollout function"):
-        train(tmp_path, {"max_steps": 1}, {"turns": 2})
+    with pytest.raises(PlanError, match="did not call the rollout function"):
+        train(tmp_path, max_steps=1, turns=2)
 
 
 @pytest.fixture
@@ -244,7 +240,7 @@ def test_another_turn_has_room_for_a_whole_answer(played):
 
 
 def test_a_full_context_ends_an_episode_and_is_counted(train, tmp_path, scripted):
-    report = train(tmp_path, STEPS | {"max_steps": 1}, TURNS | {"max_sequence_length": 900})
+    report = train(tmp_path, **TURNS | {"max_steps": 1, "max_length": 900})
     line = report.history[0]
     assert line["turns/end_context"] > 0
     assert (
@@ -295,7 +291,7 @@ def test_the_reward_is_of_the_last_the_best_or_the_improvement(tasks, turn_rewar
         reward = EpisodeReward(plan, tasks, executor, detect_cheating=False, turns=2, turn_reward=turn_reward)
         values = reward(["", ""], [[1], [1]], episode=episodes, row=[0, 0], log_metric=logged.__setitem__)
         assert values == pytest.approx(expected)
-        with pytest.raises(SettingsError, match="did not call the rollout function"):
+        with pytest.raises(PlanError, match="did not call the rollout function"):
             reward(["", ""], [[1], [1]], row=[0, 0])
     assert logged["turns/improved"] == logged["turns/worse"] == 0.5
     assert episode_metrics(episodes, 2)["turns/mean"] == 2
@@ -398,8 +394,8 @@ def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, ref
         return made
 
     monkeypatch.setattr(FrozenTurnReward, "_rollout", noted)
-    options = {"conversations": str(refine_file), "reward_weights": {"even_tokens": 1.0, "improvement": 0.5}}
-    report = train(tmp_path / "run", {"max_steps": -1}, options)
+    options = {"refine_conversations": str(refine_file), "improvement_weight": 0.5}
+    report = train(tmp_path / "run", max_steps=-1, **options)
     assert report.steps == 3  # an epoch shows each conversation once
     (note,) = report.notes
     assert "n_tasks, augment and signal_visits do not change them" in note
@@ -413,21 +409,41 @@ def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, ref
 
 
 def test_conversations_of_other_tasks_are_refused(train, tmp_path, refine_file, tasks):
-    def trained(file, **arguments):
-        return train(tmp_path / "run", {"max_steps": 1}, {"conversations": str(file)}, **arguments)
+    def trained(file, **options):
+        return train(tmp_path / "run", refine_conversations=str(file), max_steps=1, **options)
 
-    with pytest.raises(SettingsError, match=r"refines task swap., which is not in the task set"):
+    with pytest.raises(PlanError, match=r"refines task swap., which is not in the task set"):
         trained(refine_file, tasks=tasks.subset(["swap0"]))
-    with pytest.raises(SettingsError, match=r"none.parquet is no file of conversations"):
+    with pytest.raises(PlanError, match=r"none.parquet is no file of conversations"):
         trained(tmp_path / "none.parquet")
-    with pytest.raises(SettingsError, match="nowhere is no file of conversations"):
+    with pytest.raises(PlanError, match="nowhere is no file of conversations"):
         trained("/nowhere")
-    with pytest.raises(SettingsError, match="none of 3 conversations is within 9 tokens"):
-        train(tmp_path / "run", {}, {"conversations": str(refine_file), "max_prompt_tokens": 9})
-    for options, said in [
-        ({"turns": 0}, "turns must be at least 1"),
-        ({"turns": 2, "turn_reward": "mean"}, "turn_reward='mean' does not exist; there are last, best"),
-        ({"turns": 2, "conversations": str(refine_file)}, "does not go together with frozen conversations"),
-    ]:
-        with pytest.raises(SettingsError, match=said):
-            train(tmp_path / "run", {}, options)
+    with pytest.raises(PlanError, match="none of 3 conversations is within 9 tokens"):
+        trained(refine_file, max_prompt_length=9)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"turns": 0}, "turns must be at least 1, not 0"),
+        (
+            {"turns": 2, "turn_reward": "mean"},
+            "turn_reward='mean' does not exist; there are last, best, improvement",
+        ),
+        (
+            {"turns": 2, "refine_conversations": "refine.parquet"},
+            "turns above 1 begins with first turns; it does not go together with refine_conversations",
+        ),
+        (
+            {"turns": 2, "use_vllm": True, "vllm_tensor_parallel_size": 2},
+            "turns above 1 does not go together with vllm_tensor_parallel_size above 1",
+        ),
+        (
+            {"turns": 2, "use_vllm": True, "vllm_mode": "server", "num_processes": 3},
+            "turns above 1 with vllm_mode='server' takes one process: the episodes of several would end at "
+            "different turns",
+        ),
+    ],
+)
+def test_what_turns_do_not_go_together_with_is_refused(said, options, sentence):
+    assert said(**options) == [sentence]

@@ -5,8 +5,6 @@ import importlib.util
 import pytest
 
 from arcnb.models.registry import load_tokenizer
-from arcnb.rl.grpo import GrpoOptions
-from arcnb.rl.settings import DEFAULTS, cpu_problem
 from tests.random_llama import random_llama
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="no vllm")
@@ -24,14 +22,14 @@ def wide_letters(tmp_path_factory, letter_model):
 def test_the_engine_samples_with_the_weights_of_every_step(train, wide_letters, tmp_path):
     """At this rate the policy is another one after each step. A sampler that kept its first weights would be
     far from the learner by the last."""
-    settings = {"use_vllm": True, "max_steps": 4, "learning_rate": 3e-2, "beta": 0.0}
-    report = train(tmp_path / "run", settings, {"held_out_every": 0}, model=wide_letters)
+    asked = {"use_vllm": True, "learning_rate": 3e-2, "beta": 0.0, "model": str(wide_letters.folder)}
+    report = train(tmp_path / "run", **asked, max_steps=4)
     gaps = [row["sampling/logp_gap"] for row in report.history if "reward" in row]
     assert len(gaps) == 4
     assert max(gaps) < 0.5  # bfloat16 makes up to 0.1; with the first weights it is 5 at the second step
     assert report.adapter_moved
     first = [row.completion for row in rollouts(tmp_path / "run")][:3]
-    again = train(tmp_path / "again", settings | {"max_steps": 1}, {"held_out_every": 0}, model=wide_letters)
+    again = train(tmp_path / "again", **asked, max_steps=1)
     assert again.steps == 1
     assert [row.completion for row in rollouts(tmp_path / "again")][:3] == first
 
@@ -43,25 +41,34 @@ def rollouts(folder):
     return sorted(rows, key=lambda row: (row.round, row.index))
 
 
+@pytest.fixture
+def no_gpu(gpus, monkeypatch):
+    gpus()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
 @needs_vllm
 @pytest.mark.parametrize(
-    ("options", "processes", "named"),
+    ("options", "named"),
     [
-        ({}, 2, "num_processes=2"),
-        ({"trainer": "unsloth"}, 1, "trainer='unsloth'"),
-        ({"vllm_shared_weights": True}, 1, "vllm_shared_weights=True"),
-        ({"vllm_group_attention": True}, 1, "vllm_group_attention=True"),
+        ({"num_processes": 2, "num_generations": 4}, "num_processes=2"),
+        ({"trainer": "unsloth"}, "trainer='unsloth'"),
+        ({"vllm_shared_weights": True}, "vllm_shared_weights=True"),
+        ({"vllm_group_attention": True}, "vllm_group_attention=True"),
     ],
 )
-def test_what_needs_a_gpu_beside_vllm_is_named(options, processes, named):
-    problem = cpu_problem(DEFAULTS | {"use_vllm": True}, GrpoOptions(**options), processes)
-    assert problem == f"{named} with use_vllm=True needs a GPU, and torch sees none"
+def test_what_needs_a_gpu_beside_vllm_is_named(said, no_gpu, options, named):
+    problem = f"{named} with use_vllm=True needs a GPU, and torch sees none"
+    found = said(use_vllm=True, **options)
+    assert [sentence for sentence in found if "needs the package unsloth" not in sentence] == [problem]
 
 
-def test_without_vllm_the_way_out_is_named(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    problem = cpu_problem(DEFAULTS | {"use_vllm": True}, GrpoOptions(), 1)
+def test_without_vllm_the_way_out_is_named(said, no_gpu, monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vllm" else there(name))
+    (problem,) = said(use_vllm=True)
     assert problem.endswith("use_vllm=False samples by transformers")
+    assert said(use_vllm="auto") == []
 
 
 @needs_vllm

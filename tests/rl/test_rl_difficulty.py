@@ -8,7 +8,9 @@ import pytest
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.stop_rules import record_rule
 from arcnb.arc.tasks import TaskError
-from arcnb.rl.difficulty import tasks_solved_between
+from arcnb.arc.tasksets import write_tasks
+from arcnb.rl.difficulty import tasks_solved_between, training_tasks
+from arcnb.rl.plan import GrpoPlan
 
 
 def sample(task, index, train, test, turn=0, fingerprint=None):
@@ -76,9 +78,20 @@ def test_another_version_of_a_task_is_named(tasks, tmp_path):
 
 def test_shares_that_early_stop_made_too_high_are_refused(tasks, predictions):
     record_rule(predictions, early_stop=4, n_predictions=8)  # by which the last two tasks ended after 4 of 8
-    with pytest.raises(TaskError, match=r"^solved_in .*: tasks of swaps were stopped by stop_after, so the"):
+    with pytest.raises(TaskError, match=r"^learn_from .*: tasks of swaps were stopped by stop_after, so the"):
         tasks_solved_between(tasks, predictions, 0, 1)
     with pytest.raises(TaskError, match="no task is solved"):  # the first one went to its end
         tasks_solved_between(tasks.subset(["swap0"]), predictions, 0, 1)
     predictions.write_part([sample(task, i, False, False) for task in tasks for i in range(4, 8)], round=1)
     assert tasks_solved_between(tasks, predictions, 0, 1).ids == ["swap1", "swap2"], "it was filled up"
+
+
+def test_a_plan_names_the_tasks_of_a_run(tasks, predictions, tmp_path):
+    write_tasks(tasks, tmp_path / "tasks.parquet")
+    write_tasks(tasks.subset(["swap2"]), tmp_path / "eval.parquet")
+    named = {"tasks": str(tmp_path / "tasks.parquet"), "eval_tasks": str(tmp_path / "eval.parquet")}
+    chosen, evaluated = training_tasks(GrpoPlan.of(named))
+    assert (chosen.ids, evaluated.ids) == (tasks.ids, ["swap2"])
+    named |= {"learn_from": str(predictions.folder)}
+    assert training_tasks(GrpoPlan.of(named))[0].ids == ["swap1"]
+    assert training_tasks(GrpoPlan.of(named | {"max_solved": 1.0}))[0].ids == ["swap1", "swap2"]

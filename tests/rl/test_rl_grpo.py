@@ -2,8 +2,8 @@
 
 import inspect
 import os
+import re
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 
@@ -11,14 +11,14 @@ from arcnb.arc.predictions import PredictionSet
 from arcnb.arc.tasksets import load_tasks
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import prompt_format
-from arcnb.models.registry import ModelError, load_tokenizer
+from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import read_metrics
-from arcnb.rl.launch import GrpoPlan, run_grpo
-from arcnb.rl.options import GrpoOptions
+from arcnb.plans import PlanError
+from arcnb.rl.checks import CHOICES
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.policies import adapter_shape
 from arcnb.rl.rows import prompt_rows, trainer_text
-from arcnb.rl.sampling_guard import SamplingError, check_sampling
-from arcnb.rl.settings import CHOICES, DEFAULTS, SettingsError, check_settings
 
 
 def rows_of(tasks, tokenizer, n, seed=0):
@@ -90,13 +90,16 @@ def test_so_many_tasks_are_taken_among_those_that_fit(small_model):
 @pytest.mark.parametrize(
     "altered", [{"top_p": 0.95}, {"repetition_penalty": 1.02}, {"top_k": 50}, {"min_p": 0.1}]
 )
-def test_sampling_the_learner_cannot_match_is_refused_unless_insisted_on(altered):
-    asked = DEFAULTS | altered | {"use_vllm": True}
-    with pytest.raises(SamplingError, match=f"{next(iter(altered))}="):
-        check_sampling(asked)
-    check_sampling(asked, insist=True)
-    check_sampling(asked | {"vllm_importance_sampling_mode": "token_truncate"})
-    check_sampling(asked | {"vllm_importance_sampling_correction": False})
+def test_sampling_the_learner_cannot_match_is_refused_unless_insisted_on(said, altered):
+    def refused(**options):
+        found = said(use_vllm=True, **altered | options)
+        return [sentence for sentence in found if "leaves next to no gradient" in sentence]
+
+    (sentence,) = refused()
+    assert sentence.startswith(f"{next(iter(altered))}=")
+    assert refused(insist_on_sampling=True) == []
+    assert refused(vllm_importance_sampling_mode="token_truncate") == []
+    assert refused(vllm_importance_sampling_correction=False) == []
 
 
 def test_altered_sampling_by_transformers_is_let_through_since_nothing_corrects_it(
@@ -112,28 +115,28 @@ def test_altered_sampling_by_transformers_is_let_through_since_nothing_corrects_
         return compute_loss(self, model, inputs, *arguments, **named)
 
     monkeypatch.setattr(GRPOTrainer, "compute_loss", spy)
-    assert train(tmp_path, {"max_steps": 1, "top_p": 0.9, "repetition_penalty": 1.1}).status == "done"
+    assert train(tmp_path, max_steps=1, top_p=0.9, repetition_penalty=1.1).status == "done"
     assert seen, "no loss was computed"
     assert not any(seen), "TRL now has the sampler's log-probabilities, so the guard has to speak"
 
 
-def test_a_sequence_longer_than_the_model_was_built_for_is_refused(train, tmp_path):
-    with pytest.raises(SettingsError, match="max_sequence_length=4096, but model"):
-        train(tmp_path, options={"max_sequence_length": 4096})
-    with pytest.raises(SettingsError, match="leaves no room for a prompt in a context of 8 tokens"):
-        train(tmp_path, options={"max_sequence_length": 8})
+def test_a_sequence_longer_than_the_model_was_built_for_is_refused(said):
+    (sentence,) = said(max_length=4096)
+    assert sentence.startswith("max_length=4096, but model")
+    (sentence,) = said(max_length=8)
+    assert "leaves no room for a prompt in a context of 8 tokens" in sentence
 
 
 @pytest.mark.parametrize(
-    ("settings", "options", "reason"),
+    ("options", "reason"),
     [
-        ({}, {"trainer": "unsloth"}, "trainer='unsloth'"),
-        ({"use_liger_kernel": True}, {}, "use_liger_kernel=True"),
+        ({"trainer": "unsloth"}, "trainer='unsloth'"),
+        ({"use_liger_kernel": True}, "use_liger_kernel=True"),
     ],
 )
-def test_what_shared_prompts_cannot_go_with_is_refused(train, tmp_path, settings, options, reason):
-    with pytest.raises(SettingsError, match=f"shared_prompt=True does not go together with {reason}"):
-        train(tmp_path, settings, options | {"shared_prompt": True})
+def test_what_shared_prompts_cannot_go_with_is_refused(said, options, reason):
+    (sentence,) = said(shared_prompt=True, **options)
+    assert sentence.startswith(f"shared_prompt=True does not go together with {reason}")
 
 
 class Opened(Exception):
@@ -150,12 +153,13 @@ class Opened(Exception):
     ],
     ids=str,
 )
-def test_how_the_engine_in_the_process_is_opened(train, tmp_path, monkeypatch, options, expected):
+def test_how_the_engine_in_the_process_is_opened(train, tmp_path, gpus, monkeypatch, options, expected):
     from trl.generation import vllm_generation
 
     def asked(**settings):
         raise Opened(settings)
 
+    gpus("0, GPU-1, 81920, 81920")
     # On a CPU another engine would be opened (`test_rl_cpu_generation.py`); this is about a GPU's.
     monkeypatch.setattr("arcnb.rl.vllm_parts.cpu_generation.generating_on_cpu", nullcontext)
     monkeypatch.setattr(vllm_generation, "LLM", asked)
@@ -163,7 +167,7 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, monkeypatch, o
     before = dict(os.environ)
     try:
         with pytest.raises(Opened) as opened:
-            train(tmp_path, {"use_vllm": True}, options)
+            train(tmp_path, use_vllm=True, **options)
     finally:  # TRL writes a rank and a port there, with which all that follows would join a group
         os.environ.clear()
         os.environ.update(before)
@@ -187,27 +191,26 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, monkeypatch, o
         ({"shared_prompt_offload": True}, "shared_prompt_offload=True needs shared_prompt=True"),
         ({"turn_reward": "best"}, "turn_reward='best' needs turns above 1"),
         ({"overlong_buffer": 2}, "overlong_buffer=2 needs an overlong_weight above 0"),
-        ({"reward_weights": {"improvement": 0.5}}, "'improvement' needs conversations"),
+        ({"terms": {"improvement": 0.5}}, "'improvement' needs refine_conversations"),
         ({"signal_weight": 0.5}, r"signal_weight=0\.5 needs signal_visits"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(train, tmp_path, options, message):
-    with pytest.raises(SettingsError, match=message):
-        train(tmp_path, options=options)
+def test_options_that_would_do_nothing_are_refused(said, options, message):
+    assert any(re.search(message, sentence) for sentence in said(**options))
 
 
 @pytest.mark.parametrize(
-    ("settings", "options", "message"),
+    ("options", "message"),
     [
-        ({"vllm_mode": "server"}, {}, "vllm_mode='server', whose engines run elsewhere"),
-        ({"vllm_enable_sleep_mode": True}, {}, "vllm_enable_sleep_mode=True, which gives"),
-        ({"vllm_tensor_parallel_size": 2}, {}, "vllm_tensor_parallel_size=2"),
-        ({}, {"load_in_4bit": True}, "load_in_4bit=True"),
+        ({"vllm_mode": "server"}, "vllm_mode='server', whose engines run elsewhere"),
+        ({"vllm_enable_sleep_mode": True}, "vllm_enable_sleep_mode=True, which gives"),
+        ({"vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),
+        ({"load_in_4bit": True}, "load_in_4bit=True"),
     ],
 )
-def test_what_one_copy_of_the_weights_does_not_go_with(train, tmp_path, settings, options, message):
-    with pytest.raises(SettingsError, match=f"vllm_shared_weights=True does not go with {message}"):
-        train(tmp_path, {"use_vllm": True} | settings, {"vllm_shared_weights": True} | options)
+def test_what_one_copy_of_the_weights_does_not_go_with(said, options, message):
+    (sentence,) = said(use_vllm=True, vllm_shared_weights=True, **options)
+    assert sentence.startswith(f"vllm_shared_weights=True does not go with {message}")
 
 
 def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_path, monkeypatch):
@@ -228,7 +231,7 @@ def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_pa
         return training_step(self, model, *arguments, **named)
 
     monkeypatch.setattr(GRPOTrainer, "training_step", noted)
-    train(tmp_path, settings={"max_steps": 2}, options={"load_in_4bit": True})
+    train(tmp_path, max_steps=2, load_in_4bit=True)
     (first, before), (second, after) = seen
     assert len(first) == 14  # two layers of seven
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
@@ -236,37 +239,35 @@ def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_pa
     assert any((before[name] != after[name]).any() for name in before)
 
 
-def test_four_bits_need_their_package(train, tmp_path, monkeypatch):
+def test_four_bits_need_their_package(said, monkeypatch):
     monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match="load_in_4bit=True needs the package bitsandbytes"):
-        train(tmp_path, options={"load_in_4bit": True})
+    (sentence,) = said(load_in_4bit=True)
+    assert sentence.startswith("load_in_4bit=True needs the package bitsandbytes")
 
 
-def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(train, tmp_path, monkeypatch):
+def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(said, monkeypatch):
     monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: name != "humming" or None)
     monkeypatch.setattr("arcnb.models.four_bits.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
-    options = {"load_in_4bit": True, "trainer": "unsloth"}
-    with pytest.raises(SettingsError, match="in vllm needs its package humming-kernels, which is not"):
-        train(tmp_path, {"use_vllm": True}, options)
-    with pytest.raises(SettingsError, match="needs the package unsloth"):
-        train(tmp_path, {"use_vllm": False}, options)
+    (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=True)
+    assert "in vllm needs its package humming-kernels, which is not" in sentence
+    (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=False)
+    assert "needs the package unsloth" in sentence
 
 
-def test_vllm_in_the_process_needs_a_gpu(tasks, tmp_path, monkeypatch):
+def test_vllm_in_the_process_needs_a_gpu(quick, tasks, tmp_path, gpus, monkeypatch):
+    gpus()
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("arcnb.models.vllm_engine.on_cpu", lambda: False)
-    plan = GrpoPlan(tasks, tmp_path, model="/no/such/model", settings={"use_vllm": True})
-    with pytest.raises(SettingsError, match="use_vllm=True needs a GPU with this vLLM"):
-        run_grpo(plan)
+    with pytest.raises(PlanError, match=r"^use_vllm=True needs a GPU with this vLLM"):
+        run_grpo(quick(tmp_path, use_vllm=True), tasks)
 
 
-def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
-    with pytest.raises(SettingsError, match="shared_prompt_tokens=0 must be at least 1"):
-        train(tmp_path, options={"shared_prompt": True, "shared_prompt_tokens": 0})
+def test_a_row_of_shared_prompts_has_at_least_a_token(said):
+    assert said(shared_prompt=True, shared_prompt_tokens=0) == ["shared_prompt_tokens=0 must be at least 1"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("options", "message"),
     [
         ({"num_generations": 1}, "num_generations must be at least 2"),
         (
@@ -278,7 +279,6 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
             "steps_per_generation=3 is not a multiple of gradient_accumulation_steps=2",
         ),
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
-        ({"learning_rat": 1.0}, "'learning_rat'; did you mean learning_rate"),
         ({"beta": -0.1}, "beta must be at least 0, not -0.1"),
         ({"top_p": 1.5}, r"top_p must be at most 1, not 1\.5"),
         ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
@@ -295,32 +295,44 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(train, tmp_path):
         ),
     ],
 )
-def test_settings_that_cannot_work_are_named(settings, message):
-    with pytest.raises(SettingsError, match=message):
-        check_settings(DEFAULTS | settings, 2048)
+def test_settings_that_cannot_work_are_named(said, options, message):
+    (sentence,) = said(**options)
+    assert re.search(message, sentence)
 
 
-@pytest.mark.parametrize("name", ["n_tasks", "n_held_out", "max_prompt_tokens"])
-def test_less_than_no_tasks_or_tokens_are_refused(train, tmp_path, name):
-    with pytest.raises(SettingsError, match=f"{name} must not be negative, it is -1"):
-        train(tmp_path, options={name: -1})
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rat": 1.0}, "there is no parameter 'learning_rat'; did you mean 'learning_rate'"),
+        ({"output_dir": "x"}, "output_dir is derived from the other settings and cannot be set"),
+        ({"solved_in": "x"}, "'solved_in' is called 'learn_from' now"),
+    ],
+)
+def test_names_that_a_plan_does_not_have_are_refused(options, message):
+    with pytest.raises(PlanError, match=message):
+        GrpoPlan.of(options)
+
+
+@pytest.mark.parametrize("name", ["n_tasks", "n_eval_tasks", "max_prompt_length", "overlong_buffer"])
+def test_less_than_no_tasks_or_tokens_are_refused(said, name):
+    assert f"{name} must not be negative, it is -1" in said(**{name: -1})
 
 
 @pytest.mark.parametrize("repeats", [0, -2])
 def test_evaluations_without_samples_are_refused_before_a_model_is_looked_for(tasks, tmp_path, repeats):
-    options = GrpoOptions(held_out_every=5, held_out_repeats=repeats)
-    plan = GrpoPlan(tasks, tmp_path, model="/no/such/model", held_out_tasks=tasks, options=options)
-    with pytest.raises(SettingsError, match=rf"^held_out_repeats is {repeats}, but an evaluation every 5 st"):
-        run_grpo(plan)
-    with pytest.raises(ModelError):
-        run_grpo(replace(plan, options=replace(options, held_out_every=0)))
+    asked = {"eval_steps": 5, "num_generations_eval": repeats, "model": "/no/such/model", "use_vllm": False}
+    plan = GrpoPlan.of(asked, output=tmp_path)
+    with pytest.raises(PlanError, match=rf"^num_generations_eval is {repeats}, but an evaluation every 5 st"):
+        run_grpo(plan, tasks, tasks)
+    with pytest.raises(PlanError, match=r"^model folder /no/such/model does not exist"):
+        run_grpo(plan.changed({"eval_steps": 0}), tasks, tasks)
 
 
 def test_the_choices_are_those_of_the_trainer():
     from trl import GRPOTrainer
 
     source = inspect.getsource(GRPOTrainer)
-    assert [f'"{value}"' in source for values in CHOICES.values() for value in values] == [True] * 17
+    assert [f'"{value}"' in source for values in CHOICES.values() for value in values] == [True] * 19
 
 
 def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path, monkeypatch):
@@ -329,8 +341,7 @@ def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path,
         "trl.trainer.grpo_trainer.print_prompt_completions_sample",
         lambda *shown, **extra: printed.append(shown[-1]),
     )
-    settings = {"max_steps": 3, "num_generations": 4, "gradient_accumulation_steps": 2}
-    report = train(tmp_path, settings)
+    report = train(tmp_path, max_steps=3, num_generations=4, gradient_accumulation_steps=2)
     assert report.steps == 3
     steps = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "reward" in row]
     assert [row["step"] for row in steps] == [1, 2, 3]

@@ -3,6 +3,7 @@
 Run: pytest tests/rl/test_rl_small_parts.py
 """
 
+import importlib.util
 import json
 import math
 import pickle
@@ -14,13 +15,14 @@ import pytest
 
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.models.launching import command_line
+from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor
 from arcnb.rl.callbacks import resuming_callback
+from arcnb.rl.checks import gpu_share_problem
 from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
-from arcnb.rl.grpo import GrpoOptions
-from arcnb.rl.guard import GuardOptions, Thresholds
 from arcnb.rl.held_out import HeldOut
-from arcnb.rl.launch import GrpoPlan, run_grpo, workers_of
+from arcnb.rl.launch import run_grpo, workers_of
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.policies import has_moved
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
@@ -28,19 +30,9 @@ from arcnb.rl.run_identity import run_notes
 from arcnb.rl.sampler_engine import engine_options, engine_seed, seeded_engines
 from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
 from arcnb.rl.sampling_rounds import SHAPE
-from arcnb.rl.settings import (
-    DEFAULTS,
-    SettingsError,
-    batch_layout,
-    check_gpu_share,
-    check_report_to,
-    check_server,
-    check_settings,
-    number_of_steps,
-    vllm_environment,
-)
 from arcnb.rl.signal_history import SignalHistory
 from arcnb.rl.specimens import specimens
+from arcnb.rl.trainers import vllm_environment
 from arcnb.rl.training_report import TrainingReport
 
 
@@ -229,74 +221,83 @@ def test_spread_among_wrong_programs_is_signal_and_equal_half_right_ones_are_too
 
 
 @pytest.mark.parametrize(("visits", "weight"), [(-1, 0.0), (1, 1.5)])
-def test_impossible_choices_of_prompts_are_refused(visits, weight):
-    with pytest.raises(ValueError, match="signal_visits"):
+def test_impossible_choices_of_prompts_are_refused(said, visits, weight):
+    with pytest.raises(ValueError, match="signal_visits") as refused:
         SignalHistory(visits, weight)
+    assert said(signal_visits=visits, signal_weight=weight) == [str(refused.value)]
 
 
-def test_completions_are_split_evenly_over_steps_and_processes():
-    settings = DEFAULTS | {"num_generations": 16, "gradient_accumulation_steps": 4}
-    assert batch_layout(settings) == 4
-    assert batch_layout(settings, n_processes=2, prompts_per_step=3) == 6
-    with pytest.raises(SettingsError, match="gradient_accumulation_steps=4 x num_processes=8"):
-        check_settings(settings, 4096, n_processes=8)
+def test_completions_are_split_evenly_over_steps_and_processes(said):
+    asked = {"num_generations": 16, "gradient_accumulation_steps": 4}
+    assert GrpoPlan.of(asked).completions_a_part == 4
+    assert GrpoPlan.of(asked | {"num_processes": 2, "prompts_per_step": 3}).completions_a_part == 6
+    (sentence,) = said(num_processes=8, **asked)
+    assert "gradient_accumulation_steps=4 x num_processes=8; one optimizer step trains the whole" in sentence
 
 
 def test_steps_come_from_epochs_where_they_are_not_given():
-    assert number_of_steps(DEFAULTS, 10, 1) == 10
-    assert number_of_steps(DEFAULTS | {"num_train_epochs": 2.5}, 10, 4) == 7
-    assert number_of_steps(DEFAULTS | {"max_steps": 3}, 10, 4) == 3
+    epochs = GrpoPlan.of({"max_steps": -1})
+    assert epochs.number_of_steps(10) == 10
+    assert epochs.changed({"num_train_epochs": 2.5, "prompts_per_step": 4}).number_of_steps(10) == 7
+    assert epochs.changed({"max_steps": 3, "prompts_per_step": 4}).number_of_steps(10) == 3
 
 
-def test_a_share_of_gpu_memory_that_is_not_free_is_refused(small_model, gpus):
+def test_a_share_of_gpu_memory_that_is_not_free_is_refused(said, quick, letter_model, tmp_path, gpus):
     gpus("0, GPU-1, 81920, 16384")
-    settings = DEFAULTS | {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5}
-    with pytest.raises(
-        SettingsError, match=r"vllm_gpu_memory_utilization 0.5 asks for 40.0 of 80.0 GiB on GPU 0"
-    ):
-        check_gpu_share(settings, small_model.folder, 2048, GrpoOptions())
-    check_gpu_share(settings | {"vllm_gpu_memory_utilization": 0.15}, small_model.folder, 2048, GrpoOptions())
-    check_gpu_share(settings | {"vllm_mode": "server"}, small_model.folder, 2048, GrpoOptions())
+    asked = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5}
+    (sentence,) = said(**asked)
+    assert sentence.startswith("vllm_gpu_memory_utilization 0.5 asks for 40.0 of 80.0 GiB on GPU 0")
+    assert gpu_share_problem(quick(tmp_path, **asked), letter_model) == sentence
+    for other in ({"vllm_gpu_memory_utilization": 0.15}, {"vllm_mode": "server"}):
+        assert said(**asked | other) == []
+        assert gpu_share_problem(quick(tmp_path, **asked | other), letter_model) is None
 
 
-def test_a_server_that_does_not_answer_is_refused():
-    settings = DEFAULTS | {
-        "use_vllm": True,
-        "vllm_mode": "server",
-        "vllm_server_base_url": "http://127.0.0.1:9",
-    }
-    with pytest.raises(SettingsError, match=r"no vLLM server answers at http://127.0.0.1:9 .*refused"):
-        check_server(settings)
-    check_server(settings | {"use_vllm": False})
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"vllm_server_base_url": "http://127.0.0.1:9"},
+        {"vllm_server_host": "127.0.0.1", "vllm_server_port": 9},
+    ],
+)
+def test_a_server_that_does_not_answer_is_refused(said, address):
+    (sentence,) = said(use_vllm=True, vllm_mode="server", **address)
+    assert "no vLLM server answers at http://127.0.0.1:9 (" in sentence
+    assert "refused" in sentence
+    assert said(use_vllm=False, **address | {"vllm_server_base_url": None}) == []
 
 
-def test_a_place_to_log_to_needs_its_package(monkeypatch):
-    check_report_to(DEFAULTS)
-    with pytest.raises(SettingsError, match="report_to='wandbb' does not exist; there are none, wandb"):
-        check_report_to({"report_to": "wandbb"})
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "trackio" else name)
-    check_report_to({"report_to": ["wandb", "tensorboard"]})
-    with pytest.raises(SettingsError, match="report_to='trackio' needs the package trackio, which is not"):
-        check_report_to({"report_to": ["wandb", "trackio"]})
+def test_a_server_has_to_be_there_or_to_be_started(said):
+    (sentence,) = said(use_vllm=True, vllm_mode="server", vllm_server_gpus=0)
+    assert sentence.startswith("vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at l")
+
+
+def test_a_place_to_log_to_needs_its_package(said, monkeypatch):
+    assert said() == []
+    (sentence,) = said(report_to="wandbb")
+    assert sentence.startswith("report_to='wandbb' does not exist; there are none, wandb")
+    there, packages = importlib.util.find_spec, {"trackio": None, "wandb": "there", "tensorboard": "there"}
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: packages[name] if name in packages else there(name)
+    )
+    assert said(report_to=["wandb", "tensorboard"]) == []
+    assert said(report_to=["wandb", "trackio"]) == [
+        "report_to='trackio' needs the package trackio, which is not installed"
+    ]
 
 
 @pytest.fixture
-def plan(tasks, tmp_path):
-    options = GrpoOptions(
-        reward_weights={"overlong": 0.5}, guard=GuardOptions("stop", 7, thresholds=Thresholds(kl=0.3))
-    )
-    return GrpoPlan(
-        tasks, tmp_path, held_out_tasks=list(tasks)[:1], settings={"max_steps": 2}, options=options
-    )
+def plan(tmp_path):
+    asked = {"max_steps": 2, "overlong_weight": 0.5, "guard_action": "stop", "guard_window": 7}
+    return GrpoPlan.of(asked | {"guard.thresholds.kl": 0.3, "beta": 0.02, "use_vllm": False}, output=tmp_path)
 
 
 def test_a_plan_comes_back_from_disk_as_it_was(plan, tasks):
-    back = GrpoPlan.read(plan.write())
-    assert back.options == plan.options
-    assert back.settings == plan.settings
-    assert [task.fingerprint for task in back.tasks] == [task.fingerprint for task in tasks]
-    assert [task.task_id for task in back.held_out_tasks] == [tasks.ids[0]]
-    assert GrpoPlan.read(replace(plan, held_out_tasks=()).write()).held_out_tasks == ()
+    back, given, evaluated = GrpoPlan.read(plan.write(tasks, tasks[:1]))
+    assert back == plan
+    assert [task.fingerprint for task in given] == [task.fingerprint for task in tasks]
+    assert [task.task_id for task in evaluated] == [tasks.ids[0]]
+    assert GrpoPlan.read(plan.write(tasks, ()))[2] == ()
 
 
 def test_processes_share_the_processors_that_they_may_use(plan, monkeypatch):
@@ -308,7 +309,7 @@ def test_processes_share_the_processors_that_they_may_use(plan, monkeypatch):
     assert workers_of(replace(plan, num_processes=8)) == 1
 
 
-def test_programs_get_the_workers_and_the_memory_asked_for(plan, monkeypatch):
+def test_programs_get_the_workers_and_the_memory_asked_for(plan, tasks, monkeypatch):
     class Asked(Exception):
         pass
 
@@ -317,16 +318,16 @@ def test_programs_get_the_workers_and_the_memory_asked_for(plan, monkeypatch):
 
     monkeypatch.setattr("arcnb.rl.launch.Executor", executor)
     with pytest.raises(Asked, match=r"\(3, 700\)"):
-        run_grpo(replace(plan, workers=3, memory_mb=700))
+        run_grpo(plan.changed({"workers": 3, "program_memory_mb": 700}), tasks, tasks)
 
 
 @pytest.mark.parametrize(("installed", "told"), [(None, {"VLLM_USE_FLASHINFER_SAMPLER": "0"}), (True, {})])
-def test_engines_are_told_what_they_do_not_find_out(plan, monkeypatch, installed, told):
+def test_engines_are_told_what_they_do_not_find_out(monkeypatch, installed, told):
     names = ("UNSLOTH_COMPILE_DISABLE", "VLLM_USE_FLASHINFER_SAMPLER")
     for name in names:
         monkeypatch.setenv(name, "")  # to have it as it was afterwards
         monkeypatch.delenv(name)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: installed)
+    monkeypatch.setattr("arcnb.rl.trainers.find_spec", lambda name: installed)
     assert vllm_environment() == {"UNSLOTH_COMPILE_DISABLE": "1"} | told
     monkeypatch.setenv(names[0], "0")
     assert vllm_environment() == told, "what is set stays"
@@ -369,14 +370,14 @@ def test_zero3_is_told_the_precision_that_the_trainer_has(monkeypatch, on_gpu, p
     ("changes", "message"),
     [
         ({"num_processes": 0}, "num_processes must be at least 1"),
-        ({"workers": -1}, "workers must be at least 1, or 0 for one a core, not -1"),
+        ({"workers": -1}, "workers must not be negative, it is -1"),
         ({"parallel": "fsdp"}, "'fsdp' does not exist; there are ddp, zero3"),
         ({"num_processes": 2, "parallel": "zero3"}, "needs the package deepspeed"),
     ],
 )
-def test_processes_that_cannot_be_started_are_refused(plan, changes, message):
-    with pytest.raises(SettingsError, match=message):
-        run_grpo(replace(plan, **changes))
+def test_processes_that_cannot_be_started_are_refused(plan, tasks, changes, message):
+    with pytest.raises(PlanError, match=message):
+        run_grpo(plan.changed(changes), tasks, tasks)
 
 
 def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
@@ -485,17 +486,18 @@ def test_an_adapter_has_moved_when_a_weight_is_another_whatever_its_type(tmp_pat
 
 
 def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
-    def notes(held_out=(), adapter=None, lora=None):
-        return run_notes(list(tasks)[:2], held_out, GrpoOptions(), adapter, lora, {"beta": 0.0})
+    def notes(held_out=(), adapter=None, **lora):
+        return run_notes(GrpoPlan.of(lora), list(tasks)[:2], held_out, adapter)
 
     assert notes(list(tasks)[2:]) == []
     (note,) = notes(list(tasks))
     assert note.startswith("2 of 3 held-out tasks are trained on, too")
     config = {"r": 8, "lora_alpha": 16, "use_rslora": True, "target_modules": ["q_proj"]}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    assert notes(adapter=tmp_path, lora={"r": 8, "lora_alpha": 16}) == []
-    (note,) = notes(adapter=tmp_path, lora={"r": 32, "lora_alpha": 16})
-    assert "(r=8) and not r=32" in note
+    assert notes(adapter=tmp_path) == [], "a shape that nobody asked for"
+    assert notes(adapter=tmp_path, lora_r=8, lora_alpha=16) == []
+    (note,) = notes(adapter=tmp_path, lora_r=16, lora_alpha=16)
+    assert "(r=8) and not r=16" in note
 
 
 def test_a_group_is_one_however_many_processes_share_it(tasks, monkeypatch):
