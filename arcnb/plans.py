@@ -212,6 +212,15 @@ def refuse(problems: Iterable[str], error: type[ValueError] = PlanError) -> None
         raise error("\n".join(problems))
 
 
+def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
+    """The sentences of the ValueError that a call ends with; none where it does not."""
+    try:
+        do(*given, **more)
+    except ValueError as error:
+        return str(error).splitlines()
+    return []
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """'; did you mean ...?' for a near miss, else the list of what there is, if that is short."""
     names = sorted(names)
@@ -436,6 +445,6 @@ def _built(kind: type, chosen: Mapping[str, Any], given: Mapping[str, Any], befo
 
 
 __all__: Sequence[str] = (
-    "MORE", "Library", "Option", "Plan", "PlanError", "Settings",
-    "branch", "dotted", "enum_values", "fitting", "library", "nearest", "opened", "option", "refuse",
+    "MORE", "Library", "Option", "Plan", "PlanError", "Settings", "branch", "dotted", "enum_values",
+    "fitting", "library", "nearest", "opened", "option", "refusals", "refuse",
 )  # fmt: skip

@@ -117,7 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.tokens[0] <= args.tokens[1]:
         parser.error("--tokens: the first number must be above the second")
-    from arcnb.rl.settings import vllm_environment
+    from arcnb.rl.trainers import vllm_environment
 
     os.environ |= vllm_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees this process alone

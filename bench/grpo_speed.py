@@ -89,7 +89,7 @@ def part_log(path: Path, more=lambda trainer: {}):
         return time.perf_counter()
 
     class PartLog(TrainerCallback):
-        trainer = None  # given by train_grpo
+        trainer = None  # given by make_trainer
         inner = 0.0  # seconds of the parts inside the one that runs
 
         def clocked(self, owner, name: str, part) -> None:
@@ -137,7 +137,7 @@ def part_log(path: Path, more=lambda trainer: {}):
 
 def work(job: dict) -> None:
     """One run in this process; it leaves metrics.jsonl and parts.jsonl in its folder."""
-    from arcnb.rl.settings import vllm_environment
+    from arcnb.rl.trainers import vllm_environment
 
     os.environ |= vllm_environment()
     # Another benchmark on this machine may hold the port that torch takes by itself.
@@ -148,52 +148,55 @@ def work(job: dict) -> None:
     if job["cascade"]:
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # vLLM 0.23's second one has no cascade attention
         cascade = {"disable_cascade_attn": False}
-    from arcnb.models.prompt_format import prompt_format
-    from arcnb.models.registry import resolve_adapter, resolve_model
-    from arcnb.programs.executor import Executor
-    from arcnb.rl.grpo import GrpoOptions, train_grpo
+    from arcnb.plans import refuse
+    from arcnb.rl.checks import problems
+    from arcnb.rl.launch import train_here
     from arcnb.rl.sampler_engine import engine_options
 
-    model, folder = resolve_model(job["model"]), Path(job["folder"])
-    low, high = job["prompt_tokens"]
-    settings = {
+    plan = plan_of(job)
+    tasks = tasks_of_length(job["model"], *job["prompt_tokens"])
+    refuse(problems(plan, tasks, ()))
+    with engine_options(**cascade):
+        train_here(plan, tasks, (), [part_log(Path(job["folder"]) / "parts.jsonl")])
+    sys.stdout.flush()
+    os._exit(0)  # an engine in this process may take its time to end
+
+
+def plan_of(job: dict):
+    from arcnb.rl.plan import GrpoPlan
+
+    shared, longest = job["way"] == "shared", job["prompt_tokens"][1]
+    asked = {
+        "n_tasks": 0,
+        "eval_steps": 0,
+        "model": job["model"],
+        "adapter": job["adapter"],
+        "lora_r": job["rank"],
+        "trainer": "unsloth" if job["way"] == "unsloth" else "trl",
+        "max_prompt_length": longest,
+        "max_completion_length": job["max_completion_length"],
+        "max_length": longest + job["max_completion_length"],
         "max_steps": job["steps"],
         "num_generations": job["group"],
         "gradient_accumulation_steps": job["accumulation"],
         "gradient_checkpointing": True,
-        "max_completion_length": job["max_completion_length"],
-        "save_steps": 10**6,
         "beta": 0.02,
+        "shared_prompt": shared,
+        "shared_prompt_offload": shared and job["offload"],
         "use_vllm": job["vllm"],
-    } | ({"vllm_gpu_memory_utilization": job["share"]} if job["vllm"] else {})
+        "vllm_kv_cache_dtype": "auto" if job["way"] == "unsloth" else job["kv_cache_dtype"],
+        "vllm_group_attention": shared and job["group_attention"],
+        "vllm_shared_weights": shared and job["shared_weights"],
+        "save_steps": 10**6,
+        "resume": "never",
+        "accept_other_config": True,
+        "workers": job["workers"],
+    }
+    if job["vllm"]:
+        asked["vllm_gpu_memory_utilization"] = job["share"]
     if job["generations"] > 1:
-        settings["steps_per_generation"] = job["generations"] * job["accumulation"]
-    with Executor(job["workers"] or None) as executor, engine_options(**cascade):
-        train_grpo(
-            model,
-            tasks_of_length(job["model"], low, high),
-            prompt_format(),
-            executor,
-            folder,
-            adapter=resolve_adapter(job["adapter"], model),
-            settings=settings,
-            lora={"r": job["rank"]},
-            options=GrpoOptions(
-                trainer="unsloth" if job["way"] == "unsloth" else "trl",
-                shared_prompt=job["way"] == "shared",
-                shared_prompt_offload=job["offload"] and job["way"] == "shared",
-                vllm_kv_cache_dtype=job["kv_cache_dtype"] if job["way"] != "unsloth" else "auto",
-                vllm_group_attention=job["group_attention"] and job["way"] == "shared",
-                vllm_shared_weights=job["shared_weights"] and job["way"] == "shared",
-                max_prompt_tokens=high,
-                max_sequence_length=high + job["max_completion_length"],
-                resume="never",
-                accept_other_config=True,
-            ),
-            callbacks=[part_log(folder / "parts.jsonl")],
-        )
-    sys.stdout.flush()
-    os._exit(0)  # an engine in this process may take its time to end
+        asked["steps_per_generation"] = job["generations"] * job["accumulation"]
+    return GrpoPlan.of(asked, output=Path(job["folder"]))
 
 
 def run(job: dict, limit: float, warm: int) -> dict:

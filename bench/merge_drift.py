@@ -17,8 +17,8 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from arcnb.models.registry import resolve_adapter, resolve_model
+from arcnb.rl.plan import Lora
 from arcnb.rl.policies import load_policy
-from arcnb.rl.settings import LORA_DEFAULTS
 from arcnb.rl.weight_sync import merged_weights
 
 STEPS = (1, 10, 30, 100)
@@ -48,7 +48,7 @@ def drift_of(synchronise) -> None:
     torch.manual_seed(0)
     model = resolve_model("default")
     adapter = resolve_adapter("default", model)
-    policy, _ = load_policy(model, adapter, LORA_DEFAULTS, load_in_4bit=False, on_gpu=False)
+    policy, _ = load_policy(model, adapter, Lora().config, load_in_4bit=False, on_gpu=False)
     policy = policy.to(torch.bfloat16)
     for name, weight in policy.named_parameters():
         if "lora_" in name:

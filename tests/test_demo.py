@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     tasks = done(runs, "01") / "tasks.parquet"
     sampled = done(runs, "03", tasks=tasks)
-    return done(runs, "05", tasks=tasks, solved_in=sampled / "predictions", max_steps=2)
+    return done(runs, "05", tasks=tasks, learn_from=sampled / "predictions", max_steps=2)
 
 
 def test_groups_differ_and_the_gradient_is_not_zero_on_the_default_seed(trained):

@@ -3,6 +3,7 @@
 Run: pytest tests/test_early_refusals.py
 """
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -22,9 +23,9 @@ WORK = {
     "01": "build_task_set(tasks",
     "03": "open_backend(plan.backend",
     "04": "refinement_rows(",
-    "05": "plan = GrpoPlan(",
+    "05": "run_grpo(plan, ",
     "06": "comparison_table(",
-    "09": "run_grpo(plan)",
+    "09": "run_grpo(plan, ",
 }
 
 
@@ -124,19 +125,14 @@ def test_what_cannot_work_is_refused_before_the_work(refusal, notebook, paramete
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"final_samples": -1}, "final_samples must not be negative, it is -1"),
-        ({"final_backend": "vlm"}, "unknown backend 'vlm'; known are auto, "),
-        ({"final_backend": "server"}, "final_backend is vllm, transformers or auto"),
+        ({"n_predictions": -1}, "n_predictions must not be negative, it is -1"),
+        ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, "),
+        ({"backend": "server"}, "backend is vllm, transformers or auto"),
+        ({"vllm_mode": "server", "use_vllm": False}, "vllm_mode='server' needs use_vllm=True"),
     ],
 )
-def test_09_asks_for_its_last_evaluation_before_training(refusal, parameters, sentence):
-    assert sentence in refusal("09", **parameters)
-
-
-def test_09_has_a_server_refused_that_nobody_samples_with(before_work):
-    names = before_work("09", vllm_mode="server", problems="simple*4", max_steps=1)
-    with pytest.raises(ValueError, match="vllm_mode='server' needs use_vllm=True"):
-        names["run_grpo"](names["plan"])
+def test_09_asks_for_its_last_evaluation_and_its_server_before_training(refusal, parameters, sentence):
+    assert sentence in refusal("09", tasks="simple*4", **parameters)
 
 
 UNSLOTH = {"trainer": "unsloth"}
@@ -172,7 +168,10 @@ def test_05_is_refused_before_anything_starts(refusal_05, monkeypatch, parameter
 
 
 def test_05_needs_the_package_of_its_trainer(refusal_05, monkeypatch):
-    monkeypatch.setattr("arcnb.rl.grpo.find_spec", lambda name: None)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: find_spec(name) if name != "unsloth" else None
+    )
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     assert refusal_05(**UNSLOTH) == "trainer='unsloth' needs the package unsloth, which is not installed"
 

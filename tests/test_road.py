@@ -122,7 +122,7 @@ def test_grpo_trains_and_logs_reward_and_kl(runs, data, small_model):
         "max_steps": 2,
         "num_generations": 2,
         "max_completion_length": 24,
-        "max_prompt_tokens": 420,
+        "max_prompt_length": 420,
     }
     model = {"model": small_model.path, "adapter": ""}
     trained = done(runs, "05", tasks=data / "tasks.parquet", **model, **sizes)

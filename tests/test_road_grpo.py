@@ -76,8 +76,8 @@ def small(letter_model, tmp_path_factory):  # noqa: F811
         tasks.append(Task.from_dict(f"swap{number}", raw))
     path = tmp_path_factory.mktemp("tasks") / "tasks.parquet"
     write_tasks(TaskSet("swaps", tuple(tasks), "1"), path)
-    sizes = {"num_generations": 2, "max_completion_length": 8, "max_prompt_tokens": 0, "workers": 1}
-    other = {"adapter": "", "rank": 2, "held_out_every": 0, "max_steps": STEPS, "save_steps": 10**6}
+    sizes = {"num_generations": 2, "max_completion_length": 8, "max_prompt_length": 0, "workers": 1}
+    other = {"adapter": "", "lora_r": 2, "eval_steps": 0, "max_steps": STEPS, "save_steps": 10**6}
     return {"tasks": path, "model": letter_model.folder} | sizes | other
 
 

@@ -68,7 +68,7 @@ def dry_run(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence, full: bool
     )
     memory = _memory(plan.model, folder, layout, gpu_gib(plan.gpu_memory_gib), plan.dry_run)
     commands = []
-    if plan.by_server and not settings.get("vllm_server_base_url"):
+    if plan.by_server and not plan.server_address:
         n_server, cache = plan.vllm.server_gpus, plan.vllm.kv_cache_dtype
         words = server_command(ModelPath(plan.model, folder), n_server, context, 8000, share, cache)
         gpus = ",".join(str(n + i) for i in range(n_server))

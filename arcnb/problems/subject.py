@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.views import View
 from arcnb.models.generation import backend_name
-from arcnb.plans import PlanError
+from arcnb.plans import refusals
 from arcnb.problems.answers import check_format
 from arcnb.problems.files import load_problems, write_problems
 from arcnb.problems.judging import ProblemJudge
@@ -64,18 +64,17 @@ class ProblemSubject(Subject):
         seconds = self.plan.seconds_per_input
         return Limits(seconds=seconds, seconds_per_input=seconds, memory_mb=self.plan.program_memory_mb)
 
-    def check(self, tasks: Sequence[Problem]) -> None:
-        super().check(tasks)
+    def problems(self, tasks: Sequence[Problem]) -> Iterator[str]:
+        yield from super().problems(tasks)
         if self.plan.n_predictions < 0:
-            raise PlanError(f"n_predictions must not be negative, it is {self.plan.n_predictions}")
-        if backend_name(self.plan.backend) == "server":
-            raise PlanError("backend is vllm, transformers or auto: a server has no adapter of this run")
+            yield f"n_predictions must not be negative, it is {self.plan.n_predictions}"
+        yield from refusals(backend_name, self.plan.backend)
+        if self.plan.backend == "server":
+            yield "backend is vllm, transformers or auto: a server has no adapter of this run"
         if any(problem.language == "q" for problem in tasks):
-            find_q()
+            yield from refusals(find_q)
         if self.plan.turns > 1 or self.plan.refine_conversations:
-            raise PlanError(
-                "problems are trained on in one turn; turns and refine_conversations are for ARC tasks"
-            )
+            yield "problems are trained on in one turn; turns and refine_conversations are for ARC tasks"
 
     @property
     def rewards(self) -> TestcaseRewards:

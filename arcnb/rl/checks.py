@@ -22,7 +22,7 @@ from arcnb.models.gpu_memory import Gpu, free_problem, visible_gpus
 from arcnb.models.launching import parallel_problem
 from arcnb.models.registry import ModelPath, resolve_model
 from arcnb.models.training_log import log_problem
-from arcnb.plans import enum_values
+from arcnb.plans import enum_values, refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.policies import TRAINERS
 from arcnb.rl.sampler_engine import KV_CACHE_DTYPES
@@ -75,7 +75,7 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
         found.append(parallel)
     if log := log_problem(plan.trl["report_to"]):
         found.append(log)
-    found += _said(lambda: resolve_model(plan.model)) or _context(plan, resolve_model(plan.model))
+    found += refusals(resolve_model, plan.model) or _context(plan, resolve_model(plan.model))
     if not found:  # of a plan that makes sense: what this machine has for it
         found += _machine(plan)
     return list(dict.fromkeys(found))
@@ -85,13 +85,8 @@ def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> 
     """Those of them that no other machine, and no other model, would mend."""
     found = [*_own(plan, eval_tasks), *plan.guard.problems(), *_settings(plan)]
     found += [*_turns(plan), *_trainer(plan)]
-    for ask in (
-        lambda: plan.subject.check(tasks),
-        lambda: plan.subject.rewards,
-        lambda: SignalHistory(plan.signal.visits, plan.signal.weight),
-    ):
-        found += _said(ask)
-    return found
+    found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
+    return found + refusals(SignalHistory, plan.signal.visits, plan.signal.weight)
 
 
 def context_of(plan: GrpoPlan, model: ModelPath) -> int:
@@ -113,15 +108,6 @@ def free_memory_problems(plan: GrpoPlan, gpus: Sequence[Gpu], default: float) ->
     for gpu in gpus:
         if problem := free_problem(gpu, share):
             yield _by_our_names(problem)
-
-
-def _said(ask) -> list[str]:
-    """What another room's check says, as a list of its sentences."""
-    try:
-        ask()
-    except ValueError as error:
-        return str(error).splitlines()
-    return []
 
 
 def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:

@@ -6,13 +6,14 @@ alone. What else differs between subjects (files, prompts, rows, rewards, held-o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.tasksets import load_tasks, write_tasks
 from arcnb.models.prompt_format import prompt_format
+from arcnb.plans import refusals
 from arcnb.programs.limits import Limits
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_function import ProgramReward
@@ -54,9 +55,9 @@ class Subject:
         """What one program may use."""
         return Limits(seconds_per_input=self.plan.seconds_per_input, memory_mb=self.plan.program_memory_mb)
 
-    def check(self, tasks: Sequence) -> None:
-        """ValueError for options that this subject does not have, or tasks that cannot be judged here."""
-        _ = self.prompt_format
+    def problems(self, tasks: Sequence) -> Iterator[str]:
+        """Options that this subject does not have, and tasks that cannot be judged here, a sentence each."""
+        yield from refusals(lambda: self.prompt_format)
 
     @property
     def rewards(self) -> RewardPlan:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.attempts import RULES
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.generation import backend_name, sampling_problems
+from arcnb.plans import refusals
 from arcnb.programs.limits import Limits
 from arcnb.search.branches import Programs
 from arcnb.search.inference_plan import InferencePlan
@@ -48,25 +48,16 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
         )
     if plan.refine_from and plan.turns == 1:
         found.append("refine_from needs turns of at least 2: there is nothing to refine in one turn")
-    found += _said(adapter_runs, plan.adapter, own, plan.model)
-    found += _said(prompt_format, plan.template, plan.encoding, plan.refine_template)
+    found += refusals(adapter_runs, plan.adapter, own, plan.model)
+    found += refusals(prompt_format, plan.template, plan.encoding, plan.refine_template)
     if found:
         return found
     first = PredictionSet(plan.refine_from) if plan.refine_from else None
     return [
         said
         for made in sampled_sets(plan, tasks, own).values()
-        for said in _said(check_turns, made, plan, first)
+        for said in refusals(check_turns, made, plan, first)
     ]
-
-
-def _said(do: Callable, *given, **more) -> list[str]:
-    """The sentence of a ValueError, if there is one."""
-    try:
-        do(*given, **more)
-    except ValueError as error:
-        return [str(error)]
-    return []
 
 
 def _positive(branch: object, *names: str, called: str = "") -> list[str]:
@@ -121,13 +112,13 @@ def _shared_problems(plan: InferencePlan | SearchPlan) -> list[str]:
     share = plan.engine.vllm_gpu_memory_utilization
     if not 0 < share <= 1:
         found.append(f"vllm_gpu_memory_utilization must be above 0 and at most 1, not {share}")
-    return found + _said(backend_name, plan.backend) + _program_problems(plan.programs)
+    return found + refusals(backend_name, plan.backend) + _program_problems(plan.programs)
 
 
 def _search_problems(plan: SearchPlan) -> list[str]:
     from arcnb.models.prompt_format import prompt_format
 
-    found = _augment_problems(plan.augment) + _said(prompt_format, plan.template, plan.encoding)
+    found = _augment_problems(plan.augment) + refusals(prompt_format, plan.template, plan.encoding)
     if not set(plan.searches) <= {ALONE, LEARN}:
         found.append(f"arms are {ALONE} and {LEARN}, not {plan.arms or 'none'}")
     elif len(set(plan.searches)) < len(plan.searches):
@@ -197,6 +188,6 @@ def _program_problems(programs: Programs) -> list[str]:
     found = []
     if programs.workers < 0:
         found.append(f"workers must be at least 1, got {programs.workers} (0 means one a core)")
-    found += _said(Limits, seconds_per_input=programs.seconds_per_input)
-    memory = _said(Limits, memory_mb=programs.program_memory_mb)
+    found += refusals(Limits, seconds_per_input=programs.seconds_per_input)
+    memory = refusals(Limits, memory_mb=programs.program_memory_mb)
     return found + [f"program_{sentence}" for sentence in memory]

@@ -70,29 +70,29 @@ LEARN = {
 }
 LEARN_FAST = LEARN | {"learning_rate": 4e-5}
 # The ramp costs at most a fifth of what the scheme can give.
-RAMP = {"reward_weights": {"overlong": 2.0}, "overlong_buffer": 128}
-RIGHT = {"reward": "right-grids", "reward_weights": {"overlong": 0.2}, "overlong_buffer": 128}
-# arm -> (settings, options)
+RAMP = {"overlong_weight": 2.0, "overlong_buffer": 128}
+RIGHT = {"reward": "right-grids", "overlong_weight": 0.2, "overlong_buffer": 128}
+# arm -> options of a GrpoPlan
 ARMS = {
-    "learn": (LEARN, RIGHT),
-    "learn-fast": (LEARN_FAST, RIGHT),
-    "learn-valid": (LEARN, RAMP),
-    "learn-focus": (LEARN, RIGHT | {"signal_visits": 2, "signal_weight": 0.3}),
-    "a": (STUDY, {}),
-    "a0": (STUDY | {"learning_rate": 4e-6}, {}),
-    "b": (MATCHED, {}),
-    "c": (KEPT, RAMP),
-    "d0": (KEPT | {"beta": 0.0}, RAMP),
-    "d1": (KEPT | {"beta": 0.01}, RAMP),
-    "v": (KEPT, RIGHT),
-    "e": (KEPT, RIGHT),
-    "rank1": (LEARN_FAST, RIGHT),
-    "rank1-fast": (LEARN_FAST | {"learning_rate": 1e-4}, RIGHT),
-    "rank8": (LEARN_FAST, RIGHT),
-    "rank8-fast": (LEARN_FAST | {"learning_rate": 1e-4}, RIGHT),
-    "rank32": (LEARN_FAST, RIGHT),
-    "wide": (LEARN_FAST, RIGHT),
-    "wide8": (LEARN_FAST, RIGHT),
+    "learn": LEARN | RIGHT,
+    "learn-fast": LEARN_FAST | RIGHT,
+    "learn-valid": LEARN | RAMP,
+    "learn-focus": LEARN | RIGHT | {"signal_visits": 2, "signal_weight": 0.3},
+    "a": STUDY,
+    "a0": STUDY | {"learning_rate": 4e-6},
+    "b": MATCHED,
+    "c": KEPT | RAMP,
+    "d0": KEPT | RAMP | {"beta": 0.0},
+    "d1": KEPT | RAMP | {"beta": 0.01},
+    "v": KEPT | RIGHT,
+    "e": KEPT | RIGHT,
+    "rank1": LEARN_FAST | RIGHT,
+    "rank1-fast": LEARN_FAST | RIGHT | {"learning_rate": 1e-4},
+    "rank8": LEARN_FAST | RIGHT,
+    "rank8-fast": LEARN_FAST | RIGHT | {"learning_rate": 1e-4},
+    "rank32": LEARN_FAST | RIGHT,
+    "wide": LEARN_FAST | RIGHT,
+    "wide8": LEARN_FAST | RIGHT,
 }
 FRESH_RANKS = {"rank1": 1, "rank1-fast": 1, "rank8": 8, "rank8-fast": 8, "rank32": 32, "wide8": 8}
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
@@ -124,7 +124,7 @@ def arguments():
     parser.add_argument("--max-prompt-tokens", type=int, default=1000)
     parser.add_argument("--max-completion-length", type=int, default=384)
     parser.add_argument("--lr", type=float)
-    parser.add_argument("--set", nargs="*", default=[], help="NAME=JSON settings that override the arm's")
+    parser.add_argument("--set", nargs="*", default=[], help="NAME=JSON options that override the arm's")
     parser.add_argument("--accumulation", type=int, default=0, help="0: 1 with shared prompts, else 4")
     parser.add_argument("--no-shared", action="store_true")
     parser.add_argument("--packed-tokens", type=int, default=0, help="most of a packed row; 0: the default")
@@ -275,19 +275,19 @@ def say(args, text: str) -> None:
     print(f"[{time.time() - args.began:4.0f} s] {args.arm} {args.seed}: {text}", flush=True)
 
 
-def lora_start(args, model):
-    """(model, adapter, shape of a fresh LoRA) of an arm."""
-    from arcnb.models.registry import resolve_adapter
-
-    adapter = resolve_adapter(args.adapter, model) if args.adapter else None
+def lora_start(args) -> dict:
+    """Model, adapter and shape of a fresh LoRA of an arm, as options."""
     if args.arm not in FRESH_RANKS:
-        return model, adapter, None
+        return {"model": args.model, "adapter": args.adapter}
     from arcnb.models.merging import merged_model
+    from arcnb.models.registry import resolve_adapter, resolve_model
 
+    model = resolve_model(args.model)
+    adapter = resolve_adapter(args.adapter, model)
+    base = merged_model(model, adapter) if adapter else model
     rank = FRESH_RANKS[args.arm]
     alpha = 64 / math.sqrt(32) * math.sqrt(rank)  # peft takes any number
-    base = merged_model(model, adapter) if adapter else model
-    return base, None, {"r": rank, "lora_alpha": alpha, "use_rslora": True}
+    return {"model": str(base.folder), "adapter": "", "lora_r": rank, "lora_alpha": alpha}
 
 
 def more_tasks(args, kept, format_, tokenizer) -> list:
@@ -310,6 +310,49 @@ def more_tasks(args, kept, format_, tokenizer) -> list:
     return list(fitting.tasks)
 
 
+def plan_of(args, on_gpu: bool):
+    """The run that an arm is."""
+    from arcnb.rl.plan import GrpoPlan
+
+    asked = ARMS[args.arm] | lora_start(args)
+    if "overlong_buffer" in asked:
+        asked["overlong_buffer"] = min(asked["overlong_buffer"], args.max_completion_length // 3)
+    completions = asked["num_generations"] * args.prompts
+    asked |= {
+        "n_tasks": 0,
+        "n_eval_tasks": 0,
+        "eval_steps": 0,
+        "max_prompt_length": args.max_prompt_tokens,
+        "max_completion_length": args.max_completion_length,
+        "max_length": args.max_prompt_tokens + args.max_completion_length,
+        "prompts_per_step": args.prompts,
+        "max_steps": args.steps,
+        "gradient_accumulation_steps": args.accumulation
+        or (max(1, completions // 16) if args.no_shared else 1),
+        "gradient_checkpointing": on_gpu,
+        "shared_prompt": not args.no_shared,
+        "use_vllm": on_gpu,
+        "guard_action": "warn",
+        "guard_window": 10,
+        "save_steps": args.steps + 1,
+        "disk_budget_gb": 1e-6,
+        "resume": "never",
+        "workers": args.workers,
+        "seed": args.seed,
+    }
+    if args.arm == "e":
+        asked |= {"guard_action": "rollback", "guard_max_rollbacks": 3}
+        asked |= {"eval_steps": args.eval_every or 25, "num_generations_eval": args.mid_repeats}
+    if on_gpu:
+        asked["vllm_gpu_memory_utilization"] = args.share
+    if args.packed_tokens:
+        asked["shared_prompt_tokens"] = args.packed_tokens
+    if args.lr:
+        asked["learning_rate"] = args.lr
+    asked |= {name: json.loads(value) for name, _, value in (entry.partition("=") for entry in args.set)}
+    return GrpoPlan.of(asked, output=args.out / f"{args.arm}-s{args.seed}")
+
+
 def train(args) -> dict:
     import torch
 
@@ -321,35 +364,18 @@ def train(args) -> dict:
         torch.set_num_threads(1)
     from arcnb.arc.predictions import PredictionSet
     from arcnb.arc.tasksets import load_tasks
-    from arcnb.models.prompt_format import prompt_format
     from arcnb.models.registry import load_tokenizer, resolve_model
+    from arcnb.plans import refuse
     from arcnb.programs.executor import Executor
-    from arcnb.programs.limits import Limits
+    from arcnb.rl.checks import problems
     from arcnb.rl.difficulty import tasks_solved_between
-    from arcnb.rl.grpo import GrpoOptions, train_grpo
-    from arcnb.rl.guard import GuardOptions
     from arcnb.rl.rows import prompt_rows
+    from arcnb.rl.training import train_grpo
     from arcnb.synth.splits import trainable_tasks
 
     say(args, "imported")
-    model, adapter, lora = lora_start(args, resolve_model(args.model))
-    settings, options = (dict(part) for part in ARMS[args.arm])
-    if "overlong_buffer" in options:
-        options["overlong_buffer"] = min(options["overlong_buffer"], args.max_completion_length // 3)
-    group = settings["num_generations"]
-    accumulation = args.accumulation or (1 if not args.no_shared else max(1, group * args.prompts // 16))
-    settings |= {
-        "max_steps": args.steps,
-        "max_completion_length": args.max_completion_length,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_checkpointing": on_gpu,
-        "save_steps": args.steps + 1,
-        "use_vllm": on_gpu,
-    } | ({"vllm_gpu_memory_utilization": args.share} if on_gpu else {})
-    settings |= {"learning_rate": args.lr} if args.lr else {}
-    settings |= {name: json.loads(value) for name, _, value in (entry.partition("=") for entry in args.set)}
-    format_, tokenizer = prompt_format(), load_tokenizer(model)
-    context = args.max_prompt_tokens + args.max_completion_length
+    plan = plan_of(args, on_gpu)
+    format_, tokenizer = plan.subject.prompt_format, load_tokenizer(resolve_model(plan.model))
     same = {"max_prompt_tokens": args.max_prompt_tokens}
     train_set = trainable_tasks(load_tasks(args.tasks))
     if args.solved_in:
@@ -361,37 +387,12 @@ def train(args) -> dict:
     held_out_set = load_tasks(args.held_out)
     held_out = prompt_rows(held_out_set, format_, tokenizer, seed=0, n_tasks=args.eval_tasks, **same).tasks
     sets = {"trained": trained[: args.eval_tasks], "kept": kept, "held_out": held_out}
-    guard = GuardOptions("warn", 10)
-    if args.arm == "e":
-        guard = GuardOptions("rollback", 10, max_rollbacks=3)
-        options |= {"held_out_every": args.eval_every or 25, "held_out_repeats": args.mid_repeats}
-    folder = args.out / f"{args.arm}-s{args.seed}"
-    with Executor(args.workers, Limits(memory_mb=512)) as executor:
+    seen_by_guard = kept if args.arm == "e" else ()
+    refuse(problems(plan, [*trained, *more], seen_by_guard))
+    folder = plan.output
+    with Executor(plan.workers or None, plan.subject.limits) as executor:
         evaluation = evaluation_class()(args, sets, folder / "evaluation", format_, tokenizer, executor)
-        report = train_grpo(
-            model,
-            [*trained, *more],
-            format_,
-            executor,
-            folder,
-            adapter=adapter,
-            settings=settings,
-            lora=lora,
-            options=GrpoOptions(
-                prompts_per_step=args.prompts,
-                resume="never",
-                guard=guard,
-                max_sequence_length=context,
-                shared_prompt=not args.no_shared,
-                **({"shared_prompt_tokens": args.packed_tokens} if args.packed_tokens else {}),
-                disk_budget_gb=1e-6,
-                **same,
-                **options,
-            ),
-            held_out_tasks=kept if args.arm == "e" else (),
-            seed=args.seed,
-            callbacks=[evaluation],
-        )
+        report = train_grpo(plan, [*trained, *more], seen_by_guard, executor, [evaluation])
         say(args, f"{report.status} after {report.steps} steps")
         evaluation.run("end", report.steps)
         best = folder / "best"
@@ -404,7 +405,7 @@ def train(args) -> dict:
     return outcome(args, evaluation, report.status, report.steps) | {
         "rollbacks": report.rollbacks,
         "best": report.best,
-        "settings": settings,
+        "settings": plan.settings,
         "peak_gb": torch.cuda.max_memory_reserved() / 1e9 if on_gpu else None,
         "alarms": [page.name for page in report.pages],
         "notes": report.notes,

@@ -305,15 +305,21 @@ def reinforce(args, name: str) -> dict:
         small_engine(args.kv_gb, max_num_seqs=256)
     else:
         torch.set_num_threads(1)
-    from arcnb.models.prompt_format import prompt_format
-    from arcnb.models.registry import resolve_adapter, resolve_model
-    from arcnb.rl.grpo import GrpoOptions, train_grpo
+    from arcnb.plans import refuse
+    from arcnb.rl.checks import problems
+    from arcnb.rl.plan import GrpoPlan
+    from arcnb.rl.training import train_grpo
     from bench.grpo_speed import part_log, parts_of
 
     tasks, _ = splits(args)
-    model = resolve_model(args.model)
     clock, parts = training_clock(args, name), args.out / name / "parts.jsonl"
-    settings = {
+    asked = {
+        "n_tasks": 0,
+        "eval_steps": 0,
+        "model": args.model,
+        "adapter": str(args.out / f"sft-{seed}" / "adapter") if warm else args.adapter,
+        "max_length": args.rl_context,
+        "prompts_per_step": args.prompts,
         "max_steps": args.rl_steps,
         "num_generations": args.group,
         "gradient_accumulation_steps": args.accumulation,
@@ -327,35 +333,26 @@ def reinforce(args, name: str) -> dict:
         "save_steps": args.save_steps,
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": 2.0,
+        "reward": "right-grids",  # a point for valid outputs taught short programs that only run (docs/log.md)
+        "overlong_weight": 0.2,
+        "overlong_buffer": args.rl_completion // 3,
+        "shared_prompt": True,
+        "shared_prompt_tokens": args.packed_tokens,
+        "seed": int(seed),
     } | ({"vllm_gpu_memory_utilization": SHARE} if on_gpu() else {})
-    own = (
-        {"conversations": str(args.out / "refine.parquet")}
+    asked |= (
+        {
+            "refine_conversations": str(args.out / "refine.parquet"),
+            "improvement_weight": 0.2,
+            "max_prompt_length": 0,
+        }
         if frozen
-        else {"turns": 2, "turn_reward": args.turn_reward, "max_prompt_tokens": args.rl_prompt_tokens}
+        else {"turns": 2, "turn_reward": args.turn_reward, "max_prompt_length": args.rl_prompt_tokens}
     )
-    weights = {"overlong": 0.2} | ({"improvement": 0.2} if frozen else {})
+    plan = GrpoPlan.of(asked, output=args.out / name)
+    refuse(problems(plan, tasks, ()))
     with executor(args) as pool:
-        report = train_grpo(
-            model,
-            tasks,
-            prompt_format(),
-            pool,
-            args.out / name,
-            adapter=args.out / f"sft-{seed}" / "adapter" if warm else resolve_adapter(args.adapter, model),
-            settings=settings,
-            seed=int(seed),
-            callbacks=[clock, part_log(parts, parts_of_episodes)],
-            options=GrpoOptions(
-                prompts_per_step=args.prompts,
-                max_sequence_length=args.rl_context,
-                reward="right-grids",  # a point for valid outputs taught short programs that only run (docs/log.md)
-                reward_weights=weights,
-                overlong_buffer=args.rl_completion // 3,
-                shared_prompt=True,
-                shared_prompt_tokens=args.packed_tokens,
-                **own,
-            ),
-        )
+        report = train_grpo(plan, tasks, (), pool, [clock, part_log(parts, parts_of_episodes)])
     if not clock.over and report.status == "preempted":
         print("cut by the end of the call; goes on from its checkpoint", flush=True)
         sys.exit(GO_ON)

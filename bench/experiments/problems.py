@@ -11,11 +11,11 @@ problems, the paired difference, the curve, and seconds a step. Prints a short t
 Two GPUs (server on one, trainer on the other), through the notebook; look at vllm_server.log, processes.log
 and metrics.jsonl (step_time) of the run folder:
 
-    arcnb run 09 --name two-gpus -p problems simple -p evaluation simple/held_out -p use_vllm true \
+    arcnb run 09 --name two-gpus -p tasks simple -p eval_tasks simple/held_out -p use_vllm true \
         -p vllm_mode server -p vllm_server_gpus 1 -p num_processes 1 -p vllm_gpu_memory_utilization 0.5 \
         -p max_steps 30 -p num_generations 16 -p prompts_per_step 8 -p max_completion_length 128 \
-        -p max_model_len 2048 -p learning_rate 4e-5 -p eval_steps 10 -p simple_eval_problems 15 \
-        -p repeat_eval_problems 4 -p final_samples 8
+        -p max_length 2048 -p learning_rate 4e-5 -p eval_steps 10 -p n_eval_tasks 15 \
+        -p num_generations_eval 4 -p n_predictions 8
 """
 
 import argparse
@@ -95,14 +95,12 @@ def main():
         args.steps, args.every, args.repeats, args.prompts, args.group = 2, 1, 2, 1, 2
         args.tokens, args.no_vllm = 24, True
     from arcnb.arc.predictions import PredictionSet
-    from arcnb.models.registry import resolve_model
+    from arcnb.plans import refuse
     from arcnb.problems.files import load_problems
-    from arcnb.problems.subject import NAME, ProblemSubject
-    from arcnb.programs.executor import Executor
-    from arcnb.rl.grpo import train_grpo
-    from arcnb.rl.launch import GrpoPlan
-    from arcnb.rl.options import GrpoOptions
-    from arcnb.rl.settings import vllm_environment
+    from arcnb.problems.plan import ProblemPlan
+    from arcnb.rl.checks import problems
+    from arcnb.rl.launch import train_here
+    from arcnb.rl.trainers import vllm_environment
 
     os.environ |= vllm_environment()
     if not args.tiny:
@@ -113,7 +111,13 @@ def main():
     if args.tiny:
         training, held_out = training[:4], held_out[:2]
     folder = args.out / f"problems-s{args.seed}"
-    settings = {
+    asked = {
+        "n_eval_tasks": 0,
+        "eval_steps": args.every,
+        "num_generations_eval": args.repeats,
+        "max_prompt_length": 512,
+        "max_length": 1024,
+        "prompts_per_step": args.prompts,
         "max_steps": args.steps,
         "num_generations": args.group,
         "max_completion_length": args.tokens,
@@ -123,40 +127,21 @@ def main():
         "max_grad_norm": 0.5,
         "save_steps": 10**6,
         "use_vllm": not args.no_vllm,
+        "detect_cheating": False,
+        "seconds_per_input": 2.0,
+        "resume": "never",
+        "workers": args.workers,
+        "seed": args.seed,
     }
     if not args.no_vllm:
-        settings |= {
-            "vllm_mode": "colocate",
+        asked |= {
             "vllm_gpu_memory_utilization": args.share,
             "vllm_importance_sampling_mode": "token_truncate",
             "vllm_importance_sampling_clip_max": 2.0,
         }
-    options = GrpoOptions(
-        prompts_per_step=args.prompts,
-        max_sequence_length=1024,
-        max_prompt_tokens=512,
-        held_out_every=args.every,
-        held_out_repeats=args.repeats,
-        resume="never",
-        detect_cheating=False,
-    )
-    subject = ProblemSubject(seconds=2.0)
-    plan = GrpoPlan(training, folder, template="", subject=NAME)
-    with Executor(args.workers or None, subject.limits(512)) as executor:
-        report = train_grpo(
-            resolve_model("default"),
-            training,
-            subject.prompt_format(plan),
-            executor,
-            folder,
-            settings=settings,
-            lora={"r": 32, "lora_alpha": 64},
-            options=options,
-            held_out_tasks=held_out,
-            seed=args.seed,
-            callbacks=[stopping(args)],
-            subject=subject,
-        )
+    plan = ProblemPlan.of(asked, output=folder)
+    refuse(problems(plan, training, held_out))
+    report = train_here(plan, training, held_out, [stopping(args)])
     frame = PredictionSet(folder / "held_out").read()
     by_step = {int(step): measured(rows) for step, rows in frame.groupby("round")}
     first, last = min(by_step), max(by_step)
@@ -185,7 +170,7 @@ def main():
         "reward": [round(row["reward"], 4) for row in steps],
         "strict": [round(row["parse/strict"], 3) for row in steps],
         "kl": [round(row.get("kl", 0.0), 5) for row in steps],
-        "settings": settings,
+        "settings": plan.settings,
         "notes": report.notes,
         "seconds": time.time() - BEGAN,
     }

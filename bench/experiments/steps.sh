@@ -55,10 +55,10 @@ notebook() {
 
 # Issue 10: server and trainer. GPUS CORES
 problems() {
-    notebook two-gpus 560 "$1" "$2" 09 -p problems simple -p evaluation simple/held_out -p use_vllm true \
+    notebook two-gpus 560 "$1" "$2" 09 -p tasks simple -p eval_tasks simple/held_out -p use_vllm true \
         -p vllm_mode server -p vllm_server_gpus 1 -p num_processes 1 -p vllm_gpu_memory_utilization 0.5 -p max_steps 30 \
-        -p num_generations 16 -p prompts_per_step 8 -p max_completion_length 128 -p max_model_len 2048 \
-        -p learning_rate 4e-5 -p eval_steps 10 -p simple_eval_problems 15 -p repeat_eval_problems 4 -p final_samples 8
+        -p num_generations 16 -p prompts_per_step 8 -p max_completion_length 128 -p max_length 2048 \
+        -p learning_rate 4e-5 -p eval_steps 10 -p n_eval_tasks 15 -p num_generations_eval 4 -p n_predictions 8
 }
 
 # Tests that need GPUs (issues 5, 7, 10). GPUS CORES MORE...
@@ -158,21 +158,21 @@ speed() {
 # Issue 6: notebook 05 with the settings of the arm learn-fast, for its page. One that the end of the time stops saves a
 # checkpoint, and its page ends there, without curves: choose few enough STEPS. GPU CORES SOLVED STEPS
 learn_page() {
-    GRACE=80 notebook learn_page $(($(left) - 100)) "$1" "$2" 05 -p tasks arc-agi-1/training -p n_tasks 0 -p solved_in "$3" \
-        -p max_steps "$4" -p held_out arc-agi-1/evaluation -p n_held_out 64 -p held_out_every 50 -p held_out_repeats 16 \
+    GRACE=80 notebook learn_page $(($(left) - 100)) "$1" "$2" 05 -p tasks arc-agi-1/training -p n_tasks 0 -p learn_from "$3" \
+        -p max_steps "$4" -p eval_tasks arc-agi-1/evaluation -p n_eval_tasks 64 -p eval_steps 50 -p num_generations_eval 16 \
         -p reward right-grids -p overlong_weight 0.2 -p overlong_buffer 128 -p num_generations 16 -p prompts_per_step 8 \
         -p learning_rate 4e-5 -p beta 0.01 -p max_grad_norm 0.2 -p warmup_steps 0.02 -p save_steps 50 \
         -p vllm_importance_sampling_mode token_truncate -p vllm_importance_sampling_clip_max 2.0 \
-        -p max_prompt_tokens 1000 -p max_completion_length 384 -p max_sequence_length 1384 -p gradient_checkpointing true \
+        -p max_prompt_length 1000 -p max_completion_length 384 -p max_length 1384 -p gradient_checkpointing true \
         -p shared_prompt true -p shared_prompt_tokens 8192 -p use_vllm true -p vllm_gpu_memory_utilization 0.1 -p workers 3
 }
 
 # Issue 6: notebook 05 in a process on each GPU. NAME MORE...
 two_processes() {
     notebook "two_$1" 150 "$(all_gpus)" "$(all_cores)" 05 -p num_processes 2 -p max_steps 6 -p n_tasks 64 "${@:2}" \
-        -p prompts_per_step 8 -p num_generations 16 -p learning_rate 4e-5 -p max_prompt_tokens 1000 -p max_completion_length 256 \
-        -p max_sequence_length 1256 -p gradient_checkpointing true -p use_vllm true -p vllm_gpu_memory_utilization 0.3 \
-        -p reward right-grids -p n_held_out 16 -p held_out_every 3 -p held_out_repeats 4 -p vllm_importance_sampling_mode token_truncate
+        -p prompts_per_step 8 -p num_generations 16 -p learning_rate 4e-5 -p max_prompt_length 1000 -p max_completion_length 256 \
+        -p max_length 1256 -p gradient_checkpointing true -p use_vllm true -p vllm_gpu_memory_utilization 0.3 \
+        -p reward right-grids -p n_eval_tasks 16 -p eval_steps 3 -p num_generations_eval 4 -p vllm_importance_sampling_mode token_truncate
 }
 
 # One multi-process service for all GPUs, unless there is one; only what is started with these variables uses it.

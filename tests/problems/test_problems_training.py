@@ -3,6 +3,7 @@
 Run: pytest tests/problems/test_problems_training.py
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from arcnb.lab.profiles import profile_values
 from arcnb.models.generation import Completion, Sampling
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import read_metrics
+from arcnb.plans import PlanError
 from arcnb.problems.dry_run import dry_run
 from arcnb.problems.evaluation import evaluate
 from arcnb.problems.files import load_problems
@@ -27,14 +29,14 @@ from arcnb.problems.final import checked, evaluate_model
 from arcnb.problems.judging import ProblemJudge
 from arcnb.problems.languages import Languages
 from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
+from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.problem import Problem, ProblemError
 from arcnb.problems.prompts import problem_format
-from arcnb.problems.rewards import ProblemReward, TestcasePlan
-from arcnb.problems.subject import NAME, ProblemSubject
-from arcnb.rl.launch import GrpoPlan, run_grpo
-from arcnb.rl.options import GrpoOptions
+from arcnb.problems.rewards import ProblemReward, TestcaseRewards
+from arcnb.rl.checks import problems_anywhere
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.reward_terms import TermLimits
-from arcnb.rl.settings import SettingsError
 
 RIGHT = "def add(a, b):\n    return a + b\n```"
 HALF = "def add(a, b):\n    return 3\n```"
@@ -45,7 +47,7 @@ def rewards(languages, texts, max_tests=2, **plan):
     """Rewards of these answers to ADD, and what was logged."""
     logged, problem = {}, Problem.from_row(ADD)
     reward = ProblemReward(
-        TestcasePlan("tests", LIMITS, **plan), [problem], None, judge=ProblemJudge(languages, max_tests)
+        TestcaseRewards("tests", LIMITS, **plan), [problem], None, judge=ProblemJudge(languages, max_tests)
     )
     n = len(texts)
     columns = {"row": [0] * n, "task_id": ["add"] * n, "prefix": ["```python\n"] * n}
@@ -80,17 +82,24 @@ def test_only_so_many_tests_count(languages):
     assert rewards(languages, [only_first], max_tests=4)[0] == [0.25]
 
 
-def test_weights_that_cannot_work_are_refused():
-    for weights, sentence in (
-        ({"base": -1.0}, "base_reward_weight is -1.0"),
-        ({"base": 0.0, "perfect": 0.0}, "both 0: tests would not count"),
-    ):
-        with pytest.raises(ProblemError, match=sentence):
-            TestcasePlan("tests", LIMITS, **weights)
-    with pytest.raises(ProblemError, match="answer format 'xml' does not exist; there are plain, reasoning"):
-        ProblemSubject(answer_format="xml")
-    with pytest.raises(SettingsError, match="trained on in one turn"):
-        ProblemSubject().check(GrpoOptions(turns=2), [])
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"base_reward_weight": -1.0}, "base_reward_weight is -1.0"),
+        ({"base_reward_weight": 0.0, "perfect_reward_weight": 0.0}, "both 0: tests would not count"),
+        ({"answer_format": "xml"}, "answer format 'xml' does not exist; there are plain, reasoning"),
+        ({"turns": 2}, "trained on in one turn"),
+        ({"refine_conversations": "refine.parquet"}, "trained on in one turn"),
+    ],
+)
+def test_what_cannot_work_is_refused(options, sentence):
+    (said,) = problems_anywhere(ProblemPlan.of({"eval_steps": 0} | options), [], [])
+    assert sentence in said
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    wrong = {"eval_steps": 0, "answer_format": "xml", "base_reward_weight": -1.0, "turns": 2}
+    assert len(problems_anywhere(ProblemPlan.of(wrong | {"n_predictions": -1}), [], [])) == 4
 
 
 def test_two_languages_in_one_batch(executor, q):
@@ -114,7 +123,8 @@ def test_two_languages_in_one_batch(executor, q):
 
 
 def test_q_problems_without_a_q_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find_spec(name) if name != "pykx" else None)
     for name, value in {"HOME": str(tmp_path), "PATH": str(tmp_path), "QHOME": ""}.items():
         monkeypatch.setenv(name, value)
     row = {
@@ -123,14 +133,14 @@ def test_q_problems_without_a_q_are_refused_before_anything_is_loaded(tmp_path, 
         "language": "q",
         "tests": [{"input": "1", "expected": "1"}],
     }
-    with pytest.raises(ProblemError, match="problems in q need a q interpreter, and none was found; install"):
-        ProblemSubject().check(GrpoOptions(), [Problem.from_row(row)])
+    (said,) = problems_anywhere(ProblemPlan.of({"eval_steps": 0}), [Problem.from_row(row)], [])
+    assert said.startswith("problems in q need a q interpreter, and none was found; install")
 
 
 def test_a_problem_in_both_sets_is_refused(languages):
     some = load_problems("simple*3")
     with pytest.raises(ProblemError, match=f"problem {some[0].problem_id} is in both"):
-        checked(some, load_problems("simple*3"), 1, 2.0, 256)
+        checked(ProblemPlan.of({"workers": 1}), some, load_problems("simple*3"))
 
 
 # ---------------------------------------------------------------- a run
@@ -139,25 +149,36 @@ def test_a_problem_in_both_sets_is_refused(languages):
 @pytest.fixture
 def plan(small_model, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    settings = {"num_generations": 2, "max_completion_length": 6, "max_steps": 2, "save_steps": 2}
-    options = GrpoOptions(held_out_every=2, n_held_out=2, held_out_repeats=2, max_prompt_tokens=256)
-    return GrpoPlan(
-        load_problems("simple*3"),
-        tmp_path,
-        model=str(small_model.folder),
-        template="",
-        settings=settings,
-        lora={"r": 2},
-        options=options,
-        held_out_tasks=load_problems("simple/held_out*3"),
-        workers=1,
-        subject=NAME,
-        subject_options={"max_tests": 2, "seconds": 2.0},
-    )
+    asked = {
+        "model": str(small_model.folder),
+        "max_prompt_length": 256,
+        "max_completion_length": 6,
+        "num_generations": 2,
+        "prompts_per_step": 1,
+        "max_steps": 2,
+        "save_steps": 2,
+        "lora_r": 2,
+        "eval_steps": 2,
+        "n_eval_tasks": 2,
+        "num_generations_eval": 2,
+        "n_predictions": 2,
+        "max_tests_per_problem": 2,
+        "seconds_per_input": 2.0,
+        "use_vllm": False,
+        "backend": "transformers",
+        "workers": 1,
+    }
+    return ProblemPlan.of(asked, output=tmp_path)
 
 
-def test_a_run_trains_evaluates_and_leaves_its_files(plan, tmp_path):
-    report = run_grpo(plan)
+@pytest.fixture
+def problem_sets():
+    """(problems to train on, problems to evaluate on)"""
+    return load_problems("simple*3"), load_problems("simple/held_out*3")
+
+
+def test_a_run_trains_evaluates_and_leaves_its_files(plan, problem_sets, tmp_path):
+    report = run_grpo(plan, *problem_sets)
     assert (report.status, report.steps) == ("done", 2)
     rows = read_metrics(tmp_path / "metrics.jsonl")
     steps = [row for row in rows if "reward" in row]
@@ -165,18 +186,18 @@ def test_a_run_trains_evaluates_and_leaves_its_files(plan, tmp_path):
     assert [row["step"] for row in rows if "held_out/pass@1" in row] == [0, 2]
     assert {"held_out/pass@1", "held_out/pass@2"} <= set(rows[0])
     rollouts = PredictionSet(tmp_path / "rollouts").read()
-    assert set(rollouts["task_id"]) <= {problem.problem_id for problem in plan.tasks}
+    assert set(rollouts["task_id"]) <= {problem.problem_id for problem in problem_sets[0]}
     assert rollouts["status"].notna().all()
     held_out = PredictionSet(tmp_path / "held_out").read()
     assert held_out.groupby("round").size().to_dict() == {0: 4, 2: 4}
     assert held_out["test_correct_grids"].notna().all(), "the evaluation runs all tests"
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
-    other = replace(plan, settings=plan.settings | {"max_steps": 3}, subject_options={"max_tests": 1})
-    with pytest.raises(ValueError, match="max_tests"):
-        run_grpo(other)
+    other = plan.changed({"max_steps": 3, "max_tests_per_problem": 1})
+    with pytest.raises(ValueError, match="max_tests_per_problem was 2 and is 1"):
+        run_grpo(other, *problem_sets)
 
-    result = evaluate_model(plan, report.adapter, 2, "transformers")
+    result = evaluate_model(plan, problem_sets[1], report.adapter, 2)
     values = json.loads((tmp_path / "evaluation.json").read_text())
     assert values["n_predictions"] == 6
     assert [row["k"] for row in values["pass_at_k"]] == [1, 2]
@@ -184,11 +205,13 @@ def test_a_run_trains_evaluates_and_leaves_its_files(plan, tmp_path):
     assert result.table().index[-1] == "all"
 
 
-def test_another_process_reads_the_same_plan(plan):
-    back = GrpoPlan.read(plan.write())
-    assert [p.fingerprint for p in back.tasks] == [p.fingerprint for p in plan.tasks]
-    assert [p.fingerprint for p in back.held_out_tasks] == [p.fingerprint for p in plan.held_out_tasks]
-    assert (back.subject, back.subject_options) == (plan.subject, plan.subject_options)
+def test_another_process_reads_the_same_plan(plan, problem_sets):
+    back, *sets = GrpoPlan.read(plan.write(*problem_sets))
+    assert [[p.fingerprint for p in one] for one in sets] == [
+        [p.fingerprint for p in one] for one in problem_sets
+    ]
+    assert type(back) is ProblemPlan
+    assert back.values() == plan.values()
 
 
 class Parrot:
@@ -283,58 +306,29 @@ def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, reposito
     chosen = profile_values(folder / "profiles" / f"{name}.yaml", "09_testcase_rl", declared)
     assert chosen["learning_rate"] == 2e-6
     assert chosen["answer_format"] == ("reasoning" if name in PRESETS[3:] else "plain")
-    settings = {
-        key: chosen[key]
-        for key in (
-            *(
-                "num_generations",
-                "gradient_accumulation_steps",
-                "max_completion_length",
-                "use_vllm",
-                "vllm_mode",
-            ),
-            *("vllm_gpu_memory_utilization", "gradient_checkpointing", "temperature", "learning_rate"),
-        )
-    }
-    options = GrpoOptions(
-        prompts_per_step=chosen["prompts_per_step"],
-        max_sequence_length=chosen.get("max_model_len"),
-        max_prompt_tokens=chosen["max_prompt_tokens"],
-    )
-    plan = GrpoPlan(
-        [],
-        tmp_path,
-        model=chosen["model"],
-        settings=settings,
-        options=options,
-        num_processes=7,
-        parallel="zero3",
-    )
-    planned = dry_run(plan, gpu_memory_gib=80.0)
+    plan = ProblemPlan.of(chosen | {"gpu_memory_gib": 80.0}, output=tmp_path)
+    assert (plan.num_processes, plan.parallel) == (7, "zero3")
+    planned = dry_run(plan, load_problems("simple*3"), load_problems("simple/held_out*3"))
     server, training = planned.commands
     assert f"serve {chosen['model']}" in server
     assert "CUDA_VISIBLE_DEVICES=7 " in server
     assert "accelerate_cli launch" in training
     assert "--num_processes 7 --use_deepspeed --zero_stage 3" in training
-    per_device = (
-        settings["num_generations"] * options.prompts_per_step / (7 * settings["gradient_accumulation_steps"])
-    )
-    assert per_device == 1
+    assert plan.completions_a_part == 1
     assert {"training", "server"} == set(planned.memory["GPU of"])
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"subject_options": {"answer_format": "xml"}}, "answer format 'xml' does not exist"),
-        ({"subject_options": {"base": -1.0}}, "base_reward_weight is -1.0"),
+        ({"answer_format": "xml"}, "answer format 'xml' does not exist"),
+        ({"base_reward_weight": -1.0}, "base_reward_weight is -1.0"),
         ({"template": "nosuch.jinja"}, "there is no template nosuch.jinja"),
     ],
 )
-def test_a_dry_run_refuses_what_the_run_would(changes, sentence, small_model, tmp_path):
-    plan = GrpoPlan([], tmp_path, model=str(small_model.path), subject=NAME)
-    with pytest.raises(ValueError, match=sentence):
-        dry_run(replace(plan, **changes))
+def test_a_dry_run_refuses_what_the_run_would(changes, sentence, plan, problem_sets):
+    with pytest.raises(PlanError, match=sentence):
+        dry_run(plan.changed(changes), *problem_sets)
 
 
 # ---------------------------------------------------------------- the notebook
@@ -349,19 +343,10 @@ def run_notebook(runs, *arguments):
 @pytest.mark.slow
 def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
     values = {
-        **{
-            "model": small_model.folder,
-            "problems": "simple*4",
-            "evaluation": "simple/held_out*2",
-            "max_steps": 2,
-        },
-        **{
-            "prompts_per_step": 1,
-            "num_generations": 2,
-            "max_completion_length": 6,
-            "simple_eval_problems": 1,
-        },
-        **{"repeat_eval_problems": 1, "final_samples": 2, "final_backend": "transformers", "rank": 2},
+        **{"model": small_model.folder, "tasks": "simple*4", "eval_tasks": "simple/held_out*2"},
+        **{"max_steps": 2, "prompts_per_step": 1, "num_generations": 2, "max_completion_length": 6},
+        **{"n_eval_tasks": 1, "num_generations_eval": 1, "n_predictions": 2, "lora_r": 2},
+        **{"use_vllm": False, "backend": "transformers"},
     }
     result = run_notebook(tmp_path, *(item for pair in values.items() for item in ("-p", *pair)))
     assert result.returncode == 0, result.stderr[-2000:]

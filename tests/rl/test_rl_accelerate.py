@@ -4,33 +4,31 @@ Run: pytest tests/rl/test_rl_accelerate.py (about a minute)
 """
 
 import json
-from dataclasses import replace
 
 import pytest
 
 import arcnb.rl.launch as launch_module
 from arcnb.models import launching
 from arcnb.models.training_log import read_metrics
-from arcnb.rl.guard import GuardOptions, Thresholds
-from arcnb.rl.launch import GrpoPlan, main, run_grpo
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.launch import main, run_grpo
+from arcnb.rl.plan import GrpoPlan
+from tests.rl.conftest import QUICK
 
-SETTINGS = {"num_generations": 8, "max_completion_length": 24, "learning_rate": 1e-2, "warmup_steps": 0}
+SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
 # Lengths differ, so that there is something to learn. Any share of distinct tokens is taken for a collapse,
 # once there is a first window to compare with; after a rollback there is.
-SPREAD = {"reward_weights": {"overlong": 1.0}, "overlong_buffer": 24}
-ALWAYS = GuardOptions(
-    "rollback", window=2, max_rollbacks=1, thresholds=Thresholds(unique_tokens=100.0, kl=1e9)
-)
+SPREAD = {"overlong_weight": 1.0, "overlong_buffer": 24}
+ALWAYS = {"guard.action": "rollback", "guard.window": 2, "guard.max_rollbacks": 1}
+ALWAYS |= {"guard.thresholds.unique_tokens": 100.0, "guard.thresholds.kl": 1e9}
 
 pytestmark = pytest.mark.timeout(240)  # one process that waits for the other would do so for ever
 
 
 @pytest.fixture
-def plan(letter_model, tasks, tmp_path, monkeypatch):
+def plan(letter_model, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    arguments = {"settings": SETTINGS, "lora": {"r": 2}, "workers": 2, "num_processes": 2}
-    return GrpoPlan(tasks, tmp_path, model=str(letter_model.folder), **arguments)
+    two = {"model": str(letter_model.folder), "workers": 2, "num_processes": 2}
+    return GrpoPlan.of(QUICK | SIZES | two, output=tmp_path)
 
 
 @pytest.fixture
@@ -52,9 +50,8 @@ def steps(folder):
 
 @pytest.mark.long("two processes train, roll back and stop together")
 def test_two_processes_roll_back_together_and_stop_together(plan, commands, tasks, tmp_path):
-    options = GrpoOptions(**SPREAD, guard=ALWAYS, held_out_every=100, held_out_repeats=1)
-    settings = SETTINGS | {"max_steps": 9, "save_steps": 100}
-    report = run_grpo(replace(plan, settings=settings, options=options, held_out_tasks=tasks))
+    steps_of = {"max_steps": 9, "save_steps": 100, "eval_steps": 100, "num_generations_eval": 1}
+    report = run_grpo(plan.changed(SPREAD | ALWAYS | steps_of), tasks, tasks)
     (command,) = commands
     assert {"accelerate.commands.accelerate_cli", "launch", "--multi_gpu"} <= set(command)
     counts = report.config.set_index("setting")["asked"]
@@ -73,11 +70,11 @@ def test_two_processes_roll_back_together_and_stop_together(plan, commands, task
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
-def test_each_process_takes_its_gpu_before_it_loads(plan, monkeypatch):
+def test_each_process_takes_its_gpu_before_it_loads(plan, tasks, monkeypatch):
     """In four bits transformers loads on the current GPU; with all on the first, accelerate would refuse."""
     taken = []
 
-    def loads(plan):
+    def loads(*plan):
         raise ValueError(f"loads with {taken} taken")
 
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -85,4 +82,4 @@ def test_each_process_takes_its_gpu_before_it_loads(plan, monkeypatch):
     monkeypatch.setattr("torch.cuda.set_device", taken.append)
     monkeypatch.setattr(launch_module, "train_here", loads)
     with pytest.raises(ValueError, match=r"loads with \[1\] taken"):
-        main(str(plan.write()))
+        main(str(plan.write(tasks, ())))

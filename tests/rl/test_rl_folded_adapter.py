@@ -1,7 +1,6 @@
 """A fresh LoRA on a model with an adapter folded in. Run: pytest tests/rl/test_rl_folded_adapter.py"""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,34 +9,27 @@ from transformers import AutoModelForCausalLM
 
 from arcnb.models.compatibility import AdapterError, adapter_rank
 from arcnb.models.registry import resolve_adapter
-from arcnb.rl.launch import GrpoPlan, run_grpo
-from arcnb.rl.options import GrpoOptions
-from arcnb.rl.settings import SettingsError
+from arcnb.plans import PlanError
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
+from tests.rl.conftest import QUICK
 
-SETTINGS = {"num_generations": 8, "max_completion_length": 24, "learning_rate": 1e-2, "warmup_steps": 0}
+SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
 # Lengths differ, so that there is something to learn.
-SPREAD = {"reward_weights": {"overlong": 1.0}, "overlong_buffer": 24}
+SPREAD = {"overlong_weight": 1.0, "overlong_buffer": 24}
 
 
 @pytest.fixture
-def plan(letter_model, tasks, tmp_path, monkeypatch):
+def plan(letter_model, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_pretrained(letter_model.path)
     config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     get_peft_model(base, config).save_pretrained(tmp_path / "start")
-    return GrpoPlan(
-        tasks,
-        tmp_path / "run",
-        model=str(letter_model.folder),
-        adapter=str(tmp_path / "start"),
-        fold_adapter=True,
-        held_out_tasks=tasks,
-        settings=SETTINGS | {"max_steps": 2, "save_steps": 2},
-        lora={"r": 2, "lora_alpha": 8},
-        options=GrpoOptions(**SPREAD, held_out_every=2, held_out_repeats=1),
-        workers=2,
-    )
+    start = {"model": str(letter_model.folder), "adapter": str(tmp_path / "start"), "fold_adapter": True}
+    steps = {"max_steps": 2, "save_steps": 2, "eval_steps": 2, "num_generations_eval": 1}
+    asked = QUICK | SIZES | SPREAD | start | steps | {"lora.alpha": 8, "workers": 2}
+    return GrpoPlan.of(asked, output=tmp_path / "run")
 
 
 def distance(letter_model, one, other) -> float:
@@ -52,8 +44,8 @@ def distance(letter_model, one, other) -> float:
     return float((outputs[0] - outputs[1]).abs().max())
 
 
-def test_what_it_leaves_is_an_adapter_of_the_model_itself(plan, letter_model):
-    report = run_grpo(plan)
+def test_what_it_leaves_is_an_adapter_of_the_model_itself(plan, tasks, letter_model):
+    report = run_grpo(plan, tasks, tasks)
     assert adapter_rank(resolve_adapter(report.adapter, letter_model)) == 4 + 2
     assert distance(letter_model, report.adapter, plan.adapter) > 1e-3, "it has learnt"
     best = resolve_adapter(plan.output / "best" / "adapter", letter_model)
@@ -65,31 +57,33 @@ def test_what_it_leaves_is_an_adapter_of_the_model_itself(plan, letter_model):
         resolve_adapter(checkpoint, letter_model)
 
 
-def test_it_goes_on_and_stays_one_sum(plan, letter_model):
-    first = run_grpo(plan)
+def test_it_goes_on_and_stays_one_sum(plan, tasks):
+    first = run_grpo(plan, tasks, tasks)
     whole = {path.name: path.read_bytes() for path in first.adapter.glob("*.safetensors")}
-    again = run_grpo(plan)
+    again = run_grpo(plan, tasks, tasks)
     assert again.steps == 2
     assert {path.name: path.read_bytes() for path in again.adapter.glob("*.safetensors")} == whole
 
 
-def test_there_has_to_be_an_adapter(plan):
-    with pytest.raises(SettingsError, match="fold_adapter=True needs an adapter"):
-        run_grpo(replace(plan, adapter=""))
+def test_there_has_to_be_an_adapter(plan, tasks):
+    with pytest.raises(PlanError, match="fold_adapter=True needs an adapter"):
+        run_grpo(plan.changed({"adapter": ""}), tasks, tasks)
 
 
-def test_an_adapter_that_could_not_be_added_to_is_refused_before_training(plan, letter_model, tmp_path):
+def test_an_adapter_that_could_not_be_added_to_is_refused_before_training(
+    plan, tasks, letter_model, tmp_path
+):
     base = AutoModelForCausalLM.from_pretrained(letter_model.path)
     config = LoraConfig(r=4, target_modules=["q_proj"], use_dora=True)
     get_peft_model(base, config).save_pretrained(tmp_path / "dora")
     with pytest.raises(AdapterError, match="dora cannot be added to another one: it has use_dora"):
-        run_grpo(replace(plan, adapter=str(tmp_path / "dora")))
+        run_grpo(plan.changed({"adapter": str(tmp_path / "dora")}), tasks, tasks)
     assert not (plan.output / "metrics.jsonl").exists()
 
 
-def test_a_checkpoint_is_refused_where_the_folded_model_is_not(plan, letter_model, tmp_path):
+def test_a_checkpoint_is_refused_where_the_folded_model_is_not(plan, tasks, letter_model, tmp_path):
     """On another machine, say."""
-    run_grpo(plan)
+    run_grpo(plan, tasks, tasks)
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(AdapterError, match=r"was trained on .*merged"):
         resolve_adapter(plan.output / "checkpoints" / "checkpoint-2", letter_model)

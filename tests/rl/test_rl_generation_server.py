@@ -13,10 +13,11 @@ from urllib.request import urlopen
 import pytest
 
 from arcnb.models.launching import LaunchError
+from arcnb.plans import PlanError
 from arcnb.rl import generation_server as servers
-from arcnb.rl.launch import GrpoPlan, run_grpo
-from arcnb.rl.options import GrpoOptions
-from arcnb.rl.settings import SettingsError
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
+from tests.rl.conftest import QUICK
 
 SERVE = """
 import http.server, os, sys
@@ -38,7 +39,7 @@ def test_the_last_gpus_sample_and_the_first_train(four_gpus, monkeypatch):
     assert servers.shared_out(2, 1) == (["2", "3"], ["0"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert servers.shared_out(1, 1) == (["1"], ["3"])
-    with pytest.raises(SettingsError, match="vllm_server_gpus=1 and num_processes=2 need 3 GPUs"):
+    with pytest.raises(PlanError, match="vllm_server_gpus=1 and num_processes=2 need 3 GPUs"):
         servers.shared_out(1, 2)
 
 
@@ -129,39 +130,24 @@ def test_a_server_that_ends_is_quoted(small_model, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "message"),
+    ("changes", "message"),
     [
-        ({"server_gpus": 0}, {}, "needs a vllm_server_base_url, or vllm_server_gpus of at least 1"),
-        ({}, {"trainer": "unsloth"}, "vllm_mode='server' needs trainer='trl', not 'unsloth'"),
-        ({"server_gpus": 9}, {}, "vllm_server_gpus=9 and num_processes=1 need 10 GPUs, and there are 4"),
-    ],
-)
-def test_servers_that_cannot_be_started_are_refused(four_gpus, tasks, tmp_path, changes, options, message):
-    settings = {"use_vllm": True, "vllm_mode": "server"}
-    plan = GrpoPlan(tasks, tmp_path, settings=settings, options=GrpoOptions(**options), **changes)
-    with pytest.raises(SettingsError, match=message):
-        run_grpo(plan)
-
-
-@pytest.mark.parametrize(
-    ("settings", "options", "message"),
-    [
+        ({"vllm_server_gpus": 0}, "needs a vllm_server_base_url, or vllm_server_gpus of at least 1"),
+        ({"trainer": "unsloth"}, "vllm_mode='server' needs trainer='trl', not 'unsloth'"),
+        ({"vllm_server_gpus": 9}, "vllm_server_gpus=9 and num_processes=1 need 10 GPUs, and there are 4"),
+        ({"num_generations": 5, "gradient_accumulation_steps": 2}, "num_generations=5 is not divisible by"),
+        ({"reward": "nonsense"}, "reward scheme 'nonsense' does not exist"),
+        ({"max_length": 10**6}, "max_length=1000000, but model"),
         (
-            {"num_generations": 5, "gradient_accumulation_steps": 2},
-            {},
-            "num_generations=5 is not divisible by",
+            {"vllm_server_host": "localhost", "vllm_server_port": 1},
+            "no vLLM server answers at http://localhost:1 ",
         ),
-        ({}, {"reward": "nonsense"}, "reward scheme 'nonsense' does not exist"),
-        ({}, {"max_sequence_length": 10**6}, "max_sequence_length=1000000, but model"),
     ],
 )
 def test_a_run_that_would_be_refused_starts_no_server(
-    four_gpus, small_model, tasks, tmp_path, monkeypatch, settings, options, message
+    four_gpus, small_model, tasks, tmp_path, monkeypatch, changes, message
 ):
     monkeypatch.setattr(servers, "server_command", lambda *_: pytest.fail("a server was started"))
-    settings = {"use_vllm": True, "vllm_mode": "server"} | settings
-    plan = GrpoPlan(
-        tasks, tmp_path, model=str(small_model.folder), settings=settings, options=GrpoOptions(**options)
-    )
-    with pytest.raises(ValueError, match=message):
-        run_grpo(plan)
+    asked = QUICK | {"model": str(small_model.folder), "use_vllm": True, "vllm_mode": "server"} | changes
+    with pytest.raises(PlanError, match=message):
+        run_grpo(GrpoPlan.of(asked | {"rewards.terms": {}}, output=tmp_path), tasks)

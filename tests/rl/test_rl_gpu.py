@@ -14,9 +14,9 @@ import torch
 
 from arcnb.arc.tasksets import load_tasks
 from arcnb.problems.files import load_problems
-from arcnb.problems.subject import NAME
-from arcnb.rl.launch import GrpoPlan, run_grpo
-from arcnb.rl.options import GrpoOptions
+from arcnb.problems.plan import ProblemPlan
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.shared_prefix import prepare_model, row_log_probs
 from arcnb.rl.shared_prefix_packing import pack
 from arcnb.rl.shared_weights import sample_while_merged
@@ -29,6 +29,17 @@ SHAPE = {
     "intermediate_size": 512,
     "num_hidden_layers": 4,
     "max_position_embeddings": 2048,
+}
+# Of runs on ARC tasks with the shipped adapter, which a step hardly moves.
+SHIPPED = {
+    "n_tasks": 0,
+    "adapter": "default",
+    "max_prompt_length": 0,
+    "max_length": 4096,
+    "learning_rate": 1e-6,
+    "use_vllm": True,
+    "vllm_gpu_memory_utilization": 0.2,
+    "workers": 4,
 }
 
 
@@ -90,7 +101,7 @@ def test_what_waits_on_the_host_comes_back_as_it_was_and_leaves_room_on_the_gpu(
 @pytest.mark.skipif(N_GPUS < 2, reason="needs two GPUs: one trains, one serves")
 def test_a_server_samples_from_the_policy(tmp_path):
     """A server that stays behind would show it."""
-    assert_followed(tmp_path, {"vllm_mode": "server"})
+    assert_followed(tmp_path, vllm_mode="server")
 
 
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
@@ -104,7 +115,7 @@ def test_an_engine_with_the_policys_own_weights_samples_from_it(tmp_path, monkey
         made.append(trainer)
 
     monkeypatch.setattr("arcnb.rl.trainers.sample_while_merged", noted)
-    assert_followed(tmp_path, {}, vllm_shared_weights=True, vllm_group_attention=group_attention)
+    assert_followed(tmp_path, vllm_shared_weights=True, vllm_group_attention=group_attention)
     engine = made[0].vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
     theirs = {weight.untyped_storage().data_ptr() for weight in engine.parameters()}
     for name, weight in made[0].accelerator.unwrap_model(made[0].model).named_parameters():
@@ -129,29 +140,27 @@ print([grows[max(start for start in grows if start <= kept.data_ptr())] for kept
     assert ended.stdout.split("\n")[-2] == "[False, True]"
 
 
-def assert_followed(folder, settings: dict, **options):
+def assert_followed(folder, **options):
     """That samples come from the policy of their step, which steps this large move far from the base."""
-    plan = GrpoPlan(
-        tasks=load_problems("simple*40"),
-        output=folder,
-        template="",
-        lora={"r": 32, "lora_alpha": 64},
-        settings={
-            "use_vllm": True,
-            "vllm_gpu_memory_utilization": 0.15,
-            "max_steps": 8,
-            "num_generations": 8,
-            "max_completion_length": 96,
-            "learning_rate": 4e-4,
-            "max_grad_norm": 1.0,
-            **settings,
-        },
-        options=GrpoOptions(prompts_per_step=8, max_sequence_length=1024, **options),
-        subject=NAME,
-        subject_options={"max_tests": 3},
-        workers=4,
-    )
-    assert run_grpo(plan).steps == 8
+    asked = {
+        "lora_r": 32,
+        "lora_alpha": 64,
+        "use_vllm": True,
+        "vllm_gpu_memory_utilization": 0.15,
+        "max_steps": 8,
+        "prompts_per_step": 8,
+        "num_generations": 8,
+        "max_prompt_length": 0,
+        "max_completion_length": 96,
+        "max_length": 1024,
+        "learning_rate": 4e-4,
+        "max_grad_norm": 1.0,
+        "eval_steps": 0,
+        "max_tests_per_problem": 3,
+        "workers": 4,
+    }
+    plan = ProblemPlan.of(asked | options, output=folder)
+    assert run_grpo(plan, load_problems("simple*40")).steps == 8
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     gaps = [row["sampling/logp_gap"] for row in rows if row.get("sampling/logp_gap") is not None]
     assert len(gaps) == 8
@@ -173,24 +182,16 @@ def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
         return split
 
     monkeypatch.setattr(group_attention.GroupAttentionBuilder, "_split", noted)
-    plan = GrpoPlan(
-        tasks=load_tasks("arc-agi-1/training").sample(8, 0),
-        output=tmp_path,
-        adapter="default",
-        settings={
-            "use_vllm": True,
-            "vllm_gpu_memory_utilization": 0.2,
-            "max_steps": 3,
-            "num_generations": 16,
-            "gradient_accumulation_steps": 2,
-            "max_completion_length": 128,
-            "learning_rate": 1e-6,
-        },
-        # Two prompts are sampled at a time.
-        options=GrpoOptions(vllm_group_attention=True, prompts_per_step=2, max_sequence_length=4096),
-        workers=4,
-    )
-    assert run_grpo(plan).steps == 3
+    sizes = {
+        "max_steps": 3,
+        "prompts_per_step": 2,  # so many are sampled at a time
+        "num_generations": 16,
+        "gradient_accumulation_steps": 2,
+        "max_completion_length": 128,
+        "eval_steps": 0,
+    }
+    plan = GrpoPlan.of(SHIPPED | sizes | {"vllm_group_attention": True}, output=tmp_path)
+    assert run_grpo(plan, load_tasks("arc-agi-1/training").sample(8, 0)).steps == 3
     assert max(n for n, _ in common) >= 2
     assert max(shared for _, shared in common) > 256
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -204,23 +205,16 @@ def test_conversations_are_sampled_from_the_policy(tmp_path):
     """On-policy episodes of two turns with vLLM: later answers are there, and their log-probabilities are
     the learner's."""
     tasks = list(load_tasks("arc-agi-1/training").sample(10, 0))
-    plan = GrpoPlan(
-        tasks=tasks[:8],
-        held_out_tasks=tasks[8:],
-        output=tmp_path,
-        adapter="default",
-        settings={
-            "use_vllm": True,
-            "vllm_gpu_memory_utilization": 0.2,
-            "max_steps": 3,
-            "num_generations": 8,
-            "max_completion_length": 192,
-            "learning_rate": 1e-6,
-        },
-        options=GrpoOptions(turns=2, shared_prompt=True, max_sequence_length=4096, held_out_every=3),
-        workers=4,
-    )
-    assert run_grpo(plan).steps == 3
+    sizes = {
+        "max_steps": 3,
+        "num_generations": 8,
+        "max_completion_length": 192,
+        "eval_steps": 3,
+        "n_eval_tasks": 0,
+        "num_generations_eval": 8,
+    }
+    plan = GrpoPlan.of(SHIPPED | sizes | {"turns": 2, "shared_prompt": True}, output=tmp_path)
+    assert run_grpo(plan, tasks[:8], tasks[8:]).steps == 3
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if "loss" in row]
     assert max(row["turns/mean"] for row in trained) > 1

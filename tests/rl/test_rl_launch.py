@@ -15,17 +15,17 @@ import pytest
 from arcnb.models.launching import command_line
 from arcnb.models.training_log import read_metrics
 from arcnb.rl.checkpoints import newest_complete
-from arcnb.rl.launch import GrpoPlan, main, run_grpo
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.launch import main, run_grpo
+from arcnb.rl.plan import GrpoPlan
+from tests.rl.conftest import QUICK
 
 
 @pytest.fixture
-def plan(letter_model, tasks, tmp_path, monkeypatch):
+def plan(letter_model, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    settings = {"num_generations": 4, "max_completion_length": 4, "learning_rate": 1e-2, "warmup_steps": 0}
-    return GrpoPlan(
-        tasks, tmp_path, model=str(letter_model.folder), settings=settings, lora={"r": 2}, workers=2
-    )
+    sizes = {"num_generations": 4, "max_completion_length": 4, "rewards.terms": {}, "max_grad_norm": 0.1}
+    two = {"num_processes": 2, "workers": 2}
+    return GrpoPlan.of(QUICK | {"model": str(letter_model.folder)} | sizes | two, output=tmp_path)
 
 
 def interrupt_when(ready):
@@ -41,11 +41,11 @@ def interrupt_when(ready):
 
 
 @pytest.mark.long("accelerate starts two processes that import torch, several times")
-def test_two_processes_share_every_group_and_save_when_they_are_interrupted(plan, tmp_path):
-    settings = plan.settings | {"max_steps": 400, "save_steps": 10**6}
+def test_two_processes_share_every_group_and_save_when_they_are_interrupted(plan, tasks, tmp_path):
+    plan = plan.changed({"max_steps": 400, "save_steps": 10**6})
     log = tmp_path / "metrics.jsonl"
     interrupt_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2)
-    report = run_grpo(replace(plan, settings=settings, num_processes=2))
+    report = run_grpo(plan, tasks)
     assert report.status == "preempted"
     assert 2 < report.steps < 400
     assert newest_complete(tmp_path / "checkpoints").name == f"checkpoint-{report.steps}"
@@ -55,19 +55,18 @@ def test_two_processes_share_every_group_and_save_when_they_are_interrupted(plan
     counts = report.config.set_index("setting")["asked"]
     assert counts["per_device_train_batch_size"] == "2", "half of the group of 4 in each process"
 
-    further = replace(plan, settings=settings | {"max_steps": report.steps + 2}, num_processes=2)
-    resumed = run_grpo(replace(further, options=GrpoOptions(accept_other_settings=True)))
+    further = plan.changed({"max_steps": report.steps + 2, "accept_other_settings": True})
+    resumed = run_grpo(further, tasks)
     assert (resumed.status, resumed.steps) == ("done", report.steps + 2)
 
 
 @pytest.mark.long("accelerate starts two processes that import torch, several times")
-def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(plan, tmp_path):
-    settings = {"max_steps": 4, "save_steps": 3, "steps_per_generation": 4, "max_completion_length": 40}
-    options = GrpoOptions(reward_weights={"overlong": 1.0}, overlong_buffer=40)
-    two = replace(plan, settings=plan.settings | settings, options=options, num_processes=2)
+def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(plan, tasks, tmp_path):
+    rounds = {"max_steps": 4, "save_steps": 3, "steps_per_generation": 4, "max_completion_length": 40}
+    two = plan.changed(rounds | {"overlong_weight": 1.0, "overlong_buffer": 40})
 
     def last_step():
-        run_grpo(two)
+        run_grpo(two, tasks)
         (row,) = [
             row for row in read_metrics(tmp_path / "metrics.jsonl") if row["step"] == 4 and "loss" in row
         ]
@@ -83,27 +82,24 @@ def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(plan, tmp_p
     assert {part.name[:10] for part in (tmp_path / "rollouts").glob("*.parquet")} == {"round00000"}
 
 
-def test_what_a_process_refuses_it_leaves_for_its_launcher(plan, tmp_path):
-    path = replace(plan, options=GrpoOptions(reward="nonsense"), num_processes=2).write()
-    with pytest.raises(ValueError, match="reward scheme 'nonsense' does not exist"):
+def test_what_a_process_refuses_it_leaves_for_its_launcher(plan, tasks):
+    """Only a process knows how long the prompts are."""
+    path = plan.changed({"max_prompt_length": 1}).write(tasks, ())
+    with pytest.raises(ValueError, match="no task of 3 has a prompt within 1 tokens"):
         main(str(path))
-    assert "'nonsense' does not exist" in json.loads(path.with_name("report.json").read_text())["error"]
+    assert "no task of 3 has a prompt" in json.loads(path.with_name("report.json").read_text())["error"]
 
 
 @pytest.mark.long("accelerate starts two processes that import torch, several times")
-def test_two_processes_share_prompts_in_unequal_numbers_of_rows(plan, tmp_path):
+def test_two_processes_share_prompts_in_unequal_numbers_of_rows(plan, tasks, tmp_path):
     """A row for each completion that is not masked: how many those are differs between the processes."""
-    settings = plan.settings | {
-        "max_steps": 4,
-        "max_completion_length": 40,
-        "mask_truncated_completions": True,
-    }
-    options = GrpoOptions(prompts_per_step=2, reward_weights={"overlong": 1.0}, overlong_buffer=40)
+    sizes = {"max_steps": 4, "max_completion_length": 40, "mask_truncated_completions": True}
+    sizes |= {"prompts_per_step": 2, "overlong_weight": 1.0, "overlong_buffer": 40}
     curves = []
     for shared in (False, True):
         folder = tmp_path / str(shared)
-        shared_options = replace(options, shared_prompt=shared, shared_prompt_tokens=1)
-        run_grpo(replace(plan, output=folder, settings=settings, options=shared_options, num_processes=2))
+        asked = sizes | {"shared_prompt": shared, "shared_prompt_tokens": 1}
+        run_grpo(replace(plan.changed(asked), output=folder), tasks)
         curves.append([row for row in read_metrics(folder / "metrics.jsonl") if "grad_norm" in row])
     for expected, found in zip(*curves, strict=True):
         for name in ("loss", "grad_norm", "kl", "entropy", "reward"):

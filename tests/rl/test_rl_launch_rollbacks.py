@@ -8,8 +8,9 @@ import json
 import pytest
 
 import arcnb.rl.launch as launching
-from arcnb.rl.launch import GrpoPlan, run_grpo
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
+from tests.rl.conftest import QUICK
 
 LEFT = {"steps": 3, "seconds": 2.0, "rollbacks": 1, "best": None, "notes": [], "pages": [], "config": {}}
 
@@ -23,16 +24,16 @@ def run(tasks, letter_model, tmp_path, monkeypatch):
 
         def launched(module, arguments, *others, **more):
             path = tmp_path / "launch" / "launch.json"
-            resumed.append(json.loads(path.read_text())["options"]["resume"])
+            resumed.append(json.loads(path.read_text())["plan"]["resume"])
             status, interrupted = ends.pop(0)
             (tmp_path / "metrics.jsonl").touch()
             path.with_name("report.json").write_text(json.dumps(LEFT | {"status": status}))
             return interrupted
 
         monkeypatch.setattr(launching, "launch", launched)
-        options = GrpoOptions(resume="never")
-        plan = GrpoPlan(tasks, tmp_path, model=str(letter_model.folder), options=options, num_processes=2)
-        return run_grpo(plan), resumed
+        asked = {"resume": "never", "num_processes": 2, "num_generations": 4, "rewards.terms": {}}
+        plan = GrpoPlan.of(QUICK | asked | {"model": str(letter_model.folder)}, output=tmp_path)
+        return run_grpo(plan, tasks), resumed
 
     return carried_out
 

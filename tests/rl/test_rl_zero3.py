@@ -14,16 +14,15 @@ import pytest
 from safetensors.torch import load_file
 
 from arcnb.models.training_log import read_metrics
-from arcnb.rl.guard import GuardOptions, Thresholds
-from arcnb.rl.launch import GrpoPlan, run_grpo
-from arcnb.rl.options import GrpoOptions
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
+from tests.rl.conftest import QUICK
 
-SETTINGS = {"num_generations": 8, "max_completion_length": 24, "learning_rate": 1e-2, "warmup_steps": 0}
-SPREAD = {"reward_weights": {"overlong": 1.0}, "overlong_buffer": 24}
+SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
+SPREAD = {"overlong_weight": 1.0, "overlong_buffer": 24}
 # See test_rl_accelerate.py.
-ALWAYS = GuardOptions(
-    "rollback", window=2, max_rollbacks=1, thresholds=Thresholds(unique_tokens=100.0, kl=1e9)
-)
+ALWAYS = {"guard.action": "rollback", "guard.window": 2, "guard.max_rollbacks": 1}
+ALWAYS |= {"guard.thresholds.unique_tokens": 100.0, "guard.thresholds.kl": 1e9}
 
 APART = Path(sys.prefix) / "zero3"  # see requirements-zero3.txt
 
@@ -34,21 +33,15 @@ pytestmark = [
 
 
 @pytest.fixture
-def plan(letter_model, tasks, tmp_path, monkeypatch):
+def plan(letter_model, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.syspath_prepend(APART)
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(APART), os.environ.get("PYTHONPATH", "")]).strip(":")
     )
-    arguments = {
-        "settings": SETTINGS,
-        "lora": {"r": 2},
-        "workers": 2,
-        "num_processes": 2,
-        "parallel": "zero3",
-    }
-    return GrpoPlan(tasks, tmp_path / "unbroken", model=str(letter_model.folder), **arguments)
+    two = {"model": str(letter_model.folder), "workers": 2, "num_processes": 2, "parallel": "zero3"}
+    return GrpoPlan.of(QUICK | SIZES | SPREAD | two, output=tmp_path / "unbroken")
 
 
 def steps(folder):
@@ -60,10 +53,9 @@ def adapter(folder):
 
 
 @pytest.mark.long("deepspeed starts processes that import torch, several times")
-def test_a_resumed_run_goes_on_as_an_unbroken_one(plan, tmp_path):
-    settings = SETTINGS | {"max_steps": 4, "save_steps": 2}
-    plan = replace(plan, settings=settings, options=GrpoOptions(**SPREAD))
-    assert run_grpo(plan).status == "done"
+def test_a_resumed_run_goes_on_as_an_unbroken_one(plan, tasks, tmp_path):
+    plan = plan.changed({"max_steps": 4, "save_steps": 2})
+    assert run_grpo(plan, tasks).status == "done"
     unbroken = steps(plan.output)
     assert max(row["kl"] for row in unbroken) > 0.1, "it learns"
 
@@ -71,7 +63,7 @@ def test_a_resumed_run_goes_on_as_an_unbroken_one(plan, tmp_path):
     shutil.copytree(plan.output, broken)
     shutil.rmtree(broken / "checkpoints" / "checkpoint-4")
     shutil.rmtree(broken / "adapter")
-    report = run_grpo(replace(plan, output=broken))
+    report = run_grpo(replace(plan, output=broken), tasks)
     assert (report.status, report.steps) == ("done", 4)
     for name in ("loss", "kl", "reward", "learning_rate"):
         assert [row[name] for row in steps(broken)] == [row[name] for row in unbroken]
@@ -83,9 +75,8 @@ def test_a_resumed_run_goes_on_as_an_unbroken_one(plan, tmp_path):
 
 @pytest.mark.long("deepspeed starts processes that import torch, several times")
 def test_it_rolls_back_to_its_start(plan, tasks, tmp_path):
-    options = GrpoOptions(**SPREAD, guard=ALWAYS, held_out_every=100, held_out_repeats=1)
-    settings = SETTINGS | {"max_steps": 9, "save_steps": 100}
-    report = run_grpo(replace(plan, settings=settings, options=options, held_out_tasks=tasks))
+    steps_of = {"max_steps": 9, "save_steps": 100, "eval_steps": 100, "num_generations_eval": 1}
+    report = run_grpo(plan.changed(ALWAYS | steps_of), tasks, tasks)
     assert (report.status, report.rollbacks, len(report.pages)) == ("collapsed", 1, 2)
     first, again = steps(plan.output / "abandoned" / "1"), steps(plan.output)
     assert first[-1]["kl"] > 1e-4 > again[0]["kl"], "it went on with weights of before"
