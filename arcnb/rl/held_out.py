@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import stdev
 
@@ -40,8 +40,8 @@ class HeldOut:
     predictions: PredictionSet
     seed: int = 0
     max_completion_length: int = 0
-    judge: Callable[..., Iterable[Prediction]] | None = None
-    shown: Callable[[Task], tuple[Task, dict]] | None = None
+    judge: Callable[..., Iterable[Prediction]] | None = field(default=None, kw_only=True)
+    shown: Callable[[Task], tuple[Task, dict]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
         self.judge = self.judge or partial(judge, executor=self.executor)

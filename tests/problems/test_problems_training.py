@@ -32,10 +32,11 @@ from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, 
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.problem import Problem, ProblemError
 from arcnb.problems.prompts import problem_format
-from arcnb.problems.rewards import ProblemReward, TestcaseRewards
+from arcnb.problems.rewards import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import TermLimits
 
 RIGHT = "def add(a, b):\n    return a + b\n```"
@@ -46,8 +47,14 @@ LIMITS = TermLimits(64)
 def rewards(languages, texts, max_tests=2, **plan):
     """Rewards of these answers to ADD, and what was logged."""
     logged, problem = {}, Problem.from_row(ADD)
-    reward = ProblemReward(
-        TestcaseRewards("tests", LIMITS, **plan), [problem], None, judge=ProblemJudge(languages, max_tests)
+    reward = ProgramReward(
+        TestcaseRewards("tests", LIMITS, **plan),
+        [problem],
+        None,
+        detect_cheating=False,
+        judge=ProblemJudge(languages, max_tests).judge,
+        rollout=problem_rollout,
+        logged=problem_metrics,
     )
     n = len(texts)
     columns = {"row": [0] * n, "task_id": ["add"] * n, "prefix": ["```python\n"] * n}

@@ -20,8 +20,9 @@ from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
-from arcnb.rl.multi_turn_reward import EpisodeReward, FrozenTurnReward
+from arcnb.rl.multi_turn_reward import EpisodeReward
 from arcnb.rl.multi_turn_rows import RememberingRows
+from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, Rollout, TermLimits, improvement
 from arcnb.rl.rewards import Scores
 from arcnb.rl.signal_history import SignalHistory
@@ -386,14 +387,13 @@ def refine_file(tasks, letter_model, tmp_path):
 
 def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, refine_file, tasks, monkeypatch):
     parents = {}
-    rollout = FrozenTurnReward._rollout
+    rewards = ProgramReward._rewards
 
-    def noted(self, prediction, ids, cheat):
-        made = rollout(self, prediction, ids, cheat)
-        parents[prediction.task_id] = made.parent
-        return made
+    def noted(self, everyone):
+        parents.update({one.task_id: one.rollout.parent for one in everyone})
+        return rewards(self, everyone)
 
-    monkeypatch.setattr(FrozenTurnReward, "_rollout", noted)
+    monkeypatch.setattr(ProgramReward, "_rewards", noted)
     options = {"refine_conversations": str(refine_file), "improvement_weight": 0.5}
     report = train(tmp_path / "run", max_steps=-1, **options)
     assert report.steps == 3  # an epoch shows each conversation once

@@ -74,7 +74,7 @@ def solving(share_solved, kinds_of_wrong, n=60):
         verdicts = [("ok", output) for output in outputs]
         rollouts = [Rollout(scores, [1, 2, 3, 4], bool(is_right), None) for is_right in solved]
         rewards = [float(is_right) for is_right in solved]
-        yield step, batch_metrics(verdicts, rollouts, rewards, np.repeat(range(16), 8).tolist(), 8)
+        yield step, batch_metrics(verdicts, rollouts, rewards, np.repeat(range(16), 8).tolist())
 
 
 def test_a_run_that_comes_to_solve_its_tasks_raises_no_alarm():

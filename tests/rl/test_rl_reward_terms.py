@@ -3,6 +3,8 @@
 Run: pytest tests/rl/test_rl_reward_terms.py
 """
 
+from dataclasses import replace
+
 import pytest
 
 from arcnb.rl.plan import GrpoPlan
@@ -41,9 +43,10 @@ def test_every_term_stays_between_minus_one_and_zero(name):
 
 def test_the_overlong_ramp_begins_at_the_buffer_and_ends_at_the_limit():
     group = [rollout(n) for n in (10, 60, 70, 80, 99, 100)]
-    assert TERMS["overlong"](group, LIMITS) == pytest.approx([0, 0, -0.25, -0.5, -0.975, -1])
+    group.append(replace(rollout(30), truncated=True))
+    assert TERMS["overlong"](group, LIMITS) == pytest.approx([0, 0, -0.25, -0.5, -0.975, -1, -1])
     without_ramp = TermLimits(max_completion_length=100)
-    assert TERMS["overlong"](group, without_ramp) == [0, 0, 0, 0, 0, -1]
+    assert TERMS["overlong"](group, without_ramp) == [0, 0, 0, 0, 0, 0, -1]
 
 
 def test_repetition_costs_by_the_share_of_distinct_ngrams():

@@ -26,7 +26,7 @@ def test_metrics_agree_with_the_golden_vector(case):
         args["completion_ids"],
         solved=[reward == 10.0 for reward in args["rewards"]],
         memory_errors=[result.get("error_type") == "MemoryError" for result in args["results"]],
-        max_completion_length=args["max_completion_length"],
+        truncated=[len(ids) >= args["max_completion_length"] for ids in args["completion_ids"]],
     )
     assert values.keys() == case["expect"]["value"].keys()
     for name, expected in case["expect"]["value"].items():
@@ -34,7 +34,7 @@ def test_metrics_agree_with_the_golden_vector(case):
 
 
 def test_solved_is_a_flag_of_the_prediction_and_not_the_number_ten():
-    values = rollout_metrics([10.0, 0.9], [[1], [1, 2]], [False, True], [False, False], 8)
+    values = rollout_metrics([10.0, 0.9], [[1], [1, 2]], [False, True], [False, False], [False, False])
     assert values["solved_tasks_ratio"] == [0.5]
     assert values["solved_tasks_completion_length_mean"] == [2]
 
@@ -52,10 +52,12 @@ def test_a_batch_is_described_by_group_by_verdict_and_by_quantile():
     ]
     values = batch_metrics(
         [(status, fingerprint) for _, status, fingerprint, *_ in cells],
-        [Rollout(scores, tokens, solved, cheat) for _, _, _, solved, cheat, tokens, _ in cells],
+        [
+            Rollout(scores, tokens, solved, cheat, truncated=len(tokens) == 4)
+            for _, _, _, solved, cheat, tokens, _ in cells
+        ],
         [reward for *_, reward in cells],
         [row for row, *_ in cells],
-        max_completion_length=4,
     )
     expected = {
         "groups_without_spread": 2 / 3,
@@ -92,7 +94,6 @@ def test_outputs_of_wrong_completions_are_counted_alone_and_only_where_there_are
             [Rollout(scores, [1], output == "right", None) for _, output in cells],
             [0.0] * len(cells),
             [row for row, _ in cells],
-            max_completion_length=4,
         )
 
     mixed = values(["right", "right", "a", "b"], ["a", "a", "a", None], ["right"] * 4)
