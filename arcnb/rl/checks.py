@@ -20,7 +20,7 @@ from arcnb.models.four_bits import four_bits_problem
 from arcnb.models.gpu_choice import VARIABLE
 from arcnb.models.gpu_memory import Gpu, free_problem, visible_gpus
 from arcnb.models.launching import parallel_problem
-from arcnb.models.registry import ModelPath, resolve_model
+from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training_log import log_problem
 from arcnb.plans import enum_values, refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
@@ -75,7 +75,7 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
         found.append(parallel)
     if log := log_problem(plan.trl["report_to"]):
         found.append(log)
-    found += refusals(resolve_model, plan.model) or _context(plan, resolve_model(plan.model))
+    found += refusals(resolve_model, plan.model) or _of_model(plan, resolve_model(plan.model))
     if not found:  # of a plan that makes sense: what this machine has for it
         found += _machine(plan)
     return list(dict.fromkeys(found))
@@ -86,6 +86,7 @@ def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> 
     found = [*_own(plan, eval_tasks), *plan.guard.problems(), *_settings(plan)]
     found += [*_turns(plan), *_trainer(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
+    found += refusals(lambda: plan.subject.limits)
     return found + refusals(SignalHistory, plan.signal.visits, plan.signal.weight)
 
 
@@ -111,6 +112,8 @@ def free_memory_problems(plan: GrpoPlan, gpus: Sequence[Gpu], default: float) ->
 
 
 def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
+    if not isinstance(plan.use_vllm, bool):
+        yield f"use_vllm={plan.use_vllm!r} does not exist; there are auto, True, False"
     for name in COUNTS:
         if getattr(plan, name) < 0:
             yield f"{name} must not be negative, it is {getattr(plan, name)}"
@@ -321,9 +324,10 @@ def _shared_prompt(plan: GrpoPlan) -> Iterator[str]:
             yield f"shared_prompt=True does not go together with {reason}"
 
 
-def _context(plan: GrpoPlan, model: ModelPath) -> list[str]:
-    """Sequences that the model was not built for, and completions that leave no room for a prompt."""
-    found = []
+def _of_model(plan: GrpoPlan, model: ModelPath) -> list[str]:
+    """An adapter that does not fit, sequences that the model was not built for, and completions that leave no
+    room for a prompt."""
+    found = refusals(resolve_adapter, plan.adapter, model)
     built_for = model.context or 8192
     if plan.max_length > built_for:
         found.append(

@@ -48,8 +48,6 @@ def run_grpo(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence = ()) -> Trai
 def decided(plan: GrpoPlan) -> GrpoPlan:
     """The plan with use_vllm=True or False in place of "auto": what it means on this machine."""
     if plan.use_vllm != "auto":
-        if not isinstance(plan.use_vllm, bool):
-            raise PlanError(f"use_vllm={plan.use_vllm!r} does not exist; there are auto, True, False")
         return plan
     gpus = bool(visible_gpus(os.environ.get(VARIABLE)))
     return replace(plan, use_vllm=gpus and importlib.util.find_spec("vllm") is not None)
