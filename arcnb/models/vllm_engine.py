@@ -31,6 +31,9 @@ _GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 512, 16), *_LARGE_BATCHE
 _CPU_EXECUTOR = (
     "arcnb.models.vllm_parts.cpu_executor.CpuExecutor"  # a module that imports vLLM, which takes seconds
 )
+# Of an engine that compiles nothing: vLLM 0.31 still has a C++ compiler build two small functions of its
+# sampler, for ten seconds, when log-probabilities are asked for; where there is no compiler the engine dies.
+_NO_COMPILER = {"TORCH_COMPILE_DISABLE": "1"}
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM knows for max_lora_rank
 
 
@@ -180,8 +183,11 @@ class VllmEngine:
         self.mark, self._guard = start_guard()
         marks = {MARK_VARIABLE: self.mark, "VLLM_PROCESS_NAME_PREFIX": f"VLLM-{self.mark}"}
         try:
+            arguments = _llm_arguments(self.settings)
+            if arguments["enforce_eager"] and on_cpu():
+                marks |= _NO_COMPILER
             with spawning(marks, self._log.descriptor), quiet():
-                self._llm = LLM(**_llm_arguments(self.settings))
+                self._llm = LLM(**arguments)
             self._closed = threading.Event()
             if self._arrived:
                 _tell_arrivals(self._llm, self._arrived)
