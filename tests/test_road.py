@@ -157,10 +157,14 @@ def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data
 
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_adapters_compared_in_one_run_are_told_apart_and_evaluated_together(runs, small_model, tmp_path):
+    import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+    # An adapter that says something else: its weights are drawn by torch.
+    torch.manual_seed(0)
+    modules = ["q_proj", "v_proj", "o_proj", "down_proj"]
+    config = LoraConfig(r=4, lora_alpha=64, target_modules=modules, init_lora_weights=False)
     get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config).save_pretrained(tmp_path)
     sizes = {
         "n_tasks": 2,

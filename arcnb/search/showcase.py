@@ -15,6 +15,7 @@ from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.programs.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
+from arcnb.search.sampled_set import SampledSet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,9 +96,9 @@ def sample_tasks(
 ) -> PredictionSet:
     """Four unaugmented predictions of each task, to see what a model writes; the set is left in folder."""
     predictions = PredictionSet(folder)
-    plan = RoundPlan(4, 4, seed, augment="none")
     sampling = Sampling(max_tokens=min(512, engine.context // 2))
-    predict(list(tasks), engine, predictions, executor, plan, prompt_format, sampling)
+    made = SampledSet(list(tasks), predictions, prompt_format, sampling)
+    predict(made, engine, executor, RoundPlan(4, 4, seed=seed, augment="none"))
     return predictions
 
 

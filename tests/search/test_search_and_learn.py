@@ -126,7 +126,7 @@ def test_what_was_learned_changes_what_is_sampled(tmp_path, search):
 
 
 def test_training_makes_the_answers_likelier(search):
-    one = search(asked(n_predictions=8, num_train_epochs=12, group_size=-1))
+    one = search(asked(n_predictions=8, num_train_epochs=24, group_size=-1))
     one.run()
     (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
     assert line["loss_last"] < line["loss_first"] - 0.05  # of a model that cannot tell one token from another
