@@ -126,10 +126,10 @@ def test_what_was_learned_changes_what_is_sampled(tmp_path, search):
 
 
 def test_training_makes_the_answers_likelier(search):
-    one = search(asked(n_predictions=8, num_train_epochs=24, group_size=-1))
+    one = search(asked(n_predictions=8, num_train_epochs=12, group_size=-1, learning_rate=2e-3))
     one.run()
     (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
-    assert line["loss_last"] < line["loss_first"] - 0.05  # of a model that cannot tell one token from another
+    assert line["loss_last"] < line["loss_first"] - 0.1  # of a model that cannot tell one token from another
 
 
 def test_a_second_start_finds_everything_done(tmp_path, search):
