@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issue 4 on four GPUs: bash bench/experiments/adapter.sh OUT
+# The default adapter, on four GPUs: bash bench/experiments/adapter.sh OUT
 #
 # The default adapter from nothing by its command, then its 128 samples of the training set (two shards), and of the
 # evaluation set with two seeds. These steps took 21 minutes on four H200 with 64 cores (docs/log.md).

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issue 6 on the GPUs of a node, or on some (GPUS="0 1"): SOLVED=PREDICTIONS bash bench/experiments/collapse.sh OUT
+# GRPO, on the GPUs of a node, or on some (GPUS="0 1"): SOLVED=PREDICTIONS bash bench/experiments/collapse.sh OUT
 #
 # All train on tasks that SOLVED, samples of the training set by the adapter they start from, solves at times; those that
 # learn and the ranks evaluate that start for all. At most AT_ONCE arms share a GPU; others wait for a place. LEARNING and

@@ -1,4 +1,4 @@
-"""One arm of the GRPO experiments (issue 6): train for a while, evaluate before and after with plain sampling.
+"""One arm of the GRPO experiments: train for a while, evaluate before and after with plain sampling.
 
     python bench/experiments/grpo_arm.py ARM SEED --steps 200 --seconds 480 --out DIR
         [--adapter DIR] [--tasks FILE.parquet] [--held-out FILE.parquet] [--solved-in PREDICTIONS]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issue 6 on two GPUs: does GRPO learn more from more tasks; and notebook 05 on both.
+# GRPO, on two GPUs: does GRPO learn more from more tasks; and notebook 05 on both.
 #
 #     arcnb run 01 -p tasks "rearc*2600 + dsl*1400" -p n_tasks 0 -p seed 6 -p max_cells 800 -p max_prompt_length 1000
 #     MORE=RUN/tasks.parquet bash bench/experiments/learning.sh OUT

@@ -1,4 +1,4 @@
-"""Issue 8's experiment on one node: is it better to refine than to sample again?
+"""The experiment on refinement in turns on one node: is it better to refine than to sample again?
 
     python bench/experiments/multi_turn.py --out DIR --seconds 1400            # one GPU; again and again until DONE
     python bench/experiments/multi_turn.py --out DIR --seconds 1400 --gpus 4 --train-seeds 3

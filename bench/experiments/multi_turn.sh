@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issue 8 on all GPUs of a node: bash bench/experiments/multi_turn.sh OUT
+# Refinement in turns, on all GPUs of a node: bash bench/experiments/multi_turn.sh OUT
 #
 # Planned for 26 minutes on four H200 with 64 cores; not yet run.
 source "$(dirname "$0")/steps.sh"

@@ -1,4 +1,4 @@
-"""Issue 10 on one H200: does pass@1 on generated Python problems rise over a GRPO run?
+"""Problems with tests, on one H200: does pass@1 on generated Python problems rise over a GRPO run?
 
     python bench/experiments/problems.py --seconds 480 --out DIR [--seed 0] [--steps 400] [--lr 4e-5]
     python bench/experiments/problems.py --tiny --seconds 200 --out DIR        # rehearsal on a CPU

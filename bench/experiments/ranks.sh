@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issue 6 on two GPUs: what a step takes, what low ranks learn in some hundred steps, notebook 05 on both.
+# GRPO, on two GPUs: what a step takes, what low ranks learn in some hundred steps, notebook 05 on both.
 #
 # On the first GPU, alone: SPEEDS, steps of steps.sh. The second samples the training tasks; then the arms of RANKS train
 # on those that are solved at times (of REST without an evaluation of their start, which all share). All end in time for

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issue 9 on the GPUs of a node, or on some (GPUS="0 1"): bash bench/experiments/search_and_learn.sh OUT
+# Search and learn, on the GPUs of a node, or on some (GPUS="0 1"): bash bench/experiments/search_and_learn.sh OUT
 #
 # A process a share of the pairs of arm and seed, six on one GPU, four each on several, or PARTS of them: the longest arms (512
 # completions) end sooner beside few others.

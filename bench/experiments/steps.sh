@@ -53,7 +53,7 @@ notebook() {
     return $code
 }
 
-# Issue 10: server and trainer. GPUS CORES
+# Problems with tests: server and trainer. GPUS CORES
 problems() {
     notebook two-gpus 560 "$1" "$2" 09 -p tasks simple -p eval_tasks simple/held_out -p use_vllm true \
         -p vllm_mode server -p vllm_server_gpus 1 -p num_processes 1 -p vllm_gpu_memory_utilization 0.5 -p max_steps 30 \
@@ -75,7 +75,7 @@ samples() {
         -p max_completion_length 512 -p max_length 4096 -p seeded false -p workers $(($(n_cores "$on") - 1)) -p output "$out/sets/$set" "$@"
 }
 
-# Issue 5: the same in two shards. GPU0 GPU1 CORES0 CORES1 SET TASKS N MORE...
+# Inference: the same in two shards. GPU0 GPU1 CORES0 CORES1 SET TASKS N MORE...
 shards() {
     samples shard0 "$1" "$3" "${@:5}" -p n_shards 2 -p shard 0 &
     local other=$!
@@ -83,7 +83,7 @@ shards() {
     wait $other
 }
 
-# Issue 5: the whole stage beside plain vLLM. GPU CORES
+# Inference: the whole stage beside plain vLLM. GPU CORES
 stage_8b() {
     step stage_8b 480 "$1" "$2" python3 bench/inference_throughput.py --llama-8b "$out/llama8b" --prompts 96 --rounds 2 \
         --prompt-tokens 3800 --n 8 --max-tokens 400 --turns 1 --budget 400 --workers $(($(n_cores "$2") - 2))
@@ -97,7 +97,7 @@ stage_engines() {
     step stage_engines 480 "$1" "$2" python3 bench/inference_throughput.py --adapter default --prompts 200 --turn-seconds ${TURN:-40} \
         --prompt-tokens 2000 --n 8 --max-tokens 400 --turns ${TURNS:-2} --ways plain-free,arcnb-free --engines 2 --workers $(($(n_cores "$2") - 4))
 }
-# Issue 7: whole steps of an 8B shape, and steps without generation. GPU CORES
+# Shared prompts: whole steps of an 8B shape, and steps without generation. GPU CORES
 trl_3800() { whole trl_3800 300 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways trl; }
 trl_8600() { whole trl_8600 400 "$1" "$2" --prompt-tokens 7800 8600 --steps 3 --ways trl --limit 370; }
 unsloth_3800() { whole unsloth_3800 360 "$1" "$2" --prompt-tokens 3300 3800 --steps 3 --ways unsloth --limit 330; }
@@ -144,7 +144,7 @@ shared_embedded() {
         --json "$out/shared_embedded.json"
 }
 
-# Issue 6: seconds a step against the size of groups, two at a time; a run takes 45 to 190 s, of ROOM at most. GPU CORES
+# GRPO: seconds a step against the size of groups, two at a time; a run takes 45 to 190 s, of ROOM at most. GPU CORES
 speed_small() { speed small "$1" "$2" 8 32; }
 speed_large() { speed large "$1" "$2" 128 256; }
 speed_middle() { speed middle "$1" "$2" 16 64; }
@@ -155,7 +155,7 @@ speed() {
     step "speed_$1" 600 "$2" "$3" python3 bench/grpo_speed.py --vllm --adapter default --groups "${@:4}" \
         --ways ${WAYS:-shared trl unsloth} --steps 6 --warm 2 --limit ${ROOM:-130} --seconds 590 --json "$out/speed_$1.json"
 }
-# Issue 6: notebook 05 with the settings of the arm learn-fast, for its page. One that the end of the time stops saves a
+# GRPO: notebook 05 with the settings of the arm learn-fast, for its page. One that the end of the time stops saves a
 # checkpoint, and its page ends there, without curves: choose few enough STEPS. GPU CORES SOLVED STEPS
 learn_page() {
     GRACE=80 notebook learn_page $(($(left) - 100)) "$1" "$2" 05 -p tasks arc-agi-1/training -p n_tasks 0 -p learn_from "$3" \
@@ -167,7 +167,7 @@ learn_page() {
         -p shared_prompt true -p shared_prompt_tokens 8192 -p use_vllm true -p vllm_gpu_memory_utilization 0.1 -p workers 3
 }
 
-# Issue 6: notebook 05 in a process on each GPU. NAME MORE...
+# GRPO: notebook 05 in a process on each GPU. NAME MORE...
 two_processes() {
     notebook "two_$1" 150 "$(all_gpus)" "$(all_cores)" 05 -p num_processes 2 -p max_steps 6 -p n_tasks 64 "${@:2}" \
         -p prompts_per_step 8 -p num_generations 16 -p learning_rate 4e-5 -p max_prompt_length 1000 -p max_completion_length 256 \
@@ -186,7 +186,7 @@ share_gpus() {
 # alone COMMAND...: outside of the multi-process service
 alone() { (unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY && "$@"); }
 
-# Issue 6: arms of its experiments. NAME GPU CORES "ARM:SEED:STEPS ..." AT_ONCE SHARE_OF_GPU MORE...
+# GRPO: arms of its experiments. NAME GPU CORES "ARM:SEED:STEPS ..." AT_ONCE SHARE_OF_GPU MORE...
 arms() {
     local name=$1 gpu=$2 on=$3 list=$4 at_once=$5 share=$6
     shift 6
