@@ -70,7 +70,9 @@ class GuardOptions:
     action: str = option(
         "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
     )
-    window: int = option(20, "that the guard's means are taken over", "logged steps", free=True)
+    window: int = option(
+        20, "length of the window that the guard takes its means over", "logged steps", free=True
+    )
     max_rollbacks: int = option(2, "rollbacks before the guard stops the run", free=True)
     learning_rate_factor: float = option(
         0.5, "the learning rate is multiplied by this at each rollback", free=True

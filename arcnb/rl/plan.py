@@ -111,7 +111,7 @@ class Rewards:
     """Terms beside the reward scheme, see arcnb.rl.reward_terms."""
 
     overlong_weight: float = option(0.0, "cost of a truncated completion, in reward")
-    overlong_buffer: int = option(0, "before the limit, where that cost begins to rise", "tokens")
+    overlong_buffer: int = option(0, "distance from the limit at which that cost begins to rise", "tokens")
     repetition_weight: float = option(0.0, "cost of a completion that only repeats itself, in reward")
     valid_code_weight: float = option(0.0, "cost of a program without valid outputs, in reward")
     shortest_weight: float = option(
@@ -143,7 +143,7 @@ class Vllm:
         1, "GPUs of the server that is started, a copy of the model on each (data parallel)", free=True
     )
     kv_cache_dtype: str = option(
-        "auto", "of the prompts' keys and values; fp8: half the size, the sampler differs a little"
+        "auto", "type of keys and values in vLLM's cache; fp8: half the size, the sampler differs a little"
     )
     group_attention: bool = option(
         False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
@@ -232,7 +232,9 @@ class GrpoPlan(Plan):
     max_prompt_length: int = option(
         700, "tasks with a longer prompt are left out, and named; 0: what max_length leaves", "tokens"
     )
-    max_length: int = option(0, "prompt plus completion; 0: what the model was built for", "tokens")
+    max_length: int = option(
+        0, "longest sequence, prompt plus completion; 0: what the model was built for", "tokens"
+    )
 
     reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards")
     rewards: Rewards = branch(Rewards)
@@ -257,10 +259,15 @@ class GrpoPlan(Plan):
         False, "compute a prompt once a group, not once a completion (trl); pays with long prompts", free=True
     )
     shared_prompt_tokens: int = option(
-        TOKEN_BUDGET, "then: longest packed row; fewer take less memory and more time", "tokens", free=True
+        TOKEN_BUDGET,
+        "with shared_prompt: longest packed row; a shorter one takes less memory and more time",
+        "tokens",
+        free=True,
     )
     shared_prompt_offload: bool = option(
-        False, "then: hidden states wait in the host's memory until the backward pass", free=True
+        False,
+        "with shared_prompt: hidden states wait in the host's memory until the backward pass",
+        free=True,
     )
 
     guard: GuardOptions = branch(GuardOptions)
@@ -268,7 +275,7 @@ class GrpoPlan(Plan):
         "auto", "auto: go on where this run folder stands; never; or a run or checkpoint folder", free=True
     )
     disk_budget_gb: float = option(
-        0.0, "for checkpoints, the oldest go; 0: no limit. The best is kept apart", "GiB", free=True
+        0.0, "disk for checkpoints, the oldest go, the best is kept apart; 0: no limit", "GiB", free=True
     )
     accept_other_settings: bool = option(False, "resume from a checkpoint of other settings", free=True)
     accept_other_config: bool = option(
