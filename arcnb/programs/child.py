@@ -43,8 +43,9 @@ def output_bytes(value: object) -> bytes:
     """A returned value as height, width and cells, or ``OutputError``.
 
     Arrays and nested lists or tuples of integers 0..9 pass, 2-D and 1..30 a side; integral floats pass
-    because ``np.zeros`` makes floats. Fractions, NaN, strings, booleans and None are refused: such a grid
-    can never be right, and casting would hide it (256 becomes 0, -0.9 becomes 0).
+    because ``np.zeros`` makes floats, and booleans are 0 and 1, as in ``grid > 0``. Fractions, NaN, strings
+    and None are refused: such a grid can never be right, and casting would hide it (256 becomes 0, -0.9
+    becomes 0).
     """
     if isinstance(value, ndarray):
         array = value if type(value) is ndarray else np.array(value, subok=False)
@@ -82,7 +83,7 @@ def _array_bytes(array: ndarray) -> bytes:
     height, width = array.shape
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         raise OutputError(f"returned a {height}x{width} array, sides must be 1..{MAX_SIDE}")
-    if kind not in "iuf":
+    if kind not in "iufb":
         raise OutputError(f"returned an array of {array.dtype.name}, not of integers")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -99,7 +100,7 @@ def _array_bytes(array: ndarray) -> bytes:
 def _cell(value: object) -> int:
     if isinstance(value, ndarray) and value.ndim == 0:
         value = value[()]
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+    if not isinstance(value, int | float | np.bool_ | np.integer | np.floating):
         raise OutputError(f"a cell is {type(value).__name__}, not an integer")
     if value != value or value in (float("inf"), float("-inf")) or int(value) != value:
         raise OutputError(f"cell {value} is no integer")
