@@ -112,7 +112,7 @@ def free_memory_problems(plan: GrpoPlan, gpus: Sequence[Gpu], default: float) ->
 
 
 def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
-    if not isinstance(plan.use_vllm, bool):
+    if plan.use_vllm not in (True, False, "auto"):
         yield f"use_vllm={plan.use_vllm!r} does not exist; there are auto, True, False"
     for name in COUNTS:
         if getattr(plan, name) < 0:
