@@ -301,10 +301,10 @@ BREAKS: list[Break] = [
         ("tests/rl/test_rl_reward_terms.py::test_a_program_that_cheats_earns_nothing",),
     ),
     Break(
-        "A completion at the limit pays for its length in full",
+        "A truncated completion pays for its length in full",
         "arcnb/rl/reward_terms.py",
-        "if len(rollout.tokens) >= limits.max_completion_length:",
-        "if len(rollout.tokens) > limits.max_completion_length:",
+        "        if rollout.truncated:",
+        "        if rollout.truncated and over > 0:",
         (
             "tests/rl/test_rl_reward_terms.py::test_the_overlong_ramp_begins_at_the_buffer_and_ends_at_the_limit",
         ),
