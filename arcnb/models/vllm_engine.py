@@ -32,7 +32,7 @@ _CPU_EXECUTOR = (
     "arcnb.models.vllm_parts.cpu_executor.CpuExecutor"  # a module that imports vLLM, which takes seconds
 )
 # Of an engine that compiles nothing: vLLM 0.31 still has a C++ compiler build two small functions of its
-# sampler, for ten seconds, when log-probabilities are asked for; where there is no compiler the engine dies.
+# sampler, for seconds, when log-probabilities are asked for; where there is no compiler the engine dies.
 _NO_COMPILER = {"TORCH_COMPILE_DISABLE": "1"}
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM knows for max_lora_rank
 
