@@ -8,7 +8,7 @@
     class GrpoPlan(Plan):
         seed: int = option(0, "prompts, order and samples derive from it")
         guard: Guard = branch(Guard)
-        trl: Settings = library(GRPO_CONFIG, {"beta": 0.01})
+        trl: Settings = library(GRPO_CONFIG)
 
     plan = GrpoPlan.of({"seed": 3, "guard_window": 10, "more": {"beta": 0.02}})
     plan.guard.window, plan.trl["beta"]
@@ -24,11 +24,11 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
-import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Any, ClassVar, Self
+
+from arcnb.config_source import config_fields
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
 
@@ -49,11 +49,17 @@ class Option:
     unit: str = ""
     free: bool = False
     ours: bool = True
+    of_library: bool = False
 
     @property
     def flat(self) -> str:
         """Its name in a parameters cell."""
-        return self.path.removeprefix("trl.").replace(".", "_")
+        return self.word if self.of_library else self.path.replace(".", "_")
+
+    @property
+    def described(self) -> str:
+        """Meaning and unit."""
+        return f"{self.meaning} ({self.unit})" if self.unit else self.meaning
 
     @property
     def word(self) -> str:
@@ -173,16 +179,15 @@ class Plan:
         asked = {self.find(name).path: value for name, value in opened(parameters).items()}
         return self.of(self.values() | asked, **given)
 
-    def values(self, free: bool = True) -> dict[str, Any]:
-        """Value of every option by path, ready for JSON; without `free` only those that a resumed run must
-        share. Of the library's settings those that have a value."""
-        found = {}
-        for path, known in self.options().items():
-            if free or not known.free:
-                value = _value(self, path)
-                if value is not MISSING:
-                    found[path] = value
-        return found
+    def values(self) -> dict[str, Any]:
+        """Value of every option by path, ready for JSON; of the library's settings those that have one."""
+        found = {path: _value(self, path) for path in self.options()}
+        return {path: value for path, value in found.items() if value is not MISSING}
+
+    def identity(self) -> dict[str, Any]:
+        """Value, by flat name, of every option that a resumed run must share with the run it goes on with."""
+        known = self.options()
+        return {known[path].flat: value for path, value in self.values().items() if not known[path].free}
 
     def table(self):
         """A data frame: option, value, default, where the value comes from, and what it means."""
@@ -192,8 +197,7 @@ class Plan:
         for path, value in self.values().items():
             known = self.options()[path]
             source = "default" if value == known.default else "given"
-            meaning = f"{known.meaning} ({known.unit})" if known.unit else known.meaning
-            rows.append((path, value, known.default, source, meaning.split("\n")[0]))
+            rows.append((path, value, known.default, source, known.described))
         return pd.DataFrame(rows, columns=["option", "value", "default", "from", "meaning"]).set_index(
             "option"
         )
@@ -321,7 +325,7 @@ def _options(plan: type, before: str = "") -> dict[str, Option]:
 
 
 def _library_options(known: Library, before: str) -> dict[str, Option]:
-    read = {name: found for source in known.sources for name, found in _config_fields(source).items()}
+    read = {name: found for source in known.sources for name, found in config_fields(source).items()}
     names = [*known.defaults, *(name for name in read if name not in known.defaults)]
     found = {}
     for name in names:
@@ -330,70 +334,15 @@ def _library_options(known: Library, before: str) -> dict[str, Option]:
         kind, default, meaning = read.get(name, (type(known.defaults.get(name)).__name__, None, ""))
         default = known.defaults.get(name, default)
         found[f"{before}{name}"] = Option(
-            f"{before}{name}", kind, default, meaning, free=name in known.free, ours=name in known.defaults
+            f"{before}{name}",
+            kind,
+            default,
+            meaning,
+            free=name in known.free,
+            ours=name in known.defaults,
+            of_library=True,
         )
     return found
-
-
-@functools.cache
-def _config_fields(source: str) -> dict[str, tuple[str, Any, str]]:
-    """name -> (annotation, default where it is a literal, help) of a dataclass in an installed package; empty
-    where the package is not installed."""
-    found = {}
-    for statement in _class_body(source):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            kind = ast.unparse(statement.annotation)
-            default, meaning = _field_of(statement.value)
-            found[statement.target.id] = (kind, default, meaning)
-    return found
-
-
-def _class_body(source: str) -> list[ast.stmt]:
-    """The statements of "file:class" in an installed package; none where the package is not installed."""
-    path, _, name = source.partition(":")
-    package, _, inside = path.partition("/")
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return []
-    file = Path(spec.submodule_search_locations[0], inside)
-    try:
-        body = ast.parse(file.read_text(encoding="utf-8")).body
-        (found,) = [part for part in body if isinstance(part, ast.ClassDef) and part.name == name]
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{file} does not hold the class {name}: {error}") from None
-    return found.body
-
-
-@functools.cache
-def enum_values(source: str) -> tuple[str, ...]:
-    """The values of an enumeration of texts, "file:class" below the installed packages; empty where the
-    package is not installed."""
-    return tuple(
-        value
-        for part in _class_body(source)
-        if isinstance(part, ast.Assign) and isinstance(value := _literal(part.value), str)
-    )
-
-
-def _field_of(value: ast.expr | None) -> tuple[Any, str]:
-    """(default, help) of `field(default=..., metadata={"help": ...})`; None where it is no literal."""
-    if not isinstance(value, ast.Call):
-        return _literal(value), ""
-    given = {word.arg: word.value for word in value.keywords}
-    metadata = given.get("metadata")
-    meaning = ""
-    if isinstance(metadata, ast.Dict):
-        for key, text in zip(metadata.keys, metadata.values, strict=True):
-            if _literal(key) == "help":
-                meaning = " ".join(str(_literal(text) or "").split())
-    return _literal(given.get("default")), meaning
-
-
-def _literal(node: ast.expr | None) -> Any:
-    try:
-        return None if node is None else ast.literal_eval(node)
-    except ValueError:
-        return None
 
 
 @functools.cache
@@ -442,9 +391,3 @@ def _built(kind: type, chosen: Mapping[str, Any], given: Mapping[str, Any], befo
         elif path in chosen:
             values[entry.name] = chosen[path]
     return kind(**values)
-
-
-__all__: Sequence[str] = (
-    "MORE", "Library", "Option", "Plan", "PlanError", "Settings", "branch", "dotted", "enum_values",
-    "fitting", "library", "nearest", "opened", "option", "refusals", "refuse",
-)  # fmt: skip

@@ -178,9 +178,8 @@ def test_a_parameters_cell_repeats_its_plan_and_is_short(path):
     for name, known in cell.items():
         option = declared.plan.find(name)
         assert known.default == option.default, name
-        if not option.path.startswith("trl."):
-            meaning = f"{option.meaning} ({option.unit})" if option.unit else option.meaning
-            assert known.comment == meaning, name
+        if not option.of_library:
+            assert known.comment == option.described, name
 
 
 def test_notebook_05_is_thin():

@@ -114,9 +114,9 @@ def test_reading_the_library_loads_nothing_heavy():
 def test_values_make_the_same_plan_again_and_leave_out_what_may_differ():
     plan = Toy.of({"seed": 4, "beta": 0.5, "epsilon_high": 0.3, "save_steps": 10.0})
     assert Toy.of(plan.values()) == plan
-    fixed = plan.values(free=False)
-    assert fixed["trl.epsilon_high"] == 0.3
-    assert not {"guard.window", "trl.save_steps"} & set(fixed)
+    fixed = plan.identity()
+    assert fixed["epsilon_high"] == 0.3
+    assert not {"guard_window", "save_steps"} & set(fixed)
 
 
 def test_the_table_says_what_was_given():

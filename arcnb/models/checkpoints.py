@@ -11,7 +11,7 @@ import re
 import shutil
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers' mark of a checkpoint that a signal asked for
@@ -110,6 +110,36 @@ def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
     if found is None:
         raise CheckpointError(f"resume={resume!r}: there is no complete checkpoint")
     return found
+
+
+def plain_difference(name: str, before: object, now: object) -> str:
+    return f"{name} was {before!r} and is {now!r}"
+
+
+def refuse_differences(
+    checkpoint: Path,
+    before: Mapping | None,
+    now: Mapping,
+    accept: bool,
+    announce=print,
+    said=plain_difference,
+) -> None:
+    """CheckpointError that names every setting which differs from the checkpoint's, unless `accept`.
+
+    before: the checkpoint's settings, None where it does not say them. said: one difference as a sentence.
+    """
+    now = json.loads(json.dumps(now))
+    differences = ["the checkpoint does not say its settings"]
+    if before is not None:
+        names = sorted(before.keys() | now.keys())
+        pairs = {name: (before.get(name), now.get(name)) for name in names}
+        differences = [said(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+    if not differences:
+        return
+    sentence = f"{checkpoint} is of other settings: {'; '.join(differences)}"
+    if not accept:
+        raise CheckpointError(f"{sentence}; set accept_other_settings=True to resume all the same")
+    announce(sentence)
 
 
 def set_aside_log(output: Path, step: int, others: Sequence[tuple[Path, str]] = ()) -> Path | None:

@@ -114,7 +114,7 @@ def _begin(plan: SftPlan, output: Path, checkpoint: Path | None, steps: int) -> 
     set_aside_log(output, step, [(stale, stale.name)] if stale.exists() and step < steps else [])
     (output / REPORT).unlink(missing_ok=True)
     (output / "metrics.jsonl").touch()
-    (checkpoints / PLAN).write_text(json.dumps(plan.values(free=False), indent=1))
+    (checkpoints / PLAN).write_text(json.dumps(plan.identity(), indent=1))
 
 
 def _save_job(folder: Path, plan: SftPlan, model: ModelPath, rows, eval_rows, steps: int, checkpoint) -> None:
@@ -222,9 +222,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
     if adapter := resolve_adapter(plan.adapter, model):
         policy = PeftModel.from_pretrained(policy, str(adapter), is_trainable=True)
     elif not plan.full:
-        lora = vars(plan.lora) | {"lora_alpha": plan.lora.alpha}
-        lora.pop("alpha")
-        peft_config = LoraConfig(task_type="CAUSAL_LM", **lora)
+        peft_config = LoraConfig(task_type="CAUSAL_LM", **plan.lora.config)
     if can_listen() and not alone:
         callbacks.append(agreed_stop())
     log = metrics_log(output / "metrics.jsonl", without=["num_tokens"])  # TRL counts one row a batch

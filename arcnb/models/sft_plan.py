@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from arcnb.models.checkpoints import CheckpointError, checkpoint_to_resume
+from arcnb.config_source import SCHEDULES, enum_values
+from arcnb.models.checkpoints import checkpoint_to_resume, refuse_differences
 from arcnb.models.generation import backend_name
 from arcnb.models.launching import parallel_problem
+from arcnb.models.lora import Lora
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.row_stream import RowPlan
 from arcnb.models.sft_conversations import conversations_problem
 from arcnb.models.sft_rows import check_max_length
 from arcnb.models.training_log import log_problem
-from arcnb.plans import Library, Plan, Settings, branch, library, option
+from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals
 
 PLAN = "plan.json"  # beside the checkpoints: the settings that they are of
 
@@ -63,17 +65,10 @@ SFT_CONFIG = Library(
 
 
 @dataclass(frozen=True)
-class Lora:
-    """The shape of a fresh LoRA."""
+class SftLora(Lora):
+    """With what fine-tuning alone can do."""
 
-    r: int = option(32, "rank of a fresh LoRA")
-    alpha: int = option(64, "its scale: alpha / sqrt(r) with use_rslora, else alpha / r")
-    use_rslora: bool = option(True, "rank-stabilised scale of a fresh LoRA")
     use_dora: bool = option(False, "weight-decomposed LoRA")
-    target_modules: list[str] = option(
-        lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        "layers that get a LoRA",
-    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class SftPlan(Plan):
     model: str = option("default", "model to train: default, a folder or a hub id")
     adapter: str = option("", 'LoRA to go on training; "" starts a fresh one')
     full: bool = option(False, "train all weights instead of a LoRA")
-    lora: Lora = branch(Lora)
+    lora: SftLora = branch(SftLora)
     template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
     encoding: str = option("", 'text form of grids; "" takes the template\'s own')
     max_length: int = option(
@@ -186,12 +181,10 @@ def _numbers(plan: SftPlan) -> Iterator[str]:
 
 
 def _names(plan: SftPlan) -> Iterator[str]:
-    from transformers import SchedulerType
-
-    schedules, asked = [kind.value for kind in SchedulerType], plan.trl["lr_scheduler_type"]
-    if asked not in schedules:
+    schedules, asked = enum_values(SCHEDULES), plan.trl["lr_scheduler_type"]
+    if schedules and asked not in schedules:
         yield f"lr_scheduler_type {asked!r} does not exist; there are {', '.join(schedules)}"
-    yield from _said(backend_name, plan.backend)
+    yield from refusals(backend_name, plan.backend)
     for problem in (log_problem(plan.trl["report_to"]), parallel_problem(plan.num_processes, "ddp")):
         if problem:
             yield problem
@@ -205,29 +198,20 @@ def _together(plan: SftPlan) -> Iterator[str]:
 
 
 def _paths(plan: SftPlan, output: Path | None) -> Iterator[str]:
-    format_problems = _said(prompt_format, plan.template, plan.encoding)
-    model_problems = _said(resolve_model, plan.model)
+    format_problems = refusals(prompt_format, plan.template, plan.encoding)
+    model_problems = refusals(resolve_model, plan.model)
     yield from format_problems + model_problems
     if not model_problems:
         model = resolve_model(plan.model)
-        yield from _said(resolve_adapter, plan.adapter, model)
+        yield from refusals(resolve_adapter, plan.adapter, model)
         if not format_problems and not plan.sft_conversations:
-            yield from _said(
+            yield from refusals(
                 check_max_length, model, plan.max_length, prompt_format(plan.template, plan.encoding)
             )
     if plan.sft_conversations and (problem := conversations_problem(plan.sft_conversations)):
         yield problem
     if output is not None:
-        yield from _said(resumed_from, plan, output, lambda sentence: None)
-
-
-def _said(look: Callable[..., Any], *given: Any) -> list[str]:
-    """What looking raises, or what it returns where that is a problem's sentence."""
-    try:
-        look(*given)
-    except ValueError as error:
-        return [str(error)]
-    return []
+        yield from refusals(resumed_from, plan, output, lambda sentence: None)
 
 
 def resumed_from(plan: SftPlan, output: Path, announce: Callable[[str], Any] = print) -> Path | None:
@@ -236,19 +220,7 @@ def resumed_from(plan: SftPlan, output: Path, announce: Callable[[str], Any] = p
     checkpoint = checkpoint_to_resume(plan.resume, output / "checkpoints", announce)
     if checkpoint is None:
         return None
-    now = json.loads(json.dumps(plan.values(free=False)))
-    try:
-        before = json.loads((checkpoint.parent / PLAN).read_text())
-        differences = [
-            f"{name.removeprefix('trl.')} was {before.get(name)!r} and is {now.get(name)!r}"
-            for name in sorted(before.keys() | now.keys())
-            if before.get(name) != now.get(name)
-        ]
-    except FileNotFoundError:
-        differences = ["the checkpoint does not say its settings"]
-    if differences:
-        sentence = f"{checkpoint} is of other settings: {'; '.join(differences)}"
-        if not plan.accept_other_settings:
-            raise CheckpointError(f"{sentence}; set accept_other_settings=True to resume all the same")
-        announce(sentence)
+    kept = checkpoint.parent / PLAN
+    before = json.loads(kept.read_text()) if kept.is_file() else None
+    refuse_differences(checkpoint, before, plan.identity(), plan.accept_other_settings, announce)
     return checkpoint

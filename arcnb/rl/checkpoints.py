@@ -10,8 +10,9 @@ from pathlib import Path
 from arcnb.arc.predictions import PredictionSet
 from arcnb.models.checkpoints import (
     STATE,
-    CheckpointError,
     newest_complete,
+    plain_difference,
+    refuse_differences,
     set_aside_log,
     step_of,
 )
@@ -30,28 +31,13 @@ def saved_state(checkpoint: Path) -> dict:
 def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, announce=print) -> None:
     """CheckpointError that names every setting which differs from the checkpoint's, unless `accept`."""
     before = saved_state(checkpoint).get("settings")
-    if before is None:
-        differences = ["the checkpoint does not say its settings"]
-    else:
-        now = json.loads(json.dumps(settings))
-        names = sorted(set(before) | set(now))
-        differences = [
-            _difference(name, before.get(name), now.get(name))
-            for name in names
-            if before.get(name) != now.get(name)
-        ]
-    if not differences:
-        return
-    sentence = f"{checkpoint} is of other settings: {'; '.join(differences)}"
-    if not accept:
-        raise CheckpointError(f"{sentence}; set accept_other_settings=True to resume all the same")
-    announce(sentence)
+    refuse_differences(checkpoint, before, settings, accept, announce, _difference)
 
 
 def _difference(name: str, before, now) -> str:
     """One setting of a checkpoint that is another one now; tasks are named, and not all shown."""
     if name != "eval_task_versions" or before is None or now is None:
-        return f"{name} was {before!r} and is {now!r}"
+        return plain_difference(name, before, now)
     changed = [id_ for id_ in before if now.get(id_, before[id_]) != before[id_]]
     parts = {
         "are without": [id_ for id_ in before if id_ not in now],

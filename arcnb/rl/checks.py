@@ -16,13 +16,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 
+from arcnb.config_source import SCHEDULES, enum_values
 from arcnb.models.four_bits import four_bits_problem
 from arcnb.models.gpu_choice import VARIABLE
 from arcnb.models.gpu_memory import Gpu, free_problem, visible_gpus
 from arcnb.models.launching import parallel_problem
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training_log import log_problem
-from arcnb.plans import enum_values, refusals
+from arcnb.plans import refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.policies import TRAINERS
 from arcnb.rl.sampler_engine import KV_CACHE_DTYPES
@@ -169,7 +170,7 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
 def _settings(plan: GrpoPlan) -> Iterator[str]:
     """Values of TRL's settings that cannot work with any trainer."""
     settings = plan.settings
-    schedules = enum_values("transformers/trainer_utils.py:SchedulerType")
+    schedules = enum_values(SCHEDULES)
     for name, known in {**CHOICES, "lr_scheduler_type": schedules}.items():
         if known and settings.get(name, known[0]) not in known:
             yield f"{name}={settings[name]!r} does not exist; there are {', '.join(known)}"

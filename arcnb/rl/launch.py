@@ -38,8 +38,10 @@ from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
 def run_grpo(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence = ()) -> TrainingReport:
     """Carry the plan out, where it has to be. PlanError with all that the plan is refused for; PlanError,
     CheckpointError or ValueError for what only training finds out, before anything heavy is loaded."""
-    plan = decided(plan)
+    asked, plan = plan, decided(plan)
     refuse(problems(plan, tasks, eval_tasks))
+    if asked.use_vllm == "auto":
+        print(f"use_vllm is auto: {'vLLM' if plan.samples_by_vllm else 'transformers'} samples")
     if plan.fold_adapter:
         return _train_on_folded(plan, tasks, eval_tasks)
     return _train(plan, tasks, eval_tasks)

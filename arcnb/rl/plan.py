@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from arcnb.models.lora import Lora
 from arcnb.plans import Library, Plan, Settings, branch, library, option
 from arcnb.rl.guard import GuardOptions
 from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET
@@ -81,29 +82,6 @@ GRPO_CONFIG = Library(
     }),
 )  # fmt: skip
 SHARE_BESIDE_TRAINING, SHARE_OF_SERVER = 0.3, 0.9  # of a GPU's memory, for vLLM, where a run does not say
-
-
-@dataclass(frozen=True)
-class Lora:
-    """A fresh LoRA. One that training starts from keeps its own shape."""
-
-    r: int = option(32, "rank of a fresh LoRA")
-    alpha: int | float = option(64, "its scale: alpha / sqrt(r) with use_rslora, else alpha / r")
-    use_rslora: bool = option(True, "rank-stabilised scale of a fresh LoRA")
-    target_modules: list[str] = option(
-        lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        "modules that a fresh LoRA changes",
-    )
-
-    @property
-    def config(self) -> dict:
-        """For peft's LoraConfig."""
-        return {
-            "r": self.r,
-            "lora_alpha": self.alpha,
-            "use_rslora": self.use_rslora,
-            "target_modules": list(self.target_modules),
-        }
 
 
 @dataclass(frozen=True)

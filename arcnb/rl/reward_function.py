@@ -16,7 +16,7 @@ from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import COLUMNS
 from arcnb.programs.executor import Executor
-from arcnb.programs.judging import judge
+from arcnb.programs.judging import judge as judge_programs
 from arcnb.rl.cheating import find_cheats
 from arcnb.rl.error_classes import error_classes
 from arcnb.rl.reward_terms import RewardPlan, Rollout
@@ -240,11 +240,6 @@ class ProgramReward:
             "solved": [rollout.solved for _, rollout in chosen],
             "cheating": [rollout.cheating or "" for _, rollout in chosen],
         }
-
-
-def judge_programs(predictions: Sequence[Prediction], tasks: Mapping[str, Task], executor: Executor):
-    """Programs for ARC tasks, run on the pairs of their tasks."""
-    return judge(predictions, tasks, executor)
 
 
 def program_rollout(prediction: Prediction, task: Task) -> Rollout:

@@ -22,7 +22,7 @@ def run_identity(
 ) -> dict:
     """What a checkpoint has to agree with: the plan's options that a resumed run must share, start, prompts,
     tasks, and the tasks that its curves of held-out evaluation are of, by id."""
-    own = {plan.options()[path].flat: value for path, value in plan.values(free=False).items()}
+    own = plan.identity()
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
     if adapter:  # every run's is called adapter
         start["adapter_sha256"] = adapter_digest(Path(adapter))

@@ -161,11 +161,11 @@ def test_a_checkpoint_of_other_settings_is_refused_unless_accepted(small_model, 
     asked = {"model": small_model.path}
     assert "does not say its settings" in problems(SftPlan.of(asked), tmp_path)[0]
     kept = tmp_path / "checkpoints" / PLAN
-    kept.write_text(json.dumps(SftPlan.of(asked).values(free=False)))
+    kept.write_text(json.dumps(SftPlan.of(asked).identity()))
     assert problems(SftPlan.of(asked), tmp_path) == []
     assert problems(SftPlan.of(asked | {"workers": 1, "save_steps": 7}), tmp_path) == []
     other = asked | {"seed": 1, "learning_rate": 1e-3}
-    sentence = r"seed was 0 and is 1; learning_rate was 0.0005 and is 0.001; set accept_other_settings=True"
+    sentence = r"learning_rate was 0.0005 and is 0.001; seed was 0 and is 1; set accept_other_settings=True"
     with pytest.raises(PlanError, match=sentence):
         refuse(problems(SftPlan.of(other), tmp_path))
     for way in ({"accept_other_settings": True}, {"resume": "never"}):

@@ -1,0 +1,24 @@
+"""The shape of a fresh LoRA, as plans ask for it; one that a training starts from keeps its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arcnb.plans import option
+
+
+@dataclass(frozen=True)
+class Lora:
+    r: int = option(32, "rank of a fresh LoRA")
+    alpha: int | float = option(64, "its scale: alpha / sqrt(r) with use_rslora, else alpha / r")
+    use_rslora: bool = option(True, "rank-stabilised scale of a fresh LoRA")
+    target_modules: list[str] = option(
+        lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        "modules that a fresh LoRA changes",
+    )
+
+    @property
+    def config(self) -> dict:
+        """For peft's LoraConfig."""
+        values = {"lora_alpha" if name == "alpha" else name: value for name, value in vars(self).items()}
+        return values | {"target_modules": list(self.target_modules)}
