@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-from arcnb.config_source import config_fields
+from arcnb.machine.library_source import config_fields
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
 

@@ -9,7 +9,7 @@ import pytest
 
 PARENT = """
 import subprocess, sys
-from arcnb.orphans import ending_with_parent
+from arcnb.machine.processes import ending_with_parent
 child = subprocess.Popen(["sleep", "600"], preexec_fn=ending_with_parent(), start_new_session=True)
 print(child.pid, flush=True)
 sys.stdin.read()

@@ -6,7 +6,7 @@ from itertools import count, islice
 
 import pytest
 
-from arcnb.pools import in_order
+from arcnb.machine.pools import in_order
 
 
 def test_results_come_in_the_order_of_the_items():

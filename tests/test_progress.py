@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import arcnb.progress as module
-from arcnb.progress import progress
+import arcnb.machine.progress as module
+from arcnb.machine.progress import progress
 
 
 @pytest.fixture
@@ -106,7 +106,8 @@ def test_a_notebook_keeps_one_output(monkeypatch, clock):
 def shown_on_a_terminal(columns: int) -> str:
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    script = "from arcnb.progress import progress\nfor _ in progress(range(5), 'judging', unit='task'): pass"
+    script = "from arcnb.machine.progress import progress\n"
+    script += "for _ in progress(range(5), 'judging', unit='task'): pass"
     subprocess.run([sys.executable, "-c", script], stderr=secondary, check=True)
     os.write(secondary, b"end")
     shown = ""

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from arcnb.arc.grids import GridError, as_grid, grid_lists
-from arcnb.arc.part_files import is_temporary, new_file
 from arcnb.arc.tasks import Pair, Task, TaskError, unique_ids
+from arcnb.machine.files import is_temporary, new_file
 
 _SUFFIX = re.compile(r"\.json(\.gz)?$")
 

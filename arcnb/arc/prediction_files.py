@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arcnb.arc.part_files import PartFileError, is_temporary, new_file, remove_abandoned
 from arcnb.arc.prediction_layout import from_part, part_columns, part_schema, to_part
 from arcnb.arc.prediction_tables import (
     PREDICTION_SCHEMA,
@@ -32,6 +31,7 @@ from arcnb.arc.prediction_tables import (
     to_table,
 )
 from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
+from arcnb.machine.files import PartFileError, is_temporary, new_file, remove_abandoned
 
 if TYPE_CHECKING:
     import pandas as pd

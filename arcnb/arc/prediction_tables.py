@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arcnb.arc.grids import Grid, GridError
-from arcnb.arc.part_files import PartFileError
 from arcnb.arc.prediction_layout import outputs_from_text, outputs_text
 from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction
+from arcnb.machine.files import PartFileError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import PredictionSet
+from arcnb.machine.files import new_file
 
 _FILES = "_early_stop-*.json"  # readers of Parquet folders leave out names that begin with an underscore
 

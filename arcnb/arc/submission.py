@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.attempts import N_ATTEMPTS, RULES, Candidate, Rule
 from arcnb.arc.grids import GridError, as_grid, grid_lists
-from arcnb.arc.part_files import new_file
 from arcnb.arc.tasks import Task
+from arcnb.machine.files import new_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,9 +23,9 @@ from arcnb.arc.arc_json import (
     solutions_path,
     write_arc_json,
 )
-from arcnb.arc.part_files import is_temporary
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task, TaskError, unique_ids
+from arcnb.machine.files import is_temporary
 
 __all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arcnb.arc.part_files import PartFileError
 from arcnb.arc.predictions import PredictionSet
 from arcnb.lab import pages
 from arcnb.lab.manifest import RunError
 from arcnb.lab.runs import RUN_DIR, Run, list_runs, runs_root
+from arcnb.machine.files import PartFileError
 
 if TYPE_CHECKING:
     import pandas as pd

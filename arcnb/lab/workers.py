@@ -21,7 +21,7 @@ from arcnb.lab import provenance
 from arcnb.lab.manifest import RunError
 from arcnb.lab.parameters import ParameterError
 from arcnb.lab.runs import Run
-from arcnb.orphans import ending_with_parent
+from arcnb.machine.processes import ending_with_parent
 
 LOG = "log.txt"  # in the run folder: what the run's process printed
 VISIBLE = "CUDA_VISIBLE_DEVICES"

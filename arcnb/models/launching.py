@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from arcnb.orphans import end_session, ending_with_parent
+from arcnb.machine.processes import end_session, ending_with_parent
 
 PARALLEL = ("ddp", "zero3")
 GRACE = 60  # seconds that processes get to save when the caller is stopped

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
+from arcnb.machine.progress import progress
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import PromptError
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.progress import progress
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
+from arcnb.machine.progress import progress
 from arcnb.models.sft_rows import CHUNK, RowBuilder, RowTable, SftError, packed_rows
-from arcnb.progress import progress
 
 END = "end"  # file that says: no block follows
 FAILED = "failed.txt"

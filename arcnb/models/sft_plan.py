@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from arcnb.config_source import SCHEDULES, enum_values
+from arcnb.machine.library_source import SCHEDULES, enum_values
 from arcnb.models.checkpoints import checkpoint_to_resume, refuse_differences
 from arcnb.models.generation import backend_name
 from arcnb.models.launching import parallel_problem

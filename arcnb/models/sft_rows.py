@@ -21,11 +21,11 @@ import numpy as np
 
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import View
+from arcnb.machine.pools import in_order
+from arcnb.machine.progress import progress
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import PromptError
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.pools import in_order
-from arcnb.progress import progress
 
 IGNORED = -100  # label of a token that does not count in the loss
 CHUNK = 64  # rows that a process makes at a time

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from arcnb.progress import progress
+from arcnb.machine.progress import progress
 
 # Places that a trainer can log to besides, and packages of which one has to be there.
 PLACES = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 
-from arcnb.config_source import SCHEDULES, enum_values
+from arcnb.machine.library_source import SCHEDULES, enum_values
 from arcnb.models.four_bits import four_bits_problem
 from arcnb.models.gpu_choice import VARIABLE
 from arcnb.models.gpu_memory import Gpu, free_problem, visible_gpus

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import PredictionSet
+from arcnb.machine.files import new_file
 from arcnb.models.prompts import template_path
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
 from arcnb.plans import PlanError

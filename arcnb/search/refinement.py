@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import KEY_COLUMNS, SCORE_COLUMNS, Prediction, PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.arc.views import COLUMNS
+from arcnb.machine.files import new_file
 from arcnb.models.chat import prompt_ids
 from arcnb.models.conversations import Conversations
 from arcnb.models.prompt_format import PromptFormat

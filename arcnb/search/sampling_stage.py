@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 
 from arcnb.arc.predictions import Prediction, PredictionKey, PredictionSet
 from arcnb.arc.tasks import Task
+from arcnb.machine.ahead import ahead
+from arcnb.machine.progress import progress
 from arcnb.models.chat import prompts_ids
 from arcnb.models.generation import Completion, Request
 from arcnb.programs.executor import Executor
-from arcnb.progress import progress
-from arcnb.search.ahead import ahead
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference_report import InferenceReport
 from arcnb.search.questions import Question, Questions, n_asked

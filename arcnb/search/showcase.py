@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.cards import prediction_card, verdict
-from arcnb.arc.part_files import new_file
 from arcnb.arc.predictions import Prediction, PredictionSet
 from arcnb.arc.tasksets import TaskSet
+from arcnb.machine.files import new_file
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.programs.executor import Executor

@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 from arcnb.arc import tasksets
 from arcnb.arc.tasks import Task
-from arcnb.pools import Ahead
+from arcnb.machine.pools import Ahead
 from arcnb.programs.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc import barc_tasks

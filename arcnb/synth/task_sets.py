@@ -21,9 +21,9 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import Task
 from arcnb.arc.tasksets import SOURCES, TaskSet, load_tasks
-from arcnb.pools import in_order
+from arcnb.machine.pools import in_order
+from arcnb.machine.progress import progress
 from arcnb.programs.executor import Executor
-from arcnb.progress import progress
 from arcnb.synth.augmented import P_PLAIN, augmented_task
 from arcnb.synth.rearc import RearcError, RearcSizeError, rearc_task
 from arcnb.synth.reports import TaskReport

@@ -48,7 +48,7 @@ from multi_turn_stages import GO_ON, NOTHING_READY, on_gpu, plan_of, sampler, st
 from multi_turn_table import table
 from one_gpu import quiet_port, start_service, stop_service  # before arcnb: it makes that importable
 
-from arcnb.orphans import end_session, ending_with_parent
+from arcnb.machine.processes import end_session, ending_with_parent
 
 TIME_UP, FAILED = 75, 1
 CRASHES = 3  # of samplers in a row that got nowhere; then no more are started in this call

@@ -291,7 +291,7 @@ def test_sigkill_at_any_moment_leaves_only_whole_parts(tmp_path):
 
 UNFINISHED = """
 import sys, time
-from arcnb.arc.part_files import new_file
+from arcnb.machine.files import new_file
 with new_file(sys.argv[1]):
     print("begun", flush=True)
     time.sleep(600)

@@ -8,7 +8,7 @@ from arcnb.lab.runs import list_runs
 # Waits for a file called `go` beside the run folders; when it is stopped it saves, and afterwards goes on.
 PATIENT = """
 import os, time
-from arcnb.progress import progress
+from arcnb.machine.progress import progress
 (run.path / 'started').write_text(os.environ['ARCNB_JOB'])
 try:
     for _ in progress(range(3000), 'waiting', unit='turn'):

@@ -206,7 +206,7 @@ def test_a_notebook_that_calls_itself_preempted_is_not_done(notebook, capsys):
 
 
 def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_root, capsys):
-    imports = "import time\nfrom arcnb.progress import progress\n"
+    imports = "import time\nfrom arcnb.machine.progress import progress\n"
     loop = "for _ in progress(range(600), 'judging', unit='task'):\n    time.sleep(0.1)"
     process = start("run", notebook("# Judge", imports + loop))
     wait_for(lambda: [run for run in list_runs() if "judging" in str(read_heartbeat(run.path))], 15)

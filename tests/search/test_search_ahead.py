@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from arcnb.search.ahead import ahead
+from arcnb.machine.ahead import ahead
 
 
 def each(make):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from arcnb.arc.tasksets import load_tasks, write_tasks
-from arcnb.pools import Ahead
+from arcnb.machine.pools import Ahead
 from arcnb.programs.executor import Executor
 from arcnb.synth.augmented import FreshAugmentations
 from arcnb.synth.rearc import UNREPRODUCED

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from arcnb.places import pid_place
+from arcnb.machine.places import pid_place
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
