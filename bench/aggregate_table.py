@@ -22,11 +22,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from arcnb.arc.grids import grid_lists
-from arcnb.arc.metrics import METRIC_COLUMNS, aggregate, pass_at_k_curve, score
-from arcnb.arc.predictions import Prediction, PredictionSet, output_fingerprint
+from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.metrics import METRIC_COLUMNS, aggregate, pass_at_k_curve, score
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.synth.rearc import rearc_program
 
 ROUNDS, PER_ROUND, PART = 16, 8, 2048

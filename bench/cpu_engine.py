@@ -32,7 +32,7 @@ def one(way: str, options: argparse.Namespace) -> dict:
 
     import psutil
 
-    from arcnb.arc.tasksets import load_tasks
+    from arcnb.arc.tasks.task_set import load_tasks
     from arcnb.models import vllm_engine
     from arcnb.models.chat import prompt_ids
     from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend

@@ -62,7 +62,7 @@ def shaped_model(shape: str, folder: Path) -> str:
 
 def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
     """ARC-AGI-1 training tasks whose longest prompt has so many tokens."""
-    from arcnb.arc.tasksets import load_tasks
+    from arcnb.arc.tasks.task_set import load_tasks
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.prompt_lengths import longest_prompt
     from arcnb.models.registry import load_tokenizer, resolve_model

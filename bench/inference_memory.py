@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models.generation import Completion, Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model

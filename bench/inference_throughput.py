@@ -51,8 +51,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models.chat import prompt_ids
 from arcnb.models.engine_guard import marked_processes
 from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend

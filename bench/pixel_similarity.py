@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from arcnb.arc.similarity import pixel_similarity
+from arcnb.arc.scores.similarity import pixel_similarity
 
 REPEATS = 15
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.synth.rearc import rearc_examples, rearc_ids
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import SourceSettings, build_tasks

@@ -42,7 +42,7 @@ BREAKS: list[Break] = [
     # arc
     Break(
         "Only a grid equal to the expected one is a right grid",
-        "arcnb/arc/metrics.py",
+        "arcnb/arc/scores/metrics.py",
         "similarity == 1 for",
         "similarity > 0.9 for",
         (
@@ -52,7 +52,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "Scores are unknown, not zero, where test outputs are unknown",
-        "arcnb/arc/metrics.py",
+        "arcnb/arc/scores/metrics.py",
         "return dict.fromkeys(names)",
         "return dict.fromkeys(names, 0)",
         ("tests/arc/test_arc_metrics.py::test_unknown_test_outputs_score_none_not_zero",),
@@ -66,35 +66,35 @@ BREAKS: list[Break] = [
     ),
     Break(
         "pass@k is unbiased: drawn without replacement",
-        "arcnb/arc/pass_rates.py",
+        "arcnb/arc/scores/pass_rates.py",
         "1 - math.comb(n - c, k) / math.comb(n, k)",
         "1 - ((n - c) / n) ** k",
         ("tests/arc/test_arc_metrics.py::test_pass_at_k_is_the_share_of_k_subsets_with_a_right_one",),
     ),
     Break(
         "The interval of a comparison is paired by task",
-        "arcnb/arc/pass_rates.py",
+        "arcnb/arc/scores/pass_rates.py",
         "(b[column] - a[column]).to_numpy(float)",
         "np.sort(b[column].to_numpy(float)) - np.sort(a[column].to_numpy(float))",
         ("tests/arc/test_arc_metrics.py::test_as_many_tasks_but_other_ones_are_no_certain_tie",),
     ),
     Break(
         "McNemar's test is exact and two sided",
-        "arcnb/arc/pass_rates.py",
+        "arcnb/arc/scores/pass_rates.py",
         "min(1.0, 2 * tail / 2**n)",
         "min(1.0, tail / 2**n)",
         ("tests/arc/test_arc_metrics.py::test_mcnemar_is_the_exact_binomial_test",),
     ),
     Break(
         "The two attempts of a submission differ where there are two outputs",
-        "arcnb/arc/attempts.py",
+        "arcnb/arc/scores/attempts.py",
         "(grid.shape, grid.tobytes())",
         "(grid.shape, len(voters))",
         ("tests/arc/test_arc_submission.py::test_our_rules_never_spend_both_attempts_on_one_grid",),
     ),
     Break(
         "A task that a submission lacks counts zero",
-        "arcnb/arc/submission.py",
+        "arcnb/arc/scores/submission.py",
         "        entries = submission.get(task_id, [])",
         "        if not (entries := submission.get(task_id)):\n            continue",
         (

@@ -10,8 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab.parameters import notebook_parameters
 from arcnb.lab.runs import Run
 from arcnb.rl import launch

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
 
 pytestmark = pytest.mark.slow
 

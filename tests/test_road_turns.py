@@ -5,9 +5,9 @@ Run: pytest tests/test_road_turns.py (about forty seconds)
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import write_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import write_tasks
 from tests.test_road import done, outcome
 
 pytestmark = pytest.mark.slow

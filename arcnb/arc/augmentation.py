@@ -15,7 +15,7 @@ import numpy as np
 from arcnb.arc.grids import N_COLORS, Grid, as_grid
 
 if TYPE_CHECKING:
-    from arcnb.arc.tasks import Pair, Task
+    from arcnb.arc.tasks.task import Pair, Task
 
 # Most draws keep 0, which is the background in most tasks; some do not, so that no model relies on it.
 _P_MOVE_BACKGROUND = 0.1

@@ -13,7 +13,7 @@ from typing import Any
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 
 # What a view may change of the grids: each entry keeps a part of a full random augmentation.
 AUGMENTATIONS: dict[str, Callable[[Augmentation], Augmentation]] = {

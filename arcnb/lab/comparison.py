@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab import pages
 from arcnb.lab.manifest import RunError, seconds_between
 from arcnb.lab.runs import Run, find_run, list_runs

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 
 MAX_SIDE = 30
 _RANKING = (

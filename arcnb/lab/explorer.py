@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from arcnb.arc.cards import error_line, prediction_card, verdict
-from arcnb.arc.drawing import prediction_html, task_html
-from arcnb.arc.palettes import PALETTES, palette_name
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.pictures.cards import error_line, prediction_card, verdict
+from arcnb.arc.pictures.figures import prediction_html, task_html
+from arcnb.arc.pictures.palettes import PALETTES, palette_name
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.exploration import MAX_SIDE, Entry, TaskFilter, entries
 from arcnb.lab.runs import RUN_DIR
 from arcnb.lab.static_explorer import explorer_html

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from arcnb.arc.palettes import palette_css
+from arcnb.arc.pictures.palettes import palette_css
 from arcnb.lab import pages
 from arcnb.lab.manifest import RunError, write_whole
 from arcnb.lab.notebooks import ERROR_TAG, NotebookError, read_notebook

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab import pages
 from arcnb.lab.manifest import RunError
 from arcnb.lab.runs import RUN_DIR, Run, list_runs, runs_root
@@ -52,7 +52,7 @@ def task_sets() -> pd.DataFrame:
     """Task sets on this machine: the named sources and what runs have written."""
     import pandas as pd
 
-    from arcnb.arc.tasksets import SOURCES, TaskError, load_tasks
+    from arcnb.arc.tasks.task_set import SOURCES, TaskError, load_tasks
 
     rows: list[tuple[str, Any, str]] = []
     for name in SOURCES:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.arc.cards import verdict
-from arcnb.arc.drawing import STYLE, taskset_html
 from arcnb.arc.grids import Grid
-from arcnb.arc.palettes import PALETTES, palette_name
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.pictures.cards import verdict
+from arcnb.arc.pictures.figures import STYLE, taskset_html
+from arcnb.arc.pictures.palettes import PALETTES, palette_name
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.exploration import Entry
 
 SCRIPT = Path(__file__).with_name("templates") / "explorer.js"

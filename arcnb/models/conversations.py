@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.grids import Grid
-from arcnb.arc.predictions import Prediction
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.tasks.task import Task
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import Prompt
 from arcnb.models.refinement import ProgramError, build_refinement

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcnb.arc.encodings import grid_encoding
-from arcnb.arc.tasks import Task
+from arcnb.arc.encodings.registry import grid_encoding
+from arcnb.arc.tasks.task import Task
 from arcnb.models import chat
 from arcnb.models.prompts import (
     DEFAULT_ENCODING,

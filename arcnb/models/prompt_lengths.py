@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.machine.progress import progress
 from arcnb.models.prompt_format import PromptFormat

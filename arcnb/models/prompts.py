@@ -21,8 +21,8 @@ from pathlib import Path
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from arcnb.arc.encodings import grid_encoding
-from arcnb.arc.tasks import Task
+from arcnb.arc.encodings.registry import grid_encoding
+from arcnb.arc.tasks.task import Task
 
 TEMPLATES = Path(__file__).parent / "templates"
 # The shortest encoding for the embedded model's tokenizer (one token a digit, one a line break).

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from arcnb.arc.encodings import grid_encoding
+from arcnb.arc.encodings.registry import grid_encoding
 from arcnb.arc.grids import Grid
-from arcnb.arc.similarity import pixel_similarity
-from arcnb.arc.tasks import Task
+from arcnb.arc.scores.similarity import pixel_similarity
+from arcnb.arc.tasks.task import Task
 from arcnb.models.prompts import DEFAULT_ENCODING, Prompt, PromptError, grid_size, render_blocks
 
 _LONGEST_MESSAGE = 300  # characters of an error message that are shown

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.machine.progress import progress
 from arcnb.models.sft_rows import CHUNK, RowBuilder, RowTable, SftError, packed_rows
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress

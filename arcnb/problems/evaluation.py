@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.pass_rates import pass_at_k_curve
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.pass_rates import pass_at_k_curve
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.generation import Request, Sampling
 from arcnb.problems.judging import ProblemJudge

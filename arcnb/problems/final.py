@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.problems.evaluation import Evaluation, evaluate
 from arcnb.problems.files import ProblemSet

@@ -1,9 +1,9 @@
 """Judging predictions of problems: from the completion to shares of tests passed on the prediction record.
 
-The record is the one of ARC (arcnb.arc.predictions), so tables, pass@k and reports are the same. Its columns
-mean: train_*: the first `max_tests` tests, which the reward sees; test_*: all others (None where they were
-not run; in an evaluation of all tests the same as train_* where there are no others). correct_grids and
-pixel_score are shares of tests passed, is_correct all of them.
+The record is the one of ARC (arcnb.arc.predictions.prediction), so tables, pass@k and reports are the same.
+Its columns mean: train_*: the first `max_tests` tests, which the reward sees; test_*: all others (None where
+they were not run; in an evaluation of all tests the same as train_* where there are no others). correct_grids
+and pixel_score are shares of tests passed, is_correct all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.problems.answers import Reading, check_format, read_answer
 from arcnb.problems.languages import Answer, Languages, Question
 from arcnb.problems.problem import Problem, ProblemError

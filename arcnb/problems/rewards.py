@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.problems.problem import Problem, ProblemError
 from arcnb.rl.reward_function import Answers
 from arcnb.rl.reward_terms import RewardPlan, Rollout

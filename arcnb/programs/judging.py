@@ -17,15 +17,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from arcnb.arc.metrics import score
-from arcnb.arc.predictions import Prediction, output_fingerprint
+from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
+from arcnb.arc.scores.metrics import score
 from arcnb.programs.extraction import Extraction, extract_program
 from arcnb.programs.limits import Execution, Job, Limits
 
 if TYPE_CHECKING:
     from arcnb.arc.augmentation import Augmentation
     from arcnb.arc.grids import Grid
-    from arcnb.arc.tasks import Task
+    from arcnb.arc.tasks.task import Task
     from arcnb.programs.executor import Executor
 
 MAX_MESSAGE = 500  # characters of an error message that are kept

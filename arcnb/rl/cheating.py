@@ -23,9 +23,9 @@ import numpy as np
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import Grid
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor import Executor, Job
 
 # What the changed copies follow from: the task, the view of it that the prompt showed, and the program.

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.checkpoints import (
     STATE,
     newest_complete,

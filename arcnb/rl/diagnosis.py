@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.rl.guard import SERIES, Alarm, CollapseMonitor, signal_value
 
 REMEDIES = {

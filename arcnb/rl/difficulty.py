@@ -7,10 +7,10 @@ number of runs. (`signal_visits` finds out while training, anew in each run.)
 
 from __future__ import annotations
 
-from arcnb.arc.prediction_files import PredictionSet
-from arcnb.arc.stop_rules import early_stops
-from arcnb.arc.tasks import TaskError
-from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import early_stops
+from arcnb.arc.tasks.task import TaskError
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.rl.plan import GrpoPlan
 from arcnb.synth.splits import trainable_tasks
 
@@ -34,7 +34,7 @@ def tasks_solved_between(
     A sample solves a task if its program is right on all train pairs and on all test pairs whose outputs are
     known. Only first turns count. Tasks without predictions are left out. Raises TaskError for shares
     that are none, for predictions of another version of a task, for tasks that early stop ended (their share
-    is too high: see arcnb.arc.stop_rules), and when no task is left.
+    is too high: see arcnb.arc.predictions.stop_rules), and when no task is left.
     """
     if not 0 <= min_solved < max_solved <= 1:
         raise TaskError(

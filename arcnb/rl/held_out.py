@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import stdev
 
-from arcnb.arc.metrics import pass_at_k
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.metrics import pass_at_k
 from arcnb.arc.seeds import derive_seed
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.programs.executor import Executor

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.views import COLUMNS
 from arcnb.models.conversations import Conversations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, solved_at, solved_by

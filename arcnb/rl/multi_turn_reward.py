@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.plans import PlanError
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.multi_turn_rows import RememberingRows

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from arcnb.arc.predictions import SCORE_COLUMNS
+from arcnb.arc.predictions.prediction import SCORE_COLUMNS
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
 from arcnb.models.chat import render
 from arcnb.models.prompt_format import PromptFormat

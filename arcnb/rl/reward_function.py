@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge as judge_programs

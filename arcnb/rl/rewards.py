@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 
 
 @dataclass(frozen=True)

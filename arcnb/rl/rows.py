@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.models.chat import prompt_ids
 from arcnb.models.prompt_format import PromptFormat

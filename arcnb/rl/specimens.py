@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 
 _RANKING = [
     "test_is_correct",
@@ -31,7 +32,7 @@ class Specimens:
         return "\n".join(f"{name}: {prediction.id}, {prediction.status}" for name, prediction in self.chosen)
 
     def _card(self, name: str, prediction: Prediction) -> str:
-        from arcnb.arc.cards import error_line, prediction_card
+        from arcnb.arc.pictures.cards import error_line, prediction_card
 
         said = error_line(prediction) or prediction.status or ""
         head = (

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.tasksets import load_tasks, write_tasks
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.models.prompt_format import prompt_format
 from arcnb.plans import refusals
 from arcnb.programs.limits import Limits

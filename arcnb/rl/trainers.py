@@ -9,7 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.preemption import agreed_stop, can_listen
 from arcnb.models.training_log import logged_as, metrics_log, stop_printing
 from arcnb.rl import callbacks as hooks

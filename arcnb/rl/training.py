@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.models.checkpoints import checkpoint_to_resume, step_of
 from arcnb.models.compatibility import WEIGHTS
 from arcnb.models.preemption import Stop, listen, saving_on_signals

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.models.compatibility import adapter_rank
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import adapter_name, resolve_adapter, resolve_model

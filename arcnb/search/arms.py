@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.search.evaluation import EvaluationError, check_versions, table_frame
 
 if TYPE_CHECKING:

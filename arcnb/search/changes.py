@@ -18,7 +18,7 @@ from arcnb.synth.splits import is_held_out
 if TYPE_CHECKING:
     import pandas as pd
 
-    from arcnb.arc.tasks import Task
+    from arcnb.arc.tasks.task import Task
 
 DRAWS = 4000
 POWER_ERRORS = (

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.machine.files import new_file
 from arcnb.models.prompts import template_path
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest

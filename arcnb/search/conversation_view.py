@@ -6,8 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arcnb.arc.predictions import Prediction
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.tasks.task import Task
 from arcnb.search.showcase import verdict
 
 
@@ -33,7 +33,7 @@ class ConversationView:
         return "\n\n".join(show_conversation(row) for row in self.rows) or "No conversation."
 
     def _card(self, row: Mapping, parent: Prediction) -> str:
-        from arcnb.arc.drawing import prediction_html
+        from arcnb.arc.pictures.figures import prediction_html
 
         view = parent.view
         shown = view.apply(self.tasks[parent.task_id])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 
 
 class EarlyStop:

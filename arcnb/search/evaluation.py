@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.attempts import RULES
-from arcnb.arc.metrics import (
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
+from arcnb.arc.scores.attempts import RULES
+from arcnb.arc.scores.metrics import (
     LOOSE_COLUMN,
     TABLE_COLUMNS,
     aggregate,
@@ -19,12 +21,10 @@ from arcnb.arc.metrics import (
     paired_difference,
     pass_at_k_curve,
 )
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.scores.submission import Submission, SubmissionScore, create_submission
 from arcnb.arc.seeds import rng
-from arcnb.arc.stop_rules import early_stops as early_stops  # what `stopped` is below
-from arcnb.arc.submission import Submission, SubmissionScore, create_submission
-from arcnb.arc.tasks import Pair
-from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.arc.tasks.task import Pair
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.plans import nearest
 from arcnb.search.changes import Change, changes
 from arcnb.search.stages import with_stage

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.metrics import TABLE_COLUMNS, aggregate
+from arcnb.arc.scores.metrics import TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.search.arms import Arms
 from arcnb.search.evaluation import EvaluationError

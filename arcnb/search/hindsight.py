@@ -21,10 +21,10 @@ import numpy as np
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import Grid
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.seeds import rng
-from arcnb.arc.similarity import pixel_similarity
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.chat import answer_ids
 from arcnb.plans import option

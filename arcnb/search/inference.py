@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from arcnb.arc.stop_rules import record_rule
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.stop_rules import record_rule
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.models.chat import count_tokens
 from arcnb.programs.executor import Executor

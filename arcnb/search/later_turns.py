@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import derive_seed, rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.models.chat import prompt_ids
 from arcnb.models.conversations import Conversations
 from arcnb.models.prompt_format import PromptFormat

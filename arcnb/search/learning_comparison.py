@@ -13,10 +13,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.metrics import aggregate, paired_difference
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.submission import SubmissionScore, score_submission
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.metrics import aggregate, paired_difference
+from arcnb.arc.scores.submission import SubmissionScore, score_submission
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.paired_shares import PairedShares, paired_shares

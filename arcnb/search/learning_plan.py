@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.models.registry import adapter_name
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
@@ -18,7 +18,7 @@ from arcnb.search.learner import LoraSettings
 from arcnb.search.rounds import RoundPlan
 
 if TYPE_CHECKING:
-    from arcnb.arc.tasksets import TaskSet
+    from arcnb.arc.tasks.task_set import TaskSet
 
 ALONE, LEARN = "alone", "learn"  # arms: search alone, and search and learn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.attempts import RULES
+from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.generation import backend_name, sampling_problems
 from arcnb.plans import refusals
@@ -17,7 +17,7 @@ from arcnb.search.learning_plan import ALONE, LEARN, LearningRounds, SearchPlan
 from arcnb.search.selection import CHOOSERS
 
 if TYPE_CHECKING:
-    from arcnb.arc.tasksets import TaskSet
+    from arcnb.arc.tasks.task_set import TaskSet
 
 
 def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path()) -> list[str]:
@@ -32,7 +32,7 @@ def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path(
 
 def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[str]:
     """Sets that were begun otherwise, and `refine_from`, are looked into when nothing else is wrong."""
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.models.prompt_format import prompt_format
     from arcnb.search.adapters import adapter_runs, sampled_sets
     from arcnb.search.turns import check_turns

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import Prompt

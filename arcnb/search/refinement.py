@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions import KEY_COLUMNS, SCORE_COLUMNS, Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import KEY_COLUMNS, SCORE_COLUMNS, Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
 from arcnb.machine.files import new_file
 from arcnb.models.chat import prompt_ids

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcnb.arc.grids import Grid
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.search.conversation_view import verdict_of
 
 _STYLE = (
@@ -121,7 +122,7 @@ def _promise(attempt: Attempt) -> tuple[float, float]:
 
 
 def _expected(task: Task) -> str:
-    from arcnb.arc.drawing import grid_svg
+    from arcnb.arc.pictures.figures import grid_svg
 
     outputs = [pair.output for pair in task.train[:_SHOWN_PAIRS]]
     grids = "".join(grid_svg(output, cell=_cell(output), hover=False) for output in outputs)
@@ -129,7 +130,7 @@ def _expected(task: Task) -> str:
 
 
 def _html(attempt: Attempt, task: Task) -> str:
-    from arcnb.arc.drawing import grid_svg
+    from arcnb.arc.pictures.figures import grid_svg
 
     prediction, grids = attempt.prediction, ""
     if prediction.outputs is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.models.chat import count_tokens
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.search.learning_plan import SearchPlan

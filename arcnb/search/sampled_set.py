@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
 

@@ -12,8 +12,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from arcnb.arc.predictions import Prediction, PredictionKey, PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction, PredictionKey
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.machine.ahead import ahead
 from arcnb.machine.progress import progress
 from arcnb.models.chat import prompts_ids

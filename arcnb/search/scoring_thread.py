@@ -17,8 +17,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
-from arcnb.arc.predictions import Prediction, PredictionKey, PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import Prediction, PredictionKey
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor import Executor
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import Asked, judged

@@ -25,11 +25,12 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.arc.seeds import derive_seed, rng
-from arcnb.arc.stop_rules import record_rule
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import write_tasks
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import ModelPath
 from arcnb.plans import PlanError

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.models.generation import open_backend
 from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.merging import merged_model

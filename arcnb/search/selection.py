@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 
 
 class SelectionError(ValueError):

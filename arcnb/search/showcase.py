@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.cards import prediction_card, verdict
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.pictures.cards import prediction_card, verdict
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.machine.files import new_file
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat

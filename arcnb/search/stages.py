@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.plans import PlanError
 from arcnb.search.conditions import begun_with
 from arcnb.search.rounds import RoundPlan

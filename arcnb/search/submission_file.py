@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.submission import Submission, SubmissionError, create_submission, validate_submission
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.submission import Submission, SubmissionError, create_submission, validate_submission
+from arcnb.arc.tasks.task_set import TaskSet
 
 COLUMNS = ["task_id", "program", "status", "outputs", "train_correct_grids"]
 

@@ -15,8 +15,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.models.generation import Sampling
 from arcnb.models.prompts import template_path
 from arcnb.plans import PlanError

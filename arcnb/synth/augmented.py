@@ -20,7 +20,7 @@ import numpy as np
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 
 P_PLAIN = 0.25  # share of a training set's tasks that keep their orientation and colors
 

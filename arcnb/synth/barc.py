@@ -22,7 +22,7 @@ import numpy as np
 
 from arcnb.arc.grids import GridError, as_grid
 from arcnb.arc.seeds import rng as seeded_rng
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
 from arcnb.synth.reports import TaskReport

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arcnb.arc.grids import Grid
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor import Executor, Job, Limits
 from arcnb.synth.reduction import normal_form
 

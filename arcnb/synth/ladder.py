@@ -17,7 +17,7 @@ import numpy as np
 
 from arcnb.arc.grids import as_grid
 from arcnb.arc.seeds import rng as seeded_rng
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer
 from arcnb.synth.rules import compiled, program

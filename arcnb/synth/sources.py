@@ -1,16 +1,14 @@
 """Task sources by name: `build_tasks("dsl", 1000, seed=0)` yields tasks, whatever they are made of.
 
-    arc-agi-1/training, ...     the task sets that `arcnb.arc.tasksets` knows, and any file or folder of tasks
-    rearc                       RE-ARC tasks of the 320 trainable ids
-    rearc/held_out, all, <id>   of the 80 held-out ids, of all 400, of one
-    rearc/originals             the trainable ARC-AGI-1 training tasks themselves, with RE-ARC's programs
-    dsl                         the DSL's generators and the composer, without scenes and held-out families
-    dsl/scenes                  composed programs on inputs of RE-ARC's generators (trainable ids)
-    dsl/held_out                the held-out families alone
-    dsl/<family>, <generator>   one family or generator
-    composed                    the composer alone
-    ladder/lines, ladder/squares  toy tasks, one a rung, from the lowest on
-    barc:<path>, <path>.jsonl   BARC-style rows of JSONL or Parquet
+    arc-agi-1/training, ...     the task sets that `arcnb.arc.tasks.task_set` knows, and any file or folder of
+    tasks rearc                       RE-ARC tasks of the 320 trainable ids rearc/held_out, all, <id>   of the
+    80 held-out ids, of all 400, of one rearc/originals             the trainable ARC-AGI-1 training tasks
+    themselves, with RE-ARC's programs dsl                         the DSL's generators and the composer,
+    without scenes and held-out families dsl/scenes                  composed programs on inputs of RE-ARC's
+    generators (trainable ids) dsl/held_out                the held-out families alone dsl/<family>,
+    <generator>   one family or generator composed                    the composer alone ladder/lines,
+    ladder/squares  toy tasks, one a rung, from the lowest on barc:<path>, <path>.jsonl   BARC-style rows of
+    JSONL or Parquet
 
 Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task` and an entry in
 `SOURCES`.
@@ -27,8 +25,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
-from arcnb.arc import tasksets
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks import task_set
+from arcnb.arc.tasks.task import Task
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
@@ -140,7 +138,7 @@ def source_names() -> list[str]:
     """Every name that `build_tasks` knows, paths aside."""
     rearc = ["rearc", *(f"rearc/{part}" for part in (*REARC_PARTS, "originals"))]
     dsl = ["dsl", "dsl/held_out", *(f"dsl/{family}" for family in _families()), "composed"]
-    return [*tasksets.SOURCES, *rearc, *dsl, *(f"ladder/{name}" for name in LADDERS)]
+    return [*task_set.SOURCES, *rearc, *dsl, *(f"ladder/{name}" for name in LADDERS)]
 
 
 def synth_task(generator: str, seed: int, index: int, n_train: int | None = None, n_test: int = 1) -> Task:
@@ -156,7 +154,7 @@ def synth_task(generator: str, seed: int, index: int, n_train: int | None = None
 def _task_set(
     argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
 ) -> Iterator[Task]:
-    tasks = tasksets.load_tasks(argument)
+    tasks = task_set.load_tasks(argument)
     if n_tasks is not None and n_tasks < len(tasks):
         tasks = tasks.sample(n_tasks, settings.seed)
     yield from tasks
@@ -298,7 +296,7 @@ def _find(source: str) -> tuple[Source, str]:
         return _dsl, argument
     if ".jsonl" in Path(source).suffixes and Path(source).exists():
         return _barc, source
-    if source in tasksets.SOURCES or Path(source).exists():
+    if source in task_set.SOURCES or Path(source).exists():
         return _task_set, source
     known = [
         *source_names(),

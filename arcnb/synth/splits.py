@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from arcnb.arc.tasks import Task, TaskError
-from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.arc.tasks.task import Task, TaskError
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 
 N_HELD_OUT = 80
 

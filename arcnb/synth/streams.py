@@ -18,7 +18,7 @@ from itertools import count, islice
 from multiprocessing import get_context
 
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.synth.sources import SourceError, SourceSettings, never_ends
 from arcnb.synth.task_sets import parsed_recipe, source_tasks
 

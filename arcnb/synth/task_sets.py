@@ -19,8 +19,8 @@ from multiprocessing import get_context
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import SOURCES, TaskSet, load_tasks
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import SOURCES, TaskSet, load_tasks
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
 from arcnb.programs.executor import Executor

@@ -28,7 +28,7 @@ from itertools import islice
 import numpy as np
 
 from arcnb.arc.grids import Grid
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.checks import static_checks
 from arcnb.programs.executor import Execution, Executor, Job, Limits
 from arcnb.synth.duplicates import Duplicates, outputs_of, recorded_outputs, same_outputs

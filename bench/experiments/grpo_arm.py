@@ -190,7 +190,7 @@ def evaluation_class():
 
         def one(self, name, tasks, repeats, step):
             """{task id: [samples, solved, distinct outputs, valid, truncated, tokens]}"""
-            from arcnb.arc.predictions import PredictionSet
+            from arcnb.arc.predictions.prediction_set import PredictionSet
             from arcnb.rl.held_out import HeldOut
 
             # A set for every look: after a rollback the same steps are looked at again.
@@ -292,8 +292,8 @@ def lora_start(args) -> dict:
 
 def more_tasks(args, kept, format_, tokenizer) -> list:
     """Tasks of --more that fit and are solved at times, none made by a generator of a kept task."""
-    from arcnb.arc.predictions import PredictionSet
-    from arcnb.arc.tasksets import load_tasks
+    from arcnb.arc.predictions.prediction_set import PredictionSet
+    from arcnb.arc.tasks.task_set import load_tasks
     from arcnb.rl.difficulty import tasks_solved_between
     from arcnb.rl.rows import prompt_rows
 
@@ -362,8 +362,8 @@ def train(args) -> dict:
         small_engine(args.kv_gb, args.engine)
     else:
         torch.set_num_threads(1)
-    from arcnb.arc.predictions import PredictionSet
-    from arcnb.arc.tasksets import load_tasks
+    from arcnb.arc.predictions.prediction_set import PredictionSet
+    from arcnb.arc.tasks.task_set import load_tasks
     from arcnb.models.registry import load_tokenizer, resolve_model
     from arcnb.plans import refuse
     from arcnb.programs.executor import Executor

@@ -25,7 +25,7 @@ def plan_of(args) -> Plan:
 
 def splits(args):
     """(tasks to train on, tasks to compare on)"""
-    from arcnb.arc.tasksets import TaskSet, load_tasks
+    from arcnb.arc.tasks.task_set import TaskSet, load_tasks
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.prompt_lengths import longest_prompt
     from arcnb.models.registry import load_tokenizer, resolve_model
@@ -143,7 +143,7 @@ class Sampling:
         return facts
 
     def refined(self, arm: str, seed: int) -> dict:
-        from arcnb.arc.predictions import PredictionSet
+        from arcnb.arc.predictions.prediction_set import PredictionSet
         from arcnb.models.registry import resolve_adapter
         from arcnb.search.inference import RoundPlan
         from arcnb.search.turns import TurnPlan
@@ -161,7 +161,7 @@ class Sampling:
         return facts
 
     def predict(self, tasks, folder, plan, adapter, name: str, refine_from=None) -> dict:
-        from arcnb.arc.predictions import PredictionSet
+        from arcnb.arc.predictions.prediction_set import PredictionSet
         from arcnb.models.generation import Sampling as Drawing
         from arcnb.models.prompt_format import prompt_format
         from arcnb.search.sampled_set import SampledSet
@@ -197,7 +197,7 @@ class Sampling:
         write_json(path, facts | {"finished": done, "ended": ended, "cells": cells})
 
     def cells_of(self, arm: str, seed: int) -> dict:
-        from arcnb.arc.predictions import PredictionSet
+        from arcnb.arc.predictions.prediction_set import PredictionSet
 
         return cells_of(PredictionSet(self.set_of(arm, seed)).read(columns=READ), self.tasks.ids)
 
@@ -223,7 +223,7 @@ def train(args, name: str) -> int:
 
 def data(args, name: str) -> dict:
     """Conversations to train on, and those whose refinement succeeded."""
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.models.prompt_format import prompt_format
     from arcnb.models.registry import load_tokenizer, resolve_model
     from arcnb.search.refinement import refinement_rows, write_conversations, write_refinement
@@ -430,7 +430,7 @@ def study(args) -> int:
     """Arms with all their seeds, from the predictions themselves: adjusted p-values, equal tokens, what turns changed."""
     import pandas as pd
 
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.search.arms import read_arms
     from arcnb.search.fair_comparison import compare_arms
     from arcnb.search.turns import TURN_READ, turn_table

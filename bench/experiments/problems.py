@@ -94,7 +94,7 @@ def main():
     if args.tiny:
         args.steps, args.every, args.repeats, args.prompts, args.group = 2, 1, 2, 1, 2
         args.tokens, args.no_vllm = 24, True
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.plans import refuse
     from arcnb.problems.files import load_problems
     from arcnb.problems.plan import ProblemPlan

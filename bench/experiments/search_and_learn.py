@@ -193,7 +193,7 @@ def seconds_table(report):
 
 def compare(args, arm, seed):
     """Small results of both sides of one seed."""
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.search import learning_comparison as lc
     from arcnb.search.evaluation import TABLE_READ
 
@@ -363,7 +363,7 @@ def collect(args, pairs, problems):
 
 def alone_of(args, arm, seed):
     """The set of search alone whose first round the learning side takes over; arc128task takes arc128's alone whole."""
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
 
     folder = args.work / f"{arm}-seed{seed}" / "alone"
     other = args.work / f"arc128-seed{seed}" / "alone"

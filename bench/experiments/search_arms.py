@@ -147,7 +147,7 @@ def arc_base(args):
 
 
 def toy_tasks(args, seed):
-    from arcnb.arc.tasksets import TaskSet
+    from arcnb.arc.tasks.task_set import TaskSet
     from arcnb.synth.ladder import ladder_task
 
     size = sizes(args)
@@ -157,7 +157,7 @@ def toy_tasks(args, seed):
 
 
 def held_out(args):
-    from arcnb.arc.tasksets import load_tasks
+    from arcnb.arc.tasks.task_set import load_tasks
     from arcnb.synth.splits import HELD_OUT_TRAINING
 
     tasks = load_tasks("arc-agi-1/training").subset(list(HELD_OUT_TRAINING))
@@ -168,7 +168,7 @@ def held_out(args):
 
 
 def evaluation(args, n_tasks):
-    from arcnb.arc.tasksets import load_tasks
+    from arcnb.arc.tasks.task_set import load_tasks
 
     tasks = load_tasks("arc-agi-1/evaluation")
     if args.tiny:

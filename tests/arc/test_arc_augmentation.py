@@ -10,7 +10,7 @@ from arc_golden import cases
 from arcnb.arc.augmentation import Augmentation, AugmentationError
 from arcnb.arc.grids import GridError, as_grid
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 
 GOLDEN = "arc25_augmentation.json"
 

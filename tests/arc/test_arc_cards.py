@@ -4,9 +4,10 @@ import gc
 import re
 
 from arcnb.arc.grids import as_grid
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasks import Pair, Task
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Pair, Task
+from arcnb.arc.tasks.task_set import TaskSet
 
 
 def task(color: int = 1) -> Task:

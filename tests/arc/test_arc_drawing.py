@@ -7,11 +7,11 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from arcnb.arc.drawing import difference_svg, grid_svg, prediction_html, task_html
 from arcnb.arc.grids import as_grid
-from arcnb.arc.palettes import PALETTES, palette_css, use_palette
+from arcnb.arc.pictures.figures import difference_svg, grid_svg, prediction_html, task_html
+from arcnb.arc.pictures.palettes import PALETTES, palette_css, use_palette
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -102,7 +102,7 @@ def test_the_palette_is_a_setting_of_the_process_and_of_the_page(monkeypatch):
     assert PALETTES["arc"][1] in grid_svg(g)
     monkeypatch.setenv("ARCNB_PALETTE", "colorblind")
     assert PALETTES["colorblind"][1] in grid_svg(g)
-    monkeypatch.setattr("arcnb.arc.palettes._chosen", {})
+    monkeypatch.setattr("arcnb.arc.pictures.palettes._chosen", {})
     use_palette("arc")
     assert PALETTES["arc"][1] in grid_svg(g)
     with pytest.raises(

@@ -3,7 +3,7 @@
 import pytest
 from arc_golden import cases
 
-from arcnb.arc.encodings import ENCODINGS, EncodingError, grid_encoding
+from arcnb.arc.encodings.registry import ENCODINGS, EncodingError, grid_encoding
 from arcnb.arc.grids import GridError, as_grid
 from arcnb.arc.seeds import rng
 
@@ -188,6 +188,6 @@ def test_a_spec_is_never_run_as_code(spec, tmp_path):
 
 
 def test_every_registered_encoding_says_its_name_in_the_manual():
-    import arcnb.arc.encodings as module
+    import arcnb.arc.encodings.registry as module
 
     assert all(f"\n    {name}" in module.__doc__ for name in ENCODINGS)

@@ -9,7 +9,8 @@ import pytest
 from arc_golden import cases, same_number
 
 from arcnb.arc.grids import as_grid
-from arcnb.arc.metrics import (
+from arcnb.arc.predictions.prediction import SCORE_COLUMNS, output_fingerprint
+from arcnb.arc.scores.metrics import (
     FAILURES,
     LOOSE_COLUMN,
     METRIC_COLUMNS,
@@ -24,10 +25,9 @@ from arcnb.arc.metrics import (
     pass_at_k_curve,
     score,
 )
-from arcnb.arc.predictions import SCORE_COLUMNS, output_fingerprint
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import TaskSet
 
 GOLDEN = "arc25_metrics.json.gz"
 # The reference names failures by exception class, we by status.

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from arcnb.arc.grids import GridError, as_grid
-from arcnb.arc.prediction_layout import outputs_from_text, outputs_text
-from arcnb.arc.prediction_tables import PREDICTION_SCHEMA
-from arcnb.arc.predictions import Prediction, PredictionSet, output_fingerprint
+from arcnb.arc.predictions.layout import outputs_from_text, outputs_text
+from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import PREDICTION_SCHEMA
 
 A, B = as_grid([[1, 2], [3, 4]]), as_grid([[5]])
 

@@ -15,13 +15,11 @@ import pytest
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import as_grid
-from arcnb.arc.predictions import (
-    FIELD_NAMES,
+from arcnb.arc.predictions.prediction import FIELD_NAMES, Prediction, output_fingerprint
+from arcnb.arc.predictions.prediction_set import (
     PREDICTION_SCHEMA,
-    Prediction,
     PredictionFileError,
     PredictionSet,
-    output_fingerprint,
     predictions_frame,
 )
 
@@ -254,8 +252,9 @@ def test_a_parquet_file_of_another_name_is_refused(tmp_path):
 
 WRITER = textwrap.dedent("""
     import sys
-    from arcnb.arc.predictions import Prediction, PredictionSet
-    import arcnb.arc.prediction_files
+    from arcnb.arc.predictions.prediction import Prediction
+    from arcnb.arc.predictions.prediction_set import PredictionSet
+    import arcnb.arc.predictions.prediction_set
     predictions = PredictionSet(sys.argv[1])
     print("ready", flush=True)
     for part in range(10_000):
@@ -354,7 +353,8 @@ def test_writers_of_one_shard_at_the_same_time_lose_nothing(tmp_path):
 
 FULL_DISK = textwrap.dedent("""
     import os, resource, signal, sys
-    from arcnb.arc.predictions import Prediction, PredictionSet
+    from arcnb.arc.predictions.prediction import Prediction
+    from arcnb.arc.predictions.prediction_set import PredictionSet
     predictions = PredictionSet(sys.argv[1])
     predictions.write_part([Prediction("t", "f", 0, 0)], round=0)
     # A file may no longer grow past 20 kB: the system refuses the write as it does on a full disk.
@@ -421,7 +421,7 @@ def many_parts(folder, n_shards=2):
 
 
 def test_packing_keeps_every_row_and_touches_no_other_shard(tmp_path, monkeypatch):
-    monkeypatch.setattr("arcnb.arc.prediction_files._PACKED_ROWS", 8)
+    monkeypatch.setattr("arcnb.arc.predictions.prediction_set._PACKED_ROWS", 8)
     predictions = many_parts(tmp_path / "p")
     before, others = predictions.read(), [p for p in predictions.parts() if "shard01" in p.name]
     packed = predictions.pack(0, 2)

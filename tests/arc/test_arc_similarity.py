@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from arc_golden import cases
 
+from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.seeds import rng
-from arcnb.arc.similarity import pixel_similarity
 
 
 def by_definition(a: np.ndarray, b: np.ndarray) -> float:

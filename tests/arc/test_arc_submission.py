@@ -5,10 +5,11 @@ import json
 import pytest
 from arc_golden import cases
 
-from arcnb.arc.attempts import RULES, Candidate, count_votes
 from arcnb.arc.grids import as_grid
-from arcnb.arc.predictions import Prediction, predictions_frame
-from arcnb.arc.submission import (
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import predictions_frame
+from arcnb.arc.scores.attempts import RULES, Candidate, count_votes
+from arcnb.arc.scores.submission import (
     SUBMISSION_COLUMNS,
     SubmissionError,
     choose_attempts,
@@ -17,8 +18,8 @@ from arcnb.arc.submission import (
     validate_submission,
     write_submission,
 )
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import load_tasks
 
 GOLDEN = "arc25_submission.json"
 

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from arcnb.arc.tasks import Pair, Task, TaskError
+from arcnb.arc.tasks.task import Pair, Task, TaskError
 
 GOOD = {
     "train": [{"input": [[1, 2]], "output": [[2, 1]]}, {"input": [[3]], "output": [[4]]}],

@@ -11,8 +11,8 @@ from arc_golden import cases
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Pair, Task, TaskError
-from arcnb.arc.tasksets import SOURCES, TaskSet, iter_tasks, load_tasks, write_arc_json, write_tasks
+from arcnb.arc.tasks.task import Pair, Task, TaskError
+from arcnb.arc.tasks.task_set import SOURCES, TaskSet, iter_tasks, load_tasks, write_arc_json, write_tasks
 
 PAIR = {"input": [[1]], "output": [[2, 3]]}
 TASK = {"train": [PAIR, PAIR], "test": [PAIR]}
@@ -230,7 +230,7 @@ def test_wider_integers_and_missing_optional_columns_are_fine(tmp_path):
 )
 @pytest.mark.parametrize("typed", [False, True])
 def test_wrong_rows_are_named(columns, message, typed, tmp_path):
-    from arcnb.arc.task_parquet import TASK_SCHEMA
+    from arcnb.arc.tasks.parquet_files import TASK_SCHEMA
 
     table = arrow_rows(**columns)
     if typed:  # the fast way of reading, which the written schema takes, must find the same

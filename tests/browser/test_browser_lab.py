@@ -17,7 +17,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab import notebooks
 from arcnb.lab.exploration import entries
 from arcnb.lab.runs import new_run

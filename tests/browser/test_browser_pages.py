@@ -3,9 +3,10 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from arcnb.arc.palettes import PALETTES
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.pictures.palettes import PALETTES
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab.explorer import Explorer
 from arcnb.lab.export import notebook_page
 

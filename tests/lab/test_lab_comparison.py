@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab import cli, comparison, plots
 from arcnb.lab.manifest import RunError
 from arcnb.lab.runs import latest_run, new_run

@@ -11,9 +11,10 @@ import re
 import pytest
 
 from arcnb.arc.grids import as_grid
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.tasks import Pair, Task
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Pair, Task
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab import static_explorer
 from arcnb.lab.cells import external_references, without_external
 from arcnb.lab.exploration import TaskFilter, entries

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab import comparison, launcher
 from arcnb.lab.manifest import MANIFEST, RunError
 from arcnb.lab.runs import new_run

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models import generation
 from arcnb.models.engine_group import EngineGroup
 from arcnb.models.engine_guard import marked_processes

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from arcnb.arc.similarity import pixel_similarity
-from arcnb.arc.tasks import Task
+from arcnb.arc.scores.similarity import pixel_similarity
+from arcnb.arc.tasks.task import Task
 from arcnb.models.prompts import PromptError, build_prompt
 from arcnb.models.refinement import ProgramError, build_refinement, feedback
 

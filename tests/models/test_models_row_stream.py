@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.row_stream import RowPlan, RowStream, read_rows, row_stream
 from arcnb.models.sft import train_sft

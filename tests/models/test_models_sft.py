@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.models.checkpoints import newest_complete
 from arcnb.models.launching import LaunchError
 from arcnb.models.prompt_format import prompt_format

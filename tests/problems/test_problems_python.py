@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from problem_examples import ADD
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.problems.answers import read_answer
 from arcnb.problems.files import human_eval_problem, load_problems, write_problems
 from arcnb.problems.generated import simple_problems

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from problem_examples import ADD
 
-from arcnb.arc.pass_rates import pass_at_k
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.lab.notebooks import declared_beside
 from arcnb.lab.profiles import profile_values
 from arcnb.models.generation import Completion, Sampling

@@ -202,7 +202,7 @@ _FILES = {
     "the answers of RE-ARC are closed": _tries(
         "import rearc_dsl", "rearc_dsl.load_rearc_module('verifiers')"
     ),
-    "our own package is closed": _tries("", "import arcnb.arc.tasks"),
+    "our own package is closed": _tries("", "import arcnb.arc.tasks.task"),
     "no terminal": _tries("", "open('/dev/tty', 'w')"),
     "standard input is empty": "import sys\ndef transform(grid):\n    return [[7]] if sys.stdin.read() else [[1]]",
     "input() is an error": "def transform(grid):\n    input()\n    return [[7]]",

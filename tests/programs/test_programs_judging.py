@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.metrics import score
-from arcnb.arc.predictions import Prediction, output_fingerprint
+from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
+from arcnb.arc.scores.metrics import score
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import JudgingError, judge, run_program
 
@@ -111,7 +111,7 @@ def test_a_row_keeps_its_completion_whatever_went_wrong(task, executor, completi
 
 
 def test_judged_rows_of_every_outcome_can_be_stored(task, executor, tmp_path):
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
 
     rows = [prediction(task, completion, index) for index, completion in enumerate(BAD)]
     PredictionSet(tmp_path).write_part(list(judge(rows, {"flip": task}, executor)), round=0)

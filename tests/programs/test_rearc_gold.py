@@ -9,8 +9,8 @@ Run: pytest tests/programs/test_rearc_gold.py
 
 import pytest
 
-from arcnb.arc.predictions import Prediction
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards import Scores, is_solved, reward_scheme

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.plans import refuse
 from arcnb.rl.checks import problems
 from arcnb.rl.launch import decided, train_here

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.views import View
 from arcnb.models.chat import prompt_ids
 from arcnb.models.conversations import Conversations

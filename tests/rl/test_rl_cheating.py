@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from arcnb.arc.predictions import Prediction
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.programs.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.cheating import changed_copies, find_cheats, literal_grids

@@ -37,7 +37,7 @@ def test_the_engine_samples_with_the_weights_of_every_step(train, wide_letters, 
 
 
 def rollouts(folder):
-    from arcnb.arc.predictions import PredictionSet
+    from arcnb.arc.predictions.prediction_set import PredictionSet
 
     rows = PredictionSet(folder / "rollouts").iter_predictions()
     return sorted(rows, key=lambda row: (row.round, row.index))

@@ -5,10 +5,11 @@ Run: pytest tests/rl/test_rl_difficulty.py
 
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.stop_rules import record_rule
-from arcnb.arc.tasks import TaskError
-from arcnb.arc.tasksets import write_tasks
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import record_rule
+from arcnb.arc.tasks.task import TaskError
+from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.rl.difficulty import tasks_solved_between, training_tasks
 from arcnb.rl.plan import GrpoPlan
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.problems.files import load_problems
 from arcnb.problems.plan import ProblemPlan
 from arcnb.rl.launch import run_grpo

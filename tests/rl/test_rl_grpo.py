@@ -7,8 +7,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer

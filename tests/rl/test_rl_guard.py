@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.plans import PlanError
 from arcnb.rl.callbacks import RunState
 from arcnb.rl.checkpoints import set_aside

@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.checkpoints import (
     CheckpointError,
     checkpoint_problem,

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.launching import command_line
 from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.checkpoints import checkpoint_problem, newest_complete
 from arcnb.models.training_log import read_metrics
 from arcnb.plans import PlanError

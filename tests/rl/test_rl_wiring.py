@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.plans import PlanError
 from arcnb.rl import trainers
 from arcnb.rl.effective_config import EffectiveConfigError

@@ -7,8 +7,8 @@ and two runs give the same rows only if their adapters are equal.
 import hashlib
 from dataclasses import replace
 
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import TaskSet
 
 BODIES = [
     "return grid",

@@ -4,7 +4,7 @@ seen."""
 import pandas as pd
 import pytest
 
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.search.changes import changes, summary
 from arcnb.search.evaluation import EvaluationError, changed_by_training
 from arcnb.synth.splits import training_split

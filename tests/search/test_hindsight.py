@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.predictions import Prediction
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft_rows import IGNORED

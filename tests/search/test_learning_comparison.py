@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab.search_plots import score_evolution, solved_against_completions
 from arcnb.search import learning_comparison as comparison
 from arcnb.search.evaluation import read_sets

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.stop_rules import early_stops
-from arcnb.arc.submission import validate_submission
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import early_stops
+from arcnb.arc.scores.submission import validate_submission
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.models.generation import EngineOptions, open_backend
 from arcnb.plans import PlanError
 from arcnb.programs.executor import Executor

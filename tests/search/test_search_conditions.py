@@ -9,7 +9,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.plans import PlanError

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from arcnb.arc.metrics import score
-from arcnb.arc.predictions import Prediction, PredictionSet, output_fingerprint
-from arcnb.arc.submission import create_submission, score_submission, validate_submission
-from arcnb.arc.tasks import Pair
+from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.metrics import score
+from arcnb.arc.scores.submission import create_submission, score_submission, validate_submission
+from arcnb.arc.tasks.task import Pair
 from arcnb.lab.plots import pass_at_k
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "experiments" / "search_and_learn.py"
 PAIRS = [("toy", 0), ("toy", 1), ("toy", 2), ("arc128", 0), ("arc128", 1), ("arc128", 2)]

@@ -9,7 +9,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.search.arms import arm_folders, read_arms
 from arcnb.search.evaluation import EvaluationError
 from arcnb.search.fair_comparison import compare_arms, holm, sign_flip_p

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.arc.predictions import PredictionFileError, PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionFileError, PredictionSet
 from arcnb.models.generation import GenerationError, Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer

@@ -15,8 +15,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models.chat import prompt_ids
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format

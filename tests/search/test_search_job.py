@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.arc.predictions import Prediction, PredictionSet
-from arcnb.arc.submission import SubmissionError, validate_submission
-from arcnb.arc.tasksets import load_tasks, write_tasks
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.submission import SubmissionError, validate_submission
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.plans import PlanError
 from arcnb.search.learning_plan import SearchPlan
 from arcnb.search.search_job import arm_predictions, run_shards, task_file, usable_backend

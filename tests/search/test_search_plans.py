@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from arcnb.arc.tasksets import TaskSet, load_tasks
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.lab.parameters import notebook_parameters
 from arcnb.plans import PlanError, refuse
 from arcnb.search.adapters import sampled_sets

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.predictions import Prediction, PredictionSet
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.arc.views import View
 from arcnb.models.chat import prompt_ids
 from arcnb.models.conversations import ConversationError, Conversations

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasksets import load_tasks
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models.chat import count_tokens, prompt_ids
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.arc.predictions import Prediction
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.search.selection import CHOOSERS, SelectionError, choose
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "arc25_learning.json").read_text())["cases"]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from arcnb.arc.predictions import PredictionSet
-from arcnb.arc.tasks import Task
-from arcnb.arc.tasksets import TaskSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model

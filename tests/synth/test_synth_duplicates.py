@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.executor import Limits
 from arcnb.synth.duplicates import MAX_ALIKE, Duplicates
 

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from arcnb.arc.tasksets import load_tasks, write_tasks
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor import Executor
 from arcnb.synth.augmented import FreshAugmentations

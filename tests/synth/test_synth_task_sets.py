@@ -2,7 +2,7 @@
 
 import pytest
 
-from arcnb.arc.tasksets import load_tasks, write_tasks
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.synth import task_sets
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import BATCH, SourceError, SourceSettings

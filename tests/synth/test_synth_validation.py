@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from arcnb.arc.tasks import Pair, Task
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.executor import Executor
 from arcnb.synth.reduction import normal_form, removals
 from arcnb.synth.reports import TaskReport

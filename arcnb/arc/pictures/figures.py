@@ -1,8 +1,8 @@
 """Pictures of grids, tasks and predictions as SVG and HTML text; nothing to install, nothing to load.
 
 They look right in JupyterLab, in an exported page and on paper, light or dark: text takes the colour of the
-page around it, grids bring their own colours (arcnb.arc.palettes) and a grey line between cells. Every cell
-says its row, column and value when the mouse rests on it.
+page around it, grids bring their own colours (arcnb.arc.pictures.palettes) and a grey line between cells.
+Every cell says its row, column and value when the mouse rests on it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.arc.grids import Grid
-from arcnb.arc.palettes import PALETTES, palette_name
+from arcnb.arc.pictures.palettes import PALETTES, palette_name
 
 if TYPE_CHECKING:
-    from arcnb.arc.tasks import Pair, Task
-    from arcnb.arc.tasksets import TaskSet
+    from arcnb.arc.tasks.task import Pair, Task
+    from arcnb.arc.tasks.task_set import TaskSet
 
 _LINE = "#666"  # between cells: seen beside black as well as beside white
 _PICTURE = 210  # pixels: a grid is drawn about this large, in cells of at least 6 and at most 24 pixels
@@ -53,7 +53,7 @@ def grid_svg(
     compare: the expected grid; cells that differ get a dot and say what was expected. A grid of another
     shape than `compare` gets no marks, for no cell has a counterpart. cell: pixels a cell, by default what
     suits the size. hover: False leaves out cell titles and lines, for small pictures in large numbers.
-    palette: a name of arcnb.arc.palettes, by default the one in use.
+    palette: a name of arcnb.arc.pictures.palettes, by default the one in use.
     """
     cell = cell or _cell_size(grid)
     body = _colored(_shapes(grid, compare, hover), palette) + _marks(grid, compare, cell)

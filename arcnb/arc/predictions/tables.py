@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arcnb.arc.grids import Grid, GridError
-from arcnb.arc.prediction_layout import outputs_from_text, outputs_text
-from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction
+from arcnb.arc.predictions.layout import outputs_from_text, outputs_text
+from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction
 from arcnb.machine.files import PartFileError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Inference, judging, refinement, rewards, search and evaluation read and write this record and no other. It
 only grows: sampling fills the first half, judging (program, outputs, scores) the second. `PredictionSet`,
-the folder of Parquet parts that holds them, is in prediction_files and can be imported from here.
+the folder of Parquet parts that holds them, is in prediction_set.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Prediction:
         return Augmentation(self.hflip, self.n_rot90, self.color_map and tuple(self.color_map))
 
     def _repr_html_(self) -> str:
-        from arcnb.arc.cards import prediction_card
+        from arcnb.arc.pictures.cards import prediction_card
 
         return prediction_card(self)
 
@@ -119,12 +119,3 @@ def output_fingerprint(outputs: Sequence[Grid]) -> str:
     for grid in outputs:
         digest.update(b"%dx%d:" % grid.shape + grid.tobytes())
     return digest.hexdigest()[:FINGERPRINT_LENGTH]
-
-
-def __getattr__(name: str):
-    # pyarrow takes a quarter of a second to import, so what needs it is made on first use.
-    if name in ("PREDICTION_SCHEMA", "PredictionSet", "PredictionFileError", "predictions_frame"):
-        from arcnb.arc import prediction_files
-
-        return getattr(prediction_files, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from arcnb.arc.arrow_grids import grids_from_arrow
 from arcnb.arc.grids import MAX_SIDE, Grid, GridError, as_grid
-from arcnb.arc.predictions import FINGERPRINT_LENGTH, output_fingerprint
+from arcnb.arc.predictions.prediction import FINGERPRINT_LENGTH, output_fingerprint
 
 _COLOUR = bytes(range(10)).rjust(48 + 10, b"\xff").ljust(256, b"\xff")  # b"0" becomes 0
 _DIGIT = b"0123456789".ljust(256, b"x")

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
 from arcnb.arc.grids import GridError
-from arcnb.arc.tasks import Pair, Task, TaskError, unique_ids
+from arcnb.arc.tasks.task import Pair, Task, TaskError, unique_ids
 from arcnb.machine.files import new_file
 
 _BATCH = 1000  # tasks in memory at a time when streaming; a few MB of cells

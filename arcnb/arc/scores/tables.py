@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.predictions import SCORE_COLUMNS
-from arcnb.arc.tasks import Task
+from arcnb.arc.predictions.prediction import SCORE_COLUMNS
+from arcnb.arc.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arcnb.arc.prediction_layout import from_part, part_columns, part_schema, to_part
-from arcnb.arc.prediction_tables import (
+from arcnb.arc.predictions.layout import from_part, part_columns, part_schema, to_part
+from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
+from arcnb.arc.predictions.tables import (
     PREDICTION_SCHEMA,
     PredictionFileError,
     predictions_frame,
@@ -30,7 +31,6 @@ from arcnb.arc.prediction_tables import (
     to_frame,
     to_table,
 )
-from arcnb.arc.predictions import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
 from arcnb.machine.files import PartFileError, is_temporary, new_file, remove_abandoned
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class PredictionSet:
         return f"<PredictionSet {self.folder}: {len(self.parts())} parts>"
 
     def _repr_html_(self) -> str:
-        from arcnb.arc.cards import prediction_set_card
+        from arcnb.arc.pictures.cards import prediction_set_card
 
         return prediction_set_card(self)
 

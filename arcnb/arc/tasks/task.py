@@ -103,7 +103,7 @@ class Task:
         return f"<Task {self.task_id}{source}: {len(self.train)} train, {len(self.test)} test{known}>"
 
     def _repr_html_(self) -> str:
-        from arcnb.arc.drawing import task_html
+        from arcnb.arc.pictures.figures import task_html
 
         return task_html(self)
 

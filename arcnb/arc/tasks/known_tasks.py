@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from arcnb.arc.tasks import Task
+    from arcnb.arc.tasks.task import Task
 
 _by_id: weakref.WeakValueDictionary[str, Task] = weakref.WeakValueDictionary()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from arcnb.arc.predictions import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.machine.files import new_file
 
 _FILES = "_early_stop-*.json"  # readers of Parquet folders leave out names that begin with an underscore

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arcnb.arc.grids import Grid
-from arcnb.arc.metric_tables import (
+from arcnb.arc.scores.pass_rates import PairedDifference, paired_difference, pass_at_k, pass_at_k_curve
+from arcnb.arc.scores.similarity import pixel_similarity
+from arcnb.arc.scores.tables import (
     FAILURES,
     LOOSE_COLUMN,
     METRIC_COLUMNS,
@@ -20,9 +22,7 @@ from arcnb.arc.metric_tables import (
     error_types,
     mean_row,
 )
-from arcnb.arc.pass_rates import PairedDifference, paired_difference, pass_at_k, pass_at_k_curve
-from arcnb.arc.similarity import pixel_similarity
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 
 __all__ = [
     "FAILURES",

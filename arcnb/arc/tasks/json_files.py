@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from arcnb.arc.grids import GridError, as_grid, grid_lists
-from arcnb.arc.tasks import Pair, Task, TaskError, unique_ids
+from arcnb.arc.tasks.task import Pair, Task, TaskError, unique_ids
 from arcnb.machine.files import is_temporary, new_file
 
 _SUFFIX = re.compile(r"\.json(\.gz)?$")

@@ -25,8 +25,8 @@ import difflib
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 
-from arcnb.arc import encoding_layers as layers
-from arcnb.arc.encoding_layers import EncodingError, Layer, Line, Rows, stripped
+from arcnb.arc.encodings import layers
+from arcnb.arc.encodings.layers import EncodingError, Layer, Line, Rows, stripped
 from arcnb.arc.grids import Grid, GridError, as_grid
 
 __all__ = ["ENCODINGS", "EncodingError", "GridEncoding", "grid_encoding"]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.attempts import N_ATTEMPTS, RULES, Candidate, Rule
 from arcnb.arc.grids import GridError, as_grid, grid_lists
-from arcnb.arc.tasks import Task
+from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule
+from arcnb.arc.tasks.task import Task
 from arcnb.machine.files import new_file
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.metric_tables import LOOSE_COLUMN, TABLE_COLUMNS, MetricsError, aggregate
+from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, MetricsError, aggregate
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task
+from arcnb.arc.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """Chance that k of n predictions, drawn without replacement, hold one of the c right ones.
 
     The estimator 1 - C(n-c, k) / C(n, k) of Chen et al. 2021, in exact integers. It is unbiased where n does
-    not depend on what came out; see arcnb.arc.stop_rules.
+    not depend on what came out; see arcnb.arc.predictions.stop_rules.
     """
     if not (0 <= c <= n and 1 <= k <= n):
         raise MetricsError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n}, c={c}, k={k}")

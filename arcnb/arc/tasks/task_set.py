@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from arcnb.arc import known_tasks
-from arcnb.arc.arc_json import (
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks import known_tasks
+from arcnb.arc.tasks.json_files import (
     arc_files,
     is_arc_json,
     read_arc_folder,
@@ -23,8 +24,7 @@ from arcnb.arc.arc_json import (
     solutions_path,
     write_arc_json,
 )
-from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import Task, TaskError, unique_ids
+from arcnb.arc.tasks.task import Task, TaskError, unique_ids
 from arcnb.machine.files import is_temporary
 
 __all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
@@ -100,7 +100,7 @@ class TaskSet:
         return f"<TaskSet {self.name}{version}: {len(self)} tasks>"
 
     def _repr_html_(self) -> str:
-        from arcnb.arc.drawing import taskset_html
+        from arcnb.arc.pictures.figures import taskset_html
 
         return taskset_html(self)
 
@@ -127,7 +127,7 @@ def iter_tasks(source: str | Path) -> Iterator[Task]:
     path = _path(source)
     files = _files(path)
     if files[0].suffix == ".parquet":
-        from arcnb.arc.task_parquet import iter_task_parquet
+        from arcnb.arc.tasks.parquet_files import iter_task_parquet
 
         for file in files:
             yield from iter_task_parquet(file)
@@ -137,7 +137,7 @@ def iter_tasks(source: str | Path) -> Iterator[Task]:
 
 def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
     """Write tasks as one Parquet file: atomic, as they come, never over a file with other content."""
-    from arcnb.arc.task_parquet import write_task_parquet
+    from arcnb.arc.tasks.parquet_files import write_task_parquet
 
     path = Path(path)
     if path.suffix != ".parquet":

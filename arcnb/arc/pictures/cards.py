@@ -9,12 +9,13 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from arcnb.arc import known_tasks
-from arcnb.arc.drawing import framed, grid_svg, prediction_html
+from arcnb.arc.pictures.figures import framed, grid_svg, prediction_html
+from arcnb.arc.tasks import known_tasks
 
 if TYPE_CHECKING:
-    from arcnb.arc.predictions import Prediction, PredictionSet
-    from arcnb.arc.tasks import Task
+    from arcnb.arc.predictions.prediction import Prediction
+    from arcnb.arc.predictions.prediction_set import PredictionSet
+    from arcnb.arc.tasks.task import Task
 
 _MOST = 4000  # characters of a completion that are shown
 _TASKS = 12  # tasks that a set lists
