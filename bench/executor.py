@@ -29,8 +29,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout that is not installed
 from executor_rivals import Protected, Reference, alone, realistic, small, spoilt
 
-from arcnb.programs.executor import Executor, Job
-from arcnb.programs.service import usable_processors
+from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.service import usable_processors
 
 TABLES = "small,alone,realistic,endless,bombs,endurance,scaling"
 

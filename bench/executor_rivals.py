@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from arcnb.programs.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor, Job, Limits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "programs"))
 from honest_programs import PROGRAMS
@@ -59,7 +59,7 @@ def _start_worker() -> None:
 
     import scipy.ndimage  # noqa: F401
 
-    from arcnb.programs import barc
+    from arcnb.programs.libraries import barc
 
     sys.modules["common"] = barc
     warnings.simplefilter("ignore")

@@ -18,7 +18,7 @@ from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models.generation import Completion, Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
 from arcnb.synth.rearc import rearc_ids, rearc_program

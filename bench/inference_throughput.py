@@ -59,7 +59,7 @@ from arcnb.models.generation import EngineOptions, Request, Sampling, open_backe
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.prompt_lengths import longest_prompt
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
 from arcnb.synth.rearc import rearc_ids, rearc_program

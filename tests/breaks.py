@@ -111,14 +111,14 @@ BREAKS: list[Break] = [
     # programs
     Break(
         "A program that runs too long is a timeout",
-        "arcnb/programs/forks.py",
+        "arcnb/programs/sandbox/forks.py",
         'return data, ("timeout", "Timeout", late)',
         'return data, ("error", "Timeout", late)',
         ("tests/programs/test_executor_service.py::test_a_fraction_of_a_second_is_a_limit_for_one_input",),
     ),
     Break(
         "A program that depends on chance is found by its second run",
-        "arcnb/programs/verdicts.py",
+        "arcnb/programs/executor/verdicts.py",
         "        if not differ:",
         "        if differ or not differ:",
         ("tests/programs/test_attacks_state.py::test_dependence_on_chance_is_found_by_the_second_run",),
@@ -148,7 +148,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A limit that cannot be kept is refused",
-        "arcnb/programs/limits.py",
+        "arcnb/programs/executor/limits.py",
         "not 0 < value < 1e6",
         "not value < 1e6",
         ("tests/programs/test_executor_service.py::test_impossible_limits_are_refused_by_name",),

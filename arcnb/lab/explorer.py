@@ -24,7 +24,7 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.exploration import MAX_SIDE, Entry, TaskFilter, entries
 from arcnb.lab.runs import RUN_DIR
 from arcnb.lab.static_explorer import explorer_html
-from arcnb.programs.executor import Executor, Limits
+from arcnb.programs.executor.executor import Executor, Limits
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import judged, run_program
 

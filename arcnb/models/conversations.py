@@ -21,8 +21,8 @@ from arcnb.arc.tasks.task import Task
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import Prompt
 from arcnb.models.refinement import ProgramError, build_refinement
-from arcnb.programs.executor import Executor
-from arcnb.programs.limits import Execution, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Execution, Job
 
 
 class ConversationError(ValueError):

@@ -15,7 +15,7 @@ from arcnb.models.gpu_choice import GpuChoice
 from arcnb.models.gpu_memory import memory_problem
 from arcnb.models.late_engines import LateEngines
 from arcnb.models.vllm_engine import EngineSettings, VllmEngine, is_small, on_cpu
-from arcnb.programs.service import usable_processors
+from arcnb.programs.executor.service import usable_processors
 
 _PROCESSORS = 6  # that two engines want: one each, one for this process, the others run programs
 

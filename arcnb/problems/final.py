@@ -16,7 +16,7 @@ from arcnb.problems.judging import check_solutions
 from arcnb.problems.languages import Languages
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.problem import Problem, ProblemError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from arcnb.problems.problem import Problem, ProblemError, TestCase
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.extraction import Extraction
 
 
@@ -24,8 +24,8 @@ class Question:
 class Answer:
     """What a program did on one test.
 
-    status: of the executor's (arcnb.programs.limits.STATUSES). passed: it is "ok" and the value as expected.
-    shown: the value as text. seconds: wall time; line: of the program, where it failed.
+    status: of the executor's (arcnb.programs.executor.limits.STATUSES). passed: it is "ok" and the value as
+    expected. shown: the value as text. seconds: wall time; line: of the program, where it failed.
     """
 
     status: str

@@ -19,9 +19,9 @@ import numpy as np
 from arcnb.problems.languages import Answer, Question
 from arcnb.problems.problem import Problem, TestCase
 from arcnb.problems.values import UNREADABLE, decode, near, same, same_text
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Execution, Job
 from arcnb.programs.extraction import Extraction, extract_program
-from arcnb.programs.limits import Execution, Job
 from arcnb.programs.syntax import ProgramSyntaxError, parse_program
 
 PIECE = 300  # bytes of a result in one grid of 30 by 30 digits

@@ -13,7 +13,7 @@ from pathlib import Path
 from arcnb.problems.problem import ProblemError
 from arcnb.problems.q_process import Interpreter, run_script
 from arcnb.problems.q_text import DRIVER, answers, driver, error_mark
-from arcnb.programs.limits import Limits
+from arcnb.programs.executor.limits import Limits
 
 LICENCES = ("kc.lic", "k4.lic", "ks.lic", "kx.lic")
 LICENCE_VARIABLES = ("KDB_LICENSE_B64", "KDB_K4LICENSE_B64")

@@ -13,9 +13,9 @@ from arcnb.problems.problem import Problem, ProblemError
 from arcnb.problems.python_language import SHOWN, last_block
 from arcnb.problems.q_process import Interpreter, Transcript, run_script
 from arcnb.problems.q_text import DRIVER, PROGRAM, answers, driver, error_mark, same_value, status_of
+from arcnb.programs.executor.limits import Limits
 from arcnb.programs.extraction import Extraction
-from arcnb.programs.landlock import abi_version
-from arcnb.programs.limits import Limits
+from arcnb.programs.sandbox.landlock import abi_version
 
 
 class QLanguage:

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.programs import landlock
-from arcnb.programs.limits import Limits
+from arcnb.programs.executor.limits import Limits
+from arcnb.programs.sandbox import landlock
 
 LAUNCHER = Path(__file__).with_name("q_confinement.py")
 TICK = 0.05  # seconds between looks at the clock and at ports

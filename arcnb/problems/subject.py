@@ -18,8 +18,8 @@ from arcnb.problems.problem import Problem
 from arcnb.problems.prompts import ProblemFormat, problem_format
 from arcnb.problems.q_install import find_q
 from arcnb.problems.rewards import TestcaseRewards, problem_metrics, problem_rollout
-from arcnb.programs.executor import Executor
-from arcnb.programs.limits import Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Limits
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.rows import PromptRows

@@ -231,9 +231,9 @@ def _unknown_star(reading: _Reading) -> bool:
 def _star_names(module: str) -> frozenset[str]:
     """What `from module import *` binds, for the modules that programs use that way; else empty."""
     places = {
-        "common": "arcnb.programs.barc",
-        "rearc_dsl": "arcnb.programs.rearc_dsl",
-        "dsl": "arcnb.programs.dsl",
+        "common": "arcnb.programs.libraries.barc",
+        "rearc_dsl": "arcnb.programs.libraries.rearc_dsl",
+        "dsl": "arcnb.programs.libraries.dsl",
     }
     place = places.get(module)
     if place is None and module not in ("typing", "math", "itertools", "collections", "functools", "numpy"):

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.scores.metrics import score
+from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.programs.extraction import Extraction, extract_program
-from arcnb.programs.limits import Execution, Job, Limits
 
 if TYPE_CHECKING:
     from arcnb.arc.augmentation import Augmentation
     from arcnb.arc.grids import Grid
     from arcnb.arc.tasks.task import Task
-    from arcnb.programs.executor import Executor
+    from arcnb.programs.executor.executor import Executor
 
 MAX_MESSAGE = 500  # characters of an error message that are kept
 AUGMENTED_INPUTS = 256  # tasks whose augmented inputs are remembered: predictions of one prompt come together

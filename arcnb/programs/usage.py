@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LIBRARIES = {
-    "common": "arcnb.programs.barc",
-    "dsl": "arcnb.programs.dsl",
-    "rearc_dsl": "arcnb.programs.rearc_dsl",
+    "common": "arcnb.programs.libraries.barc",
+    "dsl": "arcnb.programs.libraries.dsl",
+    "rearc_dsl": "arcnb.programs.libraries.rearc_dsl",
 }
 PREDEFINED = "common"  # its names are there without an import
 

@@ -26,7 +26,7 @@ from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.programs.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor, Job
 
 # What the changed copies follow from: the task, the view of it that the prompt showed, and the program.
 Suspect = tuple[str, Augmentation, str]

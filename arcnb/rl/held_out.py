@@ -19,7 +19,7 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.models.prompt_format import PromptFormat
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards import is_solved
 from arcnb.rl.truncation import finish_reason

@@ -25,8 +25,8 @@ from arcnb.models.merging import merged_model
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics
 from arcnb.plans import PlanError, refuse
-from arcnb.programs.executor import Executor
-from arcnb.programs.service import usable_processors
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.service import usable_processors
 from arcnb.rl.checks import context_of, free_memory_problems, problems
 from arcnb.rl.generation_server import generation_server, shared_out
 from arcnb.rl.plan import SHARE_OF_SERVER, GrpoPlan

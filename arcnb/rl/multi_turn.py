@@ -20,7 +20,7 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.arc.views import COLUMNS
 from arcnb.models.conversations import Conversations
 from arcnb.models.turn_tokens import ids_after_answer
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.held_out import sample
 from arcnb.rl.rows import PromptRows

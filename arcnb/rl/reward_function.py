@@ -16,7 +16,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge as judge_programs
 from arcnb.rl.cheating import find_cheats
 from arcnb.rl.error_classes import error_classes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.programs.limits import STATUSES
+from arcnb.programs.executor.limits import STATUSES
 
 if TYPE_CHECKING:
     from arcnb.rl.reward_terms import Rollout

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.models.prompt_format import prompt_format
 from arcnb.plans import refusals
-from arcnb.programs.limits import Limits
+from arcnb.programs.executor.limits import Limits
 from arcnb.rl.held_out import HeldOut
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
 from arcnb.rl.rows import PromptRows
 
 if TYPE_CHECKING:
-    from arcnb.programs.executor import Executor
+    from arcnb.programs.executor.executor import Executor
     from arcnb.rl.plan import GrpoPlan
 
 

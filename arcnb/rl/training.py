@@ -22,7 +22,7 @@ from arcnb.models.preemption import Stop, listen, saving_on_signals
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.training_log import read_metrics, reporting
 from arcnb.plans import PlanError, refuse
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.rl.callbacks import RunState, restore_adapter
 from arcnb.rl.checkpoints import (
     evaluated_before,

@@ -10,7 +10,7 @@ from typing import Any
 
 from arcnb.models.generation import EngineOptions, Sampling
 from arcnb.plans import option
-from arcnb.programs.executor import Executor, Limits
+from arcnb.programs.executor.executor import Executor, Limits
 
 _ENGINES_NAMES = {
     "max_completion_length": "max_tokens",

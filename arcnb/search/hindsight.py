@@ -28,7 +28,7 @@ from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.chat import answer_ids
 from arcnb.plans import option
-from arcnb.programs.executor import Execution, Executor, Job
+from arcnb.programs.executor.executor import Execution, Executor, Job
 
 __all__ = [
     "Hindsight",

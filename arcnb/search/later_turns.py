@@ -17,7 +17,7 @@ from arcnb.models.chat import prompt_ids
 from arcnb.models.conversations import Conversations
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.questions import Question, first_question
 from arcnb.search.selection import choose
 from arcnb.search.turn_budget import TurnPlan

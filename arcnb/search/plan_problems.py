@@ -9,7 +9,7 @@ from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.generation import backend_name, sampling_problems
 from arcnb.plans import refusals
-from arcnb.programs.limits import Limits
+from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
 from arcnb.search.inference_plan import InferencePlan
 from arcnb.search.learner import SCHEDULES

@@ -21,7 +21,7 @@ from arcnb.models.chat import prompt_ids
 from arcnb.models.conversations import Conversations
 from arcnb.models.prompt_format import PromptFormat
 from arcnb.models.prompts import Prompt
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.selection import choose
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.models.conversations import Conversations
 from arcnb.models.prompt_format import PromptFormat
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.refinement import Gathered, RefinementError, gather
 from arcnb.search.selection import choose
 

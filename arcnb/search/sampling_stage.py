@@ -19,7 +19,7 @@ from arcnb.machine.ahead import ahead
 from arcnb.machine.progress import progress
 from arcnb.models.chat import prompts_ids
 from arcnb.models.generation import Completion, Request
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference_report import InferenceReport
 from arcnb.search.questions import Question, Questions, n_asked

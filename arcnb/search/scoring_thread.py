@@ -20,7 +20,7 @@ from functools import partial
 from arcnb.arc.predictions.prediction import Prediction, PredictionKey
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import Asked, judged
 from arcnb.search.early_stop import EarlyStop

@@ -34,7 +34,7 @@ from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import ModelPath
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.budgets import Clock, TimedEngine
 from arcnb.search.conditions import IN_FILE, conditions, hold_to_conditions
 from arcnb.search.hindsight import dealt, relabel_tasks

@@ -27,7 +27,7 @@ from arcnb.models.gpu_memory import visible_gpus
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.plans import PlanError
-from arcnb.programs.service import usable_processors
+from arcnb.programs.executor.service import usable_processors
 from arcnb.search.budgets import Clock
 from arcnb.search.learner import check_modules
 from arcnb.search.learning_plan import LEARN, SearchPlan

@@ -14,7 +14,7 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.machine.files import new_file
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import PromptFormat
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
 

@@ -20,7 +20,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.models.generation import Sampling
 from arcnb.models.prompts import template_path
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.conditions import compare_conditions, conditions, hold_to_conditions
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference import predict, shard_of

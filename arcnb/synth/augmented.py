@@ -163,7 +163,7 @@ def _unparse(tree: ast.Module) -> str:
 
 def _reproduces(program: str, pairs: tuple[Pair, ...]) -> bool:
     space: dict = {}
-    exec(program.replace("from rearc_dsl ", "from arcnb.programs.rearc_dsl "), space)
+    exec(program.replace("from rearc_dsl ", "from arcnb.programs.libraries.rearc_dsl "), space)
     transform = space["transform"]
     try:
         return all(np.array_equal(np.array(transform(pair.input)), pair.output) for pair in pairs)

@@ -7,7 +7,7 @@ import numpy as np
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.arc.seeds import rng as seeded_rng
-from arcnb.programs.executor import Execution, Job, Limits
+from arcnb.programs.executor.executor import Execution, Job, Limits
 from arcnb.synth import inputs
 
 N_PROBES = 6

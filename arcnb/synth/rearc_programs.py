@@ -17,7 +17,7 @@ import copy
 import inspect
 from functools import cache
 
-from arcnb.programs.rearc_dsl import load_rearc_module
+from arcnb.programs.libraries.rearc_dsl import load_rearc_module
 
 HEADER = "from rearc_dsl import *\n\ndef transform(grid):\n    grid = as_tuples(grid)\n"
 INDENT = "    "

@@ -28,7 +28,7 @@ from typing import TypeAlias
 from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
 from arcnb.machine.pools import Ahead
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc import barc_tasks
 from arcnb.synth.ladder import LADDERS, ladder_tasks

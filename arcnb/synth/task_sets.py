@@ -23,7 +23,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import SOURCES, TaskSet, load_tasks
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.synth.augmented import P_PLAIN, augmented_task
 from arcnb.synth.rearc import RearcError, RearcSizeError, rearc_task
 from arcnb.synth.reports import TaskReport

@@ -30,7 +30,7 @@ import numpy as np
 from arcnb.arc.grids import Grid
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.checks import static_checks
-from arcnb.programs.executor import Execution, Executor, Job, Limits
+from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
 from arcnb.synth.duplicates import Duplicates, outputs_of, recorded_outputs, same_outputs
 from arcnb.synth.probes import behaviour, behaviour_job
 from arcnb.synth.reduction import removals

@@ -366,7 +366,7 @@ def train(args) -> dict:
     from arcnb.arc.tasks.task_set import load_tasks
     from arcnb.models.registry import load_tokenizer, resolve_model
     from arcnb.plans import refuse
-    from arcnb.programs.executor import Executor
+    from arcnb.programs.executor.executor import Executor
     from arcnb.rl.checks import problems
     from arcnb.rl.difficulty import tasks_solved_between
     from arcnb.rl.rows import prompt_rows

@@ -50,7 +50,7 @@ def splits(args):
 
 
 def executor(args):
-    from arcnb.programs.executor import Executor, Limits
+    from arcnb.programs.executor.executor import Executor, Limits
 
     return Executor(args.workers or None, Limits(seconds_per_input=1.0))
 

@@ -285,7 +285,7 @@ def main(given=None):
         cap_memory(args.memory_fraction)
         if args.kv_gb:
             small_engine(args.kv_gb, args.engine, max_num_seqs=512)  # before anyone imports vllm's LLM
-    from arcnb.programs.executor import Executor, Limits
+    from arcnb.programs.executor.executor import Executor, Limits
 
     problems, pairs = [], share_of(pairs_of(args), args.part)
     cores = max(1, len(os.sched_getaffinity(0)) // args.part[1])

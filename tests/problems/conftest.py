@@ -7,8 +7,8 @@ from problem_examples import scripted
 
 from arcnb.problems.languages import Languages
 from arcnb.problems.q_language import QLanguage
-from arcnb.programs.executor import Executor
-from arcnb.programs.limits import Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Limits
 
 
 @pytest.fixture(scope="session")

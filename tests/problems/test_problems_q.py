@@ -17,8 +17,8 @@ from arcnb.problems.q_install import QMissing, find_q, refuse_silent
 from arcnb.problems.q_language import QLanguage
 from arcnb.problems.q_process import Interpreter, run_script
 from arcnb.problems.q_text import answers, error_mark, quoted, same_value, status_of
-from arcnb.programs.landlock import abi_version
-from arcnb.programs.limits import Limits
+from arcnb.programs.executor.limits import Limits
+from arcnb.programs.sandbox.landlock import abi_version
 
 TRANSCRIPTS = json.loads(Path(__file__).with_name("q_transcripts.json").read_text())
 

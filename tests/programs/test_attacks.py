@@ -8,7 +8,7 @@ import pytest
 from attack_escapes import ESCAPES
 from attack_programs import ATTACKS
 
-from arcnb.programs.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor, Job, Limits
 
 ATTACKS = ATTACKS | ESCAPES
 GRIDS = tuple(np.arange(n * n, dtype=np.uint8).reshape(n, n) % 10 for n in (1, 2, 3))

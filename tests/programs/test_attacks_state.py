@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor, Job, Limits
 
 GRIDS = tuple(np.arange(n * n, dtype=np.uint8).reshape(n, n) % 10 for n in (1, 2, 3, 4))
 LIMITS = Limits(seconds=20, seconds_per_input=10)
@@ -70,7 +70,7 @@ CONTAMINATIONS = {
     "the locale": "import locale; locale.setlocale(locale.LC_ALL, 'C')",
     "a patched class in the standard library": "import collections; collections.Counter.__len__ = lambda s: 7",
     "a generator left open": "g = (x for x in (yield_nothing(),)); globals()['keep'] = g",
-    "our own functions": "import arcnb.programs.child as c; c.run_code = None; c.output_bytes = None",
+    "our own functions": "import arcnb.programs.sandbox.child as c; c.run_code = None; c.output_bytes = None",
     "an emptied dictionary of every object": (
         "import gc\n    for o in gc.get_objects():\n        if type(o) is dict and 'zeros' in o: o.clear()"
     ),

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs import barc
-from arcnb.programs.barc.regions import components
+from arcnb.programs.libraries import barc
+from arcnb.programs.libraries.barc.regions import components
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "barc_common.json.gz"
 CASES = json.loads(gzip.decompress(GOLDEN.read_bytes()))

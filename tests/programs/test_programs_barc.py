@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from arcnb.programs import barc
-from arcnb.programs.barc import detection
-from arcnb.programs.barc.regions import components
-from arcnb.programs.barc.sprites import SYMMETRIES
+from arcnb.programs.libraries import barc
+from arcnb.programs.libraries.barc import detection
+from arcnb.programs.libraries.barc.regions import components
+from arcnb.programs.libraries.barc.sprites import SYMMETRIES
 
 FULL = np.ones((30, 30), dtype=int)
 
@@ -24,7 +24,7 @@ def noise(shape, colors, seed):
 
 def test_the_star_import_gives_numpy_random_typing_and_every_public_name():
     names = {}
-    exec("from arcnb.programs.barc import *", names)
+    exec("from arcnb.programs.libraries.barc import *", names)
     assert names["np"] is np
     assert names["random"] is random
     assert {"List", "Tuple", "Optional", "Union", "Set", "Callable", "Any"} <= set(names)
@@ -35,7 +35,7 @@ def test_the_star_import_gives_numpy_random_typing_and_every_public_name():
 def test_scipy_is_not_needed():
     import subprocess
 
-    code = "import sys, arcnb.programs.barc; sys.exit('scipy' in sys.modules)"
+    code = "import sys, arcnb.programs.libraries.barc; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -123,7 +123,7 @@ def test_objects_from_a_mask_are_integers():
 
 def test_a_program_finds_the_library_as_it_was():
     """Color and its lists are shared and mutable; what one program does to them no other program sees."""
-    from arcnb.programs.executor import Executor, Job
+    from arcnb.programs.executor.executor import Executor, Job
 
     spoil = [
         "Color.RED = 7\ndef transform(g):\n    return [[Color.RED]]",

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from arcnb.programs import dsl
+from arcnb.programs.libraries import dsl
 
 
 def grid(*rows: str) -> np.ndarray:
@@ -255,5 +255,5 @@ def test_every_public_function_has_a_manual_line_and_types():
 
 
 def test_importing_the_dsl_does_not_load_scipy():
-    code = "import sys, arcnb.programs.dsl; sys.exit('scipy' in sys.modules)"
+    code = "import sys, arcnb.programs.libraries.dsl; sys.exit('scipy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

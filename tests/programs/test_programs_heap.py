@@ -11,10 +11,10 @@ import sys
 import numpy as np
 import pytest
 
-from arcnb.programs import rehearsal
-from arcnb.programs.child import new_namespace, run_alone
-from arcnb.programs.executor import Executor, Job
-from arcnb.programs.preload import program_names
+from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.sandbox import rehearsal
+from arcnb.programs.sandbox.child import new_namespace, run_alone
+from arcnb.programs.sandbox.preload import program_names
 
 
 def in_fresh_interpreter(source: str) -> str:
@@ -29,7 +29,7 @@ def test_gaps_between_objects_are_filled():
         int,
         in_fresh_interpreter(
             "import numpy, gc\n"
-            "from arcnb.programs import heap\n"
+            "from arcnb.programs.sandbox import heap\n"
             "junk = [bytes(n % 400) for n in range(20000)]; junk = junk[::3]; gc.collect()\n"
             "print(sum(heap._pool_gaps().values()))\n"
             "heap.fill_gaps()\n"
@@ -44,7 +44,7 @@ def test_filling_gaps_takes_no_memory_beyond_them():
     grown = int(
         in_fresh_interpreter(
             "import numpy, resource\n"
-            "from arcnb.programs import heap\n"
+            "from arcnb.programs.sandbox import heap\n"
             "pages = lambda: int(open('/proc/self/statm').read().split()[1])\n"
             "before = pages(); heap.keep_freed_memory(); heap.fill_gaps(); print(pages() - before)"
         )
@@ -54,7 +54,7 @@ def test_filling_gaps_takes_no_memory_beyond_them():
 
 @pytest.mark.parametrize("number", range(len(rehearsal.PROGRAMS)))
 def test_rehearsed_programs_are_honest_and_work(number):
-    import arcnb.programs.barc as barc
+    import arcnb.programs.libraries.barc as barc
 
     sys.modules["common"] = barc
     try:

@@ -13,7 +13,7 @@ from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.scores.metrics import score
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import JudgingError, judge, run_program
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "arc25_code.json").read_text())

@@ -11,7 +11,7 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards import Scores, is_solved, reward_scheme
 from arcnb.synth.rearc import rearc_ids, rearc_program

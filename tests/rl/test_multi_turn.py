@@ -17,7 +17,7 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.models.training_log import read_metrics
 from arcnb.models.turn_tokens import ids_after_answer
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.multi_turn_held_out import EpisodeHeldOut

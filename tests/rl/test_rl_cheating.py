@@ -6,7 +6,7 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.cheating import changed_copies, find_cheats, literal_grids
 from arcnb.rl.reward_function import ProgramReward

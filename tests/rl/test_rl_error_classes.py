@@ -4,7 +4,7 @@ import builtins
 
 import pytest
 
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.rl.error_classes import CLASSES, error_classes
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits

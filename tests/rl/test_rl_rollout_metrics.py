@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.programs.limits import STATUSES
+from arcnb.programs.executor.limits import STATUSES
 from arcnb.rl.reward_terms import Rollout
 from arcnb.rl.rewards import Scores
 from arcnb.rl.rollout_metrics import batch_metrics, ngram_statistics, rollout_metrics

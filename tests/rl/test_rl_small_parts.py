@@ -17,7 +17,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.launching import command_line
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.rl.callbacks import resuming_callback
 from arcnb.rl.checks import gpu_share_problem
 from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table

@@ -10,7 +10,7 @@ import pytest
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.rl import held_out
 from arcnb.rl.multi_turn import Episode, MultiTurnRollout
 from arcnb.rl.reward_function import ProgramReward

@@ -15,7 +15,7 @@ from arcnb.arc.tasks.task import Pair, Task
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft_rows import IGNORED
-from arcnb.programs.executor import Execution, Executor, Job
+from arcnb.programs.executor.executor import Execution, Executor, Job
 from arcnb.programs.judging import judge
 from arcnb.search.hindsight import HindsightSettings, dealt, relabel, relabelled
 from arcnb.search.learning_rows import learning_rows

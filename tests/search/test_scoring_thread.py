@@ -15,7 +15,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
 from arcnb.search.scoring_thread import ScoringThread

@@ -23,7 +23,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.models.generation import EngineOptions, open_backend
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search import learner as learner_module
 from arcnb.search.budgets import Clock
 from arcnb.search.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share

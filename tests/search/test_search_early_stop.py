@@ -16,7 +16,7 @@ from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search import evaluation
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference import RoundPlan, predict

@@ -18,7 +18,7 @@ from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search import evaluation
 from arcnb.search.adapters import adapter_runs, highest_rank, sampled_sets
 from arcnb.search.arms import check_arms

@@ -19,7 +19,7 @@ from arcnb.arc.predictions.prediction_set import PredictionFileError, Prediction
 from arcnb.models.generation import GenerationError, Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
@@ -189,7 +189,7 @@ def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, exe
     # What is bounded by design, made small enough to be full soon.
     monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_ROWS", 32)
     monkeypatch.setattr("arcnb.search.scoring_thread.JUDGED_ROWS", 32)
-    monkeypatch.setattr("arcnb.programs.service.REMEMBERED", 16)
+    monkeypatch.setattr("arcnb.programs.executor.service.REMEMBERED", 16)
     monkeypatch.setattr("arcnb.search.sampling_stage.PROMPTS_AHEAD", 2)
     monkeypatch.setattr("arcnb.search.sampling_stage.PROMPTS_TOGETHER", 1)
     peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches

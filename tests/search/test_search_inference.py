@@ -20,7 +20,7 @@ from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.models.chat import prompt_ids
 from arcnb.models.generation import EngineOptions, Sampling, open_backend
 from arcnb.models.prompt_format import prompt_format
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
 

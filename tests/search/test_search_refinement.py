@@ -24,7 +24,7 @@ from arcnb.models.prompts import PromptError
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft_conversations import conversation_rows
 from arcnb.models.sft_rows import IGNORED, SftError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.search.conversation_view import ConversationView
 from arcnb.search.refinement import (
@@ -152,7 +152,7 @@ def test_feedback_on_each_train_pair_and_nothing_on_test_pairs(written, tasks, t
     ],
 )
 def test_a_failed_program_is_told_class_message_limit_and_line(tmp_path, tasks, tokenizer, completion, said):
-    from arcnb.programs.limits import Limits
+    from arcnb.programs.executor.limits import Limits
 
     with Executor(1, Limits(seconds_per_input=0.3)) as pool:
         one = PredictionSet(tmp_path / "a")

@@ -14,7 +14,7 @@ from arcnb.models.generation import Sampling
 from arcnb.models.prompt_format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.plans import PlanError
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.search import inference
 from arcnb.search.arms import read_arms
 from arcnb.search.evaluation import curves, read_sets

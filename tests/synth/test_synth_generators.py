@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from arcnb.arc.seeds import rng
-from arcnb.programs import dsl
 from arcnb.programs.checks import static_checks
+from arcnb.programs.libraries import dsl
 from arcnb.synth import inputs
 from arcnb.synth.rules import GENERATORS, compiled, rule_task
 from arcnb.synth.sources import synth_task

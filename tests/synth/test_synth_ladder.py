@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from arcnb.programs.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor, Job
 from arcnb.synth.ladder import LADDERS, LadderError, ladder_task, ladder_tasks
 from arcnb.synth.sources import SourceSettings, build_tasks
 

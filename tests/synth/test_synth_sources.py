@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.machine.pools import Ahead
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.synth.augmented import FreshAugmentations
 from arcnb.synth.rearc import UNREPRODUCED
 from arcnb.synth.reports import TaskReport

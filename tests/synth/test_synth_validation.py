@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.programs.executor import Executor
+from arcnb.programs.executor.executor import Executor
 from arcnb.synth.reduction import normal_form, removals
 from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS

@@ -1,6 +1,6 @@
 """Objects chosen by a property and then recolored, removed, copied, turned or kept."""
 
-from arcnb.programs import dsl
+from arcnb.programs.libraries import dsl
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
 from arcnb.synth.rules import Rule, generator, program

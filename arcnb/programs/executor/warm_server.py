@@ -17,8 +17,8 @@ from pathlib import Path
 
 from arcnb.programs import wire
 
-_SCRIPT = Path(__file__).with_name("server.py")
-_PACKAGE = Path(__file__).parents[2]
+_SCRIPT = Path(__file__).parents[1] / "sandbox" / "server.py"
+_PACKAGE = Path(__file__).parents[3]
 # What a server's interpreter sees of the environment. Threads in linear algebra would each cost a program's
 # address space, a fixed hash seed makes the order of sets the same in every run, and what the dynamic linker
 # looks up at the start it need not look up in every child.

@@ -9,10 +9,10 @@ from typing import Any, Callable, List, Optional, Set, Tuple, Union  # noqa: UP0
 
 import numpy as np
 
-from arcnb.programs.barc.colors import Color
-from arcnb.programs.barc.detection import detect_objects
-from arcnb.programs.barc.display import show_colored_grid, visualize
-from arcnb.programs.barc.drawing import (
+from arcnb.programs.libraries.barc.colors import Color
+from arcnb.programs.libraries.barc.detection import detect_objects
+from arcnb.programs.libraries.barc.display import show_colored_grid, visualize
+from arcnb.programs.libraries.barc.drawing import (
     blit,
     blit_object,
     blit_sprite,
@@ -22,7 +22,7 @@ from arcnb.programs.barc.drawing import (
     scale_sprite,
     translate,
 )
-from arcnb.programs.barc.objects import (
+from arcnb.programs.libraries.barc.objects import (
     bounding_box,
     bounding_box_mask,
     crop,
@@ -31,25 +31,25 @@ from arcnb.programs.barc.objects import (
     object_colors,
     object_position,
 )
-from arcnb.programs.barc.placement import (
+from arcnb.programs.libraries.barc.placement import (
     random_free_location_for_object,
     random_free_location_for_sprite,
     randomly_scatter_points,
     randomly_spaced_indices,
 )
-from arcnb.programs.barc.sprites import (
+from arcnb.programs.libraries.barc.sprites import (
     apply_diagonal_symmetry,
     apply_symmetry,
     generate_sprite,
     random_sprite,
 )
-from arcnb.programs.barc.symmetry import MirrorSymmetry, Symmetry, TranslationalSymmetry, orbit
-from arcnb.programs.barc.symmetry_detection import (
+from arcnb.programs.libraries.barc.symmetry import MirrorSymmetry, Symmetry, TranslationalSymmetry, orbit
+from arcnb.programs.libraries.barc.symmetry_detection import (
     detect_mirror_symmetry,
     detect_rotational_symmetry,
     detect_translational_symmetry,
 )
-from arcnb.programs.barc.topology import (
+from arcnb.programs.libraries.barc.topology import (
     check_between_objects,
     collision,
     contact,

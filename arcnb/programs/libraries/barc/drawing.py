@@ -7,7 +7,7 @@ import operator
 
 import numpy as np
 
-from arcnb.programs.barc.regions import region_of
+from arcnb.programs.libraries.barc.regions import region_of
 
 
 def flood_fill(grid, x, y, color, connectivity=4):

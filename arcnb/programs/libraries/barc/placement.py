@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 
-from arcnb.programs.barc.regions import dilate, steps
+from arcnb.programs.libraries.barc.regions import dilate, steps
 
 
 def random_free_location_for_sprite(

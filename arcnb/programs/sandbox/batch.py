@@ -22,8 +22,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy import ndarray
 
-from arcnb.programs import child, plain, wire
-from arcnb.programs.plain_names import MODULES
+from arcnb.programs import wire
+from arcnb.programs.sandbox import child, plain
+from arcnb.programs.sandbox.plain_names import MODULES
 
 FLUSH_SECONDS = 0.008
 

@@ -12,8 +12,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from arcnb.programs.limits import Execution, Limits
-from arcnb.programs.plain_names import TELLTALES
+from arcnb.programs.executor.limits import Execution, Limits
+from arcnb.programs.sandbox.plain_names import TELLTALES
 
 BATCH_PROGRAMS = 256
 LEAD = 1000  # younger jobs that may overtake one whose batch is not yet worth a process

@@ -20,10 +20,10 @@ from concurrent.futures import Future
 import numpy as np
 
 from arcnb.programs import wire
-from arcnb.programs.lanes import Ticket
-from arcnb.programs.limits import STATUSES, Execution, Job, Limits, LimitsError
-from arcnb.programs.preload import kind_of
-from arcnb.programs.service import Service
+from arcnb.programs.executor.lanes import Ticket
+from arcnb.programs.executor.limits import STATUSES, Execution, Job, Limits, LimitsError
+from arcnb.programs.executor.service import Service
+from arcnb.programs.sandbox.preload import kind_of
 
 __all__ = ["STATUSES", "Execution", "Executor", "Job", "JobError", "Limits", "LimitsError"]
 

@@ -5,7 +5,7 @@ An object is an array as large as its grid: the object at its place, background 
 
 import numpy as np
 
-from arcnb.programs.barc.regions import components
+from arcnb.programs.libraries.barc.regions import components
 
 
 def bounding_box(grid, background=0):

@@ -7,8 +7,8 @@ find done in pages that they share.
 
 from __future__ import annotations
 
-from arcnb.programs import child
-from arcnb.programs.batch import Batch
+from arcnb.programs.sandbox import child
+from arcnb.programs.sandbox.batch import Batch
 
 PROGRAMS = (
     b"""

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from arcnb.programs.barc.regions import components, steps
+from arcnb.programs.libraries.barc.regions import components, steps
 
 SYMMETRIES = ("horizontal", "vertical", "mirror", "diagonal", "radial", "not_symmetric")
 _SQUARE = ("diagonal", "radial")

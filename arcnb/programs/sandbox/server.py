@@ -29,12 +29,13 @@ import select
 import signal
 import warnings
 
-from arcnb.programs import child, heap, wire
-from arcnb.programs.batch import Batch
-from arcnb.programs.forks import Forks
-from arcnb.programs.preload import load, program_names
-from arcnb.programs.rehearsal import rehearse
-from arcnb.programs.sandbox import Sandbox
+from arcnb.programs import wire
+from arcnb.programs.sandbox import child, heap
+from arcnb.programs.sandbox.batch import Batch
+from arcnb.programs.sandbox.forks import Forks
+from arcnb.programs.sandbox.preload import load, program_names
+from arcnb.programs.sandbox.rehearsal import rehearse
+from arcnb.programs.sandbox.walls import Sandbox
 
 
 class Control:
@@ -104,8 +105,9 @@ def main() -> None:
     batch = Batch(entry, names, libraries)
     rehearse(batch, names)
     forks = Forks(control, Sandbox(readable), entry, names, batch)
-    for name in ("arcnb", "arcnb.programs"):
-        sys.modules[name].__path__ = []  # nothing more is imported from here
+    for name, module in sys.modules.items():
+        if name.split(".")[0] == "arcnb" and hasattr(module, "__path__"):
+            module.__path__ = []  # nothing more is imported from here
     heap.keep_freed_memory()
     gc.collect()
     heap.fill_gaps()

@@ -7,7 +7,7 @@ precision exactly as written, because equal scores are compared.
 
 import numpy as np
 
-from arcnb.programs.barc.symmetry import MirrorSymmetry, RotationalSymmetry, TranslationalSymmetry
+from arcnb.programs.libraries.barc.symmetry import MirrorSymmetry, RotationalSymmetry, TranslationalSymmetry
 
 
 class _Counts:

@@ -18,7 +18,7 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from arcnb.programs import landlock, seccomp
+from arcnb.programs.sandbox import landlock, seccomp
 
 _LINUX = sys.platform == "linux"
 _NOBODY = 65534

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from arcnb.programs.barc.objects import bounding_box, crop, find_connected_components
+from arcnb.programs.libraries.barc.objects import bounding_box, crop, find_connected_components
 
 MAX_STEPS = 1_000_000  # objects looked at when choosing; one or two seconds
 

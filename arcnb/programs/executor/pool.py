@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Iterator
 
 from arcnb.programs import wire
-from arcnb.programs.lanes import OTHER_HASH_SEED, Task, Ticket
-from arcnb.programs.verdicts import verdict
-from arcnb.programs.warm_server import ServerError, WarmServer
+from arcnb.programs.executor.lanes import OTHER_HASH_SEED, Task, Ticket
+from arcnb.programs.executor.verdicts import verdict
+from arcnb.programs.executor.warm_server import ServerError, WarmServer
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one; None: never.
 PATIENCE = {"batch": 0.025, "isolated": 0.05, "slow": None}

@@ -24,7 +24,7 @@ import types
 import typing
 from collections.abc import Iterator
 
-from arcnb.programs.plain_names import ATTRIBUTES, BUILTINS, GLOBAL_DUNDERS, MODULES, SPREADABLE
+from arcnb.programs.sandbox.plain_names import ATTRIBUTES, BUILTINS, GLOBAL_DUNDERS, MODULES, SPREADABLE
 
 _OP = opcode.opmap
 _KNOWN_VERSION = sys.version_info[:2] in ((3, 11), (3, 12))  # whose opcodes were studied

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from arcnb.programs.barc.objects import bounding_box
-from arcnb.programs.barc.regions import dilate, region_of, steps
+from arcnb.programs.libraries.barc.objects import bounding_box
+from arcnb.programs.libraries.barc.regions import dilate, region_of, steps
 
 
 def collision(_=None, object1=None, object2=None, x1=0, y1=0, x2=0, y2=0, background=0):

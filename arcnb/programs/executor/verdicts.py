@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from arcnb.programs import wire
-from arcnb.programs.lanes import Ticket
-from arcnb.programs.limits import Execution
+from arcnb.programs.executor.lanes import Ticket
+from arcnb.programs.executor.limits import Execution
 
 
 def verdict(status: str, error_type: str | None = None, message: str | None = None) -> wire.Record:

@@ -21,9 +21,9 @@ import numpy as np
 KINDS = ("numpy", "ndimage", "scipy")
 # Libraries that programs may import: alias -> our module, with the first kind that holds it.
 _LIBRARIES = {
-    "common": ("arcnb.programs.barc", "numpy"),
-    "rearc_dsl": ("arcnb.programs.rearc_dsl", "numpy"),
-    "dsl": ("arcnb.programs.dsl", "ndimage"),
+    "common": ("arcnb.programs.libraries.barc", "numpy"),
+    "rearc_dsl": ("arcnb.programs.libraries.rearc_dsl", "numpy"),
+    "dsl": ("arcnb.programs.libraries.dsl", "ndimage"),
 }
 _STANDARD = [
     "bisect",

@@ -18,10 +18,11 @@ import struct
 import time
 from collections.abc import Callable
 
-from arcnb.programs import child, wire
-from arcnb.programs.batch import Batch
-from arcnb.programs.preload import seed_generators
-from arcnb.programs.sandbox import Sandbox
+from arcnb.programs import wire
+from arcnb.programs.sandbox import child
+from arcnb.programs.sandbox.batch import Batch
+from arcnb.programs.sandbox.preload import seed_generators
+from arcnb.programs.sandbox.walls import Sandbox
 from arcnb.programs.wire import Orders
 
 # Which job, which input it is working on (0 = loading), and when that began in wall and processor time.

@@ -16,12 +16,12 @@ from collections import OrderedDict, deque
 from concurrent.futures import CancelledError
 
 from arcnb.programs import wire
-from arcnb.programs.lanes import HASH_SEED, Lanes, Ticket, first_lane, server_kind
-from arcnb.programs.limits import Execution
-from arcnb.programs.pool import News, Pool
-from arcnb.programs.preload import KINDS
-from arcnb.programs.verdicts import answer, compared, execution_of, verdict
-from arcnb.programs.warm_server import ServerError
+from arcnb.programs.executor.lanes import HASH_SEED, Lanes, Ticket, first_lane, server_kind
+from arcnb.programs.executor.limits import Execution
+from arcnb.programs.executor.pool import News, Pool
+from arcnb.programs.executor.verdicts import answer, compared, execution_of, verdict
+from arcnb.programs.executor.warm_server import ServerError
+from arcnb.programs.sandbox.preload import KINDS
 
 NAP_SECONDS = 0.004
 MAX_LOSSES = 10  # how often a job may lose its process before that counts as its own doing
