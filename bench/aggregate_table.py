@@ -28,7 +28,7 @@ from arcnb.arc.scores.metrics import METRIC_COLUMNS, aggregate, pass_at_k_curve,
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.synth.rearc import rearc_program
+from arcnb.synth.rearc.tasks import rearc_program
 
 ROUNDS, PER_ROUND, PART = 16, 8, 2048
 

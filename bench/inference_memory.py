@@ -21,7 +21,7 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
-from arcnb.synth.rearc import rearc_ids, rearc_program
+from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
 
 
 def memory_mb(name: str) -> float:

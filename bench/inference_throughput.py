@@ -62,7 +62,7 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet
-from arcnb.synth.rearc import rearc_ids, rearc_program
+from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
 
 SOURCES = ("arc-agi-1/training", "arc-agi-1/evaluation", "arc-agi-2/training", "arc-agi-2/evaluation")
 LLAMA_8B = {

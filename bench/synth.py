@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from arcnb.arc.tasks.task import Task
-from arcnb.synth.rearc import rearc_examples, rearc_ids
-from arcnb.synth.reports import TaskReport
+from arcnb.synth.rearc.tasks import rearc_examples, rearc_ids
 from arcnb.synth.sources import SourceSettings, build_tasks
 from arcnb.synth.task_sets import source_tasks
+from arcnb.synth.validation.reports import TaskReport
 
 WORKERS = 2
 

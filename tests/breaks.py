@@ -172,14 +172,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A task whose program gives other outputs is rejected",
-        "arcnb/synth/validation.py",
+        "arcnb/synth/validation/validation.py",
         'raise _Rejected("wrong output")',
         "continue",
         ("tests/synth/test_synth_validation.py::test_wrong_recorded_output_is_rejected",),
     ),
     Break(
         "Another program that does the same is a duplicate",
-        "arcnb/synth/duplicates.py",
+        "arcnb/synth/validation/duplicates.py",
         "            if one.is_solved:",
         "            if False:",
         ("tests/synth/test_synth_validation.py::test_same_behaviour_is_a_duplicate_under_another_program",),

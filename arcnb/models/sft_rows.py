@@ -168,7 +168,7 @@ def sft_rows(
     """Tokenised rows 0..n_rows-1 of the tasks that have a program. SftError when none is left.
 
     augment: (task, how often it has come round) -> the task to show; it has to be picklable for workers (see
-    `arcnb.synth.augmented.FreshAugmentations`).
+    `arcnb.synth.rearc.augmented.FreshAugmentations`).
     """
     with_program = [task for task in tasks if task.program]
     if not with_program:

@@ -10,7 +10,7 @@ from pathlib import Path
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.search.budgets import Budget, Spent
-from arcnb.synth.reduction import normal_form
+from arcnb.synth.validation.reduction import normal_form
 
 
 class RoundRows(PredictionSet):

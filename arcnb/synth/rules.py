@@ -17,8 +17,8 @@ from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.libraries import dsl
 from arcnb.synth.inputs import Rng
-from arcnb.synth.reduction import removals
 from arcnb.synth.splits import draw_n_train
+from arcnb.synth.validation.reduction import removals
 
 DSL_IMPORT = "from dsl import *\n"
 NUMPY_IMPORT = "import numpy as np\n"

@@ -30,9 +30,9 @@ from arcnb.arc.tasks.task import Task
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
-from arcnb.synth.barc import barc_tasks
+from arcnb.synth.barc_tasks import barc_tasks
 from arcnb.synth.ladder import LADDERS, ladder_tasks
-from arcnb.synth.rearc import (
+from arcnb.synth.rearc.tasks import (
     DEFAULT_MAX_CELLS,
     RearcError,
     RearcSizeError,
@@ -41,10 +41,10 @@ from arcnb.synth.rearc import (
     rearc_task,
     reproduced_ids,
 )
-from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
-from arcnb.synth.validation import BLOCK, ValidationSettings, origin, validated
+from arcnb.synth.validation.reports import TaskReport
+from arcnb.synth.validation.validation import BLOCK, ValidationSettings, origin, validated
 
 # A generator that had this many candidates judged and a smaller share accepted has little new to give.
 ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.2

@@ -24,11 +24,11 @@ from arcnb.arc.tasks.task_set import SOURCES, TaskSet, load_tasks
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth.augmented import P_PLAIN, augmented_task
-from arcnb.synth.rearc import RearcError, RearcSizeError, rearc_task
-from arcnb.synth.reports import TaskReport
+from arcnb.synth.rearc.augmented import P_PLAIN, augmented_task
+from arcnb.synth.rearc.tasks import RearcError, RearcSizeError, rearc_task
 from arcnb.synth.sources import MAX_REJECTED, SourceError, SourceSettings, build_tasks, never_ends
 from arcnb.synth.splits import training_split
+from arcnb.synth.validation.reports import TaskReport
 
 CHUNK = 16  # RE-ARC tasks a process makes at a time
 LEAST_DIFFICULTY = 0.2  # a RE-ARC task's bound is drawn between this share of diff_ub and diff_ub
@@ -49,7 +49,7 @@ def build_task_set(
     n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" or "held_out" keeps that
     part of the ARC-AGI-1 training tasks, by id, and n_tasks counts those (but a source that never ends makes
     so many before). augment: RE-ARC tasks are turned and recolored together with their programs (see
-    `arcnb.synth.augmented`). report: gets the counts of tasks taken and rejected. SourceError names the
+    `arcnb.synth.rearc.augmented`). report: gets the counts of tasks taken and rejected. SourceError names the
     source, the split or the number that is wrong, before a task is made, and a recipe that gives no task.
     """
     report = TaskReport() if report is None else report

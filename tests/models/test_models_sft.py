@@ -22,7 +22,7 @@ from arcnb.models.sft import train_sft
 from arcnb.models.sft_plan import SftPlan
 from arcnb.models.sft_rows import IGNORED, SftError, check_max_length, collator, packed_rows, sft_rows
 from arcnb.models.training_log import read_metrics
-from arcnb.synth.augmented import FreshAugmentations
+from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.task_sets import build_task_set
 from tests.rl.stop_at import StopAt

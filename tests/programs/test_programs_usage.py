@@ -54,7 +54,7 @@ def test_convenience_names_are_no_library_names(library):
 
 
 def test_rearc_programs_use_rearc_names():
-    from arcnb.synth.rearc import rearc_program
+    from arcnb.synth.rearc.tasks import rearc_program
 
     usage = program_usage(rearc_program("007bbfb7"), "rearc_dsl")
     assert {"as_tuples", "ofcolor", "mapply"} <= set(usage)

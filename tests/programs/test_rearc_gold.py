@@ -14,7 +14,7 @@ from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards import Scores, is_solved, reward_scheme
-from arcnb.synth.rearc import rearc_ids, rearc_program
+from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
 
 # Task -> partitions that the verifier gets wrong. Four of them correct errors of the original data.
 EXCEPTIONS = {

@@ -11,7 +11,7 @@ from arcnb.programs.judging import judge
 from arcnb.rl.cheating import changed_copies, find_cheats, literal_grids
 from arcnb.rl.reward_function import ProgramReward
 from arcnb.rl.reward_terms import RewardPlan, TermLimits
-from arcnb.synth.rearc import rearc_program
+from arcnb.synth.rearc.tasks import rearc_program
 
 TRAIN = [
     ([[1, 0, 0], [0, 2, 0]], [[0, 0, 1], [0, 2, 0]]),

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from arcnb.synth.barc import BarcError, barc_tasks, transform_of_source
-from arcnb.synth.reports import TaskReport
+from arcnb.synth.barc_tasks import BarcError, barc_tasks, transform_of_source
 from arcnb.synth.sources import SourceError, build_tasks
+from arcnb.synth.validation.reports import TaskReport
 
 SCRIPT = """from common import *
 import numpy as np

@@ -7,7 +7,7 @@ import pytest
 
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.executor.executor import Limits
-from arcnb.synth.duplicates import MAX_ALIKE, Duplicates
+from arcnb.synth.validation.duplicates import MAX_ALIKE, Duplicates
 
 
 class Sandbox:

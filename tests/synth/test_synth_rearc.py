@@ -17,9 +17,16 @@ import pytest
 
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.libraries import rearc_dsl
-from arcnb.synth.rearc import UNREPRODUCED, RearcError, rearc_examples, rearc_ids, rearc_program, rearc_task
-from arcnb.synth.reports import TaskReport
-from arcnb.synth.validation import ValidationSettings, validated
+from arcnb.synth.rearc.tasks import (
+    UNREPRODUCED,
+    RearcError,
+    rearc_examples,
+    rearc_ids,
+    rearc_program,
+    rearc_task,
+)
+from arcnb.synth.validation.reports import TaskReport
+from arcnb.synth.validation.validation import ValidationSettings, validated
 
 SOME = ("007bbfb7", "05f2a901", "4290ef0e", "8731374e", "e73095fd", "ff28f65a")
 
@@ -75,7 +82,7 @@ def test_program_solves_its_generated_task(task_id):
 def test_examples_repeat_under_another_hash_seed():
     code = (
         "import json, sys\n"
-        "from arcnb.synth.rearc import rearc_ids, rearc_task\n"
+        "from arcnb.synth.rearc.tasks import rearc_ids, rearc_task\n"
         "print(json.dumps([rearc_task(t, 3, 0, max_cells=9000).fingerprint for t in rearc_ids()[::8]]))\n"
     )
     runs = [

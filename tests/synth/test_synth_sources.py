@@ -7,9 +7,8 @@ import pytest
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth.augmented import FreshAugmentations
-from arcnb.synth.rearc import UNREPRODUCED
-from arcnb.synth.reports import TaskReport
+from arcnb.synth.rearc.augmented import FreshAugmentations
+from arcnb.synth.rearc.tasks import UNREPRODUCED
 from arcnb.synth.rules import GENERATORS
 from arcnb.synth.sources import (
     LEAST_ACCEPTANCE,
@@ -21,6 +20,7 @@ from arcnb.synth.sources import (
 )
 from arcnb.synth.splits import HELD_OUT_FAMILIES, HELD_OUT_TRAINING
 from arcnb.synth.task_sets import source_tasks
+from arcnb.synth.validation.reports import TaskReport
 
 
 @pytest.mark.parametrize("name", [name for name in source_names() if not name.startswith("dsl/")])

@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.arc.tasks.task import Task, TaskError
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.synth.rearc import rearc_task
+from arcnb.synth.rearc.tasks import rearc_task
 from arcnb.synth.splits import HELD_OUT_TRAINING, draw_n_train, is_held_out, trainable_tasks, training_split
 
 

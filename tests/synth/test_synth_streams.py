@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
+from arcnb.synth.endless import TaskStream
 from arcnb.synth.sources import SourceError, SourceSettings
 from arcnb.synth.splits import training_split
-from arcnb.synth.streams import TaskStream
 
 SETTINGS = SourceSettings(seed=3, max_cells=1000, block_size=32)
 RECIPE = "rearc*30 + dsl*20 + arc-agi-1/training*5"

@@ -4,10 +4,10 @@ import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.synth import task_sets
-from arcnb.synth.reports import TaskReport
 from arcnb.synth.sources import BATCH, SourceError, SourceSettings
 from arcnb.synth.splits import training_split
 from arcnb.synth.task_sets import build_task_set
+from arcnb.synth.validation.reports import TaskReport
 
 RECIPE = f"rearc*80 + dsl*{BATCH + 100} + dsl/scenes*5"
 

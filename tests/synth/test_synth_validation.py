@@ -7,11 +7,11 @@ import pytest
 
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth.reduction import normal_form, removals
-from arcnb.synth.reports import TaskReport
 from arcnb.synth.rules import GENERATORS
 from arcnb.synth.sources import synth_task
-from arcnb.synth.validation import ValidationSettings, approximate_tokens, validated
+from arcnb.synth.validation.reduction import normal_form, removals
+from arcnb.synth.validation.reports import TaskReport
+from arcnb.synth.validation.validation import ValidationSettings, approximate_tokens, validated
 
 HEAD = "from dsl import *\n\ndef transform(grid):\n"
 

@@ -10,7 +10,7 @@ import numpy as np
 from arcnb.synth import inputs
 from arcnb.synth.generators.composed import chain
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rearc import RearcError, rearc_input
+from arcnb.synth.rearc.tasks import RearcError, rearc_input
 from arcnb.synth.rules import Rule, RuleError, generator
 from arcnb.synth.splits import training_split
 

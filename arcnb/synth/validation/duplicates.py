@@ -15,7 +15,7 @@ import numpy as np
 from arcnb.arc.grids import Grid
 from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor.executor import Executor, Job, Limits
-from arcnb.synth.reduction import normal_form
+from arcnb.synth.validation.reduction import normal_form
 
 MAX_ALIKE = 4  # programs kept for each behaviour on the probes
 

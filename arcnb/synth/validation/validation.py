@@ -31,10 +31,10 @@ from arcnb.arc.grids import Grid
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.checks import static_checks
 from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
-from arcnb.synth.duplicates import Duplicates, outputs_of, recorded_outputs, same_outputs
-from arcnb.synth.probes import behaviour, behaviour_job
-from arcnb.synth.reduction import removals
-from arcnb.synth.reports import TaskReport
+from arcnb.synth.validation.duplicates import Duplicates, outputs_of, recorded_outputs, same_outputs
+from arcnb.synth.validation.probes import behaviour, behaviour_job
+from arcnb.synth.validation.reduction import removals
+from arcnb.synth.validation.reports import TaskReport
 
 BLOCK = 512  # tasks in flight together; larger blocks keep more workers busy at their ends
 

@@ -20,7 +20,7 @@ from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.programs.libraries.rearc_dsl import load_rearc_module
-from arcnb.synth.rearc_programs import rewritten_verifier, verifier_ids
+from arcnb.synth.rearc.programs import rewritten_verifier, verifier_ids
 from arcnb.synth.splits import draw_n_train
 
 MAX_DRAWS = (

@@ -25,8 +25,8 @@ from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
-from arcnb.synth.reports import TaskReport
 from arcnb.synth.splits import draw_n_train
+from arcnb.synth.validation.reports import TaskReport
 
 MIN_EXAMPLES = 3
 MAX_CELLS = 4500  # 5 x 30 x 30, inputs and outputs of all drawn pairs together
