@@ -7,8 +7,8 @@ of four.
 import sys
 import time
 
-from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 
 if __name__ == "__main__":
     model = resolve_model("default")

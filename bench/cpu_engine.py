@@ -11,7 +11,7 @@ resident memory of all processes together.
 
 own: vLLM's executor, which leaves one core to a scheduler that waits without a pause. reserved: the same with
 VLLM_CPU_NUM_OF_RESERVED_CPU=0. arcnb: scheduler and model in one process, by
-arcnb.models.vllm_parts.cpu_executor. transformers: the backend of that name.
+arcnb.models.sampling.cpu_executor. transformers: the backend of that name.
 """
 
 import argparse
@@ -33,10 +33,10 @@ def one(way: str, options: argparse.Namespace) -> dict:
     import psutil
 
     from arcnb.arc.tasks.task_set import load_tasks
-    from arcnb.models import vllm_engine
-    from arcnb.models.chat import prompt_ids
-    from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
-    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.prompts.chat import prompt_ids
+    from arcnb.models.prompts.format import prompt_format
+    from arcnb.models.sampling import vllm_engine
+    from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 
     tasks = sorted(load_tasks("arc-agi-1/training"), key=lambda t: sum(p.input.size for p in t.train))
     if way == "reserved":

@@ -63,8 +63,8 @@ def shaped_model(shape: str, folder: Path) -> str:
 def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
     """ARC-AGI-1 training tasks whose longest prompt has so many tokens."""
     from arcnb.arc.tasks.task_set import load_tasks
-    from arcnb.models.prompt_format import prompt_format
-    from arcnb.models.prompt_lengths import longest_prompt
+    from arcnb.models.prompts.format import prompt_format
+    from arcnb.models.prompts.lengths import longest_prompt
     from arcnb.models.registry import load_tokenizer, resolve_model
 
     tokenizer, form = load_tokenizer(resolve_model(model)), prompt_format()
@@ -272,7 +272,7 @@ def reason(log: Path, code: int) -> str:
 
 
 def metrics(path: Path) -> list[dict]:
-    from arcnb.models.training_log import read_metrics
+    from arcnb.models.training.log import read_metrics
 
     rows = read_metrics(path) if path.is_file() else []
     return [row for row in rows if "reward" in row]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.models.generation import Completion, Sampling
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.models.sampling.backends import Completion, Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet

@@ -53,12 +53,12 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.models.chat import prompt_ids
-from arcnb.models.engine_guard import marked_processes
-from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
-from arcnb.models.prompt_format import prompt_format
-from arcnb.models.prompt_lengths import longest_prompt
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.prompts.lengths import longest_prompt
 from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
+from arcnb.models.sampling.engine_guard import marked_processes
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet

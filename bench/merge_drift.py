@@ -16,7 +16,7 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from arcnb.models.lora import Lora
+from arcnb.models.lora.options import Lora
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.rl.policies import load_policy
 from arcnb.rl.weight_sync import merged_weights

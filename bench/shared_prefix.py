@@ -161,7 +161,7 @@ def work(args) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     from arcnb.models.registry import load_tokenizer, resolve_model
-    from arcnb.models.training_log import stop_printing
+    from arcnb.models.training.log import stop_printing
     from arcnb.rl.shared_prefix import shared_prefix_trainer
 
     say(state="imported")

@@ -187,35 +187,35 @@ BREAKS: list[Break] = [
     # models
     Break(
         "An adapter of another model is refused",
-        "arcnb/models/compatibility.py",
+        "arcnb/models/lora/compatibility.py",
         "        if not fits:\n",
         "        if not fits and not target:\n",
         ("tests/models/test_models_registry.py::test_adapter_of_another_width_is_refused",),
     ),
     Break(
         "A prompt shows no test output",
-        "arcnb/models/prompts.py",
+        "arcnb/models/prompts/rendering.py",
         "test_input = task.test[test_index].input",
         "test_input = task.test[test_index].output",
         ("tests/models/test_models_prompts.py::test_test_outputs_and_other_test_inputs_are_not_shown",),
     ),
     Break(
         "A prompt begins with exactly one begin-of-text token",
-        "arcnb/models/chat.py",
+        "arcnb/models/prompts/chat.py",
         "[self.id, *ids[start:]] if",
         "[self.id, *ids] if",
         ("tests/models/test_models_chat.py::test_exactly_one_begin_of_text_token_at_the_start",),
     ),
     Break(
         "Feedback says nothing of test pairs",
-        "arcnb/models/refinement.py",
+        "arcnb/models/prompts/feedback.py",
         "zip(task.train, outputs, strict=False)",
         "zip((*task.train, *task.test), outputs, strict=False)",
         ("tests/models/test_models_refinement.py::test_nothing_is_said_about_test_pairs",),
     ),
     Break(
         "Two processes do not choose the same GPU",
-        "arcnb/models/gpu_choice.py",
+        "arcnb/models/memory/gpu_choice.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         ("tests/models/test_models_gpu_choice.py::test_processes_take_different_ones_until_none_is_left",),
@@ -281,7 +281,7 @@ BREAKS: list[Break] = [
     # rl
     Break(
         "A resumed run keeps the log of the steps that it goes on from",
-        "arcnb/models/checkpoints.py",
+        "arcnb/models/training/checkpoints.py",
         "if line not in undone)",
         "if line in undone)",
         ("tests/rl/test_rl_resume.py::test_a_long_log_is_set_aside_line_by_line",),
@@ -354,7 +354,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A run that cannot fit its GPUs is refused",
-        "arcnb/problems/memory.py",
+        "arcnb/models/memory/training.py",
         "if needed <= room:",
         "if needed <= 20 * room:",
         ("tests/problems/test_problems_training.py::test_memory_says_no_to_what_cannot_fit",),

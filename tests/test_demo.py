@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from arcnb.lab.pipelines import read_pipeline
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
 
 pytestmark = [
     pytest.mark.slow,

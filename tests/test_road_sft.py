@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from arcnb.models.checkpoints import newest_complete
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.checkpoints import newest_complete
+from arcnb.models.training.log import read_metrics
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab import pages
 from arcnb.lab.manifest import RunError, seconds_between
 from arcnb.lab.runs import Run, find_run, list_runs
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
 from arcnb.search.evaluation import table_frame
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.plots import grouped_curves, training_curves
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
 
 LOOK_SECONDS = 1.0  # between looks at the file
 DRAW_SECONDS = 2.0  # between pictures, at least

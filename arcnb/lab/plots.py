@@ -46,7 +46,7 @@ def training_curves(
 ) -> "Figure":
     """One small plot for each named column that has values, over `step`; two in a row.
 
-    `metrics`: a frame, or the lines of a metrics.jsonl (arcnb.models.training_log.read_metrics). `smooth` is
+    `metrics`: a frame, or the lines of a metrics.jsonl (arcnb.models.training.log.read_metrics). `smooth` is
     the window of a running mean drawn over the raw values (default: a twentieth of the steps); 1 for none.
     """
     import pandas as pd

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from arcnb.models.compatibility import AdapterError, check_adapter
 from arcnb.models.embedded import embedded_model
+from arcnb.models.lora.compatibility import AdapterError, check_adapter
 
 SHIPPED_ADAPTERS = Path(__file__).parent / "adapters"
 _TOKENIZER_FILES = (

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.models.embedded import embedded_model
-from arcnb.models.gpu_memory import GIB, visible_gpus
-from arcnb.models.launching import command_line
+from arcnb.models.memory.fitting import GIB, visible_gpus
+from arcnb.models.memory.training import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.models.registry import ModelPath
+from arcnb.models.training.processes import command_line
 from arcnb.plans import refuse
-from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.problems.plan import ProblemPlan
 from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.generation_server import server_command

@@ -17,7 +17,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k_curve
 from arcnb.arc.seeds import derive_seed
-from arcnb.models.generation import Request, Sampling
+from arcnb.models.sampling.backends import Request, Sampling
 from arcnb.problems.judging import ProblemJudge
 from arcnb.problems.problem import Problem
 from arcnb.problems.prompts import ProblemFormat

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.generation import EngineOptions, Sampling, open_backend
+from arcnb.models.sampling.backends import EngineOptions, Sampling, open_backend
 from arcnb.problems.evaluation import Evaluation, evaluate
 from arcnb.problems.files import ProblemSet
 from arcnb.problems.judging import check_solutions

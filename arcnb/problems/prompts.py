@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.models import chat
-from arcnb.models.prompts import Prompt, PromptError, render_blocks
+from arcnb.models.prompts import chat
+from arcnb.models.prompts.rendering import Prompt, PromptError, render_blocks
 from arcnb.problems.answers import FORMATS
 from arcnb.problems.problem import Problem, TestCase
 

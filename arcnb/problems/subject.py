@@ -8,7 +8,7 @@ from pathlib import Path
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.views import View
-from arcnb.models.generation import backend_name
+from arcnb.models.sampling.backends import backend_name
 from arcnb.plans import refusals
 from arcnb.problems.answers import check_format
 from arcnb.problems.files import load_problems, write_problems

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.models.checkpoints import checkpoint_problem
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.checkpoints import checkpoint_problem
+from arcnb.models.training.log import read_metrics
 from arcnb.rl.checkpoints import (
     PAGES,
     ROLLBACKS,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.checkpoints import (
+from arcnb.models.training.checkpoints import (
     STATE,
     newest_complete,
     plain_difference,

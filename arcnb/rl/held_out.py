@@ -18,7 +18,7 @@ from arcnb.arc.scores.metrics import pass_at_k
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards import is_solved

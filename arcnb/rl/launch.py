@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from arcnb.models.adapter_sums import add_adapters, check_addable
-from arcnb.models.gpu_choice import VARIABLE
-from arcnb.models.gpu_memory import visible_gpus
-from arcnb.models.launching import LaunchError, announce, launch
-from arcnb.models.merging import merged_model
+from arcnb.models.lora.merging import merged_model
+from arcnb.models.lora.sums import add_adapters, check_addable
+from arcnb.models.memory.fitting import visible_gpus
+from arcnb.models.memory.gpu_choice import VARIABLE
 from arcnb.models.registry import resolve_adapter, resolve_model
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
+from arcnb.models.training.processes import LaunchError, announce, launch
 from arcnb.plans import PlanError, refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.service import usable_processors

@@ -15,8 +15,8 @@ from arcnb.arc.predictions.prediction import SCORE_COLUMNS
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
-from arcnb.models.chat import render
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts.chat import render
+from arcnb.models.prompts.format import PromptFormat
 from arcnb.plans import PlanError
 from arcnb.rl.rows import PromptRows, trainer_text
 

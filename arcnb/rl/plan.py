@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from arcnb.models.lora import Lora
+from arcnb.models.lora.options import Lora
 from arcnb.plans import Library, Plan, Settings, branch, library, option
 from arcnb.rl.guard import GuardOptions
 from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET

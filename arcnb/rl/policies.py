@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arcnb.models.four_bits import four_bit_config
+from arcnb.models.lora.four_bits import four_bit_config
 from arcnb.models.registry import ModelPath
 
 TRAINERS = ("trl", "unsloth")
@@ -83,7 +83,7 @@ def has_moved(adapter: Path, start: Path | None) -> bool:
     """
     from safetensors.torch import load_file
 
-    from arcnb.models.compatibility import WEIGHTS
+    from arcnb.models.lora.compatibility import WEIGHTS
 
     now = load_file(adapter / WEIGHTS)
     if start is None:

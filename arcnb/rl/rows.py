@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
-from arcnb.models.chat import prompt_ids
-from arcnb.models.prompt_format import PromptFormat
-from arcnb.models.prompt_lengths import longest_prompt
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.lengths import longest_prompt
 from arcnb.rl.signal_history import SignalHistory
 
 

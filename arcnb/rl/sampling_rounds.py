@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arcnb.models.checkpoints import step_of
+from arcnb.models.training.checkpoints import step_of
 
 # What says which numbers come with a round's samples, and how they are split: a run in which one of these is
 # another samples anew.

@@ -19,7 +19,7 @@ import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from arcnb.models.adapter_casting import input_casting
+from arcnb.models.lora.precision import input_casting
 from arcnb.rl.shared_prefix_attention import NAME, register
 from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET, PackedRow, SharedPrefixError, pack
 from arcnb.rl.shared_prefix_reuse import KeptPass, adapter_state, graph_of_training

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.rl.held_out import HeldOut

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.preemption import agreed_stop, can_listen
-from arcnb.models.training_log import logged_as, metrics_log, stop_printing
+from arcnb.models.training.log import logged_as, metrics_log, stop_printing
+from arcnb.models.training.preemption import agreed_stop, can_listen
 from arcnb.rl import callbacks as hooks
 from arcnb.rl.effective_config import check_effective, effective_table
 from arcnb.rl.multi_turn_held_out import EpisodeHeldOut

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.models.checkpoints import checkpoint_to_resume, step_of
-from arcnb.models.compatibility import WEIGHTS
-from arcnb.models.preemption import Stop, listen, saving_on_signals
+from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
-from arcnb.models.training_log import read_metrics, reporting
+from arcnb.models.training.checkpoints import checkpoint_to_resume, step_of
+from arcnb.models.training.log import read_metrics, reporting
+from arcnb.models.training.preemption import Stop, listen, saving_on_signals
 from arcnb.plans import PlanError, refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.callbacks import RunState, restore_adapter

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.models.compatibility import adapter_rank
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.lora.compatibility import adapter_rank
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import adapter_name, resolve_adapter, resolve_model
 from arcnb.plans import PlanError
 from arcnb.search.inference_plan import InferencePlan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from arcnb.models.generation import EngineOptions, Sampling
+from arcnb.models.sampling.backends import EngineOptions, Sampling
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Executor, Limits
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from arcnb.models.generation import Completion, Request, Sampling
+from arcnb.models.sampling.backends import Completion, Request, Sampling
 from arcnb.plans import option
 
 

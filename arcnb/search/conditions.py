@@ -15,7 +15,7 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.machine.files import new_file
-from arcnb.models.prompts import template_path
+from arcnb.models.prompts.rendering import template_path
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
 from arcnb.plans import PlanError
 from arcnb.search.rounds import RoundPlan

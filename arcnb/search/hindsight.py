@@ -26,7 +26,7 @@ from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.views import AUGMENTATIONS
-from arcnb.models.chat import answer_ids
+from arcnb.models.prompts.chat import answer_ids
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Execution, Executor, Job
 

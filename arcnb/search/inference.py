@@ -11,7 +11,7 @@ from dataclasses import replace
 from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
-from arcnb.models.chat import count_tokens
+from arcnb.models.prompts.chat import count_tokens
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.conditions import conditions, hold_to_conditions
 from arcnb.search.early_stop import EarlyStop

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from arcnb.models.generation import EngineOptions
+from arcnb.models.sampling.backends import EngineOptions
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.turn_budget import TurnPlan

@@ -13,9 +13,9 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Task
-from arcnb.models.chat import prompt_ids
-from arcnb.models.conversations import Conversations
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.conversations import Conversations
+from arcnb.models.prompts.format import PromptFormat
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.questions import Question, first_question

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from arcnb.models.adapter_casting import input_casting
+from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.sft_rows import IGNORED, collator
+from arcnb.models.sft.rows import IGNORED, collator
 from arcnb.plans import PlanError, option
 from arcnb.search.learner_loss import add_answer_gradients
 from arcnb.search.learner_memory import PartSize, bytes_per_token, out_of_memory, padded_tokens

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arcnb.models.sft_rows import IGNORED
+from arcnb.models.sft.rows import IGNORED
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ def add_answer_gradients(model, batch: dict[str, torch.Tensor], n_answer: int, l
     """Add to `model` the gradients of a part's share of the mean loss a token; the share, a detached scalar.
 
     model: a decoder of transformers with a head (of a PEFT model, its base). batch: as the collator of
-    `arcnb.models.sft_rows` makes it, on any device, labels (B, T) included. n_answer: labelled tokens of the
+    `arcnb.models.sft.rows` makes it, on any device, labels (B, T) included. n_answer: labelled tokens of the
     whole optimizer step. It is what the mean of `cross_entropy` over the model's own logits would give.
     """
     import torch

@@ -60,7 +60,7 @@ def bytes_per_token(config, modules: Sequence[str], checkpointing: bool = False)
 
     config: of a decoder with the layers of Llama (two norms, attention, gated MLP). modules: names of the
     layers with a LoRA; each keeps its input, and layers with the same input keep one (on a GPU; copies of
-    their own are spared by `arcnb.models.adapter_casting`). The weights, the head's chunk of logits
+    their own are spared by `arcnb.models.lora.precision`). The weights, the head's chunk of logits
     (`learner_loss.LOGITS`) and the CUDA context (about 1 GB together for 135M parameters) come on top.
     """
     config = config.get_text_config()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.views import View
-from arcnb.models.chat import answer_ids
-from arcnb.models.prompt_format import PromptFormat
-from arcnb.models.sft_rows import IGNORED
+from arcnb.models.prompts.chat import answer_ids
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.sft.rows import IGNORED
 from arcnb.search.hindsight import HindsightTask
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.views import AUGMENTATIONS
-from arcnb.models.generation import backend_name, sampling_problems
+from arcnb.models.sampling.backends import backend_name, sampling_problems
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
@@ -33,7 +33,7 @@ def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path(
 def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[str]:
     """Sets that were begun otherwise, and `refine_from`, are looked into when nothing else is wrong."""
     from arcnb.arc.predictions.prediction_set import PredictionSet
-    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.prompts.format import prompt_format
     from arcnb.search.adapters import adapter_runs, sampled_sets
     from arcnb.search.turns import check_turns
 
@@ -116,7 +116,7 @@ def _shared_problems(plan: InferencePlan | SearchPlan) -> list[str]:
 
 
 def _search_problems(plan: SearchPlan) -> list[str]:
-    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.prompts.format import prompt_format
 
     found = _augment_problems(plan.augment) + refusals(prompt_format, plan.template, plan.encoding)
     if not set(plan.searches) <= {ALONE, LEARN}:

@@ -13,8 +13,8 @@ from typing import Protocol
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
-from arcnb.models.prompt_format import PromptFormat
-from arcnb.models.prompts import Prompt
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.rendering import Prompt
 from arcnb.search.rounds import RoundPlan
 
 

@@ -17,10 +17,10 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
 from arcnb.machine.files import new_file
-from arcnb.models.chat import prompt_ids
-from arcnb.models.conversations import Conversations
-from arcnb.models.prompt_format import PromptFormat
-from arcnb.models.prompts import Prompt
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.conversations import Conversations
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.rendering import Prompt
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.selection import choose
 
@@ -189,8 +189,9 @@ def refinement_rows(
     hflip, n_rot90, color_map, pair_order, test_index, parent_status, parent_<score> ...}`; the scores are for
     rewards that ask for improvement, no message mentions those of test pairs.
 
-    turns: only refine predictions of these turns (empty: of all). executor: see arcnb.models.conversations.
-    RefinementError when no candidate is left, or for predictions that do not fit the tasks.
+    turns: only refine predictions of these turns (empty: of all). executor: see
+    arcnb.models.prompts.conversations. RefinementError when no candidate is left, or for predictions that do
+    not fit the tasks.
     """
     wanted = set(turns)
     book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)

@@ -14,8 +14,8 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.models.conversations import Conversations
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts.conversations import Conversations
+from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.refinement import Gathered, RefinementError, gather
 from arcnb.search.selection import choose

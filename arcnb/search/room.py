@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from arcnb.arc.tasks.task import Task
-from arcnb.models.chat import count_tokens
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts.chat import count_tokens
+from arcnb.models.prompts.format import PromptFormat
 from arcnb.search.learning_plan import SearchPlan
 
 MOST_AHEAD = 64  # prompts that are looked at: a budget without a limit in completions has no last one

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.sampling.backends import Sampling
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.machine.ahead import ahead
 from arcnb.machine.progress import progress
-from arcnb.models.chat import prompts_ids
-from arcnb.models.generation import Completion, Request
+from arcnb.models.prompts.chat import prompts_ids
+from arcnb.models.sampling.backends import Completion, Request
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.early_stop import EarlyStop
 from arcnb.search.inference_report import InferenceReport

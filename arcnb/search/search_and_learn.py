@@ -31,7 +31,7 @@ from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import write_tasks
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import ModelPath
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor

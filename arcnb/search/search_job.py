@@ -22,10 +22,10 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.models.generation import open_backend
-from arcnb.models.gpu_memory import visible_gpus
-from arcnb.models.merging import merged_model
+from arcnb.models.lora.merging import merged_model
+from arcnb.models.memory.fitting import visible_gpus
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
+from arcnb.models.sampling.backends import open_backend
 from arcnb.plans import PlanError
 from arcnb.programs.executor.service import usable_processors
 from arcnb.search.budgets import Clock

@@ -12,8 +12,8 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.machine.files import new_file
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import PromptFormat
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.models.generation import Sampling
-from arcnb.models.prompts import template_path
+from arcnb.models.prompts.rendering import template_path
+from arcnb.models.sampling.backends import Sampling
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.conditions import compare_conditions, conditions, hold_to_conditions

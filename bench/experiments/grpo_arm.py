@@ -279,7 +279,7 @@ def lora_start(args) -> dict:
     """Model, adapter and shape of a fresh LoRA of an arm, as options."""
     if args.arm not in FRESH_RANKS:
         return {"model": args.model, "adapter": args.adapter}
-    from arcnb.models.merging import merged_model
+    from arcnb.models.lora.merging import merged_model
     from arcnb.models.registry import resolve_adapter, resolve_model
 
     model = resolve_model(args.model)

@@ -26,8 +26,8 @@ def plan_of(args) -> Plan:
 def splits(args):
     """(tasks to train on, tasks to compare on)"""
     from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-    from arcnb.models.prompt_format import prompt_format
-    from arcnb.models.prompt_lengths import longest_prompt
+    from arcnb.models.prompts.format import prompt_format
+    from arcnb.models.prompts.lengths import longest_prompt
     from arcnb.models.registry import load_tokenizer, resolve_model
     from arcnb.synth.splits import training_split
 
@@ -94,9 +94,9 @@ class Sampling:
     """An engine, an executor, and the units that they do."""
 
     def __init__(self, args):
-        from arcnb.models.compatibility import adapter_rank
-        from arcnb.models.generation import EngineOptions, open_backend
+        from arcnb.models.lora.compatibility import adapter_rank
         from arcnb.models.registry import resolve_adapter, resolve_model
+        from arcnb.models.sampling.backends import EngineOptions, open_backend
 
         self.args = args
         self.model = resolve_model(args.model)
@@ -162,8 +162,8 @@ class Sampling:
 
     def predict(self, tasks, folder, plan, adapter, name: str, refine_from=None) -> dict:
         from arcnb.arc.predictions.prediction_set import PredictionSet
-        from arcnb.models.generation import Sampling as Drawing
-        from arcnb.models.prompt_format import prompt_format
+        from arcnb.models.prompts.format import prompt_format
+        from arcnb.models.sampling.backends import Sampling as Drawing
         from arcnb.search.sampled_set import SampledSet
         from arcnb.search.turns import predict_turns
 
@@ -224,7 +224,7 @@ def train(args, name: str) -> int:
 def data(args, name: str) -> dict:
     """Conversations to train on, and those whose refinement succeeded."""
     from arcnb.arc.predictions.prediction_set import PredictionSet
-    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.prompts.format import prompt_format
     from arcnb.models.registry import load_tokenizer, resolve_model
     from arcnb.search.refinement import refinement_rows, write_conversations, write_refinement
     from arcnb.search.refinement_successes import successful_rows
@@ -263,9 +263,9 @@ def data(args, name: str) -> dict:
 
 def sft(args, name: str) -> dict:
     from arcnb.models.registry import resolve_model
-    from arcnb.models.sft import train_sft
-    from arcnb.models.sft_conversations import conversation_rows
-    from arcnb.models.sft_plan import SftPlan
+    from arcnb.models.sft.conversations import conversation_rows
+    from arcnb.models.sft.plan import SftPlan
+    from arcnb.models.sft.training import train_sft
 
     if not (args.out / "sft.parquet").exists():
         return {"skipped": "no refinement succeeded"}

@@ -230,7 +230,7 @@ def compare(args, arm, seed):
 
 def open_engine(args, base):
     """The engine that all arms of a family share."""
-    from arcnb.models.generation import EngineOptions, open_backend
+    from arcnb.models.sampling.backends import EngineOptions, open_backend
 
     options = EngineOptions(
         max_model_len=4096,

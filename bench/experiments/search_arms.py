@@ -53,10 +53,10 @@ def taught_rung(number):
 def toy_base(args):
     """Embedded model and shipped adapter, taught ladders, the lower rungs far more often (RUNGS). Returns its ModelPath."""
     from arcnb.arc.views import View
-    from arcnb.models.merging import merged_model
-    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.lora.merging import merged_model
+    from arcnb.models.prompts.format import prompt_format
     from arcnb.models.registry import load_tokenizer
-    from arcnb.models.sft_rows import IGNORED
+    from arcnb.models.sft.rows import IGNORED
     from arcnb.search.learner import LoraLearner, LoraSettings
     from arcnb.synth.ladder import ladder_task
 
@@ -134,7 +134,7 @@ def tiny_model(args):
 
 
 def arc_base(args):
-    from arcnb.models.merging import merged_model
+    from arcnb.models.lora.merging import merged_model
     from arcnb.models.registry import resolve_adapter, resolve_model
 
     if args.tiny:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from arcnb.lab import plots
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from arcnb.models.adapter_casting import input_casting
+from arcnb.models.lora.precision import input_casting
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from arcnb.models.adapter_sums import add_adapters
-from arcnb.models.compatibility import AdapterError
+from arcnb.models.lora.compatibility import AdapterError
+from arcnb.models.lora.sums import add_adapters
 
 TOKENS = torch.arange(5, 60)[None]
 

@@ -5,8 +5,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processo
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from arcnb.models.chat import answer_ids, prompt_ids, prompts_ids, render, render_text
-from arcnb.models.prompts import Prompt, PromptError
+from arcnb.models.prompts.chat import answer_ids, prompt_ids, prompts_ids, render, render_text
+from arcnb.models.prompts.rendering import Prompt, PromptError
 
 MESSAGES = (
     {"role": "system", "content": "You write Python."},

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("vllm")
 import torch
 
-from arcnb.models.vllm_parts.cpu_executor import choose
+from arcnb.models.sampling.cpu_executor import choose
 
 
 def generators(*seeds):

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from arcnb.models import engine_group, gpu_choice, gpu_memory, vllm_engine
-from arcnb.models.engine_group import EngineGroup
-from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
-from arcnb.models.gpu_memory import GIB, Gpu, weight_bytes
-from arcnb.models.vllm_engine import EngineDied, EngineSettings, VllmEngine
-from arcnb.models.vllm_sampling import VllmBackend
+from arcnb.models.memory import fitting, gpu_choice
+from arcnb.models.memory.fitting import GIB, Gpu, weight_bytes
+from arcnb.models.sampling import engine_group, vllm_engine
+from arcnb.models.sampling.backends import EngineOptions, GenerationError, Request, Sampling, open_backend
+from arcnb.models.sampling.by_vllm import VllmBackend
+from arcnb.models.sampling.engine_group import EngineGroup
+from arcnb.models.sampling.vllm_engine import EngineDied, EngineSettings, VllmEngine
 
 SHORT = Sampling(max_tokens=2)
 
@@ -485,9 +486,9 @@ def test_one_engine_where_two_would_not_gain(small_on_gpu, gpu_engines, monkeypa
 def test_one_engine_where_only_one_has_the_memory(small_on_gpu, monkeypatch, tiny):
     """The emptier GPU is the second one, where a sequence needs more than half of what the backend takes."""
     gpus = [Gpu(0, "GPU-0", 140 * GIB, 70 * GIB), Gpu(1, "GPU-1", 140 * GIB, 140 * GIB)]
-    monkeypatch.setattr(gpu_memory, "visible_gpus", lambda names: [gpus[int(names)]])
+    monkeypatch.setattr(fitting, "visible_gpus", lambda names: [gpus[int(names)]])
     for cache, engines in ((40, 2), (80, 1)):
-        monkeypatch.setattr(gpu_memory, "cache_bytes_per_token", lambda folder, gib=cache: gib * GIB // 256)
+        monkeypatch.setattr(fitting, "cache_bytes_per_token", lambda folder, gib=cache: gib * GIB // 256)
         group = small_on_gpu()
         assert len(group) == engines
         group.close()

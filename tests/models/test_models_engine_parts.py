@@ -10,18 +10,19 @@ from dataclasses import replace
 
 import pytest
 
-from arcnb.models import gpu_memory, vllm_engine, vllm_sampling
-from arcnb.models.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
-from arcnb.models.engine_log import EngineLog
-from arcnb.models.generation import EngineOptions
-from arcnb.models.gpu_memory import GIB, Gpu, memory_advice, memory_problem, visible_gpus
+from arcnb.models.memory import fitting
+from arcnb.models.memory.fitting import GIB, Gpu, memory_advice, memory_problem, visible_gpus
 from arcnb.models.registry import ModelPath
-from arcnb.models.vllm_engine import EngineSettings
-from arcnb.models.vllm_sampling import merged_is_faster
+from arcnb.models.sampling import by_vllm, vllm_engine
+from arcnb.models.sampling.backends import EngineOptions
+from arcnb.models.sampling.by_vllm import merged_is_faster
+from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
+from arcnb.models.sampling.engine_log import EngineLog
+from arcnb.models.sampling.vllm_engine import EngineSettings
 
 PARENT = f"""
 import os, subprocess, sys, time
-from arcnb.models.engine_guard import start_guard
+from arcnb.models.sampling.engine_guard import start_guard
 mark, guard = start_guard()
 engine = subprocess.Popen(["sleep", "300"], env={{**os.environ, "{MARK_VARIABLE}": mark}})
 print(mark, guard.pid, flush=True)
@@ -113,7 +114,7 @@ def h200(monkeypatch):
 
     def set_free(free_gib: float) -> None:
         gpu = Gpu(0, "GPU-0", 140 * GIB, int(free_gib * GIB))
-        monkeypatch.setattr(gpu_memory, "visible_gpus", lambda visible=None: [gpu])
+        monkeypatch.setattr(fitting, "visible_gpus", lambda visible=None: [gpu])
 
     set_free(140)
     return set_free
@@ -132,7 +133,7 @@ def test_gpu_in_use_says_how_far_to_lower_the_share(tiny, h200):
 
 
 def test_long_context_says_how_far_to_lower_it(tiny, h200, monkeypatch):
-    monkeypatch.setattr(gpu_memory, "cache_bytes_per_token", lambda model: GIB >> 10)
+    monkeypatch.setattr(fitting, "cache_bytes_per_token", lambda model: GIB >> 10)
     problem = memory_problem(tiny.folder, 200_000, EngineOptions(gpu_memory_utilization=0.5))
     limit = int(problem.rsplit(" ", 1)[1])
     assert "lower max_length" in problem
@@ -140,16 +141,16 @@ def test_long_context_says_how_far_to_lower_it(tiny, h200, monkeypatch):
 
 
 def test_heavy_weights_say_what_helps(tiny, h200, monkeypatch):
-    monkeypatch.setattr(gpu_memory, "weight_bytes", lambda model: 60 * GIB)
+    monkeypatch.setattr(fitting, "weight_bytes", lambda model: 60 * GIB)
     assert "raise it to 0.48" in memory_problem(tiny.folder, 256, EngineOptions(gpu_memory_utilization=0.3))
-    monkeypatch.setattr(gpu_memory, "weight_bytes", lambda model: 150 * GIB)
+    monkeypatch.setattr(fitting, "weight_bytes", lambda model: 150 * GIB)
     assert "use load_in_4bit" in memory_problem(tiny.folder, 256, EngineOptions())
     assert memory_problem(tiny.folder, 256, EngineOptions(load_in_4bit=True)) is None
 
 
 def test_engines_share_the_memory_and_each_has_weights_of_its_own(tiny, h200, monkeypatch):
     pair = EngineOptions(gpu_memory_utilization=0.9, engines=2)
-    monkeypatch.setattr(gpu_memory, "weight_bytes", lambda model: 50 * GIB)
+    monkeypatch.setattr(fitting, "weight_bytes", lambda model: 50 * GIB)
     assert memory_problem(tiny.folder, 256, pair) is None
     assert memory_problem(tiny.folder, 256, replace(pair, engines=3)).endswith(
         "gives 42.0 GiB to each of 3 engines for everything; "
@@ -191,7 +192,7 @@ def test_the_advised_share_is_one_that_all_engines_find_room_in(tiny, h200):
 
 def test_cache_of_the_embedded_model(embedded):
     # keys and values, 2 bytes, 30 layers, 3 heads of 64
-    assert gpu_memory.cache_bytes_per_token(embedded.folder) == 2 * 2 * 30 * 3 * 64
+    assert fitting.cache_bytes_per_token(embedded.folder) == 2 * 2 * 30 * 3 * 64
 
 
 def test_visible_gpus_selects_and_orders(monkeypatch):
@@ -260,7 +261,7 @@ def test_a_start_without_enough_memory_says_what_to_change_and_by_how_much(cause
 def test_an_adapter_is_merged_where_it_would_slow_the_engine_down(
     monkeypatch, tmp_path, cpu, size, in_4bit, merged
 ):
-    monkeypatch.setattr(vllm_sampling, "on_cpu", lambda: cpu)
+    monkeypatch.setattr(by_vllm, "on_cpu", lambda: cpu)
     if size:
         with (tmp_path / "model.safetensors").open("wb") as weights:
             weights.truncate(size << 30)  # a hole, no blocks on disk

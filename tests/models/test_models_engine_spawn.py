@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from arcnb.models.engine_spawn import spawning
+from arcnb.models.sampling.engine_spawn import spawning
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="as the engines")
 

@@ -17,16 +17,16 @@ import pytest
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.models import generation
-from arcnb.models.engine_group import EngineGroup
-from arcnb.models.engine_guard import marked_processes
-from arcnb.models.generation import EngineOptions, GenerationError, Request, Sampling, open_backend
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import ModelError, load_tokenizer
-from arcnb.models.vllm_engine import VllmEngine
-from arcnb.models.vllm_server import ServerBackend
+from arcnb.models.sampling import backends
+from arcnb.models.sampling.backends import EngineOptions, GenerationError, Request, Sampling, open_backend
+from arcnb.models.sampling.by_server import ServerBackend
+from arcnb.models.sampling.engine_group import EngineGroup
+from arcnb.models.sampling.engine_guard import marked_processes
+from arcnb.models.sampling.vllm_engine import VllmEngine
 
-vllm_missing = generation.importlib.util.find_spec("vllm") is None
+vllm_missing = backends.importlib.util.find_spec("vllm") is None
 NAMES = [
     "transformers",
     "server",
@@ -484,7 +484,7 @@ def test_context_beyond_the_model_is_refused(tiny):
 
 
 def test_auto_falls_back_and_says_so(tiny, monkeypatch):
-    monkeypatch.setattr(generation.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
     lines = []
     with open_backend("auto", tiny, announce=lines.append) as backend:
         assert backend.name == "transformers"
@@ -532,7 +532,7 @@ def test_no_report_begins_with_a_warning_of_bitsandbytes():
 
 
 def test_four_bits_need_their_package(tiny, monkeypatch):
-    monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: None)
+    monkeypatch.setattr("arcnb.models.lora.four_bits.find_spec", lambda name: None)
     with pytest.raises(GenerationError, match="needs the package bitsandbytes"):
         open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True))
 

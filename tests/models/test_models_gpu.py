@@ -6,8 +6,8 @@ Run on a node with GPUs: pytest tests/models/test_models_gpu.py -rs
 import pytest
 import torch
 
-from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from tests.random_llama import random_llama
 
 N_GPUS = torch.cuda.device_count()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.models.compatibility import AdapterError
-from arcnb.models.merging import KEPT, merged_model
+from arcnb.models.lora.compatibility import AdapterError
+from arcnb.models.lora.merging import KEPT, merged_model
 from arcnb.models.registry import SHIPPED_ADAPTERS, ModelPath, resolve_model
 
 

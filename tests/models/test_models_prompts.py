@@ -7,9 +7,9 @@ import pytest
 
 from arcnb.arc.encodings.registry import EncodingError
 from arcnb.arc.tasks.task import Task
-from arcnb.models.prompt_format import prompt_format
-from arcnb.models.prompt_lengths import fitting, fitting_table, length_percentiles, prompt_lengths
-from arcnb.models.prompts import PromptError, build_prompt, render_blocks, template_path
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.prompts.lengths import fitting, fitting_table, length_percentiles, prompt_lengths
+from arcnb.models.prompts.rendering import PromptError, build_prompt, render_blocks, template_path
 from arcnb.models.registry import load_tokenizer
 
 
@@ -143,7 +143,7 @@ def test_prefix_is_exact_and_other_blocks_are_stripped(tmp_path):
 def test_prompts_of_arc_tasks_fit_the_embedded_model(embedded_tokenizer):
     """The figures behind the choice of encoding: 400 training tasks, prompts with 1,024 tokens left."""
     from arcnb.arc.tasks.task_set import load_tasks
-    from arcnb.models.chat import prompt_ids
+    from arcnb.models.prompts.chat import prompt_ids
 
     tasks = load_tasks("arc-agi-1/training")
     lengths = np.array([len(prompt_ids(embedded_tokenizer, build_prompt(task))) for task in tasks])

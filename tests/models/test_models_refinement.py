@@ -5,8 +5,8 @@ import pytest
 
 from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.tasks.task import Task
-from arcnb.models.prompts import PromptError, build_prompt
-from arcnb.models.refinement import ProgramError, build_refinement, feedback
+from arcnb.models.prompts.feedback import ProgramError, build_refinement, feedback
+from arcnb.models.prompts.rendering import PromptError, build_prompt
 
 COMPLETION = "def transform(grid):\n    return grid\n```"
 

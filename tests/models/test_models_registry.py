@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from arcnb.models import registry
-from arcnb.models.compatibility import AdapterError, adapter_rank
+from arcnb.models.lora.compatibility import AdapterError, adapter_rank
 from arcnb.models.registry import ModelError, load_tokenizer, resolve_adapter, resolve_model
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.models.prompt_format import prompt_format
-from arcnb.models.row_stream import RowPlan, RowStream, read_rows, row_stream
-from arcnb.models.sft import train_sft
-from arcnb.models.sft_plan import SftPlan
-from arcnb.models.sft_rows import IGNORED, RowBuilder, SftError
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.sft.plan import SftPlan
+from arcnb.models.sft.row_stream import RowPlan, RowStream, read_rows, row_stream
+from arcnb.models.sft.rows import IGNORED, RowBuilder, SftError
+from arcnb.models.sft.training import train_sft
 from tests.rl.stop_at import StopAt
 
 PROGRAM = "def transform(grid):\n    return grid[::-1]\n"

@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.models.checkpoints import newest_complete
-from arcnb.models.launching import LaunchError
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
-from arcnb.models.sft import train_sft
-from arcnb.models.sft_plan import SftPlan
-from arcnb.models.sft_rows import IGNORED, SftError, check_max_length, collator, packed_rows, sft_rows
-from arcnb.models.training_log import read_metrics
+from arcnb.models.sft.plan import SftPlan
+from arcnb.models.sft.rows import IGNORED, SftError, check_max_length, collator, packed_rows, sft_rows
+from arcnb.models.sft.training import train_sft
+from arcnb.models.training.checkpoints import newest_complete
+from arcnb.models.training.log import read_metrics
+from arcnb.models.training.processes import LaunchError
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.task_sets import build_task_set

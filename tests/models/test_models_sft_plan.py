@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from arcnb.lab.parameters import notebook_parameters
-from arcnb.models.sft_plan import PLAN, RESERVED, SFT_CONFIG, SftPlan, problems
+from arcnb.models.sft.plan import PLAN, RESERVED, SFT_CONFIG, SftPlan, problems
 from arcnb.plans import MORE, PlanError, refuse
 from arcnb.synth.task_sets import recipe_problems
 
@@ -59,7 +59,7 @@ def test_the_settings_of_the_library_exist():
 
 def test_importing_and_making_the_plan_loads_nothing_heavy():
     script = (
-        "import sys; from arcnb.models.sft_plan import SftPlan; SftPlan.of({'neftune_noise_alpha': 5}); "
+        "import sys; from arcnb.models.sft.plan import SftPlan; SftPlan.of({'neftune_noise_alpha': 5}); "
         "print([name for name in ('torch', 'trl', 'transformers', 'vllm', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -156,7 +156,7 @@ def test_recipes_are_read_before_a_task_is_made():
 
 
 def test_a_checkpoint_of_other_settings_is_refused_unless_accepted(small_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("arcnb.models.checkpoints.checkpoint_problem", lambda folder: None)
+    monkeypatch.setattr("arcnb.models.training.checkpoints.checkpoint_problem", lambda folder: None)
     (tmp_path / "checkpoints" / "checkpoint-3").mkdir(parents=True)
     asked = {"model": small_model.path}
     assert "does not say its settings" in problems(SftPlan.of(asked), tmp_path)[0]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers.generation import logits_process as reference
 
-from arcnb.models.generation import Sampling
-from arcnb.models.token_choice import choose_tokens, uniform_numbers
+from arcnb.models.sampling.backends import Sampling
+from arcnb.models.sampling.token_choice import choose_tokens, uniform_numbers
 
 VOCABULARY, ROWS = 40, 20_000
 

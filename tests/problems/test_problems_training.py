@@ -19,9 +19,10 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.lab.notebooks import declared_beside
 from arcnb.lab.profiles import profile_values
-from arcnb.models.generation import Completion, Sampling
+from arcnb.models.memory.training import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.models.registry import load_tokenizer
-from arcnb.models.training_log import read_metrics
+from arcnb.models.sampling.backends import Completion, Sampling
+from arcnb.models.training.log import read_metrics
 from arcnb.plans import PlanError
 from arcnb.problems.dry_run import dry_run
 from arcnb.problems.evaluation import evaluate
@@ -29,7 +30,6 @@ from arcnb.problems.files import load_problems
 from arcnb.problems.final import checked, evaluate_model
 from arcnb.problems.judging import ProblemJudge
 from arcnb.problems.languages import Languages
-from arcnb.problems.memory import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.problem import Problem, ProblemError
 from arcnb.problems.prompts import problem_format

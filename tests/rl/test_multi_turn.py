@@ -10,12 +10,12 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.views import View
-from arcnb.models.chat import prompt_ids
-from arcnb.models.conversations import Conversations
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.conversations import Conversations
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.prompts.turn_tokens import ids_after_answer
 from arcnb.models.registry import load_tokenizer
-from arcnb.models.training_log import read_metrics
-from arcnb.models.turn_tokens import ids_after_answer
+from arcnb.models.training.log import read_metrics
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge

@@ -8,8 +8,8 @@ import json
 import pytest
 
 import arcnb.rl.launch as launch_module
-from arcnb.models import launching
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training import processes
+from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import main, run_grpo
 from arcnb.rl.plan import GrpoPlan
 from tests.rl.conftest import QUICK
@@ -34,13 +34,13 @@ def plan(letter_model, tmp_path, monkeypatch):
 @pytest.fixture
 def commands(monkeypatch):
     """The commands that were started."""
-    plain, started = launching.command_line, []
+    plain, started = processes.command_line, []
 
     def remembered(*arguments):
         started.append(plain(*arguments))
         return started[-1]
 
-    monkeypatch.setattr(launching, "command_line", remembered)
+    monkeypatch.setattr(processes, "command_line", remembered)
     return started
 
 

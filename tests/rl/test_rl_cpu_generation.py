@@ -99,7 +99,7 @@ def test_folders_in_memory_of_killed_processes_are_removed_and_no_others(tmp_pat
 def test_samples_derive_from_seed_step_rollbacks_and_prompt():
     from types import SimpleNamespace
 
-    from arcnb.models.generation import Completion
+    from arcnb.models.sampling.backends import Completion
     from arcnb.rl.vllm_parts.cpu_generation import CpuGeneration
 
     class Echo:

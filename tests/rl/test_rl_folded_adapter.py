@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from arcnb.models.compatibility import AdapterError, adapter_rank
+from arcnb.models.lora.compatibility import AdapterError, adapter_rank
 from arcnb.models.registry import resolve_adapter
 from arcnb.plans import PlanError
 from arcnb.rl.launch import run_grpo

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from arcnb.models.launching import LaunchError
+from arcnb.models.training.processes import LaunchError
 from arcnb.plans import PlanError
 from arcnb.rl import generation_server as servers
 from arcnb.rl.launch import run_grpo

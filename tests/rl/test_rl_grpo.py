@@ -10,9 +10,9 @@ import pytest
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.arc.views import View
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
 from arcnb.plans import PlanError
 from arcnb.rl.checks import CHOICES
 from arcnb.rl.launch import run_grpo
@@ -240,14 +240,14 @@ def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_pa
 
 
 def test_four_bits_need_their_package(said, monkeypatch):
-    monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: None)
+    monkeypatch.setattr("arcnb.models.lora.four_bits.find_spec", lambda name: None)
     (sentence,) = said(load_in_4bit=True)
     assert sentence.startswith("load_in_4bit=True needs the package bitsandbytes")
 
 
 def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(said, monkeypatch):
-    monkeypatch.setattr("arcnb.models.four_bits.find_spec", lambda name: name != "humming" or None)
-    monkeypatch.setattr("arcnb.models.four_bits.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
+    monkeypatch.setattr("arcnb.models.lora.four_bits.find_spec", lambda name: name != "humming" or None)
+    monkeypatch.setattr("arcnb.models.lora.four_bits.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
     (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=True)
     assert "in vllm needs its package humming-kernels, which is not" in sentence
     (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=False)
@@ -257,7 +257,7 @@ def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(said, monkeypatch):
 def test_vllm_in_the_process_needs_a_gpu(quick, tasks, tmp_path, gpus, monkeypatch):
     gpus()
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("arcnb.models.vllm_engine.on_cpu", lambda: False)
+    monkeypatch.setattr("arcnb.models.sampling.vllm_engine.on_cpu", lambda: False)
     with pytest.raises(PlanError, match=r"^use_vllm=True needs a GPU with this vLLM"):
         run_grpo(quick(tmp_path, use_vllm=True), tasks)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.models.launching import command_line
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
+from arcnb.models.training.processes import command_line
 from arcnb.rl.checkpoints import newest_complete
 from arcnb.rl.launch import main, run_grpo
 from arcnb.rl.plan import GrpoPlan

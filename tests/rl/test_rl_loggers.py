@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from arcnb.models.training_log import read_metrics, reporting
+from arcnb.models.training.log import read_metrics, reporting
 
 NAMES = ("reward", "kl", "solved_tasks_ratio", "executor_seconds")
 

@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.checkpoints import (
+from arcnb.models.training.checkpoints import (
     CheckpointError,
     checkpoint_problem,
     checkpoint_to_resume,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.checkpoints import newest_complete, step_of
+from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.rl.sampling_rounds import SHAPE, restored_round, save_round
 from tests.rl.stop_at import StopAt
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from arcnb.models.registry import load_tokenizer
-from arcnb.models.training_log import stop_printing
+from arcnb.models.training.log import stop_printing
 from arcnb.rl.shared_prefix import let_segments_grow, shared_prefix_trainer
 
 PROMPTS = ["a b c d e f g h i j k l", "one two", "x y z x y z x y z x y z x y z", "nothing at all here"]

@@ -15,7 +15,7 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.launching import command_line
+from arcnb.models.training.processes import command_line
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.callbacks import resuming_callback

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.checkpoints import checkpoint_problem, newest_complete
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.checkpoints import checkpoint_problem, newest_complete
+from arcnb.models.training.log import read_metrics
 from arcnb.plans import PlanError
 from arcnb.rl import callbacks, training
 from arcnb.rl.checkpoints import saved_state

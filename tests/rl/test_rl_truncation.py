@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl import held_out

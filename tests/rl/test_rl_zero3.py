@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from arcnb.models.training_log import read_metrics
+from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
 from tests.rl.conftest import QUICK

@@ -1,7 +1,7 @@
 """An engine without a model for tests of what goes on around it: any completion is a function of its prompt.
 
-It keeps the promises of `arcnb.models.generation.Backend`: it takes requests as it has room, answers in an
-order of its own, and sends nothing more for a cancelled key.
+It keeps the promises of `arcnb.models.sampling.backends.Backend`: it takes requests as it has room, answers
+in an order of its own, and sends nothing more for a cancelled key.
 """
 
 import random
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.models.generation import Completion
+from arcnb.models.sampling.backends import Completion
 
 
 class CannedEngine:

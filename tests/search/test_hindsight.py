@@ -12,9 +12,9 @@ import pytest
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.models.sft_rows import IGNORED
+from arcnb.models.sft.rows import IGNORED
 from arcnb.programs.executor.executor import Execution, Executor, Job
 from arcnb.programs.judging import judge
 from arcnb.search.hindsight import HindsightSettings, dealt, relabel, relabelled

@@ -21,9 +21,9 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from arcnb.models.adapter_casting import input_casting
 from arcnb.models.embedded import embedded_model
-from arcnb.models.sft_rows import collator
+from arcnb.models.lora.precision import input_casting
+from arcnb.models.sft.rows import collator
 from arcnb.search import learner as learner_module
 from arcnb.search.learner import LearningError, LoraLearner, LoraSettings
 from arcnb.search.learner_loss import add_answer_gradients

@@ -131,7 +131,7 @@ def test_a_training_that_another_process_just_finished_is_not_done_again(modules
 def test_an_engine_asks_for_a_small_share_since_others_are_on_the_gpu(modules, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "arcnb.models.generation.open_backend",
+        "arcnb.models.sampling.backends.open_backend",
         lambda kind, model, adapter, options: seen.append((kind, options)),
     )
     monkeypatch.setattr(modules.multi_turn_stages, "on_gpu", lambda: True)

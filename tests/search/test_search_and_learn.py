@@ -21,7 +21,7 @@ from arcnb.arc.predictions.stop_rules import early_stops
 from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.models.generation import EngineOptions, open_backend
+from arcnb.models.sampling.backends import EngineOptions, open_backend
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search import learner as learner_module

@@ -11,8 +11,8 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.sampling.backends import Sampling
 from arcnb.plans import PlanError
 from arcnb.search.conditions import FILE_NAME, conditions, hold_to_conditions
 from arcnb.search.rounds import RoundPlan

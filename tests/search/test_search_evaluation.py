@@ -14,9 +14,9 @@ from arcnb.arc.scores.metrics import score
 from arcnb.arc.scores.submission import create_submission, score_submission, validate_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.lab.plots import pass_at_k
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
+from arcnb.models.sampling.backends import Sampling
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search import evaluation

@@ -202,7 +202,7 @@ def test_rungs_of_the_ladder_are_the_same_task_under_every_seed(script):
 def test_no_program_of_the_ladder_is_longer_than_its_completions_may_be(script, monkeypatch, tmp_path):
     from search_arms import toy_tasks
 
-    from arcnb.models.prompt_format import prompt_format
+    from arcnb.models.prompts.format import prompt_format
     from arcnb.models.registry import load_tokenizer, resolve_model
 
     given = {}
@@ -267,7 +267,7 @@ def test_the_engine_has_a_cache_of_the_size_given(script, small_model, tmp_path,
     """What vLLM is called with, past the backend that opens it."""
     import vllm
 
-    from arcnb.models.generation import EngineOptions, GenerationError, open_backend
+    from arcnb.models.sampling.backends import EngineOptions, GenerationError, open_backend
 
     class Whole:
         def __init__(self, **options):

@@ -17,9 +17,9 @@ import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.models.chat import prompt_ids
-from arcnb.models.generation import EngineOptions, Sampling, open_backend
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.sampling.backends import EngineOptions, Sampling, open_backend
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.inference import RoundPlan, predict
 from arcnb.search.sampled_set import SampledSet

@@ -17,13 +17,13 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.arc.views import View
-from arcnb.models.chat import prompt_ids
-from arcnb.models.conversations import ConversationError, Conversations
-from arcnb.models.prompt_format import prompt_format
-from arcnb.models.prompts import PromptError
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.conversations import ConversationError, Conversations
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.prompts.rendering import PromptError
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.models.sft_conversations import conversation_rows
-from arcnb.models.sft_rows import IGNORED, SftError
+from arcnb.models.sft.conversations import conversation_rows
+from arcnb.models.sft.rows import IGNORED, SftError
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.search.conversation_view import ConversationView

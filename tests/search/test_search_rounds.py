@@ -6,10 +6,10 @@ import pytest
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.models.chat import count_tokens, prompt_ids
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.chat import count_tokens, prompt_ids
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
+from arcnb.models.sampling.backends import Sampling
 from arcnb.search.inference import shard_of
 from arcnb.search.rounds import RoundPlan, shard_tasks
 from arcnb.search.sampled_set import SampledSet

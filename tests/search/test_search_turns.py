@@ -10,9 +10,9 @@ import pytest
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.models.generation import Sampling
-from arcnb.models.prompt_format import prompt_format
+from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
+from arcnb.models.sampling.backends import Sampling
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search import inference

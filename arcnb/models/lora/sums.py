@@ -1,0 +1,71 @@
+"""Two LoRAs as one: what a model with the first folded in learns in the second, for the model itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from arcnb.models.lora.compatibility import WEIGHTS, AdapterError, adapter_settings
+
+_MORE = (
+    "use_dora",
+    "lora_bias",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+)
+
+
+def add_adapters(first: Path, second: Path, output: Path) -> Path:
+    """Write the LoRA that adds to every weight what the two add together; returns its folder.
+
+    Its rank is the sum of theirs and its scale is 1; it belongs to the model of the first. Matrices are
+    float32. Raises AdapterError as check_addable.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folders = (first, second)
+    configs = [check_addable(folder) for folder in folders]
+    ranks, scales = [config["r"] for config in configs], [_scale(config) for config in configs]
+    weights = [load_file(folder / WEIGHTS) for folder in folders]
+    whole = {}
+    for name in sorted({*weights[0], *weights[1]}):
+        rows = ".lora_A." in name  # (rank, in); B is (out, rank)
+        parts = [tensors.get(name) for tensors in weights]
+        shape = next(part.shape for part in parts if part is not None)
+        parts = [
+            torch.zeros((rank, shape[1]) if rows else (shape[0], rank)) if part is None else part
+            for part, rank in zip(parts, ranks, strict=True)
+        ]
+        parts = [
+            part.float() if rows else scale * part.float() for scale, part in zip(scales, parts, strict=True)
+        ]
+        whole[name] = torch.cat(parts, dim=0 if rows else 1)
+    config = configs[0] | {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
+    config["target_modules"] = sorted({*configs[0]["target_modules"], *configs[1]["target_modules"]})
+    output.mkdir(parents=True, exist_ok=True)
+    partial = output / f".{WEIGHTS}"
+    save_file(whole, partial, metadata={"format": "pt"})
+    (output / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    partial.replace(output / WEIGHTS)
+    return output
+
+
+def check_addable(adapter: Path) -> dict:
+    """The adapter's settings; AdapterError where it is more than two matrices a layer, all of one rank."""
+    config = adapter_settings(adapter)
+    more = [name for name in _MORE if config.get(name)]
+    if config.get("bias", "none") != "none":
+        more.append("bias")
+    if more:
+        raise AdapterError(f"adapter {adapter} cannot be added to another one: it has {', '.join(more)}")
+    return config
+
+
+def _scale(config: dict) -> float:
+    return config["lora_alpha"] / (math.sqrt(config["r"]) if config.get("use_rslora") else config["r"])

@@ -1,0 +1,165 @@
+"""From chat messages to token ids through a model's own chat template.
+
+Engines are given token ids because text would pass through the tokenizer again, which puts a second
+begin-of-text token before the one that the template wrote; the model then sees prompts that it never saw
+in training, and nothing fails. Three more silent faults are repaired here: templates that strip the end of
+the final message (a prefix then loses its line break), templates that refuse or drop a system message, and
+templates that write today's date (the same prompt would be another one tomorrow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from arcnb.models.prompts.rendering import Prompt, PromptError
+
+_TODAY = datetime(2024, 7, 26)  # the day that Llama 3.1's template says it is where nobody says another
+
+
+def prompt_ids(tokenizer, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt: the chat, opened for the assistant, ending with exactly `prompt.prefix`."""
+    return render(tokenizer, prompt.messages, prompt.prefix)
+
+
+def prompts_ids(tokenizer, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """`prompt_ids` of each prompt, tokenized together: half the work, on all cores, without Python's lock."""
+    bos = _BeginOfText.of(tokenizer)
+    return [bos.once(ids) for ids in _encode_all(tokenizer, prompts)]
+
+
+def count_tokens(tokenizer, prompts: Sequence[Prompt]) -> list[int]:
+    """Lengths of `prompt_ids` of many prompts, up to the begin-of-text token; uses all cores."""
+    return [len(ids) for ids in _encode_all(tokenizer, prompts)]
+
+
+def answer_ids(tokenizer, answer: str) -> list[int]:
+    """Token ids of an answer that follows `prompt_ids`, with the end token: what a model is trained to write.
+
+    `answer` begins after the prompt's prefix. Sampling sees the prompt's ids and then the model's, so for
+    training the two parts are tokenized apart as well.
+    """
+    return [*_encode(tokenizer, answer), tokenizer.eos_token_id]
+
+
+def render(tokenizer, messages: Sequence[dict], prefix: str = "") -> list[int]:
+    """Token ids of `messages` and an assistant turn that begins with `prefix`.
+
+    There is exactly one begin-of-text token, if the model uses one. Special tokens spelled out in an
+    assistant's message, or in one that follows (feedback quotes errors and lines of a program), are removed
+    from it: a completion could otherwise end its own turn, or speak for somebody else.
+    Raises PromptError.
+    """
+    text = render_text(tokenizer, messages, prefix)
+    return _BeginOfText.of(tokenizer).once(_encode(tokenizer, text))
+
+
+def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
+    """The text behind `render`, for people to read; never give it to an engine."""
+    messages = _plain(tokenizer, messages)
+    if not getattr(tokenizer, "chat_template", None):
+        raise PromptError(f"the tokenizer of {tokenizer.name_or_path} has no chat template")
+    text = _apply(tokenizer, messages, prefix)
+    system = messages[0]["content"].strip() if messages and messages[0]["role"] == "system" else ""
+    if text is None or system not in text:
+        messages = _without_system(messages)
+        text = _apply(tokenizer, messages, prefix)
+    if text is None:
+        raise PromptError(f"the chat template of {tokenizer.name_or_path} refuses the messages")
+    return _ending_with(tokenizer, text, _apply(tokenizer, messages, ""), prefix) if prefix else text
+
+
+def _encode_all(tokenizer, prompts: Sequence[Prompt]) -> list[list[int]]:
+    texts = [render_text(tokenizer, prompt.messages, prompt.prefix) for prompt in prompts]
+    return _encode(tokenizer, texts) if texts else []
+
+
+def _encode(tokenizer, text: str | list[str]) -> list:
+    # verbose=False: whether a prompt is too long is the backends' business (see generation.fits)
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _apply(tokenizer, messages: list[dict], prefix: str) -> str | None:
+    """The template's text, or None if the template refuses these messages."""
+    import jinja2
+
+    opening = [{"role": "assistant", "content": prefix}] if prefix else []
+    try:
+        return tokenizer.apply_chat_template(
+            [*messages, *opening],
+            tokenize=False,
+            add_generation_prompt=not prefix,
+            continue_final_message=bool(prefix),
+            strftime_now=_TODAY.strftime,
+        )
+    except jinja2.TemplateError:
+        return None
+    except ValueError as error:  # transformers does not find the final message in the text again
+        raise PromptError(f"the chat template of {tokenizer.name_or_path}: {error}") from error
+
+
+def _without_system(messages: list[dict]) -> list[dict]:
+    """The same chat with the system message at the head of the first user message."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    system, first, *rest = messages
+    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
+def _ending_with(tokenizer, text: str, opened: str | None, prefix: str) -> str:
+    """`text` with the blank space of `prefix` that the template has stripped put back.
+
+    opened: the same chat with an empty assistant's turn; it tells the template's own line breaks from the
+    prefix's, unless the template opens turns in two ways (some add a tag for reasoning to an empty one).
+    """
+    if opened is not None and text.startswith(opened) and text[len(opened) :].strip() == prefix.strip():
+        return opened + prefix
+    for found in (prefix, prefix.rstrip(), prefix.lstrip(), prefix.strip()):
+        if text.endswith(found):
+            return text[: len(text) - len(found)] + prefix
+    raise PromptError(
+        f"the chat template of {tokenizer.name_or_path} changes the beginning of the answer, {prefix!r}"
+    )
+
+
+def _plain(tokenizer, messages: Sequence[dict]) -> list[dict]:
+    """The messages, from the first answer on without special tokens in their text."""
+    asked = next((i for i, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    if asked == len(messages):
+        return list(messages)
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    after = ({**one, "content": _without(special, one["content"])} for one in messages[asked:])
+    return [*messages[:asked], *after]
+
+
+def _without(words: Sequence[str], text: str) -> str:
+    """The text without any of the words, also those that come about when others are taken out."""
+    before = None
+    while text != before:
+        before = text
+        for word in filter(None, words):
+            text = text.replace(word, "")
+    return text
+
+
+@dataclass(frozen=True)
+class _BeginOfText:
+    """A tokenizer's begin-of-text token, None for none, and whether it puts one there by itself."""
+
+    id: int | None
+    is_added: bool
+
+    @classmethod
+    def of(cls, tokenizer) -> _BeginOfText:
+        bos = tokenizer.bos_token_id
+        return cls(bos, bos is not None and tokenizer.encode("")[:1] == [bos])
+
+    def once(self, ids: list[int]) -> list[int]:
+        """`ids` beginning with one begin-of-text token if the tokenizer uses one, whoever wrote it."""
+        if self.id is None:
+            return ids
+        start = 0
+        while start < len(ids) and ids[start] == self.id:
+            start += 1
+        return [self.id, *ids[start:]] if start or self.is_added else ids

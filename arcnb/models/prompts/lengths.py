@@ -1,0 +1,102 @@
+"""How many tokens tasks cost: prompts and programs, for one model and one way of writing prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.views import View
+from arcnb.machine.progress import progress
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.rendering import PromptError
+from arcnb.models.registry import ModelPath, load_tokenizer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.97, 1.0)
+CONTEXTS = (1024, 2048, 4096, 8192, 16384)
+
+
+def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer) -> int:
+    """Tokens of the task's longest prompt; only the shown test input changes a prompt's length.
+
+    (The order of the pairs does not, and colours are one token each in every encoding of one.)
+    """
+    order = tuple(range(len(task.train)))
+    views = [View(Augmentation(), order, index) for index in range(len(task.test))]
+    return max(len(prompt_format.prompt_ids(tokenizer, view.apply(task))) for view in views)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    model: ModelPath
+    prompt_format: PromptFormat
+
+    def __call__(self, tasks: Sequence[Task]) -> list[tuple[str, int, int | None]]:
+        tokenizer = load_tokenizer(self.model)
+        return [
+            (
+                task.task_id,
+                longest_prompt(task, self.prompt_format, tokenizer),
+                len(self.prompt_format.completion_ids(tokenizer, task.program)) if task.program else None,
+            )
+            for task in tasks
+        ]
+
+
+def prompt_lengths(
+    tasks: Sequence[Task], model: ModelPath, prompt_format: PromptFormat, workers: int = 1
+) -> pd.DataFrame:
+    """One row a task: task_id, prompt_tokens of its longest prompt, program_tokens (NA without a program)."""
+    import pandas as pd
+
+    measure = _Measure(model, prompt_format)
+    tasks = list(tasks)
+    chunks = [tasks[start : start + 256] for start in range(0, len(tasks), 256)]
+    if workers > 1 and len(chunks) > 1:
+        with ProcessPoolExecutor(workers) as pool:
+            measured = list(progress(pool.map(measure, chunks), "measuring prompts", len(chunks), "chunk"))
+    else:
+        measured = list(progress(map(measure, chunks), "measuring prompts", len(chunks), "chunk"))
+    frame = pd.DataFrame(
+        [row for rows in measured for row in rows], columns=["task_id", "prompt_tokens", "program_tokens"]
+    )
+    return frame.astype({"prompt_tokens": "Int64", "program_tokens": "Int64"})
+
+
+def length_percentiles(lengths: pd.DataFrame) -> pd.DataFrame:
+    """Token percentiles (50 to 97, max) of prompts and programs, one row each."""
+    import pandas as pd
+
+    columns = [name for name in ("prompt_tokens", "program_tokens") if lengths[name].notna().any()]
+    rows = {name: lengths[name].dropna().astype(int).quantile(list(QUANTILES)) for name in columns}
+    table = pd.DataFrame(rows).T.round(0).astype(int)
+    table.columns = ["max" if q == 1.0 else f"{q:.0%}" for q in QUANTILES]
+    return table
+
+
+def fitting(lengths: pd.DataFrame, max_prompt_length: int) -> pd.DataFrame:
+    """The rows of tasks whose longest prompt has at most so many tokens. PromptError when there is none."""
+    kept = lengths[lengths["prompt_tokens"] <= max_prompt_length]
+    if kept.empty:
+        raise PromptError(
+            f"none of {len(lengths)} tasks has a prompt of at most max_prompt_length={max_prompt_length}; "
+            f"the shortest has {lengths['prompt_tokens'].min()} tokens"
+        )
+    return kept
+
+
+def fitting_table(lengths: pd.DataFrame, completion_tokens: int = 512) -> pd.DataFrame:
+    """How many tasks fit which context when completion_tokens are kept for the answer."""
+    import pandas as pd
+
+    fits = [int((lengths["prompt_tokens"] + completion_tokens <= context).sum()) for context in CONTEXTS]
+    shares = [f"{count / len(lengths):.0%}" for count in fits]
+    return pd.DataFrame(
+        {"tasks that fit": fits, "share": shares}, index=pd.Index(CONTEXTS, name="context (tokens)")
+    )

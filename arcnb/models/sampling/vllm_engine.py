@@ -1,0 +1,304 @@
+"""A vLLM engine in processes of its own (vllm 0.23 on a GPU node, 0.31 on a CPU): start, feed, restart, end.
+
+The engine goes on generating while the caller works on what it already got, and closing it returns all
+memory. It starts by `spawn` (safe in a notebook kernel, whose threads a fork would break), so a script that
+opens it needs the `if __name__ == "__main__":` guard. What the engine prints goes to a log file; its last
+error is quoted when it cannot start or dies.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from arcnb.models.lora.four_bits import four_bits_problem
+from arcnb.models.memory.fitting import memory_advice, memory_problem, weight_bytes
+from arcnb.models.memory.gpu_choice import GpuChoice
+from arcnb.models.registry import ModelPath
+from arcnb.models.sampling.backends import EngineOptions, GenerationError
+from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, start_guard
+from arcnb.models.sampling.engine_log import EngineLog
+from arcnb.models.sampling.engine_spawn import spawning
+
+_SMALL = 1 << 30  # bytes of weights; measured was the embedded model, which has 0.3 GB
+# Tokens of the batches that have a CUDA graph. vLLM's own sizes end at 512, beyond which it launches kernel
+# by kernel: nearly always on an H200, where it takes 1,024 sequences at a time and prompts beside them.
+_LARGE_BATCHES = (*range(512, 1025, 64), 1536, 2048, 3072, 4096)
+_GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 512, 16), *_LARGE_BATCHES)
+_CPU_EXECUTOR = (
+    "arcnb.models.sampling.cpu_executor.CpuExecutor"  # a module that imports vLLM, which takes seconds
+)
+# Of an engine that compiles nothing: vLLM 0.31 still has a C++ compiler build two small functions of its
+# sampler, for seconds, when log-probabilities are asked for; where there is no compiler the engine dies.
+_NO_COMPILER = {"TORCH_COMPILE_DISABLE": "1"}
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM knows for max_lora_rank
+
+
+class EngineDied(Exception):
+    """The engine's process is gone; the message says why, as far as its log tells."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine is started for. max_rank: highest rank of the adapters to come, 0 for none."""
+
+    model: ModelPath
+    context: int
+    max_rank: int
+    options: EngineOptions
+
+
+class VllmEngine:
+    """An engine, which runs after `start`.
+
+    It takes `gpus`, which the caller releases. arrived: set whenever outputs arrive, or news of the engine's
+    death. mark: what its processes carry, None before.
+    """
+
+    def __init__(self, settings: EngineSettings, gpus: GpuChoice, arrived: threading.Event | None = None):
+        self.settings = settings
+        self.mark: str | None = None
+        self._llm = None
+        self._gpus = gpus
+        self._arrived = arrived
+
+    @property
+    def running(self) -> bool:
+        return self._llm is not None
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Completions that the engine works on at the same time."""
+        return self._llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+
+    @property
+    def llm(self):
+        """vLLM's own `LLM`, for benchmarks that set its `generate` beside ours."""
+        return self._llm
+
+    def add(self, name: str, prompt_ids: list[int], params, lora_request) -> None:
+        """Hands over one completion to make. Raises EngineDied."""
+        prompt = {"type": "token", "prompt_token_ids": prompt_ids}
+        with self._deadly():
+            self._llm.llm_engine.add_request(name, prompt, params, lora_request=lora_request)
+
+    def step(self) -> list:
+        """Waits for the next outputs and returns those that are finished. Raises EngineDied."""
+        engine = self._llm.llm_engine
+        if not engine.has_unfinished_requests():
+            raise GenerationError(f"the vllm engine lost its requests: {self._cause()}")
+        with self._deadly():
+            return [output for output in engine.step() if output.finished]
+
+    @property
+    def ready(self) -> bool:
+        """Whether `step` returns without waiting. Only for an engine that was given `arrived`."""
+        engine = self._llm.llm_engine
+        return not (engine.engine_core.outputs_queue.empty() and engine.has_unfinished_requests())
+
+    @property
+    def dtype(self):
+        """Of the weights, torch's."""
+        return self._llm.llm_engine.vllm_config.model_config.dtype
+
+    def load_weights(self, folder: Path) -> None:
+        """Takes the weights of another model of the same shape; nothing may be under way. Raises EngineDied.
+
+        What the prefix cache holds is of the old ones, and goes.
+        """
+        with self._deadly():
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        self._llm.reset_prefix_cache()
+        self.settings = replace(self.settings, model=ModelPath(self.settings.model.name, folder))
+
+    def abort(self, names: list[str]) -> None:
+        """Drops requests; those that are not there any more do not matter."""
+        if names and self._llm is not None:
+            with contextlib.suppress(self._dead_engine):
+                self._llm.llm_engine.abort_request(names)
+
+    def restart(self) -> None:
+        """A new engine in the place of a dead one; it knows nothing of the other's requests."""
+        self.close()
+        self.start(self.settings.options.engines - 1)
+
+    def end_start(self) -> None:
+        """Kills what is starting in another thread, where `start` then raises."""
+        if self.mark and not self.running:
+            kill_marked(self.mark)
+
+    def close(self) -> None:
+        """Ends the engine's processes and frees their memory."""
+        if self._llm is None:
+            return
+        llm, self._llm = self._llm, None
+        self._closed.set()
+        with contextlib.suppress(Exception):  # a dead engine cannot shut down in good order
+            llm.llm_engine.engine_core.shutdown(timeout=1)
+        del llm
+        kill_marked(self.mark)
+        multiprocessing.active_children()  # collects the ended engine process
+        self._guard.terminate()
+        self._guard.wait()
+        self._log.close()
+
+    @contextlib.contextmanager
+    def _deadly(self) -> Iterator[None]:
+        try:
+            yield
+        except self._dead_engine as error:
+            raise EngineDied(self._cause()) from error
+
+    def _cause(self) -> str:
+        return self._log.last_error() or "its process was ended from outside, as when memory runs out"
+
+    def start(self, running: int = 0) -> None:
+        """Returns when the engine is ready. Raises GenerationError.
+
+        running: engines of `settings.options.engines` that are there already, and have their parts of the
+        memory. The first one's start hides what vLLM prints in this process.
+        """
+        options, model = self.settings.options, self.settings.model
+        _set_environment(options)
+        self._log = EngineLog()
+        quiet = contextlib.nullcontext if running else self._log.capture
+        with quiet():
+            from vllm import LLM, envs
+            from vllm.v1.engine.exceptions import EngineDeadError
+        envs.disable_envs_cache()  # an engine inside this process, such as a trainer's, has them remembered
+        self._dead_engine = EngineDeadError
+        if on_cpu() and options.load_in_4bit:
+            raise GenerationError(
+                "load_in_4bit on a CPU needs backend=transformers: vllm has no kernels there"
+            )
+        if options.load_in_4bit and (problem := four_bits_problem(in_vllm=True)):
+            raise GenerationError(problem)
+        if not on_cpu():
+            self._gpus.take()
+            if problem := memory_problem(model.folder, self.settings.context, options, running):
+                raise GenerationError(problem)
+        self.mark, self._guard = start_guard()
+        marks = {MARK_VARIABLE: self.mark, "VLLM_PROCESS_NAME_PREFIX": f"VLLM-{self.mark}"}
+        try:
+            arguments = _llm_arguments(self.settings)
+            if arguments["enforce_eager"] and on_cpu():
+                marks |= _NO_COMPILER
+            with spawning(marks, self._log.descriptor), quiet():
+                self._llm = LLM(**arguments)
+            self._closed = threading.Event()
+            if self._arrived:
+                _tell_arrivals(self._llm, self._arrived)
+            _wake_when_dead(self._llm, self._closed)
+        except BaseException as error:
+            kill_marked(self.mark)
+            self._guard.terminate()
+            if not isinstance(error, Exception):
+                raise
+            cause = self._log.last_error() or f"{type(error).__name__}: {error}"
+            advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options, running)
+            raise GenerationError(f"vllm cannot start with {model.name!r}: {cause} ({advice})") from error
+
+
+def on_cpu() -> bool:
+    """Whether the installed vLLM is the one for CPUs."""
+    from vllm.platforms import current_platform
+
+    return current_platform.is_cpu()
+
+
+def is_small(model: Path) -> bool:
+    """Whether the processor, which launches the kernels of the model in this folder, keeps a GPU waiting."""
+    return 0 < weight_bytes(model) <= _SMALL
+
+
+def _is_slow_at_bf16() -> bool:
+    """Whether this processor has no instructions that vLLM's bfloat16 is made for (docs/inference.md)."""
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+
+
+def _llm_arguments(settings: EngineSettings) -> dict:
+    """What `LLM` is called with."""
+    options = settings.options
+    arguments = {
+        "model": settings.model.path,
+        "max_model_len": settings.context,
+        "dtype": options.dtype,
+        "load_format": options.load_format,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "enforce_eager": on_cpu() if options.enforce_eager is None else options.enforce_eager,
+        "enable_prefix_caching": options.enable_prefix_caching,
+        "gpu_memory_utilization": options.gpu_memory_utilization / options.engines,
+        "max_num_seqs": options.max_num_seqs,
+    }
+    if options.block_size:
+        arguments["block_size"] = options.block_size
+    if on_cpu():
+        if options.dtype == "auto" and _is_slow_at_bf16():
+            arguments["dtype"] = "float32"
+        # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
+        # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
+        arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 2048)}
+        arguments["kv_cache_memory_bytes"] = int(options.cpu_kv_cache_gb * 2**30)
+        if options.tensor_parallel_size == 1:
+            arguments["distributed_executor_backend"] = _CPU_EXECUTOR
+    elif not arguments["enforce_eager"] and is_small(settings.model.folder):
+        # Batches are padded up to the next size, which costs a small model nothing to speak of.
+        arguments["compilation_config"] = {"cudagraph_capture_sizes": list(_GRAPH_SIZES)}
+    if options.load_in_4bit:
+        arguments["quantization"] = "bitsandbytes"
+    if settings.max_rank:
+        rank = next((r for r in _RANKS if r >= settings.max_rank), settings.max_rank)
+        arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": options.max_loras}
+    return arguments
+
+
+def _tell_arrivals(llm, arrived: threading.Event) -> None:
+    """Has `arrived` set after everything that comes into the queue from which the engine's `step` takes.
+
+    vllm (0.23 to 0.31) fills it from a thread of its own. Waiting for a queue is waiting for one engine only.
+    """
+    outputs = llm.llm_engine.engine_core.outputs_queue
+    put = outputs.put_nowait
+
+    def put_and_tell(item):
+        put(item)
+        arrived.set()
+
+    outputs.put_nowait = put_and_tell
+
+
+def _wake_when_dead(llm, closed: threading.Event) -> None:
+    """Starts a thread that ends the wait for outputs when the engine's process is gone.
+
+    vllm (0.23 to 0.31) notices the death, but its synchronous client goes on waiting for the dead process.
+    """
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    client = llm.llm_engine.engine_core
+    resources, outputs = client.resources, client.outputs_queue
+
+    def watch():
+        while not closed.wait(0.5):
+            if resources.engine_dead:
+                outputs.put_nowait(EngineDeadError())
+                return
+
+    threading.Thread(target=watch, daemon=True, name="engine-watch").start()
+
+
+def _set_environment(options: EngineOptions) -> None:
+    """Settings that vLLM takes from the environment; what the user has set stays, but for the first two."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # 0.23 would ask for flashinfer's compiler
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def _cpu_advice(options: EngineOptions) -> str:
+    return f"cpu_kv_cache_gb is {options.cpu_kv_cache_gb}, max_length {options.max_model_len}"

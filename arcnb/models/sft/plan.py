@@ -1,0 +1,226 @@
+"""The plan of a fine-tuning, and what cannot be carried out of it.
+
+plan = SftPlan.of(run.parameters)
+refuse(problems(plan, run.path))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from arcnb.machine.library_source import SCHEDULES, enum_values
+from arcnb.models.lora.options import Lora
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.registry import resolve_adapter, resolve_model
+from arcnb.models.sampling.backends import backend_name
+from arcnb.models.sft.conversations import conversations_problem
+from arcnb.models.sft.row_stream import RowPlan
+from arcnb.models.sft.rows import check_max_length
+from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_differences
+from arcnb.models.training.log import log_problem
+from arcnb.models.training.processes import parallel_problem
+from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals
+
+PLAN = "plan.json"  # beside the checkpoints: the settings that they are of
+
+RESERVED = frozenset((
+    "output_dir", "run_name", "project", "seed", "bf16", "fp16", "use_cpu", "disable_tqdm", "max_length",
+    "packing", "eval_packing", "packing_strategy", "padding_free", "pad_to_multiple_of", "truncation_mode",
+    "completion_only_loss", "assistant_only_loss", "dataset_text_field", "dataset_kwargs", "dataset_num_proc",
+    "eos_token", "pad_token", "chat_template_path", "model_init_kwargs", "trust_remote_code",
+    "accelerator_config", "ddp_find_unused_parameters", "eval_strategy", "save_strategy",
+    "enable_jit_checkpoint", "resume_from_checkpoint",
+))  # fmt: skip
+SFT_CONFIG = Library(
+    (
+        "transformers/training_args.py:TrainingArguments",
+        "trl/trainer/base_config.py:_BaseConfig",
+        "trl/trainer/sft_config.py:SFTConfig",
+    ),
+    defaults={
+        "max_steps": 4,
+        "num_train_epochs": 1.0,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 5e-4,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.03,
+        "max_grad_norm": 1.0,
+        "weight_decay": 0.0,
+        "gradient_checkpointing": False,
+        "train_sampling_strategy": "group_by_length",
+        "save_steps": 100,
+        "eval_steps": 100,
+        "save_total_limit": 2,
+        "logging_steps": 1,
+        "report_to": "none",
+    },
+    reserved=RESERVED,
+    free=frozenset({"logging_steps", "report_to", "save_steps", "save_total_limit"}),
+)
+
+
+@dataclass(frozen=True)
+class SftLora(Lora):
+    """With what fine-tuning alone can do."""
+
+    use_dora: bool = option(False, "weight-decomposed LoRA")
+
+
+@dataclass(frozen=True)
+class SftPlan(Plan):
+    """What notebook 02 is asked to do."""
+
+    RENAMED: ClassVar = {
+        "conversations": "sft_conversations",
+        "max_tokens": "max_length",
+        "epochs": "num_train_epochs",
+        "batch_size": "per_device_train_batch_size",
+        "schedule": "lr_scheduler_type",
+        "warmup": "warmup_steps",
+        "rank": "lora_r",
+        "rslora": "use_rslora",
+        "dora": "use_dora",
+        "n_samples": "n_shown",
+    }
+
+    tasks: str = option(
+        "dsl*40",
+        "tasks with programs: a tasks.parquet, or a recipe such as rearc*1000 + dsl*500 (numbers are shares)",
+    )
+    fresh: bool = option(
+        True,
+        "sources that never end go on making new tasks; False makes so many once and goes round them",
+    )
+    sft_conversations: str = option(
+        "", "sft.parquet of notebook 04: learn its last answers, whole turns before them, and not the tasks"
+    )
+    eval_tasks: str = option("", 'held-out task set for the evaluation loss; "" for none')
+    augment_programs: bool = option(
+        False, "turn and recolor RE-ARC tasks, rewriting the program; another way each time round"
+    )
+    max_cells: int = option(4500, "all grids of a RE-ARC task together", "cells")
+    model: str = option("default", "model to train: default, a folder or a hub id")
+    adapter: str = option("", 'LoRA to go on training; "" starts a fresh one')
+    full: bool = option(False, "train all weights instead of a LoRA")
+    lora: SftLora = branch(SftLora)
+    template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
+    encoding: str = option("", 'text form of grids; "" takes the template\'s own')
+    max_length: int = option(
+        2048, "longest row (prompt and program); longer ones are counted and left out", "tokens"
+    )
+    packing: bool = option(False, "several short rows in one of max_length, each blind to the others")
+    block_rows: int = option(64, "rows that are shuffled (and packed) together")
+    num_processes: int = option(1, "processes that train together, one a GPU (accelerate launch)")
+    max_seconds: float = option(0.0, "wall time after which training ends; 0: no limit", "s", free=True)
+    resume: str = option(
+        "auto",
+        "auto: go on where this run folder stands; never; or a run or checkpoint folder",
+        free=True,
+    )
+    accept_other_settings: bool = option(False, "resume from a checkpoint of other settings", free=True)
+    n_shown: int = option(4, "tasks to sample programs for at the end; 0: none", free=True)
+    backend: str = option("auto", "engine for that: auto, vllm or transformers", free=True)
+    workers: int = option(2, "processes that make rows while the training runs", free=True)
+    seed: int = option(0, "rows, order and initial weights derive from it")
+    trl: Settings = library(SFT_CONFIG)
+
+    @property
+    def rows_a_step(self) -> int:
+        batch = self.trl["per_device_train_batch_size"] * self.trl["gradient_accumulation_steps"]
+        return batch * self.num_processes
+
+    def steps(self, n_rows: int) -> int:
+        """Optimizer steps of the training: max_steps, or so many rounds of n_rows rows."""
+        if self.trl["max_steps"] > 0:
+            return self.trl["max_steps"]
+        return max(1, round(self.trl["num_train_epochs"] * n_rows / self.rows_a_step))
+
+    def row_plan(self, steps: int) -> RowPlan:
+        """What becomes of the rows that so many steps take."""
+        n_rows = steps * self.rows_a_step
+        given = (self.max_length, self.packing, self.block_rows, self.rows_a_step, self.workers)
+        return RowPlan(n_rows, *given)
+
+
+def problems(plan: SftPlan, output: Path | None = None) -> list[str]:
+    """Every reason why the plan cannot be carried out, a sentence each. No weights are loaded, nothing is
+    made. What tasks a recipe names is not looked at here.
+
+    output: the run folder, in which the training may have begun.
+    """
+    return [*_numbers(plan), *_names(plan), *_together(plan), *_paths(plan, output)]
+
+
+def _numbers(plan: SftPlan) -> Iterator[str]:
+    own = {name: getattr(plan, name) for name in ("max_cells", "block_rows", "workers")}
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    names += ("logging_steps", "save_steps", "eval_steps")
+    least_one = own | {name: plan.trl[name] for name in names}
+    if not plan.full:
+        least_one["lora_r"] = plan.lora.r
+    for name, value in least_one.items():
+        if value is not None and value < 1:
+            yield f"{name} must be at least 1, not {value}"
+    not_negative = {"warmup_steps": plan.trl["warmup_steps"]}
+    not_negative |= {"n_shown": plan.n_shown, "max_seconds": plan.max_seconds}
+    for name, value in not_negative.items():
+        if value < 0:
+            yield f"{name} must not be negative, it is {value}"
+    if plan.trl["learning_rate"] <= 0:
+        yield f"learning_rate must be positive, not {plan.trl['learning_rate']}"
+    if not plan.full and plan.lora.alpha <= 0:
+        yield f"lora_alpha must be positive, not {plan.lora.alpha}: it scales what the lora adds"
+    if plan.trl["max_steps"] < 1 and plan.trl["num_train_epochs"] <= 0:
+        epochs = plan.trl["num_train_epochs"]
+        yield f"num_train_epochs must be positive where max_steps is not, it is {epochs}"
+
+
+def _names(plan: SftPlan) -> Iterator[str]:
+    schedules, asked = enum_values(SCHEDULES), plan.trl["lr_scheduler_type"]
+    if schedules and asked not in schedules:
+        yield f"lr_scheduler_type {asked!r} does not exist; there are {', '.join(schedules)}"
+    yield from refusals(backend_name, plan.backend)
+    for problem in (log_problem(plan.trl["report_to"]), parallel_problem(plan.num_processes, "ddp")):
+        if problem:
+            yield problem
+
+
+def _together(plan: SftPlan) -> Iterator[str]:
+    if plan.packing and not plan.sft_conversations and plan.trl["max_steps"] < 1:
+        yield "how many packed rows a round gives is not known beforehand: packing needs max_steps"
+    if plan.full and plan.adapter:
+        yield f"full=True trains all weights, so adapter={plan.adapter!r} cannot be trained on"
+
+
+def _paths(plan: SftPlan, output: Path | None) -> Iterator[str]:
+    format_problems = refusals(prompt_format, plan.template, plan.encoding)
+    model_problems = refusals(resolve_model, plan.model)
+    yield from format_problems + model_problems
+    if not model_problems:
+        model = resolve_model(plan.model)
+        yield from refusals(resolve_adapter, plan.adapter, model)
+        if not format_problems and not plan.sft_conversations:
+            yield from refusals(
+                check_max_length, model, plan.max_length, prompt_format(plan.template, plan.encoding)
+            )
+    if plan.sft_conversations and (problem := conversations_problem(plan.sft_conversations)):
+        yield problem
+    if output is not None:
+        yield from refusals(resumed_from, plan, output, lambda sentence: None)
+
+
+def resumed_from(plan: SftPlan, output: Path, announce: Callable[[str], Any] = print) -> Path | None:
+    """The checkpoint that the training goes on from, if any. CheckpointError where `resume` leads to none, or
+    to one of other settings that are not accepted."""
+    checkpoint = checkpoint_to_resume(plan.resume, output / "checkpoints", announce)
+    if checkpoint is None:
+        return None
+    kept = checkpoint.parent / PLAN
+    before = json.loads(kept.read_text()) if kept.is_file() else None
+    refuse_differences(checkpoint, before, plan.identity(), plan.accept_other_settings, announce)
+    return checkpoint

@@ -1,0 +1,288 @@
+"""Rows for fine-tuning made while the training runs: blocks of them in a folder, read in order.
+
+    with row_stream(tasks, builder, run.path / "rows", plan) as stream:
+        train_sft(sft_plan, stream, run.path)
+
+One process makes the rows, ahead of the training; any number of processes read them, each all of them, and
+take their share. A block is a Parquet file, complete once it has its name, so a training that resumes reads
+what is there at once, while the maker works its way back to where it was: everything in a block derives from
+the seed. Memory does not grow with the number of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks.task import Task
+from arcnb.machine.progress import progress
+from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, SftError, packed_rows
+
+END = "end"  # file that says: no block follows
+FAILED = "failed.txt"
+MAKER = "maker.pid"
+COUNTS = "counts.json"
+MADE_OF = "made_of.txt"  # what the blocks of the folder were made of
+ENOUGH = 2000  # tasks or rows in a row without use before the maker gives up
+GRACE = 20  # seconds the maker gets to end its processes
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """What becomes of the rows.
+
+    n_rows: rows to make in all, packed ones where packing. block_rows: rows that are shuffled (and packed)
+    together, before packing. batch: rows of similar length are put side by side, so many at a time. workers:
+    processes that tokenise.
+    """
+
+    n_rows: int
+    max_length: int
+    packing: bool = False
+    block_rows: int = 2048
+    batch: int = 1
+    workers: int = 1
+
+
+class RowStream:
+    """A folder of row blocks, some still to come. `dataset` is what a trainer reads."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def dataset(self):
+        """A datasets.IterableDataset of input_ids, labels (and seq_lengths); every iteration starts anew."""
+        from datasets import IterableDataset
+
+        return IterableDataset.from_generator(read_rows, gen_kwargs={"folder": str(self.folder)})
+
+    def counts(self) -> dict:
+        """rows, tokens, too_long (task id -> tokens), n_without_program: so far."""
+        with suppress(FileNotFoundError):
+            return json.loads((self.folder / COUNTS).read_text())
+        return {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
+
+    def lengths(self) -> list[int]:
+        """Tokens of the rows of all blocks so far."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        columns = (pq.read_table(path, columns=["input_ids"])["input_ids"] for path in _blocks(self.folder))
+        return [n for column in columns for n in pc.list_value_length(column).to_pylist()]
+
+
+@contextmanager
+def row_stream(
+    tasks: Iterable[tuple[Task, int]], builder: RowBuilder, folder: Path, plan: RowPlan
+) -> Iterator[RowStream]:
+    """The stream, with its maker at work in a process of its own until the end of the context.
+
+    tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
+    are counted and passed over. Blocks of an earlier try are taken where its tasks, builder and plan are
+    written as these are. SftError when no row is to be had; what else goes wrong later reaches whoever reads.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    made_of = repr((tasks, builder, replace(plan, n_rows=0, workers=1)))
+    if not (folder / MADE_OF).exists() or (folder / MADE_OF).read_text() != made_of:
+        for block in _blocks(folder):
+            block.unlink()
+    _write_whole(folder / MADE_OF, made_of)
+    for name in (FAILED, MAKER, END):  # the end of an earlier try may come before the one now wanted
+        (folder / name).unlink(missing_ok=True)
+    maker = get_context("spawn").Process(target=_make, args=(tasks, builder, folder, plan, os.getpid()))
+    maker.start()
+    _write_whole(folder / MAKER, str(maker.pid))
+    stream = RowStream(folder)
+    try:
+        with progress(None, "making the first rows", 1, "block") as bar:
+            next(read_rows(str(folder)))
+            bar.update(1)
+        yield stream
+    finally:
+        _end(maker)
+
+
+def read_rows(folder: str) -> Iterator[dict]:
+    """The rows of all blocks, in order, waiting for those to come. SftError when their maker failed."""
+    import pyarrow.parquet as pq
+
+    root = Path(folder)
+    number = 0
+    while True:
+        path = _block(root, number)
+        ended = (root / END).exists()
+        if path.exists():
+            table = pq.read_table(path)
+            columns = {name: _arrays(table[name]) for name in table.column_names}
+            for values in zip(*columns.values(), strict=True):
+                yield dict(zip(columns, values, strict=True))
+            number += 1
+        elif ended:
+            return
+        else:
+            _check_maker(root)
+            time.sleep(0.1)
+
+
+def _block(root: Path, number: int) -> Path:
+    return root / f"{number:05}.parquet"
+
+
+def _blocks(root: Path) -> list[Path]:
+    return sorted(root.glob("[0-9]*.parquet"))
+
+
+def _arrays(column) -> list:
+    """A list column as numpy arrays."""
+    merged = column.combine_chunks()
+    values, ends = merged.values.to_numpy(), merged.offsets.to_numpy()
+    return [values[start:end].copy() for start, end in pairwise(ends)]  # Arrow's own are read-only
+
+
+def _check_maker(root: Path) -> None:
+    if (root / FAILED).exists():
+        raise SftError((root / FAILED).read_text())
+    if not (root / MAKER).exists() or _is_running((root / MAKER).read_text()):
+        return
+    if not (root / FAILED).exists() and not (root / END).exists():  # it may have ended since
+        raise SftError(f"the process that makes the rows in {root} has died")
+
+
+def _is_running(pid: str) -> bool:
+    """Whether there is such a process on this machine, other than as a zombie of its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+# --------------------------------------------------------------------------- the maker
+
+
+def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) -> None:
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+    os.setsid()  # so that it can be ended with everything it started
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _write_blocks(tasks, builder, root, plan, parent)
+    except _Orphaned:
+        os.killpg(0, signal.SIGKILL)
+    except SftError as error:  # says all that there is to say
+        _write_whole(root / FAILED, str(error))
+        sys.exit(1)
+    except Exception as error:
+        _write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
+        raise
+
+
+class _Orphaned(Exception):
+    """Whoever wanted the rows is gone."""
+
+
+def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) -> None:
+    import pyarrow.parquet as pq
+
+    counts = {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
+    for number, table in enumerate(_tables(tasks, builder, plan, counts)):
+        dataset = table.dataset()
+        if plan.packing:
+            dataset = packed_rows(dataset, plan.max_length)
+        dataset = dataset.select(_order(dataset, plan, builder.seed, number))
+        dataset = dataset.remove_columns([name for name in ("length",) if name in dataset.column_names])
+        counts["rows"] += len(dataset)
+        counts["tokens"] += sum(table.columns["length"])
+        if not _block(root, number).exists():  # one that does was made by an earlier try
+            temporary = root / f"{number:05}.tmp"
+            pq.write_table(dataset.with_format("arrow")[:], temporary, compression="zstd")
+            temporary.rename(_block(root, number))
+        _write_whole(root / COUNTS, json.dumps(counts))
+        if counts["rows"] >= plan.n_rows:
+            (root / END).touch()  # before the tasks' processes are ended, which takes its time
+            return
+        if os.getppid() != parent:
+            raise _Orphaned
+    if counts["rows"] < plan.n_rows:
+        raise SftError(f"the tasks ended after {counts['rows']:,} of {plan.n_rows:,} rows")
+
+
+def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator[RowTable]:
+    """Tables of block_rows rows; the last may have fewer."""
+    table = RowTable(plan.max_length, counts["too_long"])
+    fruitless = 0
+    drawn = _with_program(tasks, counts)
+    for rows in builder.rows(drawn, plan.workers, "spawn", min(CHUNK, plan.block_rows)):
+        before = len(table)
+        for row in rows:
+            table.add(*row)
+            if len(table) == plan.block_rows:
+                yield table
+                before, table = 0, RowTable(plan.max_length, counts["too_long"])
+        fruitless = 0 if len(table) > before else fruitless + len(rows)
+        if fruitless > ENOUGH:
+            raise SftError(
+                f"{fruitless:,} rows in a row exceed max_length={plan.max_length}; "
+                f"the shortest has {min(counts['too_long'].values())}"
+            )
+    if len(table):
+        yield table
+
+
+def _with_program(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
+    index = fruitless = 0
+    for task, number in tasks:
+        if task.program:
+            yield index, task, number
+            index, fruitless = index + 1, 0
+            continue
+        fruitless += 1
+        counts["n_without_program"] += number == 0
+        if fruitless > ENOUGH:
+            different = counts["n_without_program"]
+            raise SftError(
+                f"tasks: none of {fruitless:,} in a row has a program to learn from ({different:,} different "
+                "ones so far); rearc, dsl and BARC-style rows have some"
+            )
+
+
+def _order(dataset, plan: RowPlan, seed: int, number: int) -> list[int]:
+    """A block's rows in runs of similar length, the runs in an order drawn from (seed, block)."""
+    random = rng(seed, "rows", number)
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    shuffled = [int(i) for i in random.permutation(len(lengths))]
+    if plan.packing or plan.batch == 1:
+        return shuffled
+    ranked = sorted(shuffled, key=lambda i: lengths[i])
+    runs = [ranked[start : start + plan.batch] for start in range(0, len(ranked), plan.batch)]
+    return [i for run in random.permutation(len(runs)) for i in runs[int(run)]]
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.rename(path)
+
+
+def _end(maker) -> None:
+    """End the maker and all it started."""
+    if maker.is_alive():
+        with suppress(ProcessLookupError):
+            maker.terminate()
+        maker.join(GRACE)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(maker.pid, signal.SIGKILL)
+    maker.join()

@@ -1,0 +1,268 @@
+"""Supervised fine-tuning: the model learns to answer a task's prompt with the task's program.
+
+    with row_stream(tasks, builder, run.path / "rows", rows_wanted) as rows:
+        report = train_sft(plan, rows, run.path)
+
+With num_processes the same training runs in so many processes, one a GPU, started by `accelerate launch`
+(`python -m arcnb.models.sft.training FOLDER` is what each of them runs).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.models.lora.precision import input_casting
+from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
+from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
+from arcnb.models.sft.row_stream import RowStream
+from arcnb.models.sft.rows import SftError, SftRows, collator
+from arcnb.models.training.checkpoints import newest_complete, set_aside_log, step_of
+from arcnb.models.training.log import (
+    logged_as,
+    metrics_log,
+    read_metrics,
+    reporting,
+    stop_printing,
+)
+from arcnb.models.training.preemption import Stop, agreed_stop, can_listen, listen, saving_on_signals
+from arcnb.models.training.processes import announce, launch
+
+JOB = "job"  # folder, under output, of what several processes read
+REPORT = "training.json"
+
+
+@dataclass
+class SftReport:
+    """adapter: folder of the trained LoRA, or of the whole model without LoRA.
+
+    status: "done", or "preempted": a signal came, and training again under the same output goes on.
+    """
+
+    adapter: Path
+    steps: int
+    seconds: float
+    history: list[dict]
+    status: str = "done"
+
+    def write(self, output: Path) -> None:
+        """Leave it under output for `read`."""
+        saved = {"steps": self.steps, "seconds": self.seconds, "status": self.status}
+        (output / REPORT).write_text(json.dumps(saved))
+
+    @classmethod
+    def read(cls, output: Path) -> SftReport:
+        """The report of a training that ran in other processes."""
+        saved = json.loads((output / REPORT).read_text())
+        return cls(output / "adapter", **saved, history=read_metrics(output / "metrics.jsonl"))
+
+    def outcome(self) -> dict:
+        """Plain values for the run's manifest."""
+        last = {
+            name: [row[name] for row in self.history if name in row][-1:] for name in ("loss", "eval_loss")
+        }
+        losses = {name: values[0] for name, values in last.items() if values}
+        return {"training": self.status, "steps": self.steps, "seconds": self.seconds, **losses}
+
+
+def train_sft(
+    plan: SftPlan,
+    rows,
+    output: Path,
+    *,
+    eval_rows=None,
+    steps: int = 0,
+    callbacks: Sequence = (),
+) -> SftReport:
+    """Train and leave `adapter/`, `checkpoints/` and `metrics.jsonl` under output.
+
+    rows: a RowStream, SftRows, or a dataset of theirs, packed or not. eval_rows: of `sft_rows`. steps: of the
+    schedule; 0: as the plan says, which a stream needs max_steps for. callbacks: of transformers, where one
+    process trains. SIGTERM and the first SIGINT save a checkpoint and end the training as "preempted".
+    SftError names, after a full disk, the checkpoint to resume from; CheckpointError: `resume` leads to none,
+    or to one of other settings. What else is wrong with a plan `problems` says, which is not asked here.
+    """
+    if isinstance(rows, SftRows):
+        rows = rows.dataset
+    if isinstance(rows, RowStream) and not steps and plan.trl["max_steps"] < 1:
+        raise SftError("a stream of rows has no end: max_steps says how long to train")
+    steps = steps or plan.steps(0 if isinstance(rows, RowStream) else len(rows))
+    model = resolve_model(plan.model)
+    checkpoint = resumed_from(plan, output)
+    _begin(plan, output, checkpoint, steps)
+    if plan.num_processes > 1:
+        _save_job(output / JOB, plan, model, rows, eval_rows, steps, checkpoint)
+        log, pids = output / "processes.log", output / JOB
+        launch("arcnb.models.sft.training", [str(output)], plan.num_processes, log, pids=pids)
+        return SftReport.read(output)
+    return _train(plan, model, rows, output, eval_rows, steps, checkpoint, callbacks)
+
+
+def _begin(plan: SftPlan, output: Path, checkpoint: Path | None, steps: int) -> None:
+    """Set aside what the run folder has of steps after the checkpoint; note the settings of what comes."""
+    checkpoints = output / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    own = checkpoint is not None and checkpoint.resolve().is_relative_to(output.resolve())
+    step = step_of(checkpoint) if own else -1
+    stale = output / "predictions"  # of the model of an earlier try
+    set_aside_log(output, step, [(stale, stale.name)] if stale.exists() and step < steps else [])
+    (output / REPORT).unlink(missing_ok=True)
+    (output / "metrics.jsonl").touch()
+    (checkpoints / PLAN).write_text(json.dumps(plan.identity(), indent=1))
+
+
+def _save_job(folder: Path, plan: SftPlan, model: ModelPath, rows, eval_rows, steps: int, checkpoint) -> None:
+    """Everything a process needs to train, on disk."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    stream = str(rows.folder) if isinstance(rows, RowStream) else None
+    if stream is None:
+        rows.save_to_disk(folder / "rows")
+    if eval_rows is not None:
+        eval_rows.save_to_disk(folder / "eval_rows")
+    job = {"model": str(model.folder), "stream": stream, "steps": steps, "plan": plan.values()}
+    job["checkpoint"] = str(checkpoint) if checkpoint else None
+    (folder / "job.json").write_text(json.dumps(job))
+
+
+def _run_job(output: Path) -> None:
+    """One process of a training that several share."""
+    from datasets import load_from_disk
+
+    folder = output / JOB
+    announce(folder, int(os.environ.get("RANK", "0")))
+    job = json.loads((folder / "job.json").read_text())
+    eval_rows = load_from_disk(folder / "eval_rows") if (folder / "eval_rows").exists() else None
+    rows = RowStream(Path(job["stream"])) if job["stream"] else load_from_disk(folder / "rows")
+    checkpoint = Path(job["checkpoint"]) if job["checkpoint"] else None
+    model = resolve_model(job["model"])
+    _train(SftPlan.of(job["plan"]), model, rows, output, eval_rows, job["steps"], checkpoint)
+
+
+def _train(
+    plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, steps: int, checkpoint, callbacks=()
+) -> SftReport:
+    from safetensors import SafetensorError
+
+    started = time.monotonic()
+    limit = _time_limit(plan.max_seconds)
+    with saving_on_signals():
+        trainer = _trainer(plan, model, rows, output, eval_rows, steps, [*callbacks, limit])
+        listen(trainer, Stop())
+        try:
+            with (
+                input_casting(trainer.model, enabled=trainer.args.use_cpu),  # on a GPU all is under autocast
+                reporting(output, plan.trl["report_to"]),
+            ):
+                if checkpoint and step_of(checkpoint) >= steps:  # it would train a step more
+                    trainer._load_from_checkpoint(str(checkpoint))
+                    trainer.state.global_step = steps
+                else:
+                    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+            trainer.save_model(str(output / "adapter"))
+        except (OSError, SafetensorError) as error:  # a full disk, above all
+            kept = newest_complete(output / "checkpoints")
+            raise SftError(
+                f"training under {output} ended at step {trainer.state.global_step}: {error}; "
+                + (f"{kept.name} is complete, resume from it" if kept else "there is no complete checkpoint")
+            ) from error
+    trainer.accelerator.wait_for_everyone()  # the first process alone writes the log that all of them read
+    report = SftReport(
+        output / "adapter",
+        trainer.state.global_step,
+        time.monotonic() - started,
+        read_metrics(output / "metrics.jsonl"),
+        "done" if trainer.state.global_step >= steps or limit.reached else "preempted",
+    )
+    if trainer.is_world_process_zero():
+        report.write(output)
+    return report
+
+
+def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, steps: int, callbacks: list):
+    import torch
+    from peft import LoraConfig, PeftModel
+    from transformers import AutoModelForCausalLM
+    from trl import SFTConfig, SFTTrainer
+
+    tokenizer = load_tokenizer(model)
+    on_gpu = torch.cuda.is_available()
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    settings = dict(plan.trl)
+    if isinstance(rows, RowStream):
+        rows = rows.dataset()
+        # Every process reads all rows and takes its own; they come shuffled, and grouped by length.
+        settings |= {
+            "accelerator_config": {"dispatch_batches": False},
+            "train_sampling_strategy": "sequential",
+        }
+    settings |= {"max_steps": steps, "eval_strategy": "no" if eval_rows is None else "steps"}
+    config = SFTConfig(
+        output_dir=str(output / "checkpoints"),
+        **logged_as(output),
+        seed=plan.seed,
+        bf16=on_gpu,
+        use_cpu=not on_gpu,
+        max_length=None,  # rows were measured; nothing may be cut
+        ddp_find_unused_parameters=False,  # every trained weight is used; looking for others takes time
+        disable_tqdm=True,
+        enable_jit_checkpoint=can_listen() and alone,
+        **settings,
+    )
+    policy = AutoModelForCausalLM.from_pretrained(
+        model.path, dtype=torch.bfloat16 if on_gpu and not plan.full else torch.float32
+    )
+    peft_config = None
+    if adapter := resolve_adapter(plan.adapter, model):
+        policy = PeftModel.from_pretrained(policy, str(adapter), is_trainable=True)
+    elif not plan.full:
+        peft_config = LoraConfig(task_type="CAUSAL_LM", **plan.lora.config)
+    if can_listen() and not alone:
+        callbacks.append(agreed_stop())
+    log = metrics_log(output / "metrics.jsonl", without=["num_tokens"])  # TRL counts one row a batch
+    trainer = SFTTrainer(
+        model=policy,
+        args=config,
+        train_dataset=rows,
+        eval_dataset=eval_rows,
+        processing_class=tokenizer,
+        data_collator=collator(tokenizer.pad_token_id),
+        peft_config=peft_config,
+        callbacks=[log, *callbacks],
+    )
+    stop_printing(trainer)
+    return trainer
+
+
+def _time_limit(seconds: float):
+    """A callback that saves and ends the training after so many seconds, if that is not 0."""
+    from accelerate.utils import broadcast_object_list
+    from transformers import TrainerCallback
+
+    class TimeLimit(TrainerCallback):
+        reached = False
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.end = time.monotonic() + seconds
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if not seconds:
+                return
+            # The first process decides for all: one that stopped alone would leave the others waiting.
+            stop = [time.monotonic() > self.end]
+            if args.world_size > 1:
+                broadcast_object_list(stop)
+            if stop[0]:
+                self.reached = control.should_save = control.should_training_stop = True
+
+    return TimeLimit()
+
+
+if __name__ == "__main__":
+    _run_job(Path(sys.argv[1]))

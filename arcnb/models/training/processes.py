@@ -1,0 +1,169 @@
+"""Training in processes of its own: one a GPU through `accelerate launch` (torch's own launcher on CPUs).
+
+launch("arcnb.models.sft.training", [str(run.path)], num_processes=4, log=run.path / "processes.log")
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from arcnb.machine.processes import end_session, ending_with_parent
+
+PARALLEL = ("ddp", "zero3")
+GRACE = 60  # seconds that processes get to save when the caller is stopped
+
+
+class LaunchError(RuntimeError):
+    """A process of the training failed; the message quotes its exception."""
+
+
+def parallel_problem(num_processes: int, parallel: str) -> str | None:
+    """Why so many processes cannot be started in this way, as a sentence; None where they can."""
+    if num_processes < 1:
+        return f"num_processes must be at least 1, not {num_processes}"
+    if parallel not in PARALLEL:
+        return f"parallel={parallel!r} does not exist; there are {', '.join(PARALLEL)}"
+    if num_processes == 1:
+        return None
+    if parallel == "zero3" and importlib.util.find_spec("deepspeed") is None:
+        return "parallel='zero3' needs the package deepspeed, which is not installed"
+    import torch
+
+    if torch.cuda.is_available() and num_processes > torch.cuda.device_count():
+        return f"num_processes={num_processes} needs as many GPUs, and there are {torch.cuda.device_count()}"
+    return None
+
+
+def command_line(
+    module: str,
+    arguments: Sequence[str],
+    num_processes: int,
+    parallel: str = "ddp",
+    gradient_accumulation_steps: int = 1,
+) -> list[str]:
+    """The command that runs `python -m module arguments` in num_processes processes that train together.
+
+    "zero3": accelerate makes deepspeed's configuration of these flags, precision included, and transformers
+    fills in the rest from the training arguments. "ddp": those say all, and a precision named here would be
+    used where they name none, on a CPU.
+    """
+    if num_processes == 1:
+        return [sys.executable, "-m", module, *arguments]
+    launcher = ["accelerate.commands.accelerate_cli", "launch", "--num_machines", "1"]
+    precision = "bf16" if parallel == "zero3" and _on_gpu() else "no"
+    launcher += ["--mixed_precision", precision, "--dynamo_backend", "no"]
+    launcher += ["--main_process_port", "0", "--num_processes", str(num_processes)]
+    if parallel == "zero3":
+        launcher += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
+        launcher += ["--gradient_accumulation_steps", str(gradient_accumulation_steps)]
+    else:  # on CPUs, too, where a single process would be started without it, whatever number is asked for
+        launcher += ["--multi_gpu"]
+    return [sys.executable, "-m", *launcher, "-m", module, *arguments]
+
+
+def launch(
+    module: str,
+    arguments: Sequence[str],
+    num_processes: int,
+    log: Path,
+    *,
+    parallel: str = "ddp",
+    gradient_accumulation_steps: int = 1,
+    environment: Mapping[str, str] | None = None,
+    pids: Path | None = None,
+) -> bool:
+    """Run `python -m module arguments` in num_processes processes that train together, and wait for them.
+
+    What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
+    get SIGTERM, time to save, then SIGKILL. environment: variables for them.
+    pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
+    then they alone are told, and an interrupt that all of them survived counts as their normal end.
+    Returns whether there was one. LaunchError when a process fails.
+    """
+    interrupted = False
+    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes))}
+    if not _on_gpu():
+        defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
+    options = (parallel, gradient_accumulation_steps)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    for old in pids.glob("*.pid") if pids else ():
+        old.unlink()
+    process = subprocess.Popen(
+        command_line(module, arguments, num_processes, *options),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=ending_with_parent(),
+        start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
+        env=defaults | os.environ | dict(environment or {}) | {"PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        with open(log, "a") as file:
+            began = file.tell()
+            try:
+                _copy(process, file)
+            except KeyboardInterrupt:
+                if not (pids and _saved(process, pids, file)):
+                    raise
+                interrupted = True
+        code = process.wait()
+    finally:
+        end_session(process, GRACE)
+    if code:
+        processes = f"one of {num_processes} processes" if num_processes > 1 else "its process"
+        raise LaunchError(f"{module} failed in {processes} (exit {code}): {_cause(log, began)}; see {log}")
+    return interrupted
+
+
+def _on_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def announce(pids: Path, rank: int) -> None:
+    """Say in the folder `pids` which process this is."""
+    (pids / f"{rank}.pid").write_text(str(os.getpid()))
+
+
+def _copy(process: subprocess.Popen, file) -> None:
+    for line in process.stdout:
+        file.write(line)
+        file.flush()
+        print(line, end="", flush=True)
+
+
+def _saved(process: subprocess.Popen, pids: Path, file) -> bool:
+    """Ask the announced processes to save; whether all ended well and in time."""
+    for path in pids.glob("*.pid"):
+        with suppress(ProcessLookupError):
+            os.kill(int(path.read_text()), signal.SIGTERM)
+    too_late = threading.Timer(GRACE, os.killpg, (process.pid, signal.SIGKILL))
+    too_late.start()
+    try:
+        _copy(process, file)
+        return process.wait() == 0
+    finally:
+        too_late.cancel()
+
+
+def _cause(log: Path, began: int) -> str:
+    """The first exception that a process printed, without what the launcher makes of it; began: where in the
+    log, which may be that of a run resumed, these processes' output begins."""
+    found = re.search(
+        r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(\w*(?:Error|Exception|Interrupt): .*)$",
+        log.read_bytes()[began:].decode(errors="replace"),
+        re.MULTILINE,
+    )
+    return found[1] if found else "no exception was printed"
