@@ -29,7 +29,7 @@ def open_engine(shape: str, context: int, sequences: int, share: float, grouped:
     from shared_prefix_floor import model_config
     from vllm import LLM
 
-    from arcnb.rl.sampler_engine import group_attention
+    from arcnb.rl.engine.options import group_attention
 
     options = {"gpu_memory_utilization": share} if share else {}
     if grouped:
@@ -117,7 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.tokens[0] <= args.tokens[1]:
         parser.error("--tokens: the first number must be above the second")
-    from arcnb.rl.trainers import vllm_environment
+    from arcnb.rl.trainer.trainers import vllm_environment
 
     os.environ |= vllm_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees this process alone

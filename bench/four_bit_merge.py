@@ -2,7 +2,8 @@
 
 The embedded model with the shipped adapter on a CPU, two short programs: distance of the next token's
 distribution from the policy's (total variation; KL in nats; means over tokens), of the base alone, of what
-engines are sent (`arcnb.rl.weight_sync`), and of a merge that peft quantizes again, as TRL would have it.
+engines are sent (`arcnb.rl.engine.weight_sync`), and of a merge that peft quantizes again, as TRL would have
+it.
 """
 
 from contextlib import nullcontext
@@ -12,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
-from arcnb.rl.policies import load_policy
-from arcnb.rl.weight_sync import merged_weights
+from arcnb.rl.engine.weight_sync import merged_weights
+from arcnb.rl.trainer.policies import load_policy
 
 PROGRAMS = (
     "def transform(grid):\n    grid = np.array(grid)\n    return np.flipud(grid).tolist()\n",

@@ -137,7 +137,7 @@ def part_log(path: Path, more=lambda trainer: {}):
 
 def work(job: dict) -> None:
     """One run in this process; it leaves metrics.jsonl and parts.jsonl in its folder."""
-    from arcnb.rl.trainers import vllm_environment
+    from arcnb.rl.trainer.trainers import vllm_environment
 
     os.environ |= vllm_environment()
     # Another benchmark on this machine may hold the port that torch takes by itself.
@@ -150,8 +150,8 @@ def work(job: dict) -> None:
         cascade = {"disable_cascade_attn": False}
     from arcnb.plans import refuse
     from arcnb.rl.checks import problems
+    from arcnb.rl.engine.options import engine_options
     from arcnb.rl.launch import train_here
-    from arcnb.rl.sampler_engine import engine_options
 
     plan = plan_of(job)
     tasks = tasks_of_length(job["model"], *job["prompt_tokens"])

@@ -18,8 +18,8 @@ from trl.generation.vllm_generation import VLLMGeneration
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from arcnb.models.lora.options import Lora
 from arcnb.models.registry import resolve_adapter, resolve_model
-from arcnb.rl.policies import load_policy
-from arcnb.rl.weight_sync import merged_weights
+from arcnb.rl.engine.weight_sync import merged_weights
+from arcnb.rl.trainer.policies import load_policy
 
 STEPS = (1, 10, 30, 100)
 

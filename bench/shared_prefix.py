@@ -162,7 +162,7 @@ def work(args) -> None:
 
     from arcnb.models.registry import load_tokenizer, resolve_model
     from arcnb.models.training.log import stop_printing
-    from arcnb.rl.shared_prefix import shared_prefix_trainer
+    from arcnb.rl.shared_prompt.trainer import shared_prefix_trainer
 
     say(state="imported")
     torch.manual_seed(0)

@@ -21,9 +21,9 @@ import time
 
 import torch
 
-from arcnb.rl.shared_prefix_attention import attend
-from arcnb.rl.shared_prefix_kernels import KERNELS
-from arcnb.rl.shared_prefix_packing import PrefixLayout, pack
+from arcnb.rl.shared_prompt.attention import attend
+from arcnb.rl.shared_prompt.kernels import KERNELS
+from arcnb.rl.shared_prompt.packing import PrefixLayout, pack
 
 # heads, key heads, head size, prompt, completions, tokens
 SHAPES = {

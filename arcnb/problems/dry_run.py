@@ -17,7 +17,7 @@ from arcnb.models.training.processes import command_line
 from arcnb.plans import refuse
 from arcnb.problems.plan import ProblemPlan
 from arcnb.rl.checks import problems_anywhere
-from arcnb.rl.generation_server import server_command
+from arcnb.rl.engine.server import server_command
 from arcnb.rl.launch import decided
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, SHARE_OF_SERVER
 

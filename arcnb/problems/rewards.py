@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.problems.problem import Problem, ProblemError
-from arcnb.rl.reward_function import Answers
-from arcnb.rl.reward_terms import RewardPlan, Rollout
-from arcnb.rl.rewards import Scores
+from arcnb.rl.rewards.function import Answers
+from arcnb.rl.rewards.schemes import Scores
+from arcnb.rl.rewards.terms import RewardPlan, Rollout
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TestRollout(Rollout):
 class TestcaseRewards(RewardPlan):
     """base x share of tests passed + perfect when all pass; binary: base + perfect, or nothing.
 
-    format_weight: added when the answer kept its format. The terms of arcnb.rl.reward_terms come on top.
+    format_weight: added when the answer kept its format. The terms of arcnb.rl.rewards.terms come on top.
     ProblemError for a negative weight, or weights that are all zero.
     """
 

@@ -20,10 +20,10 @@ from arcnb.problems.q_install import find_q
 from arcnb.problems.rewards import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Limits
-from arcnb.rl.held_out import HeldOut
-from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import Subject
+from arcnb.rl.watching.held_out import HeldOut
 
 PLAIN_VIEW = View(Augmentation(), (0,), 0).columns()
 

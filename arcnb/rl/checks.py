@@ -24,12 +24,12 @@ from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
+from arcnb.rl.engine.options import KV_CACHE_DTYPES
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
-from arcnb.rl.policies import TRAINERS
-from arcnb.rl.sampler_engine import KV_CACHE_DTYPES
 from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.trainer.policies import TRAINERS
 
-TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.multi_turn_reward
+TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.rewards
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
 CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
@@ -363,7 +363,7 @@ def _machine(plan: GrpoPlan) -> Iterator[str]:
 def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
     """Why vLLM cannot sample beside training where nvidia-smi tells of no GPU and torch sees none.
 
-    See `arcnb.rl.vllm_parts.cpu_generation`.
+    See `arcnb.rl.engine.cpu_generation`.
     """
     import torch
 
@@ -404,7 +404,7 @@ def gpu_share_problem(plan: GrpoPlan, model: ModelPath) -> str | None:
     """Why the GPU memory asked for vLLM beside the trainer does not do, in one sentence; None if it does.
 
     Asked in the training process: it looks at the model's weights. With trl an engine's base is whole, also
-    where the learner's is in four bits (`arcnb.rl.weight_sync`).
+    where the learner's is in four bits (`arcnb.rl.engine.weight_sync`).
     """
     if not plan.colocated:
         return None

@@ -28,11 +28,11 @@ from arcnb.plans import PlanError, refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.service import usable_processors
 from arcnb.rl.checks import context_of, free_memory_problems, problems
-from arcnb.rl.generation_server import generation_server, shared_out
+from arcnb.rl.engine.server import generation_server, shared_out
 from arcnb.rl.plan import SHARE_OF_SERVER, GrpoPlan
-from arcnb.rl.trainers import vllm_environment
-from arcnb.rl.training import train_grpo
-from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
+from arcnb.rl.trainer.trainers import vllm_environment
+from arcnb.rl.trainer.training import train_grpo
+from arcnb.rl.watching.report import ROLLED_BACK, TrainingReport
 
 
 def run_grpo(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence = ()) -> TrainingReport:

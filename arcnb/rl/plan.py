@@ -6,8 +6,8 @@
 `plan.trl` holds settings of TRL's GRPOConfig by their own names. One group is all `num_generations`
 completions of a prompt, whatever the accumulation and the number of processes: `completions_a_part` splits
 the completions of one optimizer step evenly. What TRL or unsloth would choose silently has a default here, so
-that a trainer that changes it is found out (arcnb.rl.effective_config). What cannot be asked for is in
-arcnb.rl.checks.
+that a trainer that changes it is found out (arcnb.rl.trainer.effective_config). What cannot be asked for is
+in arcnb.rl.checks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from arcnb.models.lora.options import Lora
 from arcnb.plans import Library, Plan, Settings, branch, library, option
-from arcnb.rl.guard import GuardOptions
-from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET
+from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET
+from arcnb.rl.watching.guard import GuardOptions
 
 if TYPE_CHECKING:
     from arcnb.rl.subject import Subject
@@ -86,7 +86,7 @@ SHARE_BESIDE_TRAINING, SHARE_OF_SERVER = 0.3, 0.9  # of a GPU's memory, for vLLM
 
 @dataclass(frozen=True)
 class Rewards:
-    """Terms beside the reward scheme, see arcnb.rl.reward_terms."""
+    """Terms beside the reward scheme, see arcnb.rl.rewards.terms."""
 
     overlong_weight: float = option(0.0, "cost of a truncated completion, in reward")
     overlong_buffer: int = option(0, "distance from the limit at which that cost begins to rise", "tokens")
@@ -100,7 +100,7 @@ class Rewards:
         "of improvement over the parent (refine_conversations) or the first answer (turn_reward improvement)",
     )
     terms: dict[str, float] = option(
-        dict, "weights of further terms of arcnb.rl.reward_terms by their names, in reward"
+        dict, "weights of further terms of arcnb.rl.rewards.terms by their names, in reward"
     )
     detect_cheating: bool = option(True, "programs that memorise their task's pairs earn nothing")
 
@@ -115,7 +115,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Vllm:
-    """The sampling engine beyond TRL's settings, see arcnb.rl.sampler_engine."""
+    """The sampling engine beyond TRL's settings, see arcnb.rl.engine.options."""
 
     server_gpus: int = option(
         1, "GPUs of the server that is started, a copy of the model on each (data parallel)", free=True
@@ -214,7 +214,7 @@ class GrpoPlan(Plan):
         0, "longest sequence, prompt plus completion; 0: what the model was built for", "tokens"
     )
 
-    reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards")
+    reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards.schemes")
     rewards: Rewards = branch(Rewards)
     turns: int = option(1, "answers of an episode, each with feedback on the one before; 1: no second turn")
     turn_reward: str = option(

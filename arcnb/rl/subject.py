@@ -15,10 +15,10 @@ from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.models.prompts.format import prompt_format
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
-from arcnb.rl.held_out import HeldOut
-from arcnb.rl.reward_function import ProgramReward
-from arcnb.rl.reward_terms import RewardPlan, TermLimits
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 from arcnb.rl.rows import PromptRows
+from arcnb.rl.watching.held_out import HeldOut
 
 if TYPE_CHECKING:
     from arcnb.programs.executor.executor import Executor

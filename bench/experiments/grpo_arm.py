@@ -191,7 +191,7 @@ def evaluation_class():
         def one(self, name, tasks, repeats, step):
             """{task id: [samples, solved, distinct outputs, valid, truncated, tokens]}"""
             from arcnb.arc.predictions.prediction_set import PredictionSet
-            from arcnb.rl.held_out import HeldOut
+            from arcnb.rl.watching.held_out import HeldOut
 
             # A set for every look: after a rollback the same steps are looked at again.
             self.looks += 1
@@ -370,7 +370,7 @@ def train(args) -> dict:
     from arcnb.rl.checks import problems
     from arcnb.rl.difficulty import tasks_solved_between
     from arcnb.rl.rows import prompt_rows
-    from arcnb.rl.training import train_grpo
+    from arcnb.rl.trainer.training import train_grpo
     from arcnb.synth.splits import trainable_tasks
 
     say(args, "imported")
@@ -397,7 +397,7 @@ def train(args) -> dict:
         evaluation.run("end", report.steps)
         best = folder / "best"
         if args.arm == "e" and report.best and evaluation.left() > evaluation.seconds + 5:
-            from arcnb.rl.callbacks import restore_adapter
+            from arcnb.rl.trainer.callbacks import restore_adapter
 
             restore_adapter(evaluation.trainer.model, next(best.glob("checkpoint-*")))
             evaluation.run("best", report.best["step"])

@@ -308,7 +308,7 @@ def reinforce(args, name: str) -> dict:
     from arcnb.plans import refuse
     from arcnb.rl.checks import problems
     from arcnb.rl.plan import GrpoPlan
-    from arcnb.rl.training import train_grpo
+    from arcnb.rl.trainer.training import train_grpo
     from bench.grpo_speed import part_log, parts_of
 
     tasks, _ = splits(args)

@@ -100,7 +100,7 @@ def main():
     from arcnb.problems.plan import ProblemPlan
     from arcnb.rl.checks import problems
     from arcnb.rl.launch import train_here
-    from arcnb.rl.trainers import vllm_environment
+    from arcnb.rl.trainer.trainers import vllm_environment
 
     os.environ |= vllm_environment()
     if not args.tiny:

@@ -37,8 +37,8 @@ from arcnb.problems.rewards import TestcaseRewards, problem_metrics, problem_rol
 from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.reward_function import ProgramReward
-from arcnb.rl.reward_terms import TermLimits
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.terms import TermLimits
 
 RIGHT = "def add(a, b):\n    return a + b\n```"
 HALF = "def add(a, b):\n    return 3\n```"

@@ -10,7 +10,7 @@ from arcnb.plans import refuse
 from arcnb.rl.checks import problems
 from arcnb.rl.launch import decided, train_here
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.reward_terms import TERMS
+from arcnb.rl.rewards.terms import TERMS
 from tests.random_llama import random_llama
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 from accelerate import Accelerator
 
-from arcnb.rl.sampler_gap import measuring
+from arcnb.rl.watching.sampler_gap import measuring
 
 
 class Base:

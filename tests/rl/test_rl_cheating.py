@@ -8,9 +8,9 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.cheating import changed_copies, find_cheats, literal_grids
-from arcnb.rl.reward_function import ProgramReward
-from arcnb.rl.reward_terms import RewardPlan, TermLimits
+from arcnb.rl.rewards.cheating import changed_copies, find_cheats, literal_grids
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 from arcnb.synth.rearc.tasks import rearc_program
 
 TRAIN = [

@@ -78,7 +78,7 @@ def test_folders_in_memory_of_killed_processes_are_removed_and_no_others(tmp_pat
     import os
     import subprocess
 
-    from arcnb.rl.vllm_parts import cpu_generation
+    from arcnb.rl.engine import cpu_generation
 
     monkeypatch.setattr(cpu_generation, "_MEMORY", tmp_path)
     ended = subprocess.Popen(["true"])
@@ -100,7 +100,7 @@ def test_samples_derive_from_seed_step_rollbacks_and_prompt():
     from types import SimpleNamespace
 
     from arcnb.models.sampling.backends import Completion
-    from arcnb.rl.vllm_parts.cpu_generation import CpuGeneration
+    from arcnb.rl.engine.cpu_generation import CpuGeneration
 
     class Echo:
         """Answers each request with its seed as the only token."""

@@ -5,9 +5,9 @@ import builtins
 import pytest
 
 from arcnb.programs.executor.executor import Executor
-from arcnb.rl.error_classes import CLASSES, error_classes
-from arcnb.rl.reward_function import ProgramReward
-from arcnb.rl.reward_terms import RewardPlan, TermLimits
+from arcnb.rl.rewards.error_classes import CLASSES, error_classes
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 
 PROGRAMS = {
     "def transform(grid):\n    return grid + shift": "NameError",

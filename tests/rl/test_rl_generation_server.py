@@ -14,7 +14,7 @@ import pytest
 
 from arcnb.models.training.processes import LaunchError
 from arcnb.plans import PlanError
-from arcnb.rl import generation_server as servers
+from arcnb.rl.engine import server as servers
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
 from tests.rl.conftest import QUICK

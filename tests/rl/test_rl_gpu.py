@@ -15,11 +15,11 @@ import torch
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.problems.files import load_problems
 from arcnb.problems.plan import ProblemPlan
+from arcnb.rl.engine.shared_weights import sample_while_merged
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.shared_prefix import prepare_model, row_log_probs
-from arcnb.rl.shared_prefix_packing import pack
-from arcnb.rl.shared_weights import sample_while_merged
+from arcnb.rl.shared_prompt.packing import pack
+from arcnb.rl.shared_prompt.trainer import prepare_model, row_log_probs
 from tests.rl.test_rl_shared_prefix import batch, gradients, ordinary, relative_error, tiny
 
 DEVICE = "cuda"
@@ -114,7 +114,7 @@ def test_an_engine_with_the_policys_own_weights_samples_from_it(tmp_path, monkey
         sample_while_merged(trainer, shared)
         made.append(trainer)
 
-    monkeypatch.setattr("arcnb.rl.trainers.sample_while_merged", noted)
+    monkeypatch.setattr("arcnb.rl.trainer.trainers.sample_while_merged", noted)
     assert_followed(tmp_path, vllm_shared_weights=True, vllm_group_attention=group_attention)
     engine = made[0].vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
     theirs = {weight.untyped_storage().data_ptr() for weight in engine.parameters()}
@@ -126,7 +126,7 @@ def test_an_engine_with_the_policys_own_weights_samples_from_it(tmp_path, monkey
 def test_segments_grow_from_then_on():
     code = """
 import torch
-from arcnb.rl.shared_prefix import let_segments_grow
+from arcnb.rl.shared_prompt.trainer import let_segments_grow
 before = torch.zeros(10**7, device="cuda")
 let_segments_grow()
 after = torch.zeros(10**8, device="cuda")
@@ -171,7 +171,7 @@ def assert_followed(folder, **options):
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
 def test_group_attention_samples_from_the_policy(tmp_path, monkeypatch):
     """The engine's log-probabilities differ from the learner's as little as with vLLM's own attention."""
-    from arcnb.rl.vllm_parts import group_attention
+    from arcnb.rl.engine import group_attention
 
     common, plain_split = [], group_attention.GroupAttentionBuilder._split
 

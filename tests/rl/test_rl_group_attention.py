@@ -12,7 +12,7 @@ pytest.importorskip("vllm")
 from vllm.v1.attention.backends import flash_attn
 
 from arcnb.plans import PlanError
-from arcnb.rl.vllm_parts import group_attention as ga
+from arcnb.rl.engine import group_attention as ga
 
 HEADS, KV_HEADS, WIDTH, BLOCK, LONGEST = 4, 2, 8, 16, 1024
 BLOCKS = LONGEST // BLOCK
@@ -257,7 +257,7 @@ def test_a_model_that_it_does_not_fit_is_refused(changed, named, monkeypatch):
 def test_vllm_knows_it_as_its_flash_attention_meanwhile(monkeypatch):
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    from arcnb.rl.sampler_engine import RUNNER, group_attention
+    from arcnb.rl.engine.options import RUNNER, group_attention
 
     monkeypatch.setenv(RUNNER, "0")
     plain = AttentionBackendEnum.FLASH_ATTN.get_class()

@@ -17,8 +17,8 @@ from arcnb.plans import PlanError
 from arcnb.rl.checks import CHOICES
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.policies import adapter_shape
 from arcnb.rl.rows import prompt_rows, trainer_text
+from arcnb.rl.trainer.policies import adapter_shape
 
 
 def rows_of(tasks, tokenizer, n, seed=0):
@@ -161,7 +161,7 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, gpus, monkeypa
 
     gpus("0, GPU-1, 81920, 81920")
     # On a CPU another engine would be opened (`test_rl_cpu_generation.py`); this is about a GPU's.
-    monkeypatch.setattr("arcnb.rl.vllm_parts.cpu_generation.generating_on_cpu", nullcontext)
+    monkeypatch.setattr("arcnb.rl.engine.cpu_generation.generating_on_cpu", nullcontext)
     monkeypatch.setattr(vllm_generation, "LLM", asked)
     monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
     before = dict(os.environ)

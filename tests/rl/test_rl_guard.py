@@ -9,16 +9,16 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.plans import PlanError
-from arcnb.rl.callbacks import RunState
-from arcnb.rl.checkpoints import set_aside
 from arcnb.rl.checks import problems_anywhere
-from arcnb.rl.diagnosis import sparkline, write_diagnosis
-from arcnb.rl.guard import CollapseMonitor, GuardOptions, Thresholds
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.reward_terms import Rollout
-from arcnb.rl.rewards import Scores
-from arcnb.rl.rollout_metrics import batch_metrics
+from arcnb.rl.resuming.checkpoints import set_aside
+from arcnb.rl.rewards.metrics import batch_metrics
+from arcnb.rl.rewards.schemes import Scores
+from arcnb.rl.rewards.terms import Rollout
 from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.trainer.callbacks import RunState
+from arcnb.rl.watching.diagnosis import sparkline, write_diagnosis
+from arcnb.rl.watching.guard import CollapseMonitor, GuardOptions, Thresholds
 
 WINDOW = 10
 HEALTHY = {

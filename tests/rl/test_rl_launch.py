@@ -14,9 +14,9 @@ import pytest
 
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import command_line
-from arcnb.rl.checkpoints import newest_complete
 from arcnb.rl.launch import main, run_grpo
 from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.resuming.checkpoints import newest_complete
 from tests.rl.conftest import QUICK
 
 

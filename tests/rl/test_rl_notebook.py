@@ -12,7 +12,7 @@ import pytest
 
 from arcnb.lab.parameters import notebook_parameters
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.sampler_gap import SamplerGap
+from arcnb.rl.watching.sampler_gap import SamplerGap
 
 (PATH,) = (Path(__file__).parents[2] / "notebooks").glob("05_*.ipynb")
 NOTEBOOK = nbformat.read(PATH, as_version=4)

@@ -18,8 +18,9 @@ from arcnb.models.training.checkpoints import (
     newest_complete,
     step_of,
 )
-from arcnb.rl.callbacks import RunState
-from arcnb.rl.checkpoints import (
+from arcnb.rl.launch import train_here
+from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.resuming.checkpoints import (
     ROLLBACKS,
     STATE,
     STATE_KEY,
@@ -31,11 +32,10 @@ from arcnb.rl.checkpoints import (
     set_aside,
     size_of,
 )
-from arcnb.rl.guard import CollapseMonitor
-from arcnb.rl.launch import train_here
-from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.run_identity import run_identity
+from arcnb.rl.resuming.identity import run_identity
 from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.trainer.callbacks import RunState
+from arcnb.rl.watching.guard import CollapseMonitor
 from tests.rl.conftest import QUICK
 from tests.rl.stop_at import StopAt
 

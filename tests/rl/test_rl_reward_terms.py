@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.reward_terms import TERMS, RewardPlan, Rollout, TermLimits
-from arcnb.rl.rewards import SCHEME_BOUNDS, SCHEMES, Scores
+from arcnb.rl.rewards.schemes import SCHEME_BOUNDS, SCHEMES, Scores
+from arcnb.rl.rewards.terms import TERMS, RewardPlan, Rollout, TermLimits
 
 LIMITS = TermLimits(max_completion_length=100, overlong_buffer=40)
 RIGHT = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)

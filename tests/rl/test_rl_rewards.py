@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.rl.rewards import SCHEME_BOUNDS, SCHEMES, Scores, reward_scheme
+from arcnb.rl.rewards.schemes import SCHEME_BOUNDS, SCHEMES, Scores, reward_scheme
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "arc25_rewards.json").read_text())["cases"]
 REWARD_CASES = [case for case in CASES if case["fn"] == "reward"]

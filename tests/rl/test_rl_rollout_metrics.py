@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from arcnb.programs.executor.limits import STATUSES
-from arcnb.rl.reward_terms import Rollout
-from arcnb.rl.rewards import Scores
-from arcnb.rl.rollout_metrics import batch_metrics, ngram_statistics, rollout_metrics
+from arcnb.rl.rewards.metrics import batch_metrics, ngram_statistics, rollout_metrics
+from arcnb.rl.rewards.schemes import Scores
+from arcnb.rl.rewards.terms import Rollout
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 METRIC_CASES = json.loads(gzip.decompress((GOLDEN / "arc25_metrics.json.gz").read_bytes()))["cases"]

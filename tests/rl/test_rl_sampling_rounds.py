@@ -9,7 +9,7 @@ import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.checkpoints import newest_complete, step_of
-from arcnb.rl.sampling_rounds import SHAPE, restored_round, save_round
+from arcnb.rl.resuming.rounds import SHAPE, restored_round, save_round
 from tests.rl.stop_at import StopAt
 
 # Rounds of four optimizer steps, two parts a step: rows 0 to 3, then 4 to 7.

@@ -8,10 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from arcnb.rl.shared_prefix import prepare_model, row_log_probs, shuffle_groups
-from arcnb.rl.shared_prefix_kernels import best_kernel
-from arcnb.rl.shared_prefix_packing import Blocks, SharedPrefixError, pack
-from arcnb.rl.shared_prefix_reuse import KeptPass
+from arcnb.rl.shared_prompt.kernels import best_kernel
+from arcnb.rl.shared_prompt.packing import Blocks, SharedPrefixError, pack
+from arcnb.rl.shared_prompt.reuse import KeptPass
+from arcnb.rl.shared_prompt.trainer import prepare_model, row_log_probs, shuffle_groups
 
 VOCABULARY = 97
 PAD = 0

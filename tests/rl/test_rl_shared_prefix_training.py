@@ -11,7 +11,7 @@ import torch
 
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training.log import stop_printing
-from arcnb.rl.shared_prefix import let_segments_grow, shared_prefix_trainer
+from arcnb.rl.shared_prompt.trainer import let_segments_grow, shared_prefix_trainer
 
 PROMPTS = ["a b c d e f g h i j k l", "one two", "x y z x y z x y z x y z x y z", "nothing at all here"]
 STEPS = 4
@@ -255,7 +255,7 @@ def test_adapters_see_half_precision_under_autocast_and_learn_the_same(small_mod
     half = {"bf16": True, "half": True, "max_completion_length": 4}
     ours, _ = train(small_model, tmp_path, share=True, **half)
     with_ours, seen = set(seen), []
-    monkeypatch.setattr("arcnb.rl.shared_prefix.input_casting", lambda model, enabled: nullcontext())
+    monkeypatch.setattr("arcnb.rl.shared_prompt.trainer.input_casting", lambda model, enabled: nullcontext())
     plain, _ = train(small_model, tmp_path, share=True, **half)
     for found, expected in zip(ours, plain, strict=True):
         assert {name: found[name] for name in found.keys() & COMPARED} == {

@@ -15,7 +15,7 @@ pytest.importorskip("vllm")
 from peft import LoraConfig, get_peft_model  # noqa: E402
 
 from arcnb.plans import PlanError  # noqa: E402
-from arcnb.rl.shared_weights import SharedWeights, sample_while_merged  # noqa: E402
+from arcnb.rl.engine.shared_weights import SharedWeights, sample_while_merged  # noqa: E402
 
 SHAPE = {
     "vocab_size": 150,  # vLLM makes it 192

@@ -18,23 +18,28 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.processes import command_line
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
-from arcnb.rl.callbacks import resuming_callback
 from arcnb.rl.checks import gpu_share_problem
-from arcnb.rl.effective_config import EffectiveConfigError, check_effective, differences, effective_table
-from arcnb.rl.held_out import HeldOut
+from arcnb.rl.engine.options import engine_options, engine_seed, seeded_engines
 from arcnb.rl.launch import run_grpo, workers_of
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.policies import has_moved
-from arcnb.rl.reward_function import ProgramReward
-from arcnb.rl.reward_terms import RewardPlan, TermLimits
-from arcnb.rl.run_identity import run_notes
-from arcnb.rl.sampler_engine import engine_options, engine_seed, seeded_engines
-from arcnb.rl.sampler_gap import SamplerGap, effective_sample_size, measuring
-from arcnb.rl.sampling_rounds import SHAPE
+from arcnb.rl.resuming.identity import run_notes
+from arcnb.rl.resuming.rounds import SHAPE
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 from arcnb.rl.signal_history import SignalHistory
-from arcnb.rl.specimens import specimens
-from arcnb.rl.trainers import vllm_environment
-from arcnb.rl.training_report import TrainingReport
+from arcnb.rl.trainer.callbacks import resuming_callback
+from arcnb.rl.trainer.effective_config import (
+    EffectiveConfigError,
+    check_effective,
+    differences,
+    effective_table,
+)
+from arcnb.rl.trainer.policies import has_moved
+from arcnb.rl.trainer.trainers import vllm_environment
+from arcnb.rl.watching.held_out import HeldOut
+from arcnb.rl.watching.report import TrainingReport
+from arcnb.rl.watching.sampler_gap import SamplerGap, effective_sample_size, measuring
+from arcnb.rl.watching.specimens import specimens
 
 
 def tensors(*rows):
@@ -328,7 +333,7 @@ def test_engines_are_told_what_they_do_not_find_out(monkeypatch, installed, told
     for name in names:
         monkeypatch.setenv(name, "")  # to have it as it was afterwards
         monkeypatch.delenv(name)
-    monkeypatch.setattr("arcnb.rl.trainers.find_spec", lambda name: installed)
+    monkeypatch.setattr("arcnb.rl.trainer.trainers.find_spec", lambda name: installed)
     assert vllm_environment() == {"UNSLOTH_COMPILE_DISABLE": "1"} | told
     monkeypatch.setenv(names[0], "0")
     assert vllm_environment() == told, "what is set stays"
@@ -559,7 +564,7 @@ def test_a_group_is_one_however_many_processes_share_it(tasks, monkeypatch):
 def test_an_engine_in_this_process_samples_ids_alone_unless_text_ends_a_sample():
     from types import SimpleNamespace
 
-    from arcnb.rl.sampler_engine import sample_ids_alone
+    from arcnb.rl.engine.options import sample_ids_alone
 
     def sampled(mode, **asked):
         trainer = SimpleNamespace(vllm_generation=SimpleNamespace(mode=mode, generation_kwargs=asked))

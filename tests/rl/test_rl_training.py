@@ -14,11 +14,11 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.checkpoints import checkpoint_problem, newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.plans import PlanError
-from arcnb.rl import callbacks, training
-from arcnb.rl.checkpoints import saved_state
-from arcnb.rl.guard import Alarm, CollapseMonitor
-from arcnb.rl.held_out import HeldOut
-from arcnb.rl.reward_terms import TERMS
+from arcnb.rl.resuming.checkpoints import saved_state
+from arcnb.rl.rewards.terms import TERMS
+from arcnb.rl.trainer import callbacks, training
+from arcnb.rl.watching.guard import Alarm, CollapseMonitor
+from arcnb.rl.watching.held_out import HeldOut
 from tests.rl.stop_at import StopAt
 
 

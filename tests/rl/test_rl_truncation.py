@@ -11,12 +11,12 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor.executor import Executor
-from arcnb.rl import held_out
-from arcnb.rl.multi_turn import Episode, MultiTurnRollout
-from arcnb.rl.reward_function import ProgramReward
-from arcnb.rl.reward_terms import RewardPlan, TermLimits
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.terms import RewardPlan, TermLimits
+from arcnb.rl.rewards.truncation import is_truncated
 from arcnb.rl.rows import prompt_rows
-from arcnb.rl.truncation import is_truncated
+from arcnb.rl.turns.episodes import Episode, MultiTurnRollout
+from arcnb.rl.watching import held_out
 
 LIMIT, END = 4, 9
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 generation = pytest.importorskip("trl.generation.vllm_generation")
 packing = pytest.importorskip("vllm.distributed.weight_transfer.packed_tensor")
 
-from arcnb.rl.weight_sync import send_merged_weights  # noqa: E402
+from arcnb.rl.engine.weight_sync import send_merged_weights  # noqa: E402
 
 GIB = 1 << 30
 
@@ -74,7 +74,7 @@ def test_a_server_gets_the_adapter_with_the_weights(policy, buffer):
 
 
 def test_trl_alone_still_sends_the_base(policy):
-    """When this fails, TRL or vLLM has mended it, and arcnb.rl.weight_sync can go."""
+    """When this fails, TRL or vLLM has mended it, and arcnb.rl.engine.weight_sync can go."""
     model, merged = policy
     sender = trainer(model, GIB)
     sender.vllm_generation.sync_weights()
@@ -230,7 +230,7 @@ def in_four_bits(letter_model, monkeypatch):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from arcnb.rl.policies import load_policy
+    from arcnb.rl.trainer.policies import load_policy
 
     # On AVX-512 BF16 bitsandbytes repacks layers for inference, which fails for such narrow ones.
     monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)

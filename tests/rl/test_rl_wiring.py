@@ -9,10 +9,10 @@ import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.plans import PlanError
-from arcnb.rl import trainers
-from arcnb.rl.effective_config import EffectiveConfigError
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.trainer import trainers
+from arcnb.rl.trainer.effective_config import EffectiveConfigError
 from tests.rl.stop_at import StopAt
 
 

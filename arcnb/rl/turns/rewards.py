@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.plans import PlanError
-from arcnb.rl.multi_turn import Episode, MultiTurnRollout, episode_metrics
-from arcnb.rl.multi_turn_rows import RememberingRows
-from arcnb.rl.reward_function import Answers, Outcome, ProgramReward
-from arcnb.rl.reward_terms import Rollout
-from arcnb.rl.rewards import reward_scheme
+from arcnb.rl.rewards.function import Answers, Outcome, ProgramReward
+from arcnb.rl.rewards.schemes import reward_scheme
+from arcnb.rl.rewards.terms import Rollout
+from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, episode_metrics
+from arcnb.rl.turns.rows import RememberingRows
 
 if TYPE_CHECKING:
     from arcnb.rl.rows import PromptRows
-    from arcnb.rl.training import Training
+    from arcnb.rl.trainer.training import Training
 
 
 class EpisodeReward(ProgramReward):

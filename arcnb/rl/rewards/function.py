@@ -18,13 +18,13 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge as judge_programs
-from arcnb.rl.cheating import find_cheats
-from arcnb.rl.error_classes import error_classes
-from arcnb.rl.reward_terms import RewardPlan, Rollout
-from arcnb.rl.rewards import Scores, is_solved
-from arcnb.rl.rollout_metrics import batch_metrics
+from arcnb.rl.rewards.cheating import find_cheats
+from arcnb.rl.rewards.error_classes import error_classes
+from arcnb.rl.rewards.metrics import batch_metrics
+from arcnb.rl.rewards.schemes import Scores, is_solved
+from arcnb.rl.rewards.terms import RewardPlan, Rollout
+from arcnb.rl.rewards.truncation import finish_reason
 from arcnb.rl.signal_history import SignalHistory
-from arcnb.rl.truncation import finish_reason
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class ProgramReward:
 
     judge: runs the programs of predictions; rollout: what rewards are made of, from a judged prediction;
     logged: further numbers about this process's judged answers. All three are ARC's unless said. ends: tokens
-    that end an answer, see arcnb.rl.truncation; the trainer's, once there is one. history: learns which
-    groups had signal. latest: the judged predictions of the last call with their rewards, for whoever wants
-    to show them. process, n_processes: this process among those that train together; each judges and writes
-    its own share, and groups may be spread over several.
+    that end an answer, see arcnb.rl.rewards.truncation; the trainer's, once there is one. history: learns
+    which groups had signal. latest: the judged predictions of the last call with their rewards, for whoever
+    wants to show them. process, n_processes: this process among those that train together; each judges and
+    writes its own share, and groups may be spread over several.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ def program_rollout(prediction: Prediction, task: Task) -> Rollout:
 
 
 def parent_scores(columns: Mapping, tasks: Mapping[str, Task]) -> list[Scores | None]:
-    """Scores of the programs that the completions were asked to improve (see arcnb.rl.multi_turn_rows)."""
+    """Scores of the programs that the completions were asked to improve (see arcnb.rl.turns.rows)."""
     if "parent_status" not in columns:
         return [None] * len(columns["row"])
     return [

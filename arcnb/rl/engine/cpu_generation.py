@@ -2,8 +2,8 @@
 
 TRL (1.15, 1.16) opens vLLM inside the training process, where vLLM for CPUs cannot be: it binds the threads
 that training needs, and rearranges the weights it is given, so that TRL's way of writing new ones into it
-changes nothing. Here the policy, adapter merged (`arcnb.rl.weight_sync`), is written to a folder in memory,
-which the engine loads anew: 0.3 s for the embedded model.
+changes nothing. Here the policy, adapter merged (`arcnb.rl.engine.weight_sync`), is written to a folder in
+memory, which the engine loads anew: 0.3 s for the embedded model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arcnb.models.lora.merging import TOKENIZER
 from arcnb.models.memory.fitting import cache_bytes_per_token
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.plans import PlanError
-from arcnb.rl.callbacks import RunState
+from arcnb.rl.trainer.callbacks import RunState
 
 _MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
 _PREFIX = "arcnb-policy-"  # of the folder; then comes the process

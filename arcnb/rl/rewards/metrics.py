@@ -18,7 +18,7 @@ import numpy as np
 from arcnb.programs.executor.limits import STATUSES
 
 if TYPE_CHECKING:
-    from arcnb.rl.reward_terms import Rollout
+    from arcnb.rl.rewards.terms import Rollout
 
 QUANTILES = (10, 25, 50, 75, 90)  # percent, of the reward
 NGRAM_SIZES = (3, 4)

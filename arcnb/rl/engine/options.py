@@ -55,7 +55,7 @@ def engine_seed(seed: int, number: int) -> int:
 def group_attention() -> Iterator[None]:
     """Engines that TRL's trainers open meanwhile read a prompt once a step for all sequences of it.
 
-    See `arcnb.rl.vllm_parts.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is
+    See `arcnb.rl.engine.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is
     found by `check_group_attention`.
     """
     from vllm.v1.attention import selector
@@ -65,7 +65,7 @@ def group_attention() -> Iterator[None]:
         raise PlanError(f"vllm_group_attention=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
     os.environ[RUNNER] = "0"  # for good: the engine looks it up as long as it lives
     backend = AttentionBackendEnum.FLASH_ATTN
-    register_backend(backend, "arcnb.rl.vllm_parts.group_attention.GroupAttentionBackend")
+    register_backend(backend, "arcnb.rl.engine.group_attention.GroupAttentionBackend")
     selector._cached_get_attn_backend.cache_clear()
     try:
         with engine_options(attention_backend=backend.name):
@@ -77,7 +77,7 @@ def group_attention() -> Iterator[None]:
 
 def check_group_attention(trainer) -> None:
     """PlanError where the engine in this process was opened with another attention after all."""
-    from arcnb.rl.vllm_parts.group_attention import GroupAttentionBuilder
+    from arcnb.rl.engine.group_attention import GroupAttentionBuilder
 
     executor = trainer.vllm_generation.llm.llm_engine.model_executor
     runner = executor.driver_worker.worker.model_runner

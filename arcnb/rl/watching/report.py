@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.rl.multi_turn import ENDS
+from arcnb.rl.turns.episodes import ENDS
 
 if TYPE_CHECKING:
     import pandas as pd

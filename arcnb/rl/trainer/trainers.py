@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.log import logged_as, metrics_log, stop_printing
 from arcnb.models.training.preemption import agreed_stop, can_listen
-from arcnb.rl import callbacks as hooks
-from arcnb.rl.effective_config import check_effective, effective_table
-from arcnb.rl.multi_turn_held_out import EpisodeHeldOut
-from arcnb.rl.multi_turn_reward import conversation_parts
-from arcnb.rl.policies import load_policy, load_unsloth_policy
-from arcnb.rl.sampler_engine import (
+from arcnb.rl.engine.options import (
     check_group_attention,
     engine_options,
     group_attention,
     sample_ids_alone,
     seeded_engines,
 )
-from arcnb.rl.sampler_gap import measuring
-from arcnb.rl.shared_prefix import shared_prefix_trainer
-from arcnb.rl.shared_weights import SharedWeights, sample_while_merged
-from arcnb.rl.weight_sync import send_merged_weights
+from arcnb.rl.engine.shared_weights import SharedWeights, sample_while_merged
+from arcnb.rl.engine.weight_sync import send_merged_weights
+from arcnb.rl.shared_prompt.trainer import shared_prefix_trainer
+from arcnb.rl.trainer import callbacks as hooks
+from arcnb.rl.trainer.effective_config import check_effective, effective_table
+from arcnb.rl.trainer.policies import load_policy, load_unsloth_policy
+from arcnb.rl.turns.held_out import EpisodeHeldOut
+from arcnb.rl.turns.rewards import conversation_parts
+from arcnb.rl.watching.sampler_gap import measuring
 
 if TYPE_CHECKING:
-    from arcnb.rl.training import Training
+    from arcnb.rl.trainer.training import Training
 
 
 def make_trainer(run: Training, callbacks: Sequence):
@@ -111,14 +111,14 @@ def make_trainer(run: Training, callbacks: Sequence):
             hooks.keeping_callback(run.state, plan.disk_budget_gb),
         ],
     )
-    engine = {"quantization": None} if plan.load_in_4bit else {}  # see `arcnb.rl.weight_sync`
+    engine = {"quantization": None} if plan.load_in_4bit else {}  # see `arcnb.rl.engine.weight_sync`
     if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
     grouped = plan.vllm.group_attention
     shared = SharedWeights(policy) if plan.vllm.shared_weights else None
     on_cpu = run.settings["use_vllm"] and not on_gpu
     if on_cpu:
-        from arcnb.rl.vllm_parts.cpu_generation import generating_on_cpu
+        from arcnb.rl.engine.cpu_generation import generating_on_cpu
     with (
         generating_on_cpu() if on_cpu else nullcontext(),
         engine_options(**engine),

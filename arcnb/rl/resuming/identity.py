@@ -9,7 +9,7 @@ from pathlib import Path
 
 from arcnb.models.registry import ModelPath, adapter_digest
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.policies import adapter_shape
+from arcnb.rl.trainer.policies import adapter_shape
 
 
 def run_identity(

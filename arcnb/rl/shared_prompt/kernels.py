@@ -1,4 +1,4 @@
-"""Attention kernels that give and take softmax statistics, for arcnb.rl.shared_prefix_attention.
+"""Attention kernels that give and take softmax statistics, for arcnb.rl.shared_prompt.attention.
 
 A kernel has `forward(query, key, value, blocks, scale) -> (out, lse)` and
 `backward(grad, query, key, value, out, lse, blocks, scale) -> (dq, dk, dv)`. query, out: (T, H, D); key,
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from arcnb.rl.shared_prefix_packing import Blocks, SharedPrefixError
+from arcnb.rl.shared_prompt.packing import Blocks, SharedPrefixError
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from arcnb.plans import PlanError
-from arcnb.rl.sampler_engine import engines_opened_by
+from arcnb.rl.engine.options import engines_opened_by
 
 if TYPE_CHECKING:
     import torch

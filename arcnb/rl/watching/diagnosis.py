@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.rl.guard import SERIES, Alarm, CollapseMonitor, signal_value
+from arcnb.rl.watching.guard import SERIES, Alarm, CollapseMonitor, signal_value
 
 REMEDIES = {
     "truncation": "Completions run into max_completion_length. Masked truncated completions lie outside the "

@@ -20,9 +20,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from arcnb.models.lora.precision import input_casting
-from arcnb.rl.shared_prefix_attention import NAME, register
-from arcnb.rl.shared_prefix_packing import TOKEN_BUDGET, PackedRow, SharedPrefixError, pack
-from arcnb.rl.shared_prefix_reuse import KeptPass, adapter_state, graph_of_training
+from arcnb.rl.shared_prompt.attention import NAME, register
+from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET, PackedRow, SharedPrefixError, pack
+from arcnb.rl.shared_prompt.reuse import KeptPass, adapter_state, graph_of_training
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ def shared_prefix_trainer(
 ) -> type:
     """A subclass of TRL's GRPOTrainer (or of a subclass of it) that shares prompts within groups.
 
-    token_budget: most tokens of a packed row. kernel: see arcnb.rl.shared_prefix_kernels. offload: what the
+    token_budget: most tokens of a packed row. kernel: see arcnb.rl.shared_prompt.kernels. offload: what the
     backward pass needs, a hidden state a layer and token, waits in the host's memory.
     Use `gradient_accumulation_steps=1` and one group a device batch: accumulation that splits a group pays
     its prompt once a part, and the budget bounds memory instead.

@@ -65,7 +65,7 @@ class PrefixLayout:
 
     own: causal attention inside every segment (prefixes and completions).
     shared: the completions' positions (`n_prefix` onwards) to their group's prefix; None without completions.
-    kernel: name of the attention kernel, see arcnb.rl.shared_prefix_attention.
+    kernel: name of the attention kernel, see arcnb.rl.shared_prompt.attention.
     calls: how many attention layers have used this layout, so that a model that loses it is noticed.
     """
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from arcnb.rl.sampling_rounds import parts_trained, restored_round, save_round
+from arcnb.rl.resuming.rounds import parts_trained, restored_round, save_round
 
 
 @dataclass

@@ -22,9 +22,9 @@ from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.turn_tokens import ids_after_answer
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.held_out import sample
+from arcnb.rl.rewards.truncation import finish_reason
 from arcnb.rl.rows import PromptRows
-from arcnb.rl.truncation import finish_reason
+from arcnb.rl.watching.held_out import sample
 
 ENDS = ("solved", "turns", "truncated", "context", "silent")
 

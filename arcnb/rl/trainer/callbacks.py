@@ -15,7 +15,7 @@ from pathlib import Path
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.training.checkpoints import checkpoint_problem
 from arcnb.models.training.log import read_metrics
-from arcnb.rl.checkpoints import (
+from arcnb.rl.resuming.checkpoints import (
     PAGES,
     ROLLBACKS,
     evaluated_before,
@@ -24,11 +24,11 @@ from arcnb.rl.checkpoints import (
     saved_state,
     step_of,
 )
-from arcnb.rl.diagnosis import write_diagnosis
-from arcnb.rl.guard import CollapseMonitor
-from arcnb.rl.held_out import HeldOut
-from arcnb.rl.reward_function import ProgramReward
+from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.watching.diagnosis import write_diagnosis
+from arcnb.rl.watching.guard import CollapseMonitor
+from arcnb.rl.watching.held_out import HeldOut
 
 
 @dataclass

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from arcnb.rl.rewards import SCHEME_BOUNDS, Scores, reward_scheme
-from arcnb.rl.rollout_metrics import ngram_statistics
+from arcnb.rl.rewards.metrics import ngram_statistics
+from arcnb.rl.rewards.schemes import SCHEME_BOUNDS, Scores, reward_scheme
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Rollout:
 
     solved: right on every grid whose expected output is known. cheating: why the program was found to have
     memorised the task's pairs instead of computing them; None for an honest one. parent: scores of the
-    program that this one was asked to improve, if it was. truncated: see arcnb.rl.truncation.
+    program that this one was asked to improve, if it was. truncated: see arcnb.rl.rewards.truncation.
     """
 
     scores: Scores

@@ -19,8 +19,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from arcnb.rl.shared_prefix_kernels import kernel_for
-from arcnb.rl.shared_prefix_packing import PrefixLayout, SharedPrefixError
+from arcnb.rl.shared_prompt.kernels import kernel_for
+from arcnb.rl.shared_prompt.packing import PrefixLayout, SharedPrefixError
 
 if TYPE_CHECKING:
     import torch

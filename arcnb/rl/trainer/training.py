@@ -23,25 +23,25 @@ from arcnb.models.training.log import read_metrics, reporting
 from arcnb.models.training.preemption import Stop, listen, saving_on_signals
 from arcnb.plans import PlanError, refuse
 from arcnb.programs.executor.executor import Executor
-from arcnb.rl.callbacks import RunState, restore_adapter
-from arcnb.rl.checkpoints import (
+from arcnb.rl.checks import context_of, gpu_share_problem
+from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.resuming.checkpoints import (
     evaluated_before,
     keep_best_copy,
     refuse_other_settings,
     saved_state,
     set_aside,
 )
-from arcnb.rl.checks import context_of, gpu_share_problem
-from arcnb.rl.guard import CollapseMonitor
-from arcnb.rl.multi_turn_rows import frozen_rows
-from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.policies import has_moved
+from arcnb.rl.resuming.identity import run_identity, run_notes
 from arcnb.rl.rows import PromptRows, prompt_rows
-from arcnb.rl.run_identity import run_identity, run_notes
-from arcnb.rl.shared_prefix import let_segments_grow
+from arcnb.rl.shared_prompt.trainer import let_segments_grow
 from arcnb.rl.signal_history import SignalHistory
-from arcnb.rl.trainers import make_trainer, vllm_environment
-from arcnb.rl.training_report import ROLLED_BACK, TrainingReport
+from arcnb.rl.trainer.callbacks import RunState, restore_adapter
+from arcnb.rl.trainer.policies import has_moved
+from arcnb.rl.trainer.trainers import make_trainer, vllm_environment
+from arcnb.rl.turns.rows import frozen_rows
+from arcnb.rl.watching.guard import CollapseMonitor
+from arcnb.rl.watching.report import ROLLED_BACK, TrainingReport
 
 
 def train_grpo(
