@@ -223,7 +223,7 @@ BREAKS: list[Break] = [
     # search
     Break(
         "p-values of several pairs are adjusted",
-        "arcnb/search/fair_comparison.py",
+        "arcnb/search/comparing/fair_comparison.py",
         "p_values[i] * (len(p_values) - rank)",
         "p_values[i]",
         (
@@ -241,14 +241,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A program that answers otherwise the second time is not learned from",
-        "arcnb/search/hindsight.py",
+        "arcnb/search/learning/hindsight.py",
         "replace(once, check_determinism=True)",
         "replace(once, check_determinism=False)",
         ("tests/search/test_hindsight.py::test_a_program_that_depends_on_chance_is_not_learned_from",),
     ),
     Break(
         "A task ends after its k-th success, not one later",
-        "arcnb/search/early_stop.py",
+        "arcnb/search/sampling/early_stop.py",
         "if self._solving[task_id] >= self.k:",
         "if self._solving[task_id] > self.k:",
         (
@@ -257,21 +257,21 @@ BREAKS: list[Break] = [
     ),
     Break(
         "What is refined is chosen without test outputs",
-        "arcnb/search/selection.py",
+        "arcnb/search/turns/selection.py",
         "not p.train_is_correct]",
         "not p.test_is_correct]",
         ("tests/search/test_search_selection.py::test_every_chooser_gives_at_most_k_and_never_a_solved_one",),
     ),
     Break(
         "A sign-flip test counts both directions",
-        "arcnb/search/paired_shares.py",
+        "arcnb/search/comparing/paired_shares.py",
         "(np.abs(flipped) >= abs(difference.sum()) - 1e-12)",
         "(flipped >= difference.sum() - 1e-12)",
         ("tests/search/test_paired_shares.py::test_a_difference_of_one_sign_is_seen",),
     ),
     Break(
         "A gain on trained tasks is no gain on held-out ones",
-        "arcnb/search/changes.py",
+        "arcnb/search/comparing/changes.py",
         'kind = "trained" if task.task_id in trained else',
         'kind = "trained" if True else',
         (

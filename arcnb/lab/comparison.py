@@ -11,7 +11,7 @@ from arcnb.lab import pages
 from arcnb.lab.manifest import RunError, seconds_between
 from arcnb.lab.runs import Run, find_run, list_runs
 from arcnb.models.training.log import read_metrics
-from arcnb.search.evaluation import table_frame
+from arcnb.search.comparing.evaluation import table_frame
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -121,8 +121,8 @@ class Sampling:
 
     def training_sample(self) -> dict:
         """First turns of the trainable tasks, for conversations and for refinements to learn from."""
-        from arcnb.search.inference import RoundPlan
-        from arcnb.search.turns import TurnPlan
+        from arcnb.search.sampling.predict import RoundPlan
+        from arcnb.search.turns.turns import TurnPlan
 
         rounds = RoundPlan(self.args.train_predictions, self.args.per_prompt, seed=100)
         made = self.args.out / "train_first"
@@ -130,8 +130,8 @@ class Sampling:
         return {"tasks": len(self.train_tasks)} | facts
 
     def independent(self, seed: int, part: str) -> dict:
-        from arcnb.search.inference import RoundPlan
-        from arcnb.search.turns import TurnPlan
+        from arcnb.search.sampling.predict import RoundPlan
+        from arcnb.search.turns.turns import TurnPlan
 
         n = self.args.first if part == "first" else self.args.budget
         plan = TurnPlan(RoundPlan(n, self.args.per_prompt, seed=seed))
@@ -145,8 +145,8 @@ class Sampling:
     def refined(self, arm: str, seed: int) -> dict:
         from arcnb.arc.predictions.prediction_set import PredictionSet
         from arcnb.models.registry import resolve_adapter
-        from arcnb.search.inference import RoundPlan
-        from arcnb.search.turns import TurnPlan
+        from arcnb.search.sampling.predict import RoundPlan
+        from arcnb.search.turns.turns import TurnPlan
 
         rounds = RoundPlan(self.args.budget, self.args.per_prompt, seed=seed)
         plan = TurnPlan(rounds, 2, self.args.first / self.args.budget, self.args.chooser)
@@ -164,8 +164,8 @@ class Sampling:
         from arcnb.arc.predictions.prediction_set import PredictionSet
         from arcnb.models.prompts.format import prompt_format
         from arcnb.models.sampling.backends import Sampling as Drawing
-        from arcnb.search.sampled_set import SampledSet
-        from arcnb.search.turns import predict_turns
+        from arcnb.search.sampling.sampled_set import SampledSet
+        from arcnb.search.turns.turns import predict_turns
 
         self.backend.use_adapter(str(adapter))
         drawing = Drawing(max_tokens=self.args.max_tokens, seeded=not on_gpu())
@@ -226,8 +226,8 @@ def data(args, name: str) -> dict:
     from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.models.prompts.format import prompt_format
     from arcnb.models.registry import load_tokenizer, resolve_model
-    from arcnb.search.refinement import refinement_rows, write_conversations, write_refinement
-    from arcnb.search.refinement_successes import successful_rows
+    from arcnb.search.refinement.rows import refinement_rows, write_conversations, write_refinement
+    from arcnb.search.refinement.successes import successful_rows
 
     tasks, _ = splits(args)
     sets = [PredictionSet(args.out / "train_first")]
@@ -431,9 +431,9 @@ def study(args) -> int:
     import pandas as pd
 
     from arcnb.arc.predictions.prediction_set import PredictionSet
-    from arcnb.search.arms import read_arms
-    from arcnb.search.fair_comparison import compare_arms
-    from arcnb.search.turns import TURN_READ, turn_table
+    from arcnb.search.comparing.arms import read_arms
+    from arcnb.search.comparing.fair_comparison import compare_arms
+    from arcnb.search.turns.turns import TURN_READ, turn_table
 
     _, tasks = splits(args)
     plan, folder = plan_of(args), args.out / "eval"

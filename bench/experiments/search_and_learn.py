@@ -121,8 +121,8 @@ def pair_is_done(args, arm, seed):
 
 def run_side(args, arm, seed, learn, engine, executor, base, opened=0.0):
     """Do or finish one side of an arm; False when the time was up. LearnedNothing puts its folder aside."""
-    from arcnb.search.budgets import Clock
-    from arcnb.search.search_and_learn import SearchAndLearn
+    from arcnb.search.learning.budgets import Clock
+    from arcnb.search.learning.search_and_learn import SearchAndLearn
 
     # per-task adapters and other settings share their search alone with the arm of all tasks
     alone = alone_of(args, arm, seed)
@@ -194,8 +194,8 @@ def seconds_table(report):
 def compare(args, arm, seed):
     """Small results of both sides of one seed."""
     from arcnb.arc.predictions.prediction_set import PredictionSet
-    from arcnb.search import learning_comparison as lc
-    from arcnb.search.evaluation import TABLE_READ
+    from arcnb.search.comparing import learning_comparison as lc
+    from arcnb.search.comparing.evaluation import TABLE_READ
 
     tasks, plan = tasks_of(args, arm, seed), plan_of(args, arm, seed)
     root = args.work / f"{arm}-seed{seed}"

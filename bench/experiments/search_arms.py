@@ -57,7 +57,7 @@ def toy_base(args):
     from arcnb.models.prompts.format import prompt_format
     from arcnb.models.registry import load_tokenizer
     from arcnb.models.sft.rows import IGNORED
-    from arcnb.search.learner import LoraLearner, LoraSettings
+    from arcnb.search.learning.learner import LoraLearner, LoraSettings
     from arcnb.synth.ladder import ladder_task
 
     model = arc_base(args)
@@ -186,7 +186,7 @@ def tasks_of(args, arm, seed):
 
 def plan_of(args, arm, seed=0, model="default"):
     """The plan of an arm, for both of its sides."""
-    from arcnb.search.learning_plan import SearchPlan
+    from arcnb.search.learning.plan import SearchPlan
 
     size = sizes(args)
     asked = {

@@ -130,7 +130,7 @@ def paired(
     sign-flip test over tasks; p_seeds: McNemar's of each seed; gain: of the tasks and seeds that the first samples left
     unsolved, what each arm solves.
     """
-    from arcnb.search.fair_comparison import sign_flip_p
+    from arcnb.search.comparing.fair_comparison import sign_flip_p
 
     rows, n, p_seeds = defaultdict(list), [], {}
     for seed in sorted(set(a) & set(b)):
@@ -171,12 +171,12 @@ def paired(
 
 
 def paired_rates(a: dict, b: dict, first: int, last: float = np.inf):
-    """`arcnb.search.paired_shares` of the samples that solve their task, after the `first` ones that the arms share, to the
+    """`arcnb.search.comparing.paired_shares` of the samples that solve their task, after the `first` ones that the arms share, to the
     `last` or as far as both have come, means over seeds; None where there are none.
 
-    See `later_samples` of arcnb.search.learning_comparison, also for what tasks that ended do to the figures.
+    See `later_samples` of arcnb.search.comparing.learning_comparison, also for what tasks that ended do to the figures.
     """
-    from arcnb.search.paired_shares import paired_shares
+    from arcnb.search.comparing.paired_shares import paired_shares
 
     rates = defaultdict(list)
     for seed in sorted(set(a) & set(b)):

@@ -27,7 +27,7 @@ from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, episode_metrics
 from arcnb.rl.turns.held_out import EpisodeHeldOut
 from arcnb.rl.turns.rewards import EpisodeReward
 from arcnb.rl.turns.rows import RememberingRows
-from arcnb.search.refinement import refinement_rows, write_refinement
+from arcnb.search.refinement.rows import refinement_rows, write_refinement
 from tests.rl.stop_at import StopAt
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"

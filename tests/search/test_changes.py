@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.search.changes import changes, summary
-from arcnb.search.evaluation import EvaluationError, changed_by_training
+from arcnb.search.comparing.changes import changes, summary
+from arcnb.search.comparing.evaluation import EvaluationError, changed_by_training
 from arcnb.synth.splits import training_split
 
 SPLIT = training_split()

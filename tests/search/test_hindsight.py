@@ -17,8 +17,8 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft.rows import IGNORED
 from arcnb.programs.executor.executor import Execution, Executor, Job
 from arcnb.programs.judging import judge
-from arcnb.search.hindsight import HindsightSettings, dealt, relabel, relabelled
-from arcnb.search.learning_rows import learning_rows
+from arcnb.search.learning.hindsight import HindsightSettings, dealt, relabel, relabelled
+from arcnb.search.learning.rows import learning_rows
 from tests.search.learning_engine import program, small_tasks
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "arc25_learning.json"

@@ -24,10 +24,10 @@ from transformers import (
 from arcnb.models.embedded import embedded_model
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.sft.rows import collator
-from arcnb.search import learner as learner_module
-from arcnb.search.learner import LearningError, LoraLearner, LoraSettings
-from arcnb.search.learner_loss import add_answer_gradients
-from arcnb.search.learner_memory import PartSize, bytes_per_token, padded_tokens
+from arcnb.search.learning import learner as learner_module
+from arcnb.search.learning.learner import LearningError, LoraLearner, LoraSettings
+from arcnb.search.learning.loss import add_answer_gradients
+from arcnb.search.learning.memory import PartSize, bytes_per_token, padded_tokens
 
 LORA = LoraSettings(r=2, alpha=8, learning_rate=0.01, batch_tokens=1000)
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

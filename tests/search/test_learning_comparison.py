@@ -6,9 +6,9 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab.search_plots import score_evolution, solved_against_completions
-from arcnb.search import learning_comparison as comparison
-from arcnb.search.evaluation import read_sets
-from arcnb.search.learning_plan import SearchPlan
+from arcnb.search.comparing import learning_comparison as comparison
+from arcnb.search.comparing.evaluation import read_sets
+from arcnb.search.learning.plan import SearchPlan
 
 ASKED = {"n_predictions": 6, "first_round": 2, "per_round": 2, "per_prompt": 1}
 PLAN = SearchPlan.of(ASKED)

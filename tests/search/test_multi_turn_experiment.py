@@ -288,7 +288,7 @@ def test_the_table_says_what_is_unfinished_and_compares_the_rest(modules, tmp_pa
 
 
 def test_p_values_of_many_pairs_are_adjusted(modules):
-    from arcnb.search.fair_comparison import holm
+    from arcnb.search.comparing.fair_comparison import holm
 
     assert holm([]) == []
     assert holm([0.04]) == [0.04]

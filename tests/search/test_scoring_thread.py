@@ -16,9 +16,9 @@ from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.inference import RoundPlan, predict
-from arcnb.search.sampled_set import SampledSet
-from arcnb.search.scoring_thread import ScoringThread
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
+from arcnb.search.sampling.scoring import ScoringThread
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import expected_keys, small_tasks
 
@@ -133,7 +133,7 @@ def test_a_program_runs_before_its_prompt_is_whole(tmp_path, tokenizer, tasks):
 
 
 def test_what_is_dropped_makes_room_and_is_not_written(tmp_path, tasks, monkeypatch):
-    monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_ROWS", 2)
+    monkeypatch.setattr("arcnb.search.sampling.scoring.WAITING_ROWS", 2)
     predictions, task = PredictionSet(tmp_path / "p"), tasks[0]
     with Executor(1) as executor:
         scoring = ScoringThread(predictions, {task.task_id: task}, executor, (0, 1), 2, 60.0, None)

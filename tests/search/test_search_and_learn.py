@@ -24,14 +24,14 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.models.sampling.backends import EngineOptions, open_backend
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
-from arcnb.search import learner as learner_module
-from arcnb.search.budgets import Clock
-from arcnb.search.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share
-from arcnb.search.learner_loss import add_answer_gradients
-from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.search_and_learn import SearchAndLearn
-from arcnb.search.step_journal import TIMES
-from arcnb.search.submission_file import SubmissionFile
+from arcnb.search.learning import learner as learner_module
+from arcnb.search.learning.budgets import Clock
+from arcnb.search.learning.journal import TIMES
+from arcnb.search.learning.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share
+from arcnb.search.learning.loss import add_answer_gradients
+from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.learning.search_and_learn import SearchAndLearn
+from arcnb.search.learning.submission_file import SubmissionFile
 from tests.search.learning_engine import Mixing, Programming, program, small_tasks, text_of
 
 ASKED = {

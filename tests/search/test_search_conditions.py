@@ -14,9 +14,9 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.sampling.backends import Sampling
 from arcnb.plans import PlanError
-from arcnb.search.conditions import FILE_NAME, conditions, hold_to_conditions
-from arcnb.search.rounds import RoundPlan
-from arcnb.search.sampled_set import SampledSet
+from arcnb.search.sampling.conditions import FILE_NAME, conditions, hold_to_conditions
+from arcnb.search.sampling.rounds import RoundPlan
+from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.test_search_inference import small_tasks
 
 PLAN = RoundPlan(n_predictions=4, per_prompt=8)

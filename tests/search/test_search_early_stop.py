@@ -17,10 +17,10 @@ from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
-from arcnb.search import evaluation
-from arcnb.search.early_stop import EarlyStop
-from arcnb.search.inference import RoundPlan, predict
-from arcnb.search.sampled_set import SampledSet
+from arcnb.search.comparing import evaluation
+from arcnb.search.sampling.early_stop import EarlyStop
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import small_tasks
 

@@ -19,13 +19,13 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
-from arcnb.search import evaluation
-from arcnb.search.adapters import adapter_runs, highest_rank, sampled_sets
-from arcnb.search.arms import check_arms
-from arcnb.search.inference import RoundPlan, predict
-from arcnb.search.inference_plan import InferencePlan
-from arcnb.search.sampled_set import SampledSet
-from arcnb.search.showcase import best_predictions, best_programs, show_predictions, write_programs
+from arcnb.search.comparing import evaluation
+from arcnb.search.comparing.arms import check_arms
+from arcnb.search.comparing.showcase import best_predictions, best_programs, show_predictions, write_programs
+from arcnb.search.sampling.adapters import adapter_runs, highest_rank, sampled_sets
+from arcnb.search.sampling.plan import InferencePlan
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import small_tasks
 

@@ -209,7 +209,7 @@ def test_no_program_of_the_ladder_is_longer_than_its_completions_may_be(script, 
     monkeypatch.setattr(
         Search, "__init__", lambda self, *positional, **more: given.update(enumerate(positional))
     )
-    monkeypatch.setattr("arcnb.search.search_and_learn.SearchAndLearn", Search)
+    monkeypatch.setattr("arcnb.search.learning.search_and_learn.SearchAndLearn", Search)
     args = script.arguments(["--out", str(tmp_path), "--work", str(tmp_path / "work")])
     with pytest.raises(AttributeError, match="report"):
         script.true_run_side(args, "toy", 0, False, None, None, SimpleNamespace(name="m"))
@@ -249,7 +249,7 @@ def test_a_side_that_learned_nothing_because_it_failed_is_no_result(
 ):
     monkeypatch.setattr(Search, "failures", failures)
     monkeypatch.setattr(Search, "learned", learned)
-    monkeypatch.setattr("arcnb.search.search_and_learn.SearchAndLearn", Search)
+    monkeypatch.setattr("arcnb.search.learning.search_and_learn.SearchAndLearn", Search)
     args = script.arguments(["--out", str(tmp_path), "--work", str(tmp_path / "work")])
     stage = (args, "toy", 0, True, None, None, SimpleNamespace(name="m"))
     if counts:

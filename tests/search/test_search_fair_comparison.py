@@ -11,9 +11,9 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.search.arms import arm_folders, read_arms
-from arcnb.search.evaluation import EvaluationError
-from arcnb.search.fair_comparison import compare_arms, holm, sign_flip_p
+from arcnb.search.comparing.arms import arm_folders, read_arms
+from arcnb.search.comparing.evaluation import EvaluationError
+from arcnb.search.comparing.fair_comparison import compare_arms, holm, sign_flip_p
 
 TASKS = [f"t{i:02}" for i in range(40)]
 FIRST, BUDGET = 4, 8

@@ -20,8 +20,8 @@ from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import GenerationError, Sampling
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.inference import RoundPlan, predict
-from arcnb.search.sampled_set import SampledSet
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 from tests.search.test_search_inference import expected_keys, small_tasks
 
@@ -187,11 +187,11 @@ def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
 @pytest.mark.long("many rounds, or processes that are killed")
 def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, executor, tasks, monkeypatch):
     # What is bounded by design, made small enough to be full soon.
-    monkeypatch.setattr("arcnb.search.scoring_thread.WAITING_ROWS", 32)
-    monkeypatch.setattr("arcnb.search.scoring_thread.JUDGED_ROWS", 32)
+    monkeypatch.setattr("arcnb.search.sampling.scoring.WAITING_ROWS", 32)
+    monkeypatch.setattr("arcnb.search.sampling.scoring.JUDGED_ROWS", 32)
     monkeypatch.setattr("arcnb.programs.executor.service.REMEMBERED", 16)
-    monkeypatch.setattr("arcnb.search.sampling_stage.PROMPTS_AHEAD", 2)
-    monkeypatch.setattr("arcnb.search.sampling_stage.PROMPTS_TOGETHER", 1)
+    monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_AHEAD", 2)
+    monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_TOGETHER", 1)
     peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
     few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
     for attempt in range(3):  # a busy machine makes more wait at times; what grows grows each time

@@ -21,8 +21,8 @@ from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.sampling.backends import EngineOptions, Sampling, open_backend
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.inference import RoundPlan, predict
-from arcnb.search.sampled_set import SampledSet
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
 
 SAMPLING = Sampling(max_tokens=8)
 PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)

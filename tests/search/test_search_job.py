@@ -19,9 +19,9 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.submission import SubmissionError, validate_submission
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.plans import PlanError
-from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.search_job import arm_predictions, run_shards, task_file, usable_backend
-from arcnb.search.submission_file import SubmissionFile
+from arcnb.search.learning.job import arm_predictions, run_shards, task_file, usable_backend
+from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.learning.submission_file import SubmissionFile
 from tests.search.learning_engine import small_tasks
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(search
 # first writes down that it was interrupted, sys.argv[2] of the second the code of the first.
 WORK = """
 import os, sys, threading, time
-from arcnb.search.search_job import _end_with
+from arcnb.search.learning.job import _end_with
 threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 print("at work", flush=True)
 try:

@@ -13,10 +13,10 @@ import pytest
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.lab.parameters import notebook_parameters
 from arcnb.plans import PlanError, refuse
-from arcnb.search.adapters import sampled_sets
-from arcnb.search.inference_plan import InferencePlan
-from arcnb.search.learning_plan import SearchPlan
-from arcnb.search.plan_problems import problems
+from arcnb.search.checks import problems
+from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.sampling.adapters import sampled_sets
+from arcnb.search.sampling.plan import InferencePlan
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELL_LINES = {"03": 20, "07": 25}
@@ -82,7 +82,7 @@ def test_an_inference_that_can_run_is_not_refused_and_every_reason_is_said_at_on
 
 
 def test_a_set_that_was_begun_otherwise_is_refused_by_todays_names(refuse_inference, tasks, tmp_path):
-    from arcnb.search.conditions import conditions, hold_to_conditions
+    from arcnb.search.sampling.conditions import conditions, hold_to_conditions
 
     plan = InferencePlan.of({})
     (made,) = sampled_sets(plan, tasks, tmp_path).values()

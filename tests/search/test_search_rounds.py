@@ -10,9 +10,9 @@ from arcnb.models.prompts.chat import count_tokens, prompt_ids
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
-from arcnb.search.inference import shard_of
-from arcnb.search.rounds import RoundPlan, shard_tasks
-from arcnb.search.sampled_set import SampledSet
+from arcnb.search.sampling.predict import shard_of
+from arcnb.search.sampling.rounds import RoundPlan, shard_tasks
+from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 
 PLAN = RoundPlan(n_predictions=12, per_prompt=4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.search.selection import CHOOSERS, SelectionError, choose
+from arcnb.search.turns.selection import CHOOSERS, SelectionError, choose
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "arc25_learning.json").read_text())["cases"]
 

@@ -15,15 +15,15 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import Sampling
 from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
-from arcnb.search import inference
-from arcnb.search.arms import read_arms
-from arcnb.search.evaluation import curves, read_sets
-from arcnb.search.refinement_tree import best_trees
-from arcnb.search.rounds import RoundPlan, shard_tasks
-from arcnb.search.sampled_set import SampledSet
-from arcnb.search.turn_budget import TurnPlan
-from arcnb.search.turn_report import TURN_READ, turn_table
-from arcnb.search.turns import check_turns, predict_turns
+from arcnb.search.comparing.arms import read_arms
+from arcnb.search.comparing.evaluation import curves, read_sets
+from arcnb.search.refinement.tree import best_trees
+from arcnb.search.sampling import predict
+from arcnb.search.sampling.rounds import RoundPlan, shard_tasks
+from arcnb.search.sampling.sampled_set import SampledSet
+from arcnb.search.turns.budget import TurnPlan
+from arcnb.search.turns.report import TURN_READ, turn_table
+from arcnb.search.turns.turns import check_turns, predict_turns
 from tests.search.canned_engine import CannedEngine
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
@@ -189,7 +189,7 @@ def test_shards_make_the_rows_of_one_process(run):
 
 def test_all_turns_are_divided_among_the_shards_alike(run, tasks, monkeypatch):
     lengths = [250, 350, 1350, 500]  # by first turns alone t0 would be in the other shard
-    monkeypatch.setattr(inference, "count_tokens", lambda tokenizer, prompts: lengths)
+    monkeypatch.setattr(predict, "count_tokens", lambda tokenizer, prompts: lengths)
     plan = TurnPlan(replace(ROUNDS, n_predictions=20, per_prompt=8), turns=2)
     divisions = [divided(part, tasks, lengths, 2) for part in (plan.first, plan.rounds)]
     assert divisions[0] != divisions[1], "else there is nothing to see here"

@@ -1,0 +1,193 @@
+"""Why a search or an inference cannot run as asked: every reason, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arcnb.arc.scores.attempts import RULES
+from arcnb.arc.views import AUGMENTATIONS
+from arcnb.models.sampling.backends import backend_name, sampling_problems
+from arcnb.plans import refusals
+from arcnb.programs.executor.limits import Limits
+from arcnb.search.branches import Programs
+from arcnb.search.learning.learner import SCHEDULES
+from arcnb.search.learning.plan import ALONE, LEARN, LearningRounds, SearchPlan
+from arcnb.search.sampling.plan import InferencePlan
+from arcnb.search.turns.selection import CHOOSERS
+
+if TYPE_CHECKING:
+    from arcnb.arc.tasks.task_set import TaskSet
+
+
+def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path()) -> list[str]:
+    """One sentence each; empty where the plan can run. tasks: those of its task set.
+
+    own: where the predictions of an inference go without an `output`.
+    """
+    if isinstance(plan, SearchPlan):
+        return _shared_problems(plan) + _search_problems(plan) + _task_problems(plan, tasks)
+    return _inference_problems(plan, tasks, own)
+
+
+def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[str]:
+    """Sets that were begun otherwise, and `refine_from`, are looked into when nothing else is wrong."""
+    from arcnb.arc.predictions.prediction_set import PredictionSet
+    from arcnb.models.prompts.format import prompt_format
+    from arcnb.search.sampling.adapters import adapter_runs, sampled_sets
+    from arcnb.search.turns.turns import check_turns
+
+    found = [*_shared_problems(plan), *_round_problems(plan), *_turn_problems(plan)]
+    if plan.engine.engines < 0:
+        found.append(f"engines is {plan.engine.engines}, it must be at least 1, or 0 to choose")
+    if plan.rounds.n_shards > 1 and not plan.output:
+        found.append(
+            f"n_shards is {plan.rounds.n_shards} and output is empty: give all shards the same output, or "
+            "start them by `arcnb sweep 03 --shards`; each run folder is its own, so their predictions would "
+            "not meet"
+        )
+    if plan.refine_from and plan.turns == 1:
+        found.append("refine_from needs turns of at least 2: there is nothing to refine in one turn")
+    found += refusals(adapter_runs, plan.adapter, own, plan.model)
+    found += refusals(prompt_format, plan.template, plan.encoding, plan.refine_template)
+    if found:
+        return found
+    first = PredictionSet(plan.refine_from) if plan.refine_from else None
+    return [
+        said
+        for made in sampled_sets(plan, tasks, own).values()
+        for said in refusals(check_turns, made, plan, first)
+    ]
+
+
+def _positive(branch: object, *names: str, called: str = "") -> list[str]:
+    """called: what comes before the names, where they are those of a branch."""
+    values = {name: getattr(branch, name) for name in names}
+    return [f"{called}{name} must be positive, not {value}" for name, value in values.items() if value <= 0]
+
+
+def _not_negative(branch: object, *names: str, called: str = "") -> list[str]:
+    values = {name: getattr(branch, name) for name in names}
+    return [
+        f"{called}{name} must not be negative, it is {value}" for name, value in values.items() if value < 0
+    ]
+
+
+def _round_problems(plan: InferencePlan) -> list[str]:
+    rounds = plan.rounds
+    found = _positive(rounds, "n_predictions", "per_prompt") + _not_negative(rounds, "stop_after")
+    found += _augment_problems(rounds.augment)
+    if not 0 <= rounds.shard < rounds.n_shards:
+        found.append(f"shard must be from 0 to n_shards - 1, not {rounds.shard} of {rounds.n_shards}")
+    return found
+
+
+def _augment_problems(augment: str) -> list[str]:
+    if augment in AUGMENTATIONS:
+        return []
+    return [f"augment must be one of {', '.join(AUGMENTATIONS)}, not {augment!r}"]
+
+
+def _turn_problems(plan: InferencePlan) -> list[str]:
+    found = []
+    if plan.turns < 1:
+        found.append(f"turns must be at least 1, not {plan.turns}")
+    if not 0 < plan.first_share <= 1:
+        found.append(f"first_share must be above 0 and at most 1, not {plan.first_share}")
+    if plan.chooser not in CHOOSERS:
+        found.append(f"chooser {plan.chooser!r} does not exist; there are {', '.join(CHOOSERS)}")
+    numbers = (plan.turns, plan.rounds.n_predictions, plan.rounds.per_prompt)
+    if not found and min(numbers) > 0 and min(plan.quotas) < 1:
+        found.append(
+            f"{plan.rounds.n_predictions} predictions cannot be divided among {plan.turns} turns "
+            f"with first_share {plan.first_share}: {', '.join(map(str, plan.quotas))}"
+        )
+    return found
+
+
+def _shared_problems(plan: InferencePlan | SearchPlan) -> list[str]:
+    """Of the branches that all plans of the room have, and of the backend's name."""
+    found = sampling_problems(plan.sampling, "max_completion_length")
+    found += _not_negative(plan.engine, "max_length", "max_num_seqs") + _not_negative(plan, "n_tasks")
+    share = plan.engine.vllm_gpu_memory_utilization
+    if not 0 < share <= 1:
+        found.append(f"vllm_gpu_memory_utilization must be above 0 and at most 1, not {share}")
+    return found + refusals(backend_name, plan.backend) + _program_problems(plan.programs)
+
+
+def _search_problems(plan: SearchPlan) -> list[str]:
+    from arcnb.models.prompts.format import prompt_format
+
+    found = _augment_problems(plan.augment) + refusals(prompt_format, plan.template, plan.encoding)
+    if not set(plan.searches) <= {ALONE, LEARN}:
+        found.append(f"arms are {ALONE} and {LEARN}, not {plan.arms or 'none'}")
+    elif len(set(plan.searches)) < len(plan.searches):
+        found.append(f"arms names a search twice: {plan.arms}")
+    found += _not_negative(plan, "time_budget_hours", "num_processes", "n_pictures")
+    found += _not_negative(plan.budget, "n_predictions")
+    found += _not_negative(plan.budget, "tokens", "seconds", called="budget_")
+    if plan.submission_rule not in RULES:
+        found.append(f"no submission_rule {plan.submission_rule!r}; there are {', '.join(RULES)}")
+    if not any(vars(plan.budget).values()):
+        found.append(
+            "the budget of a task needs a limit: n_predictions, budget_tokens or budget_seconds above 0"
+        )
+    return found + _learning_round_problems(plan.rounds) + _learning_problems(plan)
+
+
+def _learning_round_problems(rounds: LearningRounds) -> list[str]:
+    found = _positive(rounds, "per_prompt", "num_train_epochs") + _not_negative(
+        rounds, "stop_after", "adapter_gb"
+    )
+    for name in ("first_round", "per_round"):
+        value = getattr(rounds, name)
+        if value < 1 or value % max(1, rounds.per_prompt):
+            found.append(f"{name} is {value}, it must be a multiple of per_prompt, {rounds.per_prompt}")
+    if rounds.group_size != -1 and rounds.group_size < 1:
+        found.append(f"group_size is {rounds.group_size}, it must be positive, or -1 for all tasks")
+    return found
+
+
+def _learning_problems(plan: SearchPlan) -> list[str]:
+    """Of what is learned from, and how."""
+    hindsight, lora = plan.hindsight, plan.lora
+    found = _not_negative(hindsight, "programs_per_task", "fresh_views")
+    found += _positive(hindsight, "max_answer_tokens")
+    if not 0 <= hindsight.replay <= 1:
+        found.append(f"replay is {hindsight.replay}, it must be between 0 and 1")
+    found += _positive(lora, "r", "alpha", called="lora_")
+    found += _positive(lora, "learning_rate", "per_device_train_batch_size", "batch_tokens", "max_grad_norm")
+    found += _not_negative(lora, "warmup_steps", "weight_decay")
+    if lora.warmup_steps > 1 and lora.warmup_steps % 1:
+        found.append(f"warmup_steps is {lora.warmup_steps}: whole steps, or a share below 1")
+    if lora.lr_scheduler_type not in SCHEDULES:
+        found.append(
+            f"lr_scheduler_type is {lora.lr_scheduler_type!r}, it must be one of {', '.join(SCHEDULES)}"
+        )
+    if not lora.modules:
+        found.append("lora_target_modules names no layer for the adapter")
+    if plan.engine.adapters_at_once < 1:
+        found.append(f"adapters_at_once must be positive, not {plan.engine.adapters_at_once}")
+    return found
+
+
+def _task_problems(plan: SearchPlan, tasks: TaskSet) -> list[str]:
+    found = []
+    if plan.ids and plan.n_tasks not in (0, plan.options()["n_tasks"].default):
+        found.append(
+            f'n_tasks is {plan.n_tasks} and task_ids is "{plan.task_ids}"; give task_ids "" to take n_tasks'
+        )
+    if unknown := [id_ for id_ in plan.ids if id_ not in tasks.ids]:
+        found.append(
+            f'{tasks.name} has no task {unknown[0]!r}; give task_ids "" to take n_tasks of its tasks'
+        )
+    return found
+
+
+def _program_problems(programs: Programs) -> list[str]:
+    found = []
+    if programs.workers < 0:
+        found.append(f"workers must be at least 1, got {programs.workers} (0 means one a core)")
+    found += refusals(Limits, seconds_per_input=programs.seconds_per_input)
+    memory = refusals(Limits, memory_mb=programs.program_memory_mb)
+    return found + [f"program_{sentence}" for sentence in memory]

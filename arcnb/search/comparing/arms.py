@@ -1,0 +1,115 @@
+"""Arms of a comparison: ways to spend the same budget, each with several seeds, out of prediction sets.
+
+    arms = read_arms("independent = A0 | A1; refined = A0[:64] + R0 | A1[:64] + R1", task_ids)
+
+Arms are separated by ";", seeds by "|", sets that make up one seed by "+"; FOLDER[:64] takes the first 64
+first turns of each task. The rows of a seed stand in the order in which its budget was spent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.search.comparing.evaluation import EvaluationError, check_versions, table_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Arms = dict[str, list["pd.DataFrame"]]  # name -> one frame a seed
+
+_SOURCE = re.compile(r"(?P<folder>.+?)\s*(?:\[:(?P<first>\d+)\])?")
+
+
+def parse_arms(text: str) -> dict[str, list[list[tuple[Path, int]]]]:
+    """{arm: [seed: [(folder, first turns to take, 0 for the whole set)]]}; EvaluationError otherwise."""
+    arms: dict[str, list[list[tuple[Path, int]]]] = {}
+    for entry in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, seeds = entry.partition("=")
+        name = name.strip()
+        if not equals or not name or not seeds.strip():
+            raise EvaluationError(f"compare: {entry!r} is not of the form NAME = SET + SET | SET + SET")
+        if name in arms:
+            raise EvaluationError(f"compare: two arms are called {name!r}")
+        arms[name] = [[_source(one, name) for one in seed.split("+")] for seed in seeds.split("|")]
+    counts = {name: len(seeds) for name, seeds in arms.items()}
+    if len(arms) < 2:
+        raise EvaluationError(f"compare: a comparison needs at least two arms, not {len(arms)}")
+    if len(set(counts.values())) > 1:
+        named = ", ".join(f"{name} {n}" for name, n in counts.items())
+        raise EvaluationError(f"compare: each needs the same number of seeds, there are {named}")
+    return arms
+
+
+def _source(text: str, arm: str) -> tuple[Path, int]:
+    found = _SOURCE.fullmatch(text.strip())
+    if not found:
+        raise EvaluationError(f"compare: a seed of {arm!r} names no folder")
+    path = Path(found["folder"])
+    if not path.is_dir():
+        raise EvaluationError(f"compare: prediction set {path} of {arm!r} does not exist")
+    return path, int(found["first"] or 0)
+
+
+def arm_folders(text: str) -> str:
+    """The folders that the arms are made of, each once, separated by commas; "" without arms."""
+    return ",".join(map(str, _folders(text))) if text else ""
+
+
+def arm_sets(text: str) -> dict[str, PredictionSet]:
+    """{folder: prediction set} of the folders that the arms are made of."""
+    return {str(path): PredictionSet(path) for path in _folders(text)}
+
+
+def _folders(text: str) -> list[Path]:
+    folders = [path for seeds in parse_arms(text).values() for seed in seeds for path, _ in seed]
+    return list(dict.fromkeys(folders))
+
+
+def check_arms(text: str, tasks: TaskSet) -> None:
+    """EvaluationError for arms that cannot be read, or that answer another version of a task."""
+    check_versions(map(PredictionSet, _folders(text)), tasks)
+
+
+def read_arms(text: str, task_ids: Sequence[str]) -> Arms:
+    """The arms' rows on these tasks, columns TABLE_READ, `stage` and `place`, a task's rows from 0."""
+    return {
+        name: [_read(seed, task_ids, f"{name}, seed {number}") for number, seed in enumerate(seeds)]
+        for name, seeds in parse_arms(text).items()
+    }
+
+
+def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: str) -> pd.DataFrame:
+    import pandas as pd
+
+    parts = []
+    for path, first in sources:
+        one = PredictionSet(path)
+        part = table_frame(one, task_ids)
+        part = part.sort_values(["task_id", "stage", "round", "index"], kind="stable")
+        if first:
+            part = part[part["turn"] == 0]
+            part = part[part.groupby("task_id").cumcount() < first]
+        if part.empty:
+            raise EvaluationError(
+                f"compare: prediction set {path} of {name} holds no predictions of these tasks"
+            )
+        parts.append(part)
+    frame = pd.concat(parts, ignore_index=True)
+    twice = frame.duplicated(["task_id", "round", "index", "turn"])
+    if twice.any():
+        row = frame[twice].iloc[0]
+        raise EvaluationError(
+            f"compare: {name} holds prediction {row.task_id}/{row['round']}/{row['index']}/{row.turn} twice; "
+            "cut a set that is shared, as in FOLDER[:64]"
+        )
+    return in_order(frame)
+
+
+def in_order(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `place`: how many of the task's predictions came before."""
+    return frame.assign(place=frame.groupby("task_id").cumcount())

@@ -1,0 +1,146 @@
+"""Predictions worth a look: the one that came closest on each task, drawn with its program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arcnb.arc.pictures.cards import prediction_card, verdict
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.machine.files import new_file
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.sampling.backends import Sampling
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RANKING = [
+    "train_is_correct",
+    "test_is_correct",
+    "train_correct_grids",
+    "test_correct_grids",
+    "train_pixel_score",
+]
+_NOTHING = "There is no such program with valid outputs."
+
+
+def best_predictions(
+    predictions: PredictionSet, n: int, solved: bool | None = None, task_ids: Iterable[str] | None = None
+) -> list[Prediction]:
+    """The best prediction of each of the n tasks that came closest to being solved, best first.
+
+    Solved train pairs count before solved test pairs, then shares of right grids, then similarity. solved:
+    True takes solved tasks only, False the others only. Solved is a task whose train pairs and known test
+    pairs one program gets right. task_ids: of these tasks only, where the set has more.
+    """
+    ranked = _ranked(predictions, task_ids=task_ids)
+    if solved is not None:
+        ranked = ranked[ranked["solved"] == solved]
+    return _fetch(predictions, ranked.head(n))
+
+
+def best_programs(sets: Mapping[str, PredictionSet]) -> pd.DataFrame:
+    """One row a task: the best program that any of the sets holds, of equally good ones the shortest.
+
+    Columns task_id, set, prediction (its id), solved, the scores and the program; best tasks first.
+    """
+    import pandas as pd
+
+    ranked = [_ranked(one, ["program"]).assign(set=name) for name, one in sets.items()]
+    frame = pd.concat(ranked).assign(length=lambda f: f["program"].str.len())
+    frame = frame.sort_values(
+        [*_RANKING, "length"], ascending=[False] * len(_RANKING) + [True], kind="stable"
+    )
+    frame = frame.drop_duplicates("task_id")
+    parts = zip(frame["task_id"], frame["round"], frame["index"], frame["turn"], strict=True)
+    frame["prediction"] = ["/".join(map(str, key)) for key in parts]
+    columns = ["task_id", "set", "prediction", "solved", *_RANKING, "program"]
+    return frame[columns].reset_index(drop=True)
+
+
+def write_programs(programs: pd.DataFrame, path: Path) -> Path:
+    """The table of `best_programs` as Parquet; never over a file with other content."""
+    with new_file(path, same_is_fine=True) as file:
+        programs.to_parquet(file, index=False)
+    return path
+
+
+def _ranked(
+    predictions: PredictionSet, more: Sequence[str] = (), task_ids: Iterable[str] | None = None
+) -> pd.DataFrame:
+    """The best valid prediction of each task, best first, with the columns of the ranking and "solved"."""
+    columns = ["task_id", "round", "index", "turn", "status", *_RANKING, *more]
+    frame = predictions.read(columns, task_ids)
+    frame = frame[frame["status"] == "ok"]
+    solved = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
+    frame = frame.assign(solved=solved, **{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})
+    if more:
+        frame = frame.assign(length=frame["program"].str.len()).sort_values("length", kind="stable")
+    return frame.sort_values(_RANKING, ascending=False, kind="stable").drop_duplicates("task_id")
+
+
+def _fetch(predictions: PredictionSet, ranked: pd.DataFrame) -> list[Prediction]:
+    keys = list(zip(ranked["task_id"], ranked["round"], ranked["index"], ranked["turn"], strict=True))
+    found = predictions.get(keys)
+    return [found[key] for key in keys]
+
+
+def sample_tasks(
+    tasks: TaskSet, engine, folder: Path, executor: Executor, prompt_format: PromptFormat, seed: int
+) -> PredictionSet:
+    """Four unaugmented predictions of each task, to see what a model writes; the set is left in folder."""
+    predictions = PredictionSet(folder)
+    sampling = Sampling(max_tokens=min(512, engine.context // 2))
+    made = SampledSet(list(tasks), predictions, prompt_format, sampling)
+    predict(made, engine, executor, RoundPlan(4, 4, seed=seed, augment="none"))
+    return predictions
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: a word before each
+    verdict;
+    programs are then shown, not folded."""
+
+    tasks: TaskSet
+    predictions: list[Prediction]
+    heads: Sequence[str] = ()
+
+    def _repr_html_(self) -> str:
+        if not self.predictions:
+            return f"<p>{_NOTHING}</p>"
+        heads = self.heads or [""] * len(self.predictions)
+        return "".join(
+            prediction_card(
+                p, self.tasks[p.task_id], f"{head}: {verdict(p)}" if head else "", open=bool(head)
+            )
+            for p, head in zip(self.predictions, heads, strict=True)
+        )
+
+    def write(self, path: Path) -> Path:
+        """The pictures as a fragment of HTML, for the index of runs."""
+        path.write_text(self._repr_html_(), encoding="utf-8")
+        return path
+
+    def __repr__(self) -> str:
+        return "\n".join(verdict(p) for p in self.predictions) or _NOTHING
+
+
+def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:
+    """Three solved tasks and the one that came closest without being solved, each with its program."""
+    solved = best_predictions(predictions, n_solved, True, tasks.ids)
+    missed = best_predictions(predictions, 1, False, tasks.ids)
+    heads = ["A solved task"] * len(solved) + ["A near miss"] * len(missed)
+    return Showcase(tasks, [*solved, *missed], heads)
+
+
+def show_predictions(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
+    """The predictions as the last line of a cell."""
+    return Showcase(tasks, list(predictions))

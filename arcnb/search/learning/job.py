@@ -1,0 +1,218 @@
+"""A search in this process or in several, one a GPU, which are given its plan as a file.
+
+    plan = SearchPlan.of({"budget_tokens": 10_000, ...}).settled(Path("runs/x"))
+    write_tasks(tasks, task_file(plan))
+    reports = run_shards(plan)           # in as many processes as the plan says
+
+`python -m arcnb.search.learning.job PLAN.json SHARD` is what each of several processes runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.models.lora.merging import merged_model
+from arcnb.models.memory.fitting import visible_gpus
+from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
+from arcnb.models.sampling.backends import open_backend
+from arcnb.plans import PlanError
+from arcnb.programs.executor.service import usable_processors
+from arcnb.search.learning.budgets import Clock
+from arcnb.search.learning.learner import check_modules
+from arcnb.search.learning.plan import LEARN, SearchPlan
+from arcnb.search.learning.search_and_learn import SearchAndLearn
+from arcnb.search.learning.submission_file import SubmissionFile
+
+__all__ = ["SearchPlan", "arm_predictions", "base_model", "run_search", "run_shards", "task_file"]
+
+GRACE = 60  # seconds that processes get to write down what they have when the caller is stopped
+RESERVE = 0.02  # of the time budget, for what comes after the last completion
+
+
+def task_file(plan: SearchPlan) -> Path:
+    """Where the tasks of a settled plan lie."""
+    return Path(plan.output) / "tasks.parquet"
+
+
+def arm_predictions(plan: SearchPlan, arm: str) -> PredictionSet:
+    """The prediction set of an arm."""
+    return PredictionSet(Path(plan.output) / arm / "predictions")
+
+
+def run_search(plan: SearchPlan, announce=print, shard: tuple[int, int] = (0, 1)) -> dict[str, dict]:
+    """Do all arms of a settled plan here, on shard i of n of its tasks; {arm: outcome of its report}.
+
+    Goes on where an earlier start was stopped.
+    """
+    started = time.monotonic()
+    clock = Clock(3600 * plan.time_budget_hours * (1 - RESERVE))
+    tasks, arms = load_tasks(task_file(plan)), plan.searches
+    submission = open_submission(plan, tasks)  # before anything that can fail
+    base = base_model(plan.model, plan.adapter)
+    room = {}
+    if LEARN in arms:
+        check_modules(base, plan.lora.modules)
+        n_adapters = min(plan.engine.adapters_at_once, len(plan.groups(tasks)))
+        room = {"max_lora_rank": plan.lora.r, "max_loras": n_adapters}
+    options, backend = plan.engine.options(**room), usable_backend(plan.backend)
+    reports = {}
+    with (
+        plan.programs.executor() as executor,
+        open_backend(backend, base, None, options, announce) as engine,
+    ):
+        opened = time.monotonic() - started
+        for arm in arms:
+            search = SearchAndLearn(
+                tasks,
+                engine,
+                executor,
+                Path(plan.output) / arm,
+                plan,
+                base=base if arm == LEARN else None,
+                shard=shard,
+                clock=clock,
+                submission=submission if arm == arms[-1] else None,
+                shared=arm_predictions(plan, arms[0]) if arm != arms[0] else None,
+                announce=announce,
+            )
+            search.report.add_engine(opened)
+            report = search.run()
+            announce(f"{arm}: {report}")
+            reports[arm] = report.outcome()
+            opened = 0.0
+    return reports
+
+
+def open_submission(plan: SearchPlan, tasks: TaskSet) -> SubmissionFile | None:
+    """The submission file, kept up to date with the last arm and valid from now on; None if none is asked
+    for."""
+    if not plan.submission:
+        return None
+    last = arm_predictions(plan, plan.searches[-1])
+    return SubmissionFile(Path(plan.submission_file), tasks, last, plan.submission_rule)
+
+
+def base_model(model: str, adapter: str) -> ModelPath:
+    """The model to search with: the named one with the adapter, if any, folded into its weights."""
+    resolved = resolve_model(model)
+    folder = resolve_adapter(adapter, resolved)
+    return merged_model(resolved, folder) if folder else resolved
+
+
+def usable_backend(name: str) -> str:
+    """ "auto" is transformers without a GPU: vLLM on a CPU is several times slower with an adapter."""
+    return "transformers" if name == "auto" and not _n_gpus() else name
+
+
+def _n_gpus() -> int:
+    return len(visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def run_shards(plan: SearchPlan, announce=print) -> dict[str, dict]:
+    """Run a settled plan in its processes, one shard each; {"arm shard": outcome}. All write into the same
+    sets.
+
+    What they print goes to `process0.log` and so on in the output folder. When the caller is interrupted they
+    are, too, and get time to write what they have; when it is killed they notice. PlanError, with a process's
+    last words, when one fails (the others finish first), and when nothing at all was made.
+    """
+    processes = plan.num_processes or max(1, _n_gpus())
+    outcomes = run_search(plan, announce) if processes == 1 else _in_processes(plan, processes)
+    for arm in plan.searches:
+        if not len(arm_predictions(plan, arm)):
+            raise PlanError(f"search {arm!r} made nothing: {_why_nothing(plan, outcomes)}")
+    return outcomes
+
+
+def _why_nothing(plan: SearchPlan, outcomes: dict[str, dict]) -> str:
+    if any(outcome["out_of_time"] for outcome in outcomes.values()):
+        return f"its time, {3600 * plan.time_budget_hours:,.0f} s, was up before the first completion"
+    longest = max((n for outcome in outcomes.values() for n in outcome["too_long"].values()), default=0)
+    context = f"a context of {plan.engine.max_length:,}" if plan.engine.max_length else "the model's context"
+    return (
+        f"prompts of up to {longest:,} tokens and answers of {plan.sampling.max_completion_length:,} do not "
+        f"fit {context}"
+    )
+
+
+def _in_processes(plan: SearchPlan, processes: int) -> dict[str, dict]:
+    folder = Path(plan.output)
+    open_submission(plan, load_tasks(task_file(plan)))
+    base_model(plan.model, plan.adapter)  # made once, not by all of them at the same time
+    path = folder / "plan.json"
+    # Programs of all processes together take the workers of the plan: one a core each would slow all down.
+    workers = max(1, (plan.programs.workers or usable_processors()) // processes)
+    shared = replace(plan, programs=replace(plan.programs, workers=workers))
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(shared.values(), indent=1))
+    temporary.replace(path)
+    running = []
+    for shard in range(processes):
+        log = open(folder / f"process{shard}.log", "ab")  # noqa: SIM115
+        command = [sys.executable, "-m", "arcnb.search.learning.job", str(path), f"{shard}/{processes}"]
+        running.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+        log.close()
+    try:
+        codes = [process.wait() for process in running]
+    except BaseException:
+        _interrupt(running)
+        raise
+    failed = [shard for shard, code in enumerate(codes) if code]
+    if failed:
+        log = folder / f"process{failed[0]}.log"
+        words = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        raise PlanError(f"{len(failed)} of {processes} processes failed; the first said: {words} (see {log})")
+    outcomes = {}
+    for shard in range(processes):
+        for arm, outcome in json.loads((folder / f"reports{shard}.json").read_text()).items():
+            outcomes[f"{arm} {shard}"] = outcome
+    return outcomes
+
+
+def _interrupt(running: Sequence[subprocess.Popen]) -> None:
+    """As Ctrl-C would, to each; whoever has not ended after GRACE seconds is killed."""
+    for process in running:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+    end = time.monotonic() + GRACE
+    for process in running:
+        try:
+            process.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _end_with(parent: int) -> None:
+    """Interrupt this process when its parent is gone: two searches in one folder would do all twice."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(GRACE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _main(path: Path, shard: str) -> None:
+    index, count = map(int, shard.split("/"))
+    plan = SearchPlan.of(json.loads(path.read_text()))
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    reports = run_search(plan, lambda line: print(line, flush=True), (index, count))
+    target = Path(plan.output) / f"reports{index}.json"
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(json.dumps(reports, default=str))
+    temporary.replace(target)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,323 @@
+"""A LoRA that is trained over and over in one process: the model is loaded once, an adapter is a folder.
+
+    learner = LoraLearner(model, LoraSettings(r=16))
+    report = learner.learn(rows, start=None, folder=Path("adapters/round000"), seed=0)
+
+Each call of `learn` begins with the adapter `start` (None: a fresh one), so it is a function of its arguments
+and can be done again after a kill. It is a small loop of its own: TRL's trainer takes seconds to build, and
+search and learn would build it for each round of each task.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from arcnb.models.lora.precision import input_casting
+from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.sft.rows import IGNORED, collator
+from arcnb.plans import PlanError, option
+from arcnb.search.learning.loss import add_answer_gradients
+from arcnb.search.learning.memory import PartSize, bytes_per_token, out_of_memory, padded_tokens
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+class LearningError(RuntimeError):
+    """A training that gave no usable adapter; the message says why."""
+
+
+class LearningStopped(Exception):
+    """The caller's `stop` ended a training before its end; no adapter was written."""
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """The adapter, and how it is trained.
+
+    batch_tokens and gradient_checkpointing decide memory and not what is learned; both give way by themselves
+    where it does not suffice (`arcnb.search.learning.memory`).
+    """
+
+    r: int = option(16, "rank of the LoRA")
+    alpha: float = option(32.0, "its update is scaled by alpha / r, with use_rslora by alpha / sqrt(r)")
+    use_rslora: bool = option(True, "scale by the root of the rank")
+    target_modules: str = option(
+        "q_proj, k_proj, v_proj, o_proj", "linear layers that get it, separated by commas"
+    )
+    learning_rate: float = option(2e-4, "of the training")
+    lr_scheduler_type: str = option("constant", "of the learning rate: constant, linear or cosine")
+    warmup_steps: float = option(0.1, "steps in which the rate rises; below 1 a share of a training's steps")
+    per_device_train_batch_size: int = option(4, "rows an optimizer step")
+    batch_tokens: int = option(4096, "padded tokens in one forward pass; bounds memory", "tokens")
+    weight_decay: float = option(0.0, "of the optimizer")
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm")
+    gradient_checkpointing: bool = option(False, "less memory for a fifth more time")
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.target_modules.split(",") if name.strip())
+
+    def decisive(self) -> dict:
+        """What decides the adapter, as JSON holds it; not how memory is saved."""
+        spared = ("batch_tokens", "gradient_checkpointing")
+        kept = {name: value for name, value in vars(self).items() if name not in spared}
+        return kept | {"target_modules": list(self.modules)}
+
+
+def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
+    """PlanError for a name that none of the model's layers has; its weights are not loaded.
+
+    peft passes over such a name as long as another one fits.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        net = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.path))
+    layers = [name for name, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
+    for wanted in modules:
+        if not any(f".{name}".endswith(f".{wanted}") for name in layers):
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+            raise PlanError(f"lora_target_modules: {model.name} has no layer {wanted!r}; there are {known}")
+
+
+@dataclass(frozen=True)
+class LearningReport:
+    """One call of `learn`. loss_first, loss_last: mean loss a token, in nats, of the first and last tenth of
+    the steps. tokens: of all rows, prompts included. seconds: of training; save_seconds: of the rest.
+    peak_memory_gb: most that tensors took of the GPU, GB (2**30); 0 on a CPU. notes: sentences on what was
+    done other than asked.
+    """
+
+    adapter: Path
+    rows: int
+    steps: int
+    tokens: int
+    loss_first: float
+    loss_last: float
+    seconds: float
+    save_seconds: float
+    peak_memory_gb: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list, repr=False)
+
+
+class LoraLearner:
+    """The model with one LoRA; a context manager that frees its memory. seconds: what loading it took."""
+
+    def __init__(self, model: ModelPath, settings: LoraSettings):
+        import torch
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        started = time.monotonic()
+        self.settings = settings
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+        base = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype).to(self.device)
+        base.config.use_cache = False
+        config = LoraConfig(
+            task_type="CAUSAL_LM",
+            r=settings.r,
+            lora_alpha=settings.alpha,
+            use_rslora=settings.use_rslora,
+            target_modules=list(settings.modules),
+            lora_dropout=0.0,
+        )
+        try:
+            self._net = get_peft_model(base, config)
+        except ValueError as error:  # no layer of the model has such a name
+            raise PlanError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
+        self._modules = settings.modules
+        self._size = PartSize(settings.batch_tokens, False)
+        if settings.gradient_checkpointing:
+            self._recompute()
+        self._collate = collator(load_tokenizer(model).pad_token_id)
+        self.seconds = time.monotonic() - started
+
+    def learn(
+        self,
+        rows: Sequence[dict],
+        start: Path | None,
+        folder: Path,
+        seed: int,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> LearningReport:
+        """Train on the rows in their order and leave the adapter in `folder`, whole or not at all.
+
+        rows: {"input_ids", "labels"}, see `arcnb.search.learning.rows`. start: the adapter to go on from.
+        stop: asked before every step; LearningStopped as soon as it says so, which leaves nothing. Raises
+        LearningError without rows, when a loss or a weight is not finite, or when memory runs out. Before
+        that, a step that runs out of memory is done again in smaller parts, with the same gradient, and last
+        with recomputed activations; what did fit is kept for the steps and calls after it.
+        """
+        import torch
+
+        if not rows:
+            raise LearningError("there is nothing to learn from")
+        started, size_before = time.monotonic(), str(self._size)
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            self._set_weights(start, seed)
+            prepared = time.monotonic()
+            with input_casting(self._net, enabled=self.device != "cuda"):  # there it is all under autocast
+                losses = self._train(list(rows), stop)
+        except RuntimeError as error:
+            if isinstance(error, LearningError) or not out_of_memory(error):
+                raise
+            raise LearningError(f"the GPU's memory does not even hold the adapter: {error}") from error
+        notes = []
+        if str(self._size) != size_before:
+            notes.append(
+                f"training ran out of GPU memory with {size_before} and goes on with {self._size}: "
+                "the same optimizer steps, in smaller parts"
+            )
+        trained = time.monotonic()
+        self._save(folder)
+        tenth = max(1, len(losses) // 10)
+        return LearningReport(
+            adapter=folder,
+            rows=len(rows),
+            steps=len(losses),
+            tokens=sum(len(row["input_ids"]) for row in rows),
+            loss_first=sum(losses[:tenth]) / tenth,
+            loss_last=sum(losses[-tenth:]) / tenth,
+            seconds=trained - prepared,
+            save_seconds=(prepared - started) + (time.monotonic() - trained),
+            peak_memory_gb=torch.cuda.max_memory_allocated() / 2**30 if self.device == "cuda" else 0.0,
+            notes=notes,
+            losses=losses,
+        )
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        import gc
+
+        import torch
+
+        self._net = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def __enter__(self) -> LoraLearner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _set_weights(self, start: Path | None, seed: int) -> None:
+        import torch
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        if start is not None:
+            state = load_file(start / "adapter_model.safetensors", device=self.device)
+            set_peft_model_state_dict(self._net, state)
+            return
+        devices = [torch.cuda.current_device()] if self.device == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed % 2**63)
+            for module in self._net.modules():
+                if hasattr(module, "reset_lora_parameters"):
+                    module.reset_lora_parameters("default", init_lora_weights=True)
+
+    def _train(self, rows: list[dict], stop: Callable[[], bool]) -> list[float]:
+        """The mean loss of every step, in nats a token."""
+        import torch
+
+        settings = self.settings
+        weights = [p for p in self._net.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        size = settings.per_device_train_batch_size
+        steps = [rows[i : i + size] for i in range(0, len(rows), size)]
+        self._net.train()
+        losses, norms = [], []
+        for number, step in enumerate(steps):
+            if stop():
+                raise LearningStopped(f"stopped before step {number + 1} of {len(steps)}")
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * learning_rate_share(settings, number, len(steps))
+            losses.append(self._step_loss(step))
+            norms.append(torch.nn.utils.clip_grad_norm_(weights, settings.max_grad_norm))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        values = torch.stack([*losses, *norms]).float().cpu()  # read once: a GPU need not wait for us before
+        for number, value in enumerate(values.tolist()):
+            if not math.isfinite(value):
+                what = "loss" if number < len(losses) else "gradient"
+                raise LearningError(f"the {what} of step {number % len(losses) + 1} is {value}")
+        if not all(bool(weight.isfinite().all()) for weight in weights):
+            raise LearningError("the adapter's weights are not finite")
+        return values[: len(losses)].tolist()
+
+    def _step_loss(self, rows: list[dict]):
+        """Adds the gradients of one optimizer step, in parts that memory holds; its loss, as a tensor."""
+        while True:
+            try:
+                return self._add_gradients(rows)
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                why = str(error).splitlines()[0]
+            # Out here the error is gone, and with it what its traceback kept of the pass.
+            self._make_room(rows, why)
+
+    def _add_gradients(self, rows: list[dict]):
+        import torch
+
+        n_answer = sum(sum(label != IGNORED for label in row["labels"]) for row in rows)
+        total = torch.zeros((), device=self.device)
+        for part in self._size.parts(rows):
+            total += add_answer_gradients(self._net.get_base_model(), self._collate(part), n_answer)
+        return total
+
+    def _make_room(self, rows: list[dict], why: str) -> None:
+        """Forgets a step's gradients and sees to it that it takes less memory; LearningError if it cannot."""
+        import torch
+
+        self._net.zero_grad(set_to_none=True)
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        recomputed = self._size.checkpointing
+        if not self._size.lower(rows):
+            part = max(self._size.parts(rows), key=padded_tokens)
+            size = bytes_per_token(self._net.config, self._modules, True) * padded_tokens(part) / 2**30
+            raise LearningError(
+                f"the GPU ran out of memory with one row of {padded_tokens(part):,} tokens and gradient "
+                f"checkpointing, which need about {size:.1f} GB beside the weights: {why}"
+            )
+        if self._size.checkpointing and not recomputed:
+            self._recompute()
+
+    def _recompute(self) -> None:
+        self._size.checkpointing = True
+        self._net.gradient_checkpointing_enable({"use_reentrant": False})
+        self._net.enable_input_require_grads()
+
+    def _save(self, folder: Path) -> None:
+        """Under a temporary name first. A folder of that name is what a killed process had just finished."""
+        work = folder.with_name(f".{folder.name}.tmp")
+        shutil.rmtree(work, ignore_errors=True)
+        self._net.save_pretrained(work)
+        shutil.rmtree(folder, ignore_errors=True)
+        work.rename(folder)
+
+
+def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:
+    """The share of the learning rate that step 0..n_steps-1 takes; never zero: no row is shown in vain."""
+    n_warmup = 0
+    if n_steps > 1:
+        n_warmup = math.ceil(settings.warmup_steps * (n_steps if settings.warmup_steps < 1 else 1))
+    if step < n_warmup:
+        return (step + 1) / (n_warmup + 1)
+    left = (n_steps - step) / (n_steps - n_warmup)
+    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[
+        settings.lr_scheduler_type
+    ]

@@ -1,0 +1,172 @@
+"""What notebook 07 is asked to do, as one plan: tasks, budget, rounds, what is learned, and with what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from arcnb.arc.tasks.task import Task
+from arcnb.models.registry import adapter_name
+from arcnb.plans import Plan, branch, option
+from arcnb.search.branches import Drawing, Engine, Programs
+from arcnb.search.learning.budgets import Budget
+from arcnb.search.learning.hindsight import HindsightSettings
+from arcnb.search.learning.learner import LoraSettings
+from arcnb.search.sampling.rounds import RoundPlan
+
+if TYPE_CHECKING:
+    from arcnb.arc.tasks.task_set import TaskSet
+
+ALONE, LEARN = "alone", "learn"  # arms: search alone, and search and learn
+
+
+@dataclass(frozen=True)
+class LearningRounds:
+    """How a search is cut into rounds and groups; the budget cuts the last round."""
+
+    first_round: int = option(8, "completions of a task before anything is learned")
+    per_round: int = option(8, "completions of a task between two trainings")
+    per_prompt: int = option(4, "completions of one prompt; each prompt shows another view of the task")
+    group_size: int = option(
+        1, "tasks that share an adapter: 1 each its own, -1 all of a process, n consecutive groups"
+    )
+    stop_after: int = option(
+        1, "a task ends with the round after which so many distinct programs solve its train pairs; 0 never"
+    )
+    keep_adapter: bool = option(
+        True, "a training goes on from the last round's adapter; False starts anew each round"
+    )
+    num_train_epochs: int = option(1, "passes over the hindsight tasks of a round, each in other views")
+    adapter_gb: float = option(
+        2.0, "disk for adapters; the oldest go first, the newest of each group stays", "GB"
+    )
+
+
+@dataclass(frozen=True)
+class SearchDrawing(Drawing):
+    """Programs are short: what is learned from has at most `max_answer_tokens`."""
+
+    max_completion_length: int = option(192, "longest completion", "tokens")
+
+
+@dataclass(frozen=True)
+class SearchEngine(Engine):
+    """The engine shares the GPU with the trainer."""
+
+    max_length: int = option(
+        2048,
+        "longest sequence, prompt plus completion, of engine and training; a prompt that does not fit is "
+        "skipped, a longer row not learned from",
+        "tokens",
+    )
+    vllm_gpu_memory_utilization: float = option(
+        0.5, "share of GPU memory that vLLM takes; the training needs the rest"
+    )
+    adapters_at_once: int = option(16, "adapters that vLLM applies in one batch, where groups have their own")
+
+
+@dataclass(frozen=True)
+class SearchPlan(Plan):
+    """Search alone, search and learn, or both; processes are given it as JSON of its values."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "completions": "n_predictions",
+        "per_task": "programs_per_task",
+        "rank": "lora_r",
+        "modules": "lora_target_modules",
+        "schedule": "lr_scheduler_type",
+        "warmup": "warmup_steps",
+        "epochs": "num_train_epochs",
+        "batch_size": "per_device_train_batch_size",
+        "max_tokens": "max_completion_length",
+        "max_model_len": "max_length",
+        "gpu_memory": "vllm_gpu_memory_utilization",
+        "processes": "num_processes",
+    }
+
+    tasks: str = option(
+        "arc-agi-1/training",
+        "task set: a name, ladder/lines, ladder/squares, a tasks.parquet of notebook 01, or ARC JSON",
+    )
+    task_ids: str = option("", 'only these tasks of it, separated by commas; "" takes n_tasks')
+    n_tasks: int = option(1, "tasks to sample from it; 0 takes all")
+    model: str = option("default", "default (embedded), a folder or a hub id")
+    adapter: str = option(
+        "auto",
+        "LoRA folded into it before the search: auto (shipped, for the embedded model), a folder, or "
+        '"" for none',
+    )
+    backend: str = option("auto", "vllm, transformers, or auto: vllm on a GPU")
+    template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
+    encoding: str = option("", 'text form of grids; "" takes the template\'s own')
+    augment: str = option("all", "what views change: all, geometry, colors or none")
+    shuffle: bool = option(True, "views show the train pairs in an order of their own")
+    arms: str = option(
+        f"{ALONE}, {LEARN}",
+        "searches to run: learn, alone (search alone, same prompts), or both to compare them",
+    )
+    seed: int = option(0, "everything derives from (seed, task, round, index)")
+    submission: bool = option(False, "write a Kaggle submission, valid from the first second on")
+    submission_file: str = option("", 'its path; "" is submission.json in the run folder')
+    submission_rule: str = option("train-score", "how its attempts are chosen")
+    time_budget_hours: float = option(
+        0.0, "the whole run ends within so many hours, on each GPU; 0 is no limit"
+    )
+    num_processes: int = option(
+        0, "processes that share the tasks, each with a GPU of its own; 0 is one a GPU"
+    )
+    n_pictures: int = option(2, "tasks to look at closely")
+    output: str = option("", 'folder of everything that is made; "" is search/ in the run folder')
+    budget: Budget = branch(Budget)
+    rounds: LearningRounds = branch(LearningRounds)
+    hindsight: HindsightSettings = branch(HindsightSettings)
+    lora: LoraSettings = branch(LoraSettings)
+    sampling: SearchDrawing = branch(SearchDrawing)
+    engine: SearchEngine = branch(SearchEngine)
+    programs: Programs = branch(Programs)
+
+    def settled(self, home: Path) -> Self:
+        """With the adapter that "auto" stands for, and places in the run's folder where none are named."""
+        return replace(
+            self,
+            adapter=str(adapter_name(self.adapter, self.model)),
+            output=self.output or str(home / "search"),
+            submission_file=self.submission_file or str(home / "submission.json"),
+        )
+
+    @property
+    def searches(self) -> tuple[str, ...]:
+        """The arms; the second begins with the first round of the first."""
+        return tuple(name.strip() for name in self.arms.split(","))
+
+    @property
+    def n_built(self) -> int:
+        """Tasks to take of the source: all, where they are named."""
+        return 0 if self.ids else self.n_tasks
+
+    @property
+    def ids(self) -> list[str]:
+        return [name.strip() for name in self.task_ids.split(",") if name.strip()]
+
+    def named(self, tasks: TaskSet) -> TaskSet:
+        """The tasks that are named, else all."""
+        return tasks.subset(self.ids) if self.ids else tasks
+
+    def prompts(self, round_: int, shard: tuple[int, int] = (0, 1)) -> RoundPlan:
+        """All prompts up to the end of a round, of every task."""
+        n = self.rounds.first_round + round_ * self.rounds.per_round
+        n = min(n, self.budget.n_predictions or n)
+        return RoundPlan(n, self.rounds.per_prompt, self.seed, self.augment, self.shuffle, 0, *shard)
+
+    def round_of(self, prompt_round: int) -> int:
+        """The round of learning that a prompt belongs to, by the `round` that its predictions carry."""
+        done = (prompt_round + 1) * self.rounds.per_prompt - self.rounds.first_round
+        return max(0, math.ceil(done / self.rounds.per_round))
+
+    def groups(self, tasks: Sequence[Task]) -> list[list[Task]]:
+        """Consecutive slices of the tasks, which learn together."""
+        size = len(tasks) if self.rounds.group_size == -1 else self.rounds.group_size
+        return [list(tasks[i : i + size]) for i in range(0, len(tasks), max(1, size))]

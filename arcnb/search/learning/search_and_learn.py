@@ -1,0 +1,361 @@
+"""Search and learn: sample programs, learn from what they did, sample again, until solved or out of budget.
+
+    search = SearchAndLearn(tasks, engine, executor, folder, plan, base=model)
+    report = search.run()
+
+A round predicts for all groups of tasks, each with its own adapter, then learns for each group from what its
+programs did in hindsight (`arcnb.search.learning.hindsight`). Below `folder`:
+
+    predictions/            every prediction of every round, a prediction set as inference leaves it
+    hindsight/              the tasks made of them, one task set a round and group
+    adapters/               one a round and group, within a budget of disk
+    steps-shard00-of-01.jsonl   a line for each finished step
+
+A process that is killed is started again with the same arguments: it reads what is complete and goes on with
+the first step that is not, and ends with the rows that it would have had.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import record_rule
+from arcnb.arc.seeds import derive_seed, rng
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import write_tasks
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.registry import ModelPath
+from arcnb.plans import PlanError
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.learning.budgets import Clock, TimedEngine
+from arcnb.search.learning.hindsight import dealt, relabel_tasks
+from arcnb.search.learning.journal import AdapterFolder, StepJournal
+from arcnb.search.learning.learner import LearningStopped, LoraLearner, LoraSettings
+from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.learning.report import SearchReport
+from arcnb.search.learning.room import PromptRoom
+from arcnb.search.learning.rows import learning_rows
+from arcnb.search.learning.state import RoundRows, TaskState
+from arcnb.search.learning.submission_file import SubmissionFile
+from arcnb.search.sampling.conditions import IN_FILE, conditions, hold_to_conditions
+from arcnb.search.sampling.predict import predict, shard_of
+from arcnb.search.sampling.sampled_set import SampledSet
+
+MANY_PARTS = 64  # parts of this shard are packed when there are more: every round reads them
+
+
+class SearchAndLearn:
+    """See the module. engine: a generation backend, with room for adapters of the rank of `plan.lora`.
+
+    base: the model that the engine runs, to be trained; None for search alone, on the same prompts. shard:
+    (i, n), the tasks of shard i of n. open_learner: called with base and `plan.lora` when there is something
+    to learn. shared: a set whose rows of the first round are taken over (search alone, say: both arms then
+    begin with the same programs). submission: kept up to date. after_round: called with the number of each
+    round whose predictions are on disk and counted, before anything is learned from them.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        engine,
+        executor: Executor,
+        folder: Path,
+        plan: SearchPlan,
+        *,
+        base: ModelPath | None = None,
+        shard: tuple[int, int] = (0, 1),
+        open_learner: Callable[[ModelPath, LoraSettings], LoraLearner] = LoraLearner,
+        clock: Clock | None = None,
+        submission: SubmissionFile | None = None,
+        shared: PredictionSet | None = None,
+        announce: Callable[[str], None] = print,
+        after_round: Callable[[int], None] = lambda round_: None,
+    ):
+        self.clock = clock or Clock()
+        self.engine, self.executor = TimedEngine(engine, self.clock), executor
+        self.plan, self.hindsight = plan, replace(plan.hindsight, augment=plan.augment)
+        self.folder, self.submission, self.announce = Path(folder), submission, announce
+        self.base, self._open_learner, self.learner = base, open_learner, None
+        self.predictions = RoundRows(self.folder / "predictions", shard)
+        format_, sampling = prompt_format(plan.template, plan.encoding), plan.sampling.sampling()
+        self.made = SampledSet(tasks, self.predictions, format_, sampling, plan.model, plan.adapter)
+        hold_to_conditions(self.predictions, self._conditions())
+        record_rule(self.predictions, plan.rounds.stop_after, plan.budget.n_predictions or sys.maxsize)
+        mine = shard_of(self.made, plan.prompts(0, shard), engine)
+        self.tasks = {task.task_id: task for task in mine}
+        self.groups = plan.groups(mine)
+        end = f"shard{shard[0]:02d}-of-{shard[1]:02d}"
+        self.journal = StepJournal(self.folder / f"steps-{end}.jsonl")
+        self.adapters = AdapterFolder(self.folder / "adapters", shard, plan.rounds.adapter_gb)
+        self.room = PromptRoom(plan, format_, engine.tokenizer, engine.context - sampling.max_tokens)
+        self.current: dict[int, Path | None] = dict.fromkeys(range(len(self.groups)))
+        self.states = {task_id: TaskState() for task_id in self.tasks}
+        self.report = SearchReport(tasks=len(self.tasks))
+        self._after_round = after_round
+        self._unsubmitted: set[str] = set(self.tasks)
+        self._shared = shared
+
+    def run(self) -> SearchReport:
+        """Do all that is left to do. What was made is on disk when this returns or raises."""
+        with self.clock.stopping_on_interrupt(), self.journal.alone():
+            self._take_rows(self._shared)
+            return self._run()
+
+    def _run(self) -> SearchReport:
+        started = time.monotonic()
+        round_ = 0
+        try:
+            while not self.clock.is_up and any(map(self._active, range(len(self.groups)))):
+                going = [group for group in range(len(self.groups)) if self._active(group)]
+                if not self._predict_round(round_, going):
+                    break
+                self._after_round(round_)
+                if self.base is not None:
+                    self._learn_round(round_, [group for group in going if self._has_new(round_, group)])
+                round_ += 1
+        finally:
+            self._refresh_submission()
+            if self.learner is not None:
+                self.learner.close()
+            self.report.by_round = self.journal.seconds_by_round()
+            self.report.finish(self.states, round_, self.clock.is_up, time.monotonic() - started)
+        return self.report
+
+    def solved_tasks(self) -> list[str]:
+        """Tasks that get no further rounds because their train pairs are solved."""
+        return [
+            task_id for task_id, state in self.states.items() if state.is_solved(self.plan.rounds.stop_after)
+        ]
+
+    # ----------------------------------------------------------------- predict
+
+    def _active(self, group: int) -> bool:
+        return bool(self._active_tasks(group))
+
+    def _active_tasks(self, group: int) -> list[Task]:
+        """The tasks of a group that go on: not solved, within budget, with prompts that fit."""
+        plan = self.plan
+        states = ((task, self.states[task.task_id]) for task in self.groups[group])
+        return [task for task, state in states if state.goes_on(plan.budget, plan.rounds.stop_after)]
+
+    def _predict_round(self, round_: int, going: Sequence[int]) -> bool:
+        """Sample the round for all groups; False when the time was up before its end."""
+        todo = [group for group in going if not self._finished("predict", round_, group)]
+        for groups in self._calls(todo):
+            if not self._predict(round_, groups):
+                return False
+        for group in going:
+            line = self.journal.find("predict", round_, group)
+            for task in self._active_tasks(group):
+                self.states[task.task_id].end_round(round_, line["seconds_per_task"])
+                self._end_without_prompts(task, round_, line)
+        return True
+
+    def _finished(self, step: str, round_: int, group: int) -> dict | None:
+        """The line of a step that was done for all completions that the budget now gives its round.
+
+        A smaller budget may have cut the round. What is missing belongs into it, made with its adapter; left
+        to the next round it would be made with another one, and counted by none. Lines of earlier versions
+        say nothing of completions and stand as they are.
+        """
+        line = self.journal.find(step, round_, group)
+        asked = self._asked(round_)
+        return line if line and line.get("completions", asked) >= asked else None
+
+    def _asked(self, round_: int) -> int:
+        """Completions of a task up to the end of a round."""
+        return self.plan.prompts(round_).n_predictions
+
+    def _end_without_prompts(self, task: Task, round_: int, line: dict) -> None:
+        """End a task of which no prompt of the round fitted, if none of those to come does, either.
+
+        Prompts show one test input each, so a task with one that is too long may have others that fit. In
+        searches of earlier versions such a task ended at once, and the rounds after went on without it.
+        """
+        state = self.states[task.task_id]
+        if not state.rows(round_):
+            state.ended = "completions" not in line or not self.room.for_any_after(task, round_)
+
+    def _calls(self, groups: Sequence[int]) -> list[list[int]]:
+        """Groups that are sampled in one call, for full batches: with one adapter, with none, as all in the
+        first round, or with any adapters where the engine mixes them."""
+        mixing = getattr(self.engine, "adapters_at_once", 1) > 1
+        kind = {group: self.current[group] is not None if mixing else self.current[group] for group in groups}
+        return [list(some) for _, some in groupby(sorted(groups, key=lambda g: str(kind[g])), key=kind.get)]
+
+    def _predict(self, round_: int, groups: list[int]) -> bool:
+        since, before = time.monotonic(), self.report.times()
+        self.engine.adapters.clear()
+        tasks = []
+        for group in groups:
+            adapter = self.current[group]
+            if adapter is not None and not adapter.is_dir():
+                raise PlanError(f"adapter {adapter} of group {group} is gone, so the search cannot go on")
+            self.engine.use_adapter(adapter)
+            for task in self._active_tasks(group):
+                tasks.append(task)
+                self.predictions.made_with[task.task_id] = adapter.name if adapter else self.made.adapter
+                if adapter is not None and len(groups) > 1:
+                    self.engine.adapters[task.task_id] = adapter
+        self._unsubmitted.update(task.task_id for task in tasks)
+        switched = time.monotonic()
+        made = replace(self.made, tasks=tasks)
+        inference = predict(made, self.engine, self.executor, self.plan.prompts(round_))
+        seconds = time.monotonic() - switched
+        self.report.add_sampling(inference, seconds, switched - since)
+        self._file(self.predictions.take_fresh())
+        if self.clock.is_up:
+            return False
+        spent = self.report.times_since(before, len(groups))
+        for group in groups:
+            cut = self.journal.find("predict", round_, group)  # by a smaller budget, which has its seconds
+            each = seconds / len(tasks) + (cut["seconds_per_task"] if cut else 0.0)
+            facts = {"seconds_per_task": each, "completions": self._asked(round_)}
+            self.journal.add("predict", round_, group, **facts, **spent)
+        self._refresh_submission()
+        if len(self.predictions.parts()) > MANY_PARTS * self.predictions.shard[1]:
+            self.predictions.pack(*self.predictions.shard)
+        return True
+
+    def _refresh_submission(self) -> None:
+        if self.submission is not None and self._unsubmitted:
+            self.submission.refresh(sorted(self._unsubmitted))
+            self._unsubmitted.clear()
+
+    # ------------------------------------------------------------------- learn
+
+    def _has_new(self, round_: int, group: int) -> bool:
+        """Whether the group goes on and has anything of this round to learn from."""
+        return self._active(group) and any(
+            self.states[task.task_id].rows(round_) for task in self.groups[group]
+        )
+
+    def _learn_round(self, round_: int, going: Sequence[int]) -> None:
+        trained = False
+        for group in going:
+            if self.clock.is_up:
+                return
+            line = self._finished("learn", round_, group)
+            trained |= line is None
+            line = line or self._learn(round_, group)
+            if line is None:
+                return
+            if line["adapter"]:
+                self.current[group] = self.adapters.folder / line["adapter"]
+            for task in self._active_tasks(group):
+                self.states[task.task_id].spent.seconds += line["seconds"] / len(self.groups[group])
+        if trained:  # rounds that are only read again, when resuming, are older than the newest adapters
+            newest = [path for path in self.current.values() if path]
+            self.report.adapters_deleted += len(self.adapters.tidy(newest))
+
+    def _learn(self, round_: int, group: int) -> dict | None:
+        """The journal's line of the step; None when the time was up. An error keeps the adapter before."""
+        since, opening, before = time.monotonic(), self.report.opening_seconds, self.report.times()
+        try:
+            facts = self._trained(round_, group)
+        except LearningStopped:
+            return None
+        except Exception as error:
+            if self.clock.is_up:  # an interrupt that a library swallowed shows up as any error
+                return None
+            kept = self.current[group]
+            with_what = f"with adapter {kept.name}" if kept else "without a learned adapter"
+            sentence = f"round {round_}, group {group}: learning failed ({error}); it goes on {with_what}"
+            self.announce(sentence)
+            self.report.failures.append(sentence)
+            facts = {"adapter": None, "error": f"{type(error).__name__}: {error}"}
+        seconds = time.monotonic() - since - (self.report.opening_seconds - opening)
+        spent = self.report.times_since(before)
+        facts |= {"seconds": seconds, "completions": self._asked(round_)}
+        return self.journal.add("learn", round_, group, **facts, **spent)
+
+    def _trained(self, round_: int, group: int) -> dict:
+        """Relabel, train, and show the engine the adapter; facts for the journal."""
+        since = time.monotonic()
+        rows = self._rows(round_, group)
+        self.report.relabelling_seconds += time.monotonic() - since
+        if self.learner is None:
+            self.learner = self._open_learner(self.base, self.plan.lora)
+            self.report.opening_seconds += self.learner.seconds
+        start = self.current[group] if self.plan.rounds.keep_adapter else None
+        seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
+        folder = self.adapters.path(round_, group)
+        report = self.learner.learn(rows, start, folder, seed, lambda: self.clock.is_up)
+        switching = time.monotonic()
+        self.engine.use_adapter(report.adapter)  # whether the engine takes it, while there is a way back
+        self.report.add_learning(report, report.save_seconds + time.monotonic() - switching)
+        for note in report.notes:
+            self.announce(f"round {round_}, group {group}: {note}")
+        names = ("rows", "steps", "tokens", "loss_first", "loss_last")
+        return {"adapter": report.adapter.name, "error": None} | {
+            name: getattr(report, name) for name in names
+        }
+
+    def _rows(self, round_: int, group: int) -> list[dict]:
+        """What the group learns from, best last; the new hindsight tasks are saved on the way."""
+        rounds = range(round_ + 1)
+        histories = [
+            (task, [self.states[task.task_id].rows(n) for n in rounds]) for task in self.groups[group]
+        ]
+        found = relabel_tasks(histories, self.executor, self.engine.tokenizer, self.hindsight, self.plan.seed)
+        for one in found:
+            self.report.dropped += one.dropped
+        new = [made.task for one in found for made in one.tasks if made.age == 0]
+        if new:
+            path = self.folder / "hindsight" / f"{self.adapters.path(round_, group).name}.parquet"
+            if self.journal.find("learn", round_, group):  # of a round that a smaller budget cut
+                path.unlink(missing_ok=True)
+            if not path.exists():  # else it is from before a kill
+                write_tasks(new, path)
+            self.report.hindsight_tasks += len(new)
+        order = rng(self.plan.seed, "deal", round_, self.groups[group][0].task_id).permutation(len(found))
+        rows, n_too_long = learning_rows(
+            dealt([found[i].tasks for i in order]),
+            self.engine.tokenizer,
+            self.made.prompt_format,
+            seed=self.plan.seed,
+            round_=round_,
+            epochs=self.plan.rounds.num_train_epochs,
+            max_tokens=self.plan.engine.max_length or self.engine.context,
+        )
+        self.report.dropped += Counter({"row too long": n_too_long})  # counts that are 0 go
+        return rows
+
+    # -------------------------------------------------------------------- state
+
+    def _conditions(self) -> dict:
+        """What a search that was begun has to be resumed with; budgets and disk may grow."""
+        rounds, learn = vars(self.plan.rounds), self.base is not None
+        names = ("first_round", "per_round", "group_size", "stop_after", "keep_adapter", "num_train_epochs")
+        settings = {"learn": learn, "max_length": self.plan.engine.max_length}
+        settings |= {name: rounds[name] for name in names}
+        if learn:
+            settings |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
+            settings |= {f"lora_{name}": value for name, value in self.plan.lora.decisive().items()}
+        wanted = conditions(self.made, self.plan.prompts(0))
+        wanted["settings"] |= {IN_FILE.get(name, name): value for name, value in settings.items()}
+        return wanted
+
+    def _take_rows(self, shared: PredictionSet | None) -> None:
+        """What is on disk from before; for a set just begun the first round of `shared`."""
+        found = list(self.predictions.iter_predictions(list(self.tasks)))
+        self._file(found)
+        if shared is None or found:
+            return
+        first = [
+            row for row in shared.iter_predictions(list(self.tasks)) if self.plan.round_of(row.round) == 0
+        ]
+        self.predictions.write_part(first, 0)
+        self._file(self.predictions.take_fresh())
+
+    def _file(self, rows: Sequence[Prediction]) -> None:
+        for row in rows:
+            self.states[row.task_id].add(self.plan.round_of(row.round), row)

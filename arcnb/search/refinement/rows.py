@@ -1,0 +1,270 @@
+"""Second-turn conversations: task, the program the model wrote, what it did, the request for a better one.
+
+Works for any depth and any number of prediction sets: a prediction of turn t gives a conversation for t + 1,
+whose history is rebuilt through its parents, in its own set or in another one that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arcnb.arc.predictions.prediction import KEY_COLUMNS, SCORE_COLUMNS, Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.seeds import rng
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.views import COLUMNS
+from arcnb.machine.files import new_file
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.conversations import Conversations
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.rendering import Prompt
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.turns.selection import choose
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["RefinementDataset", "RefinementError", "refinement_rows", "write_refinement"]
+
+
+SLICE = 50  # tasks whose predictions are in memory at the same time
+
+
+class RefinementError(ValueError):
+    """Nothing to refine, or predictions that do not fit the tasks; the message says which."""
+
+
+@dataclass
+class RefinementDataset:
+    """rows: one conversation each, see `refinement_rows`; parents: the predictions that they refine.
+
+    too_long: prediction id -> tokens, of those left out. n_right_on_train: programs that failed on a test
+    input only, about which nothing may be said. n_repeated: predictions that an earlier set holds, too.
+    """
+
+    rows: list[dict]
+    parents: list[Prediction]
+    n_tasks: int
+    n_solved: int
+    too_long: dict[str, int] = field(default_factory=dict)
+    n_right_on_train: int = 0
+    n_repeated: int = 0
+
+    def outcome(self) -> dict:
+        """Plain numbers for the run's manifest."""
+        return {
+            "conversations": len(self.rows),
+            "tasks": len({row["task_id"] for row in self.rows}),
+            "tasks_seen": self.n_tasks,
+            "tasks_already_solved": self.n_solved,
+            "parents_that_failed": sum(parent.status != "ok" for parent in self.parents),
+            "parents_without_a_right_pair": sum(not parent.train_correct_grids for parent in self.parents),
+            "left_out_as_too_long": self.too_long,
+            "left_out_as_right_on_train": self.n_right_on_train,
+            "left_out_as_in_two_sets": self.n_repeated,
+            "longest_prompt": max(row["n_prompt_tokens"] for row in self.rows),
+        }
+
+    def summary(self) -> pd.DataFrame:
+        """The outcome as a one-column table."""
+        import pandas as pd
+
+        shown = self.outcome() | {"left_out_as_too_long": len(self.too_long)}
+        return pd.DataFrame({"refinement dataset": shown})
+
+    def lengths(self) -> pd.DataFrame:
+        """Prompt tokens by turn: conversations, mean, quantiles, longest."""
+        import pandas as pd
+
+        frame = pd.DataFrame({name: [row[name] for row in self.rows] for name in ("turn", "n_prompt_tokens")})
+        percentiles = [0.5, 0.9, 0.99]
+        return frame.groupby("turn")["n_prompt_tokens"].describe(percentiles=percentiles).round(0)
+
+
+def turn_numbers(text: str) -> list[int]:
+    """Turns separated by commas, counted from 0. RefinementError for anything else."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not part.isdecimal():
+            wanted = 'numbers separated by commas, as in "0,1"'
+            raise RefinementError(f"turns_to_refine takes {wanted}, not {part!r}")
+    return [int(part) for part in parts]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The predictions of one task from all sets. ancestors: set number -> {id: prediction}."""
+
+    rows: list[tuple[int, Prediction]]
+
+    def once(self) -> list[tuple[int, Prediction]]:
+        """The rows, without those that repeat one of an earlier set, as folders that overlap give them.
+
+        Equal ids are not enough, any two sets share some: the answers and those they refine have to be equal.
+        """
+        ancestors = {number: self.ancestors(number) for number, _ in self.rows}
+        first_in: dict[tuple, int] = {}
+        return [
+            (number, prediction)
+            for number, prediction in self.rows
+            if first_in.setdefault(_history(prediction, ancestors[number]), number) == number
+        ]
+
+    def ancestors(self, number: int) -> dict[str, Prediction]:
+        """id -> prediction as the rows of that set mean it: their own set's, then the others' in order."""
+        others = sorted(self.rows, key=lambda row: (row[0] != number, row[0]), reverse=True)
+        return {prediction.id: prediction for _, prediction in others}
+
+
+def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tuple:
+    """What the conversation that ends with this prediction is made of, turn by turn, the last one first."""
+    turns = []
+    one: Prediction | None = prediction
+    while one is not None:
+        view = (one.augmentation, tuple(one.pair_order), one.test_index)
+        turns.append((one.id, view, one.completion_prefix, one.completion))
+        one = ancestors.get(one.parent)
+    return tuple(turns)
+
+
+def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tuple[str, Gathered]]:
+    """(task id, its predictions), some tasks in memory at a time. RefinementError before the first for sets
+    without predictions or completions, and for predictions that do not fit the tasks."""
+    _check_sets(sets, {task.task_id: task.fingerprint for task in tasks})
+    for start in range(0, len(tasks), SLICE):
+        ids = [task.task_id for task in tasks[start : start + SLICE]]
+        found = {id_: Gathered([]) for id_ in ids}
+        for number, one in enumerate(sets):
+            for prediction in one.iter_predictions(task_ids=ids):
+                found[prediction.task_id].rows.append((number, prediction))
+        yield from ((id_, gathered) for id_, gathered in found.items() if gathered.rows)
+
+
+def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) -> None:
+    if not sets:
+        raise RefinementError("no prediction set is named: predictions takes folders, separated by commas")
+    for one in sets:
+        names = [*KEY_COLUMNS, "task_fingerprint", "status", "pair_order", "completion"]
+        frame = one.read(columns=names)
+        if frame.empty:
+            raise RefinementError(f"prediction set {one.folder} holds no predictions")
+        expected = frame["task_id"].astype(object).map(fingerprints)
+        problems = [
+            (expected.isna(), "answers a task that is not in this task set"),
+            (
+                expected != frame["task_fingerprint"].astype(object),
+                "answers another version of its task: the fingerprints differ",
+            ),
+            (frame["status"].isna(), "was never judged"),
+            (frame["pair_order"].isna(), "does not say what its prompt showed"),
+        ]
+        for wrong, what in problems:
+            if wrong.any():
+                id_ = "/".join(str(frame.loc[wrong, name].iloc[0]) for name in KEY_COLUMNS)
+                raise RefinementError(f"{one.folder}: prediction {id_} {what}")
+        if not frame["completion"].astype(bool).any():
+            raise RefinementError(f"prediction set {one.folder} holds no completions: nothing can be rebuilt")
+
+
+def refinement_rows(
+    sets: Sequence[PredictionSet],
+    tasks: Sequence[Task],
+    tokenizer,
+    prompt_format: PromptFormat,
+    executor: Executor,
+    *,
+    chooser: str = "distinct",
+    per_task: int = 4,
+    turns: Iterable[int] = (),
+    keep_solved: bool = False,
+    max_prompt_length: int = 7000,
+    seed: int = 0,
+) -> RefinementDataset:
+    """Conversations to refine at most `per_task` predictions of each task, as rows
+
+    `{task_id, task_fingerprint, parent, parent_set, turn, messages, prefix, prompt_ids, n_prompt_tokens,
+    hflip, n_rot90, color_map, pair_order, test_index, parent_status, parent_<score> ...}`; the scores are for
+    rewards that ask for improvement, no message mentions those of test pairs.
+
+    turns: only refine predictions of these turns (empty: of all). executor: see
+    arcnb.models.prompts.conversations. RefinementError when no candidate is left, or for predictions that do
+    not fit the tasks.
+    """
+    wanted = set(turns)
+    book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
+    dataset = RefinementDataset([], [], 0, 0)
+    for task_id, found in gather(sets, tasks):
+        dataset.n_tasks += 1
+        solved = any(p.train_is_correct for _, p in found.rows)
+        dataset.n_solved += solved
+        if solved and not keep_solved:
+            continue
+        rows = found.once()
+        dataset.n_repeated += len(found.rows) - len(rows)
+        of_set = {id(p): number for number, p in rows if not wanted or p.turn in wanted}
+        candidates = [p for _, p in rows if id(p) in of_set]
+        for parent in choose(chooser, candidates, per_task, rng(seed, "refine", task_id)):
+            number = of_set[id(parent)]
+            ancestors = found.ancestors(number)
+            _add(dataset, book, parent, sets[number], ancestors, tokenizer, max_prompt_length)
+    if not dataset.rows:
+        raise RefinementError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_length))
+    return dataset
+
+
+def _add(dataset, book: Conversations, parent, one: PredictionSet, ancestors, tokenizer, limit: int) -> None:
+    if parent.status != "ok" and book.right_on_train(parent):
+        dataset.n_right_on_train += 1
+        return
+    prompt = book.refining(parent, ancestors)
+    ids = prompt_ids(tokenizer, prompt)
+    if len(ids) > limit:
+        dataset.too_long[parent.id] = len(ids)
+        return
+    dataset.rows.append(_row(parent, one, prompt, ids))
+    dataset.parents.append(parent)
+
+
+def _why_empty(dataset: RefinementDataset, chooser, per_task, wanted, keep_solved, limit) -> str:
+    of_turns = f" of turns {', '.join(map(str, sorted(wanted)))}" if wanted else ""
+    kept = "" if keep_solved else " and are left out"
+    return (
+        f"nothing to refine: of {dataset.n_tasks} tasks {dataset.n_solved} are solved{kept}, "
+        f"{len(dataset.too_long)} conversations exceed {limit} tokens, {dataset.n_right_on_train} programs "
+        f"failed on test inputs only, and chooser {chooser!r} found no other candidate{of_turns}"
+    )
+
+
+def _row(parent: Prediction, one: PredictionSet, prompt: Prompt, ids: list[int]) -> dict:
+    return {
+        "task_id": parent.task_id,
+        "task_fingerprint": parent.task_fingerprint,
+        "parent": parent.id,
+        "parent_set": str(one.folder),
+        "turn": parent.turn + 1,
+        "messages": list(prompt.messages),
+        "prefix": prompt.prefix,
+        "prompt_ids": ids,
+        "n_prompt_tokens": len(ids),
+        **{name: getattr(parent, name) for name in COLUMNS},
+        "parent_status": parent.status,
+        **{f"parent_{name}": getattr(parent, name) for name in SCORE_COLUMNS},
+    }
+
+
+def write_refinement(dataset: RefinementDataset, path: Path) -> Path:
+    """Write the rows as Parquet, whole or not at all."""
+    return write_conversations(dataset.rows, path)
+
+
+def write_conversations(rows: Sequence[Mapping], path: Path) -> Path:
+    """Conversations as Parquet, whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with new_file(path, same_is_fine=True) as file:
+        pq.write_table(pa.Table.from_pylist(list(rows)), file, compression="zstd")
+    return path

@@ -1,0 +1,160 @@
+"""Trees of attempts: what was tried first, what came of refining it, and so on, drawn with grids.
+
+Tasks come in the order in which refinement gained most. Of each attempt's refinements the best few are
+drawn, all are counted.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from arcnb.arc.grids import Grid
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
+from arcnb.search.refinement.conversation_view import verdict_of
+
+_STYLE = (
+    "<style>.arcnb-tree ul{list-style:none;margin:0 0 0 1.2em;padding:0 0 0 1em;border-left:1px solid #888}"
+    ".arcnb-tree li{margin:.5em 0}.arcnb-attempt{display:flex;flex-wrap:wrap;gap:8px;align-items:center}"
+    ".arcnb-said,.arcnb-tree details{font-size:12px}.arcnb-attempt svg{flex:none}</style>"
+)
+_PICTURE = 90  # pixels: a grid is drawn about this large, in cells of 4 to 14 pixels
+_SHOWN_PAIRS = 3
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A prediction with its refinements, best first; n_children counts also those not kept."""
+
+    prediction: Prediction
+    children: tuple[Attempt, ...] = ()
+    n_children: int = 0
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The attempts at one task that were refined, best first."""
+
+    task: Task
+    roots: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Draws itself in a notebook; prints as indented lines elsewhere."""
+
+    trees: list[Tree] = field(default_factory=list)
+
+    def _repr_html_(self) -> str:
+        if not self.trees:
+            return "<p>Nothing was refined.</p>"
+        return _STYLE + "".join(
+            f'<div class="arcnb arcnb-tree"><h4>{html.escape(tree.task.task_id)}</h4>{_expected(tree.task)}'
+            f"<ul>{''.join(_html(root, tree.task) for root in tree.roots)}</ul></div>"
+            for tree in self.trees
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"{tree.task.task_id}\n" + "\n".join(map(_text, tree.roots)) for tree in self.trees]
+        return "\n".join(lines) or "Nothing was refined."
+
+    def write(self, path: Path) -> Path:
+        """The pictures as a fragment of HTML."""
+        path.write_text(self._repr_html_(), encoding="utf-8")
+        return path
+
+
+def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int, breadth: int = 3) -> Trees:
+    """The trees of the n tasks where refinement gained most on train pairs; at most `breadth` a branching.
+
+    sets: that of the refinements, and that of the first turns where it is another one; of other tasks than
+    these they may hold more.
+    """
+    by_id = {task.task_id: task for task in tasks}
+    gains = _gains(sets)
+    chosen = sorted(gains.keys() & by_id, key=lambda task_id: (-gains[task_id], task_id))[:n]
+    trees = []
+    for task_id in chosen:
+        rows = {p.id: p for one in reversed(sets) for p in one.iter_predictions(task_ids=[task_id])}
+        children: dict[str, list[Prediction]] = {}
+        for row in rows.values():
+            if row.parent in rows:
+                children.setdefault(row.parent, []).append(row)
+        roots = [_grown(rows[id_], children, breadth) for id_ in children if rows[id_].parent not in rows]
+        trees.append(Tree(by_id[task_id], tuple(sorted(roots, key=_promise)[:breadth])))
+    return Trees(trees)
+
+
+def _gains(sets: Sequence[PredictionSet]) -> dict[str, float]:
+    """task id -> how much closer its best refinement is than its best first turn."""
+    import pandas as pd
+
+    names = ["task_id", "turn", "train_correct_grids", "train_pixel_score"]
+    frame = pd.concat([one.read(columns=names) for one in sets], ignore_index=True)
+    score = frame["train_correct_grids"].fillna(0) + 1e-3 * frame["train_pixel_score"].fillna(0)
+    first = score[frame["turn"] == 0].groupby(frame["task_id"]).max()
+    later = score[frame["turn"] > 0].groupby(frame["task_id"]).max()
+    return {str(id_): float(best - first.get(id_, 0.0)) for id_, best in later.items()}
+
+
+def _grown(prediction: Prediction, children: dict[str, list[Prediction]], breadth: int) -> Attempt:
+    grown = [_grown(child, children, breadth) for child in children.get(prediction.id, ())]
+    return Attempt(prediction, tuple(sorted(grown, key=_promise)[:breadth]), len(grown))
+
+
+def _closeness(prediction: Prediction) -> tuple[float, float]:
+    return (prediction.train_correct_grids or 0.0, prediction.train_pixel_score or 0.0)
+
+
+def _promise(attempt: Attempt) -> tuple[float, float]:
+    """Closest first, where an attempt is as good as the best that came of it."""
+    below = [attempt]
+    best = _closeness(attempt.prediction)
+    while below:
+        one = below.pop()
+        best = max(best, _closeness(one.prediction))
+        below += one.children
+    return (-best[0], -best[1])
+
+
+def _expected(task: Task) -> str:
+    from arcnb.arc.pictures.figures import grid_svg
+
+    outputs = [pair.output for pair in task.train[:_SHOWN_PAIRS]]
+    grids = "".join(grid_svg(output, cell=_cell(output), hover=False) for output in outputs)
+    return f'<div class="arcnb-attempt">{grids}<span class="arcnb-said">expected on train pairs</span></div>'
+
+
+def _html(attempt: Attempt, task: Task) -> str:
+    from arcnb.arc.pictures.figures import grid_svg
+
+    prediction, grids = attempt.prediction, ""
+    if prediction.outputs is not None:
+        shown = zip(task.train[:_SHOWN_PAIRS], prediction.outputs, strict=False)
+        grids = "".join(grid_svg(out, pair.output, cell=_cell(out), hover=False) for pair, out in shown)
+    said = html.escape(verdict_of(prediction)) + _others(attempt)
+    program = (
+        f"<details><summary>program</summary><pre>{html.escape(prediction.program or '')}</pre></details>"
+    )
+    below = "".join(_html(child, task) for child in attempt.children)
+    below = f"<ul>{below}</ul>" if below else ""
+    grids += f'<span class="arcnb-said">{said}</span>{program}'
+    return f'<li><div class="arcnb-attempt">{grids}</div>{below}</li>'
+
+
+def _cell(grid: Grid) -> int:
+    return max(4, min(14, _PICTURE // max(grid.shape)))
+
+
+def _text(attempt: Attempt, depth: int = 1) -> str:
+    line = "  " * depth + verdict_of(attempt.prediction) + _others(attempt)
+    return "\n".join([line, *(_text(child, depth + 1) for child in attempt.children)])
+
+
+def _others(attempt: Attempt) -> str:
+    hidden = attempt.n_children - len(attempt.children)
+    return f" · and {hidden} more refinements of it" if hidden else ""

@@ -1,0 +1,141 @@
+"""How a prediction set was begun, kept beside its parts, so that nothing else is ever mixed into it.
+
+The file says which tasks the set is about (in all shards) and what decides prompts and completions. The first
+process writes it; every other one, today or next week, has to come with the same. More predictions a task,
+other shards, other machines, and fewer tasks are welcome.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.machine.files import new_file
+from arcnb.models.prompts.rendering import template_path
+from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
+from arcnb.plans import PlanError
+from arcnb.search.sampling.rounds import RoundPlan
+from arcnb.search.sampling.sampled_set import SampledSet
+
+FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
+LATER = ("adapter_sha256",)  # sets of earlier versions say nothing about these
+IN_FILE = {  # what the file, which is older than some names of today, calls the settings of a search
+    "num_train_epochs": "epochs",
+    "max_length": "max_row_tokens",
+    "hindsight_programs_per_task": "hindsight_per_task",
+    "lora_r": "lora_rank",
+    "lora_use_rslora": "lora_rslora",
+    "lora_target_modules": "lora_modules",
+    "lora_lr_scheduler_type": "lora_schedule",
+    "lora_warmup_steps": "lora_warmup",
+    "lora_per_device_train_batch_size": "lora_batch_size",
+}
+_TODAY = {old: name for name, old in IN_FILE.items()} | {
+    "max_tokens": "max_completion_length",
+    "early_stop": "stop_after",
+    "first_from": "refine_from",
+}
+
+
+def conditions(made: SampledSet, plan: RoundPlan) -> dict:
+    """What the file holds: {"tasks": {task_id: fingerprint}, "settings": {name: value}}."""
+    template = template_path(made.prompt_format.template).read_bytes()
+    settings = {
+        "model": made.model,
+        "adapter": made.adapter,
+        "template": made.prompt_format.template,
+        "template_sha256": hashlib.sha256(template).hexdigest(),
+        "encoding": made.prompt_format.encoding,
+        "seed": plan.seed,
+        "per_prompt": plan.per_prompt,
+        "augment": plan.augment,
+        "shuffle": plan.shuffle,
+        **asdict(made.sampling),
+    }
+    if digest := _digest_of_named(made.adapter):
+        settings["adapter_sha256"] = digest
+    plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
+    return {"tasks": {task.task_id: task.fingerprint for task in made.tasks}, "settings": plain}
+
+
+def _digest_of_named(adapter: str) -> str:
+    """Of a named adapter; "" for none, and for one in no folder here, as those that a server has."""
+    if not adapter:
+        return ""
+    return adapter_digest(SHIPPED_ADAPTERS / adapter if adapter == "default" else Path(adapter).expanduser())
+
+
+def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
+    """Begin the set with these conditions, or compare. PlanError names what was added or changed."""
+    path = predictions.folder / FILE_NAME
+    if not path.exists():
+        _compare_rows(predictions, wanted["tasks"])
+        try:
+            with new_file(path) as file:
+                file.write(json.dumps(wanted, indent=1).encode())
+            return
+        except FileExistsError:  # another shard has just begun the set
+            pass
+    compare_conditions(predictions, wanted)
+
+
+def begun_with(predictions: PredictionSet) -> dict:
+    """The conditions that the set was begun with. FileNotFoundError without the file, PlanError for a
+    damaged one."""
+    path = predictions.folder / FILE_NAME
+    try:
+        begun = json.loads(path.read_bytes())
+        return {name: begun[name] for name in ("tasks", "settings")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise PlanError(
+            f"{path} is damaged ({error!r}); it says how the predictions beside it were made"
+        ) from None
+
+
+def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
+    """PlanError where the set was begun with other conditions, or holds other tasks; nothing is written."""
+    try:
+        begun = begun_with(predictions)
+    except FileNotFoundError:
+        _compare_rows(predictions, wanted["tasks"])
+        return
+    tasks, settings = begun["tasks"], begun["settings"]
+    changed = [id_ for id_, print_ in wanted["tasks"].items() if tasks.get(id_, print_) != print_]
+    if changed:
+        raise PlanError(_of_other_tasks(predictions, changed))
+    added = [id_ for id_ in wanted["tasks"] if id_ not in tasks]
+    if added:
+        raise PlanError(
+            f"{predictions.folder} was begun with {len(tasks)} tasks and without {_some(added)}; "
+            f"use a new folder for the larger task set"
+        )
+    for name, value in wanted["settings"].items():
+        if settings.get(name, value if name in LATER else None) != value:
+            raise PlanError(
+                f"{predictions.folder} was begun with {_TODAY.get(name, name)} {settings.get(name)!r}, not "
+                f"{value!r}; use a new folder for the changed setting"
+            )
+
+
+def _compare_rows(predictions: PredictionSet, fingerprints: dict[str, str]) -> None:
+    """For a set without the file: its rows must be of the same version of the tasks."""
+    frame = predictions.read(columns=["task_id", "task_fingerprint"]).drop_duplicates()
+    rows = zip(frame["task_id"], frame["task_fingerprint"], strict=True)
+    changed = {id_ for id_, fingerprint in rows if fingerprints.get(id_, fingerprint) != fingerprint}
+    if changed:
+        raise PlanError(_of_other_tasks(predictions, sorted(changed)))
+
+
+def _of_other_tasks(predictions: PredictionSet, changed: list[str]) -> str:
+    return (
+        f"{predictions.folder} holds predictions of another version of {_some(changed)}; "
+        f"use a new folder for the changed tasks"
+    )
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")

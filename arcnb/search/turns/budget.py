@@ -1,0 +1,66 @@
+"""A task's budget of completions divided among turns: first samples, refinements, refinements of those."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from arcnb.plans import branch, option
+from arcnb.search.sampling.rounds import RoundPlan
+
+
+@dataclass(frozen=True)
+class TurnPlan:
+    """rounds: how first turns are sampled; its n_predictions is the whole budget of a task.
+
+    What is refined gets `per_prompt` completions, see arcnb.search.turns.selection. A task ends when
+    `rounds.stop_after` (for later turns at least one) of its predictions solve all train pairs.
+    """
+
+    rounds: RoundPlan = branch(RoundPlan)
+    turns: int = option(1, "answers of a conversation: 1 samples only, each further one refines the last")
+    first_share: float = option(
+        0.5, "share of n_predictions for first turns, in whole prompts; the rest is divided evenly"
+    )
+    chooser: str = option(
+        "promising", "what is refined: promising, best, distinct, diverse, failed or weighted"
+    )
+
+    @cached_property
+    def quotas(self) -> list[int]:
+        """Completions of each turn for one task; their sum is the budget."""
+        budget, per_prompt = self.rounds.n_predictions, self.rounds.per_prompt
+        if self.turns == 1:
+            return [budget]
+        first = max(1, round(budget * self.first_share / per_prompt)) * per_prompt
+        first = min(first, max(1, budget - self.turns + 1))
+        each, extra = divmod(budget - first, self.turns - 1)
+        return [first, *(each + (turn < extra) for turn in range(self.turns - 1))]
+
+    @property
+    def first(self) -> RoundPlan:
+        """The plan of the first turns."""
+        return replace(self.rounds, n_predictions=self.quotas[0])
+
+    @property
+    def enough(self) -> int:
+        """So many predictions that solve all train pairs end a task before its next turn."""
+        return max(1, self.rounds.stop_after)
+
+    def slots(self, turn: int) -> int:
+        """Prompts that a task gets in that turn."""
+        return math.ceil(self.quotas[turn] / self.rounds.per_prompt)
+
+    def completions_in(self, turn: int, slot: int) -> int:
+        """Completions of a prompt of that turn: the last one takes the remainder."""
+        return min(self.rounds.per_prompt, self.quotas[turn] - slot * self.rounds.per_prompt)
+
+    def fresh_round(self, turn: int, slot: int) -> int:
+        """The round of a first turn that stands in where nothing can be refined: after all rounds so far."""
+        return sum(self.slots(earlier) for earlier in range(turn)) + slot
+
+    def is_fresh(self, turn: int, round_: int) -> bool:
+        """Whether a first turn of that round stands in for a refinement of that turn."""
+        start = self.fresh_round(turn, 0)
+        return start <= round_ < start + self.slots(turn)

@@ -1,0 +1,128 @@
+"""Inference with turns: first samples, refinements of the most promising, refinements of those.
+
+    plan = TurnPlan(RoundPlan(n_predictions=128, per_prompt=8, seed=0), turns=2)
+    report = predict_turns(made, engine, executor, plan)       # made: a SampledSet
+
+Turn by turn: the next one begins when the last is on disk, and asks about the tasks that are not solved yet
+(on their train pairs; test outputs are never looked at). Resumable and sharded like
+arcnb.search.sampling.predict, each process on its own. `refine_from` refines the first turns of another set,
+for comparing refiners on the same ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
+from arcnb.models.prompts.rendering import template_path
+from arcnb.models.sampling.backends import Sampling
+from arcnb.plans import PlanError
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.sampling.conditions import compare_conditions, conditions, hold_to_conditions
+from arcnb.search.sampling.early_stop import EarlyStop
+from arcnb.search.sampling.predict import predict, shard_of
+from arcnb.search.sampling.report import InferenceReport
+from arcnb.search.sampling.sampled_set import SampledSet
+from arcnb.search.sampling.stage import sample
+from arcnb.search.turns.budget import TurnPlan
+from arcnb.search.turns.choice import LaterTurns, choose_parents, conversations
+from arcnb.search.turns.report import TURN_READ, TurnReport, TurnsReport, turn_table
+
+__all__ = ["TURN_READ", "TurnPlan", "TurnsReport", "check_turns", "predict_turns", "turn_table"]
+
+
+def predict_turns(
+    made: SampledSet, backend, executor: Executor, plan: TurnPlan, refine_from: PredictionSet | None = None
+) -> InferenceReport | TurnsReport:
+    """Fill the set up to the plan and say what was done; one turn is plain `predict`.
+
+    refine_from: a finished set, whose first turns (as many as the plan has of them) are refined; the set
+    then holds the later turns only, and their parents are ids of that set. Raises PlanError before any work
+    is lost, and when no first turn of all these tasks leaves room for an answer.
+    """
+    room = backend.context - made.sampling.max_tokens
+    if plan.turns == 1:
+        only = predict(made, backend, executor, plan.first)
+        _check_room(only, plan, made.sampling, room)
+        return only
+    hold_to_conditions(made.predictions, _conditions(made, plan, refine_from))
+    report = TurnsReport()
+    if refine_from is None:
+        # Divided as later turns are: a task that changed its shard would be refined before it is sampled.
+        first = predict(made, backend, executor, plan.first, division=plan.rounds)
+        _check_room(first, plan, made.sampling, room)
+        report.turns.append(TurnReport(0, first, n_tasks=len(made.tasks)))
+    mine = shard_of(made, plan.rounds, backend)
+    book = conversations(mine, made.prompt_format, executor)
+    for turn in range(1, plan.turns):
+        choice = choose_parents(
+            mine, plan, turn, made.predictions, refine_from, book, backend.tokenizer, room
+        )
+        finished = set(choice.finished)
+        going = [task for task in mine if task.task_id not in finished]
+        solving = {task.task_id: choice.solving[task.task_id] for task in going}
+        questions, stop = LaterTurns(plan, turn, choice, book), EarlyStop(plan.enough, solving)
+        asked = sample(replace(made, tasks=going), questions, backend, executor, stop, f"turn {turn}")
+        report.turns.append(TurnReport.of(turn, asked, choice, plan.slots(turn)))
+    return report
+
+
+def _check_room(report: InferenceReport, plan: TurnPlan, sampling: Sampling, room: int) -> None:
+    """PlanError for a set that stays empty; of a shard, the other shards may have prompts that fit."""
+    if plan.rounds.n_shards == 1 and report.too_long and not report.made and not report.found:
+        raise PlanError(
+            f"no prompt fits: those of {len(report.too_long)} tasks have {min(report.too_long.values()):,} "
+            f"tokens and more, and answers of {sampling.max_tokens:,} leave {room:,} of the context "
+            "(max_length, max_completion_length)"
+        )
+
+
+def check_turns(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None = None) -> None:
+    """PlanError where `predict_turns` would refuse `refine_from`, or what the set was begun with.
+
+    For a stage to ask before it loads a model; nothing is written.
+    """
+    compare_conditions(made.predictions, _conditions(made, plan, refine_from))
+
+
+def _conditions(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None) -> dict:
+    wanted = conditions(made, plan.first)
+    if plan.turns > 1:
+        wanted["settings"] |= _turn_settings(made, plan, refine_from)
+    return wanted
+
+
+def _turn_settings(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None) -> dict:
+    """What later turns depend on. Unlike first turns alone they change with the budget."""
+    name = made.prompt_format.refine_template
+    return {
+        "turns": plan.turns,
+        "n_predictions": plan.rounds.n_predictions,
+        "first_share": plan.first_share,
+        "chooser": plan.chooser,
+        "early_stop": plan.rounds.stop_after,
+        "refine_template": name,
+        "refine_template_sha256": hashlib.sha256(template_path(name).read_bytes()).hexdigest(),
+        "first_from": "" if refine_from is None else _digest(refine_from, plan, made.tasks),
+    }
+
+
+def _digest(refine_from: PredictionSet, plan: TurnPlan, tasks: Sequence[Task]) -> str:
+    """Which first turns these are. PlanError for a set without any, or of another version of the tasks."""
+    ids = [task.task_id for task in tasks]
+    names = ["task_id", "round", "index", "turn", "task_fingerprint", "status", "fingerprint"]
+    frame = refine_from.read(columns=names, task_ids=ids)
+    frame = frame[(frame["turn"] == 0) & (frame["round"] < plan.first.n_rounds)]
+    if frame.empty:
+        raise PlanError(f"refine_from {refine_from.folder} holds no first turns of these tasks")
+    known = {task.task_id: task.fingerprint for task in tasks}
+    for task_id, fingerprint in zip(frame["task_id"], frame["task_fingerprint"], strict=True):
+        if known[task_id] != fingerprint:
+            raise PlanError(
+                f"refine_from {refine_from.folder} answers another version of task {task_id}: "
+                "the fingerprints differ"
+            )
+    return hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
