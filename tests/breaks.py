@@ -333,21 +333,21 @@ BREAKS: list[Break] = [
     # problems
     Break(
         "A reward sees its first tests only",
-        "arcnb/problems/judging.py",
+        "arcnb/problems/grading.py",
         "seen, others = answers[: self.max_tests], answers",
         "seen, others = answers[:], answers",
         ("tests/problems/test_problems_python.py::test_predictions_get_shares_of_tests",),
     ),
     Break(
         "The bonus is for all tests passed",
-        "arcnb/problems/rewards.py",
+        "arcnb/problems/training/reward.py",
         "self.base * share + self.perfect * (share == 1)",
         "self.base * share + self.perfect * (share > 0)",
         ("tests/problems/test_problems_training.py::test_share_of_tests_and_a_bonus_for_all",),
     ),
     Break(
         "A value that equals everything passes no test",
-        "arcnb/problems/values.py",
+        "arcnb/problems/sets/values.py",
         "    if value is UNREADABLE:\n        return False",
         "    if value is UNREADABLE:\n        return True",
         ("tests/problems/test_problems_python.py::test_what_equals_everything_passes_nothing",),
@@ -361,7 +361,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A prompt shows expected values only where asked",
-        "arcnb/problems/prompts.py",
+        "arcnb/problems/prompt_text.py",
         "problem.tests[: self.shown_tests]",
         "problem.tests",
         ("tests/problems/test_problems_python.py::test_prompts_show_no_expected_value_unless_asked",),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from arcnb.problems.languages import Language
-from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.languages.registry import Language
+from arcnb.problems.sets.problem import Problem, ProblemError
 from arcnb.programs.extraction import Extraction
 
 FORMATS = ("plain", "reasoning")

@@ -13,7 +13,7 @@ DEFAULTS = {**GRPO_CONFIG.defaults, "max_completion_length": 96}
 
 @dataclass(frozen=True)
 class Tests:
-    """How answers are asked for and rewarded, see arcnb.problems.rewards."""
+    """How answers are asked for and rewarded, see arcnb.problems.training.reward."""
 
     __test__ = False
 
@@ -42,7 +42,7 @@ class ProblemPlan(GrpoPlan):
         "final_samples": "n_predictions",
         "final_backend": "backend",
     }
-    subject_name: ClassVar[str] = "arcnb.problems.subject:ProblemSubject"
+    subject_name: ClassVar[str] = "arcnb.problems.training.subject:ProblemSubject"
 
     tasks: str = option(
         "simple*60",

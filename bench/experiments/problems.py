@@ -96,8 +96,8 @@ def main():
         args.tokens, args.no_vllm = 24, True
     from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.plans import refuse
-    from arcnb.problems.files import load_problems
     from arcnb.problems.plan import ProblemPlan
+    from arcnb.problems.sets.files import load_problems
     from arcnb.rl.checks import problems
     from arcnb.rl.launch import train_here
     from arcnb.rl.trainer.trainers import vllm_environment

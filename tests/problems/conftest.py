@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from problem_examples import scripted
 
-from arcnb.problems.languages import Languages
-from arcnb.problems.q_language import QLanguage
+from arcnb.problems.languages.q import QLanguage
+from arcnb.problems.languages.registry import Languages
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Limits
 

@@ -18,13 +18,13 @@ from problem_examples import ADD
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.problems.answers import read_answer
-from arcnb.problems.files import human_eval_problem, load_problems, write_problems
-from arcnb.problems.generated import simple_problems
-from arcnb.problems.judging import ProblemJudge, check_solutions
-from arcnb.problems.languages import Languages, Question
-from arcnb.problems.problem import Problem, ProblemError
-from arcnb.problems.prompts import problem_format
-from arcnb.problems.python_language import passes
+from arcnb.problems.grading import ProblemJudge, check_solutions
+from arcnb.problems.languages.python import passes
+from arcnb.problems.languages.registry import Languages, Question
+from arcnb.problems.prompt_text import problem_format
+from arcnb.problems.sets.files import human_eval_problem, load_problems, write_problems
+from arcnb.problems.sets.generated import simple_problems
+from arcnb.problems.sets.problem import Problem, ProblemError
 
 
 def problem(**changes) -> Problem:
@@ -484,7 +484,7 @@ def test_written_problems_come_back_the_same(tmp_path):
 
 def test_a_fingerprint_is_the_same_in_every_process():
     program = (
-        "from problem_examples import ADD; from arcnb.problems.problem import Problem; "
+        "from problem_examples import ADD; from arcnb.problems.sets.problem import Problem; "
         'tests = \'assert add(1, 2) == {1j, None, "a", "b", "c", "d"}\'; '
         "print(Problem.from_row(ADD | {'tests': tests}).fingerprint)"
     )

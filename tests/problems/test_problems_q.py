@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from problem_examples import scripted
 
-from arcnb.problems.languages import Languages, Question
-from arcnb.problems.problem import Problem, ProblemError
-from arcnb.problems.q_install import QMissing, find_q, refuse_silent
-from arcnb.problems.q_language import QLanguage
-from arcnb.problems.q_process import Interpreter, run_script
-from arcnb.problems.q_text import answers, error_mark, quoted, same_value, status_of
+from arcnb.problems.languages.q import QLanguage
+from arcnb.problems.languages.q_install import QMissing, find_q, refuse_silent
+from arcnb.problems.languages.q_process import Interpreter, run_script
+from arcnb.problems.languages.q_text import answers, error_mark, quoted, same_value, status_of
+from arcnb.problems.languages.registry import Languages, Question
+from arcnb.problems.sets.problem import Problem, ProblemError
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.sandbox.landlock import abi_version
 
@@ -207,7 +207,7 @@ def test_expected_values_do_not_reach_the_program(q, monkeypatch):
         given.append(files)
         return run_script(interpreter, files, *more)
 
-    monkeypatch.setattr("arcnb.problems.q_language.run_script", run)
+    monkeypatch.setattr("arcnb.problems.languages.q.run_script", run)
     problem = q_problem(tests=[{"input": "1", "expected": "424242"}] * 2)
     assert not ask(q, "double:{x}\n/ says double[1] => ok 1\n", problem)[0].passed
     with_program = [files for files in given if "program.q" in files]

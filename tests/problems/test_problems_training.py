@@ -24,16 +24,16 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Completion, Sampling
 from arcnb.models.training.log import read_metrics
 from arcnb.plans import PlanError
-from arcnb.problems.dry_run import dry_run
-from arcnb.problems.evaluation import evaluate
-from arcnb.problems.files import load_problems
-from arcnb.problems.final import checked, evaluate_model
-from arcnb.problems.judging import ProblemJudge
-from arcnb.problems.languages import Languages
+from arcnb.problems.grading import ProblemJudge
+from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
-from arcnb.problems.problem import Problem, ProblemError
-from arcnb.problems.prompts import problem_format
-from arcnb.problems.rewards import TestcaseRewards, problem_metrics, problem_rollout
+from arcnb.problems.prompt_text import problem_format
+from arcnb.problems.sets.files import load_problems
+from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.training.dry_run import dry_run
+from arcnb.problems.training.final import checked, evaluate_model
+from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
+from arcnb.problems.training.sample_evaluation import evaluate
 from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.problems.files import load_problems
 from arcnb.problems.plan import ProblemPlan
+from arcnb.problems.sets.files import load_problems
 from arcnb.rl.engine.shared_weights import sample_while_merged
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.models.memory.fitting import GIB
-from arcnb.problems.problem import ProblemError
+from arcnb.problems.sets.problem import ProblemError
 
 if TYPE_CHECKING:
     import pandas as pd

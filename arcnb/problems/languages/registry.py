@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arcnb.problems.problem import Problem, ProblemError, TestCase
+from arcnb.problems.sets.problem import Problem, ProblemError, TestCase
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.extraction import Extraction
 
@@ -72,12 +72,12 @@ class Languages:
 
     def _make(self, name: str) -> Language:
         if name == "python":
-            from arcnb.problems.python_language import PythonLanguage
+            from arcnb.problems.languages.python import PythonLanguage
 
             return PythonLanguage(self.executor)
         if name == "q":
-            from arcnb.problems.q_install import find_q
-            from arcnb.problems.q_language import QLanguage
+            from arcnb.problems.languages.q import QLanguage
+            from arcnb.problems.languages.q_install import find_q
 
             return QLanguage(find_q(), self.executor.limits, self.executor.workers)
         raise ProblemError(f"language {name!r} is not known; there are python, q")

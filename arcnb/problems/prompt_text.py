@@ -8,7 +8,7 @@ from pathlib import Path
 from arcnb.models.prompts import chat
 from arcnb.models.prompts.rendering import Prompt, PromptError, render_blocks
 from arcnb.problems.answers import FORMATS
-from arcnb.problems.problem import Problem, TestCase
+from arcnb.problems.sets.problem import Problem, TestCase
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAMES = {"python": "Python", "q": "q (kdb+)"}

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.sampling.backends import EngineOptions, Sampling, open_backend
-from arcnb.problems.evaluation import Evaluation, evaluate
-from arcnb.problems.files import ProblemSet
-from arcnb.problems.judging import check_solutions
-from arcnb.problems.languages import Languages
+from arcnb.problems.grading import check_solutions
+from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
-from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.sets.files import ProblemSet
+from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.training.sample_evaluation import Evaluation, evaluate
 from arcnb.programs.executor.executor import Executor
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k_curve
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.sampling.backends import Request, Sampling
-from arcnb.problems.judging import ProblemJudge
-from arcnb.problems.problem import Problem
-from arcnb.problems.prompts import ProblemFormat
-from arcnb.problems.rewards import parse_counts
+from arcnb.problems.grading import ProblemJudge
+from arcnb.problems.prompt_text import ProblemFormat
+from arcnb.problems.sets.problem import Problem
+from arcnb.problems.training.reward import parse_counts
 
 if TYPE_CHECKING:
     import pandas as pd

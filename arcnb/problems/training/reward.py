@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem, ProblemError
 from arcnb.rl.rewards.function import Answers
 from arcnb.rl.rewards.schemes import Scores
 from arcnb.rl.rewards.terms import RewardPlan, Rollout

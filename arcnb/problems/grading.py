@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.problems.answers import Reading, check_format, read_answer
-from arcnb.problems.languages import Answer, Languages, Question
-from arcnb.problems.problem import Problem, ProblemError
+from arcnb.problems.languages.registry import Answer, Languages, Question
+from arcnb.problems.sets.problem import Problem, ProblemError
 from arcnb.programs.judging import MAX_MESSAGE
 
 

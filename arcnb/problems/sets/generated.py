@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 from arcnb.arc.seeds import derive_seed, rng
-from arcnb.problems.problem import Problem, ProblemError
-from arcnb.problems.simple_kinds import KINDS, WORDS
+from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.simple_kinds import KINDS, WORDS
 
 N_TESTS = 8
 

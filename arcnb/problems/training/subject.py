@@ -11,13 +11,13 @@ from arcnb.arc.views import View
 from arcnb.models.sampling.backends import backend_name
 from arcnb.plans import refusals
 from arcnb.problems.answers import check_format
-from arcnb.problems.files import load_problems, write_problems
-from arcnb.problems.judging import ProblemJudge
-from arcnb.problems.languages import Languages
-from arcnb.problems.problem import Problem
-from arcnb.problems.prompts import ProblemFormat, problem_format
-from arcnb.problems.q_install import find_q
-from arcnb.problems.rewards import TestcaseRewards, problem_metrics, problem_rollout
+from arcnb.problems.grading import ProblemJudge
+from arcnb.problems.languages.q_install import find_q
+from arcnb.problems.languages.registry import Languages
+from arcnb.problems.prompt_text import ProblemFormat, problem_format
+from arcnb.problems.sets.files import load_problems, write_problems
+from arcnb.problems.sets.problem import Problem
+from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Limits
 from arcnb.rl.rewards.function import ProgramReward

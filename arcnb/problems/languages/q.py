@@ -1,4 +1,5 @@
-"""Programs in q, one process a program, through whatever interpreter arcnb.problems.q_install finds."""
+"""Programs in q, one process a program, through whatever interpreter arcnb.problems.languages.q_install
+finds."""
 
 from __future__ import annotations
 
@@ -8,18 +9,27 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from arcnb.problems.languages import Answer, Question
-from arcnb.problems.problem import Problem, ProblemError
-from arcnb.problems.python_language import SHOWN, last_block
-from arcnb.problems.q_process import Interpreter, Transcript, run_script
-from arcnb.problems.q_text import DRIVER, PROGRAM, answers, driver, error_mark, same_value, status_of
+from arcnb.problems.languages.python import SHOWN, last_block
+from arcnb.problems.languages.q_process import Interpreter, Transcript, run_script
+from arcnb.problems.languages.q_text import (
+    DRIVER,
+    PROGRAM,
+    answers,
+    driver,
+    error_mark,
+    same_value,
+    status_of,
+)
+from arcnb.problems.languages.registry import Answer, Question
+from arcnb.problems.sets.problem import Problem, ProblemError
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.sandbox.landlock import abi_version
 
 
 class QLanguage:
-    """See arcnb.problems.languages.Language. limits.seconds: wall time of a program with all its tests."""
+    """See arcnb.problems.languages.registry.Language. limits.seconds: wall time of a program with all its
+    tests."""
 
     name = "q"
     fence = "q"

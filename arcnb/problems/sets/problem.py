@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from keyword import iskeyword
 
-from arcnb.problems.values import encode
+from arcnb.problems.sets.values import encode
 
 LANGUAGES = ("python", "q")
 COMPARISONS = ("equal", "close", "true", "false", "text")
@@ -55,7 +55,7 @@ class TestCase:
     relative: float = 0.0
 
     def as_row(self) -> dict:
-        """Plain values for JSON, the expected one as arcnb.problems.values.encode writes it."""
+        """Plain values for JSON, the expected one as arcnb.problems.sets.values.encode writes it."""
         return asdict(self) | {"expected": encode(self.expected)}
 
 
@@ -129,7 +129,7 @@ class Problem:
 
 
 def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase, ...], int]:
-    from arcnb.problems import assertions
+    from arcnb.problems.sets import assertions
 
     if isinstance(tests, str) and tests.lstrip().startswith("["):  # Parquet and CSV keep lists as text
         with suppress(ValueError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 
-from arcnb.problems.problem import TestCase
+from arcnb.problems.sets.problem import TestCase
 
 
 class AssertionCodeError(ValueError):

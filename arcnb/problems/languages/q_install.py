@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from arcnb.problems.problem import ProblemError
-from arcnb.problems.q_process import Interpreter, run_script
-from arcnb.problems.q_text import DRIVER, answers, driver, error_mark
+from arcnb.problems.languages.q_process import Interpreter, run_script
+from arcnb.problems.languages.q_text import DRIVER, answers, driver, error_mark
+from arcnb.problems.sets.problem import ProblemError
 from arcnb.programs.executor.limits import Limits
 
 LICENCES = ("kc.lic", "k4.lic", "ks.lic", "kx.lic")

@@ -16,9 +16,9 @@ from itertools import zip_longest
 
 import numpy as np
 
-from arcnb.problems.languages import Answer, Question
-from arcnb.problems.problem import Problem, TestCase
-from arcnb.problems.values import UNREADABLE, decode, near, same, same_text
+from arcnb.problems.languages.registry import Answer, Question
+from arcnb.problems.sets.problem import Problem, TestCase
+from arcnb.problems.sets.values import UNREADABLE, decode, near, same, same_text
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Execution, Job
 from arcnb.programs.extraction import Extraction, extract_program
@@ -113,7 +113,7 @@ def _arcnb_result():
 
 
 class PythonLanguage:
-    """See arcnb.problems.languages.Language; `executor` is that of ARC programs, limits included."""
+    """See arcnb.problems.languages.registry.Language; `executor` is that of ARC programs, limits included."""
 
     name = "python"
     fence = "python"
