@@ -39,11 +39,11 @@ lab: $(STAMP)
 
 # docs/notebooks.md and the launcher's list, from the notebooks themselves.
 docs: $(STAMP)
-	$(BIN)/python -m arcnb.lab.notebook_docs
+	$(BIN)/python -m arcnb.lab.notebooks.docs
 
 # Notebooks without outputs and without an editor's traces, as git keeps them.
 strip: $(STAMP)
-	$(BIN)/python -m arcnb.lab.stripping notebooks/*.ipynb
+	$(BIN)/python -m arcnb.lab.notebooks.stripping notebooks/*.ipynb
 
 # This clone compares and merges notebooks cell by cell (git diff, git merge).
 git: $(STAMP)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.lab.pipelines import read_pipeline
+from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.models.training.log import read_metrics
 
 pytestmark = [

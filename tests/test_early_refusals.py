@@ -13,8 +13,8 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.lab.parameters import notebook_parameters
-from arcnb.lab.runs import Run
+from arcnb.lab.notebooks.parameters import notebook_parameters
+from arcnb.lab.runs.run import Run
 from arcnb.rl import launch
 from tests.rl.conftest import gpus  # noqa: F401  a fixture
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from arcnb.lab.parameters import notebook_parameters
+from arcnb.lab.notebooks.parameters import notebook_parameters
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 CELL_LINES, IMPORT_LINES, FUNCTION_LINES, NOTEBOOK_LINES = 15, 20, 5, 120
@@ -114,7 +114,7 @@ def good():
     cells = [
         new_markdown_cell("# Title\nPurpose."),
         new_code_cell(parameters, metadata={"tags": ["parameters"]}),
-        new_code_cell("from arcnb.lab.runs import open_run\nrun = open_run()"),
+        new_code_cell("from arcnb.lab.runs.run import open_run\nrun = open_run()"),
         new_code_cell("run.record({'n': n})"),
     ]
     return new_notebook(cells=cells, metadata={"kernelspec": KERNEL})

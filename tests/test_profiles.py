@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.lab.notebooks import declared_beside
-from arcnb.lab.profiles import profile_values
+from arcnb.lab.notebooks.files import declared_beside
+from arcnb.lab.notebooks.profiles import profile_values
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PROFILES = sorted((NOTEBOOKS / "profiles").glob("*.yaml"))

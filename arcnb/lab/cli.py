@@ -24,9 +24,9 @@ import sys
 
 from arcnb.lab.commands import batch, cluster, runs
 from arcnb.lab.commands.options import say
-from arcnb.lab.manifest import RunError
-from arcnb.lab.notebooks import NotebookError
-from arcnb.lab.parameters import ParameterError
+from arcnb.lab.notebooks.files import NotebookError
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs.manifest import RunError
 
 
 def main(arguments: list[str] | None = None) -> int:

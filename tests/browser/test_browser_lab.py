@@ -18,10 +18,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.lab import notebooks
-from arcnb.lab.exploration import entries
-from arcnb.lab.runs import new_run
-from arcnb.lab.static_explorer import explorer_html
+from arcnb.lab.explorer.entries import entries
+from arcnb.lab.explorer.static import explorer_html
+from arcnb.lab.notebooks import files
+from arcnb.lab.runs.run import new_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def executed_copy(path: Path, jupyter_data: Path) -> None:
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_DATA_DIR", str(jupyter_data))
-        notebooks.sign(path)
+        files.sign(path)
 
 
 def answers(address: str) -> bool:

@@ -7,8 +7,8 @@ from arcnb.arc.pictures.palettes import PALETTES
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.lab.explorer import Explorer
-from arcnb.lab.export import notebook_page
+from arcnb.lab.explorer.live import Explorer
+from arcnb.lab.pages.export import notebook_page
 
 
 @pytest.fixture(scope="module")

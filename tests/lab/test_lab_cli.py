@@ -5,9 +5,10 @@ pytest tests/lab/test_lab_cli.py
 
 import pytest
 
-from arcnb.lab import cli, notebooks, profiles
-from arcnb.lab.parameters import Parameter
-from arcnb.lab.runs import find_run, list_runs, new_run
+from arcnb.lab import cli
+from arcnb.lab.notebooks import files, profiles
+from arcnb.lab.notebooks.parameters import Parameter
+from arcnb.lab.runs.run import find_run, list_runs, new_run
 
 
 @pytest.fixture
@@ -63,16 +64,16 @@ def test_files_that_are_no_notebooks(tmp_path, content, capsys):
 def test_notebooks_by_number_or_stem(tmp_path, monkeypatch):
     for name in ("01_a", "03_b", "03_c"):
         (tmp_path / f"{name}.ipynb").write_text("{}")
-    monkeypatch.setattr(notebooks, "notebooks_folder", lambda: tmp_path)
-    assert notebooks.find_notebook("01").stem == "01_a"
-    assert notebooks.find_notebook("1").stem == "01_a"
-    assert notebooks.find_notebook("c").stem == notebooks.find_notebook("03_c").stem == "03_c"
-    with pytest.raises(notebooks.NotebookError, match="'03' names several notebooks: 03_b, 03_c"):
-        notebooks.find_notebook("03")
-    with pytest.raises(notebooks.NotebookError, match="'3' names several notebooks: 03_b, 03_c"):
-        notebooks.find_notebook("3")
-    with pytest.raises(notebooks.NotebookError, match=r"no notebook '01_aa', .*; did you mean '01_a'"):
-        notebooks.find_notebook("01_aa")
+    monkeypatch.setattr(files, "notebooks_folder", lambda: tmp_path)
+    assert files.find_notebook("01").stem == "01_a"
+    assert files.find_notebook("1").stem == "01_a"
+    assert files.find_notebook("c").stem == files.find_notebook("03_c").stem == "03_c"
+    with pytest.raises(files.NotebookError, match="'03' names several notebooks: 03_b, 03_c"):
+        files.find_notebook("03")
+    with pytest.raises(files.NotebookError, match="'3' names several notebooks: 03_b, 03_c"):
+        files.find_notebook("3")
+    with pytest.raises(files.NotebookError, match=r"no notebook '01_aa', .*; did you mean '01_a'"):
+        files.find_notebook("01_aa")
 
 
 def test_profile_then_parameter(path, capsys):
@@ -161,7 +162,7 @@ def test_ctrl_c_while_the_page_is_written_leaves_a_run_that_is_done(notebook, mo
     def interrupted(run):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("arcnb.lab.export.export_run", interrupted)
+    monkeypatch.setattr("arcnb.lab.pages.export.export_run", interrupted)
     assert cli.main(["run", str(notebook("run.record({'n': n})"))]) == 0
     (run,) = list_runs()
     assert run.status == "done"

@@ -6,9 +6,10 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.lab import cli, comparison, plots
-from arcnb.lab.manifest import RunError
-from arcnb.lab.runs import latest_run, new_run
+from arcnb.lab import cli
+from arcnb.lab.plots import comparison, plots
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import latest_run, new_run
 
 SEARCH = {"notebook": "07_search_and_learn.ipynb"}
 

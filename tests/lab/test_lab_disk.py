@@ -12,9 +12,11 @@ import sys
 import pytest
 from lab_watching import wait_for
 
-from arcnb.lab import cli, disk, homes, provenance
-from arcnb.lab.manifest import RunError
-from arcnb.lab.runs import Run, list_runs, new_run
+from arcnb.lab import cli
+from arcnb.lab.execution import usable_home
+from arcnb.lab.runs import disk, provenance
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import Run, list_runs, new_run
 
 
 def run_with(name, size=0, **parameters):
@@ -256,7 +258,7 @@ def test_a_home_without_space_stops_no_run(notebook, tmp_path, runs_root, home):
         command = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh", *command]
     else:
         shutil.rmtree(folder)
-    environment = {name: value for name, value in os.environ.items() if name not in homes.HABITS}
+    environment = {name: value for name, value in os.environ.items() if name not in usable_home.HABITS}
     result = subprocess.run(
         command,
         env=environment | {"HOME": str(folder)},
@@ -275,6 +277,6 @@ def test_a_home_without_space_stops_no_run(notebook, tmp_path, runs_root, home):
 
 def test_a_home_with_space_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    with homes.substitute_home() as problem:
+    with usable_home.substitute_home() as problem:
         assert problem is None
     assert list(tmp_path.iterdir()) == []

@@ -17,14 +17,15 @@ from lab_watching import process_exists, statuses, wait_for
 from nbformat.sign import NotebookNotary
 from papermill.exceptions import PapermillExecutionError
 
-from arcnb.lab import cli, execution
-from arcnb.lab.execution import RunStopped
-from arcnb.lab.heartbeat import read_heartbeat
-from arcnb.lab.manifest import RunError
-from arcnb.lab.notebooks import notebook_record
-from arcnb.lab.parameters import ParameterError
-from arcnb.lab.runs import list_runs
-from arcnb.lab.stopping import StopSignals
+from arcnb.lab import cli
+from arcnb.lab.execution import execute
+from arcnb.lab.execution.execute import RunStopped
+from arcnb.lab.execution.stopping import StopSignals
+from arcnb.lab.notebooks.files import notebook_record
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs.heartbeat import read_heartbeat
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import list_runs
 
 RECORD = "run.record(outcome={'n': n})"
 READY = "(run.path / 'ready').write_text(str(__import__('os').getpid()))"
@@ -92,7 +93,7 @@ def test_a_copy_that_cannot_be_written_is_not_done(notebook, monkeypatch, capsys
     def full(path, text):
         raise RunError(f"cannot write {path}: No space left on device")
 
-    monkeypatch.setattr(execution, "write_whole", full)
+    monkeypatch.setattr(execute, "write_whole", full)
     assert cli.main(["run", str(notebook(RECORD))]) == 1
     status, why = only_run().verdict()
     assert status == "failed"

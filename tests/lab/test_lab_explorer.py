@@ -15,10 +15,10 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.lab import static_explorer
-from arcnb.lab.cells import external_references, without_external
-from arcnb.lab.exploration import TaskFilter, entries
-from arcnb.lab.explorer import Explorer
+from arcnb.lab.explorer import static
+from arcnb.lab.explorer.entries import TaskFilter, entries
+from arcnb.lab.explorer.live import Explorer
+from arcnb.lab.pages.cells import external_references, without_external
 
 FLIP = "def transform(grid):\n    return grid[:, ::-1]"
 
@@ -107,8 +107,8 @@ def test_without_a_kernel_everything_is_in_the_page(tasks, predictions, monkeypa
 
 
 def test_what_is_too_large_is_left_out_and_said(tasks, monkeypatch):
-    monkeypatch.setattr(static_explorer, "MAX_BYTES", 150)
-    page = static_explorer.explorer_html(entries(tasks), "many </script>")
+    monkeypatch.setattr(static, "MAX_BYTES", 150)
+    page = static.explorer_html(entries(tasks), "many </script>")
     assert 0 < len(unpacked(page)) < 3
     assert f"{3 - len(unpacked(page))} more are left out" in page
     assert page.count("</script>") == 1

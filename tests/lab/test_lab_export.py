@@ -9,11 +9,12 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from arcnb.lab import cli, export
-from arcnb.lab.cells import external_references, without_external
-from arcnb.lab.export import ExportError, export_run, notebook_page
-from arcnb.lab.index import write_index
-from arcnb.lab.runs import list_runs, new_run
+from arcnb.lab import cli
+from arcnb.lab.pages import export
+from arcnb.lab.pages.cells import external_references, without_external
+from arcnb.lab.pages.export import ExportError, export_run, notebook_page
+from arcnb.lab.pages.index import write_index
+from arcnb.lab.runs.run import list_runs, new_run
 
 PNG = base64.b64encode(
     bytes.fromhex(

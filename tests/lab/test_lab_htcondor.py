@@ -16,8 +16,8 @@ from lab_clusters import PATIENT, RECORD, only_run, started, status, submit_to, 
 from lab_watching import wait_for
 
 from arcnb.lab import cli
-from arcnb.lab.heartbeat import HEARTBEAT, read_heartbeat
-from arcnb.lab.runs import list_runs
+from arcnb.lab.runs.heartbeat import HEARTBEAT, read_heartbeat
+from arcnb.lab.runs.run import list_runs
 
 pytestmark = pytest.mark.skipif(bool(condor_daemons.missing()), reason=condor_daemons.missing())
 

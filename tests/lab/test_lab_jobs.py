@@ -13,8 +13,8 @@ from lab_watching import wait_for
 
 from arcnb.lab import cli
 from arcnb.lab.clusters import jobs
-from arcnb.lab.parameters import ParameterError
-from arcnb.lab.runs import list_runs
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs.run import list_runs
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from jupyter_client import KernelManager
 
-from arcnb.lab.kernel_end import STATEMENT
+from arcnb.lab.execution.kernel_end import STATEMENT
 
 # ipykernel's control thread flushes what was printed after it answered a shutdown. Here it is held up between
 # the question whether the output thread lives and the message to it, as a loaded machine does now and then.

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from arcnb.lab.known_warnings import silence
+from arcnb.lab.execution.known_warnings import silence
 
 
 @pytest.fixture

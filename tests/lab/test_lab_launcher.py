@@ -9,9 +9,10 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.lab import comparison, launcher
-from arcnb.lab.manifest import MANIFEST, RunError
-from arcnb.lab.runs import new_run
+from arcnb.lab.explorer import launcher
+from arcnb.lab.plots import comparison
+from arcnb.lab.runs.manifest import MANIFEST, RunError
+from arcnb.lab.runs.run import new_run
 
 
 @pytest.fixture

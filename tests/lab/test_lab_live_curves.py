@@ -12,12 +12,12 @@ import nbformat
 import pytest
 
 from arcnb.lab import cli
-from arcnb.lab.live_curves import live_curves
-from arcnb.lab.runs import list_runs
+from arcnb.lab.plots.live_curves import live_curves
+from arcnb.lab.runs.run import list_runs
 
 WRITE = """
 import json, time
-from arcnb.lab.live_curves import live_curves
+from arcnb.lab.plots.live_curves import live_curves
 path = run.path / "metrics.jsonl"
 with live_curves(path, ["loss"]):
     for step in range(n):

@@ -14,14 +14,15 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from arcnb.lab import cli, notebook_docs, stripping
-from arcnb.lab.runs import list_runs
+from arcnb.lab import cli
+from arcnb.lab.notebooks import docs, stripping
+from arcnb.lab.runs.run import list_runs
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_made_pages_are_fresh():
-    stale = notebook_docs.stale(ROOT / "notebooks")
+    stale = docs.stale(ROOT / "notebooks")
     assert stale == [], "run `make docs` and commit what it writes"
 
 
@@ -39,23 +40,23 @@ def project(tmp_path, notebook):
 
 
 def test_a_changed_notebook_makes_them_stale_until_they_are_made(project, capsys, monkeypatch):
-    monkeypatch.setattr(notebook_docs, "notebooks_folder", lambda: project)
-    assert notebook_docs.main(["--check"]) == 1
+    monkeypatch.setattr(docs, "notebooks_folder", lambda: project)
+    assert docs.main(["--check"]) == 1
     assert "run `make docs`" in capsys.readouterr().out
-    assert notebook_docs.main([]) == 0
-    assert notebook_docs.main(["--check"]) == 0
+    assert docs.main([]) == 0
+    assert docs.main(["--check"]) == 0
     page = (project.parent / "docs" / "notebooks.md").read_text()
     assert "| `n` | `3` | `int` | how many \\| which |" in page
     launcher = nbformat.read(project / "00_start.ipynb", as_version=4)
-    (listed,) = [cell.source for cell in launcher.cells if cell.id == notebook_docs.LIST_CELL]
+    (listed,) = [cell.source for cell in launcher.cells if cell.id == docs.LIST_CELL]
     assert "|  | [Small](01_small.ipynb) | For a test. |" in listed
     text = (project / "01_small.ipynb").read_text()
     (project / "01_small.ipynb").write_text(text.replace("n = 3", "n = 4"))
-    assert notebook_docs.stale(project) == [project.parent / "docs" / "notebooks.md"]
+    assert docs.stale(project) == [project.parent / "docs" / "notebooks.md"]
 
 
 def test_every_notebook_of_the_project_has_a_picture_and_a_sentence():
-    for facts in notebook_docs.notebook_facts(ROOT / "notebooks"):
+    for facts in docs.notebook_facts(ROOT / "notebooks"):
         assert facts.sentence.endswith("."), facts.path
         assert facts.picture is not None, f"{facts.path.name} has no notebooks/pictures/{facts.path.stem}.svg"
         assert facts.picture.stat().st_size < 10_000

@@ -6,9 +6,9 @@ pytest tests/lab/test_lab_parameters.py
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from arcnb.lab.notebooks import notebooks_folder, read_notebook
-from arcnb.lab.parameters import FORMER, ParameterError, check_parameters, notebook_parameters
-from arcnb.lab.profiles import find_profile, parse_value, profile_values, read_yaml
+from arcnb.lab.notebooks.files import notebooks_folder, read_notebook
+from arcnb.lab.notebooks.parameters import FORMER, ParameterError, check_parameters, notebook_parameters
+from arcnb.lab.notebooks.profiles import find_profile, parse_value, profile_values, read_yaml
 
 CELL = """\
 n_tasks = 40               # how many tasks

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.lab import cli, fingerprints, notebooks
-from arcnb.lab.pipelines import read_pipeline
-from arcnb.lab.runs import list_runs
+from arcnb.lab import cli
+from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.notebooks import files
+from arcnb.lab.runs import fingerprints
+from arcnb.lab.runs.run import list_runs
 
 MAKE = "(run.path / 'tasks.txt').write_text('x' * n)\n(run.path / 'when').write_text(str(run.path))"
 USE = "from pathlib import Path\nassert not seconds, 'told to fail'\nlength = len(Path(label).read_text())"
@@ -219,7 +221,7 @@ def test_a_stage_runs_again_when_a_file_beside_it_changes(file, tmp_path, monkey
 
 
 def test_the_demo_is_a_pipeline_that_can_be_read():
-    demo = read_pipeline(notebooks.notebooks_folder() / "pipelines" / "demo.yaml")
+    demo = read_pipeline(files.notebooks_folder() / "pipelines" / "demo.yaml")
     assert next(iter(demo.stages)) == "data"
     assert {stage.notebook.stem[:2] for stage in demo.stages.values()} == {"01", "03", "04", "05", "06"}
     assert demo.stages["evaluation"].needs == ("data", "inference", "trained", "grpo")

@@ -13,11 +13,12 @@ import papermill
 import pytest
 from lab_plan import CELL, MAKE, RECORD, flat
 
-from arcnb.lab import cli, notebook_docs
+from arcnb.lab import cli
+from arcnb.lab.batch.sweeps import find_sweep
 from arcnb.lab.commands import batch
-from arcnb.lab.parameters import ParameterError
-from arcnb.lab.runs import list_runs
-from arcnb.lab.sweeps import find_sweep
+from arcnb.lab.notebooks import docs
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs.run import list_runs
 
 
 @pytest.fixture
@@ -228,8 +229,8 @@ def test_params_says_what_one_means(path, capsys):
 
 
 def test_the_page_of_parameters_lists_further_options(path):
-    (facts,) = notebook_docs.notebook_facts(path.parent)
-    page = notebook_docs.parameter_page([facts])
+    (facts,) = docs.notebook_facts(path.parent)
+    page = docs.parameter_page([facts])
     for line in (
         '| `guard_action` | `"warn"` | `str` | what an alarm does |',
         "**Further options**",

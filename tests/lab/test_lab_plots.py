@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from arcnb.lab import plots
+from arcnb.lab.plots import plots
 from arcnb.models.training.log import read_metrics
 
 

@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from arcnb.lab import disk, processes, provenance
-from arcnb.lab import manifest as manifests
-from arcnb.lab.heartbeat import Heartbeat, read_heartbeat
-from arcnb.lab.pages import flat, value_text
-from arcnb.lab.runs import RunError, find_run, latest_run, list_runs, new_run, open_run, runs_root
+from arcnb.lab.pages.run_cards import flat, value_text
+from arcnb.lab.runs import disk, processes, provenance
+from arcnb.lab.runs import manifest as manifests
+from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
+from arcnb.lab.runs.run import RunError, find_run, latest_run, list_runs, new_run, open_run, runs_root
 
 
 def test_folder_name_and_manifest(runs_root):
@@ -88,7 +88,7 @@ def test_recording_from_two_processes_loses_nothing():
     script = """
 import sys
 from pathlib import Path
-from arcnb.lab.runs import Run
+from arcnb.lab.runs.run import Run
 for number in range(20):
     Run(Path(sys.argv[1])).record({f"{sys.argv[2]}{number}": number})
 """
@@ -101,7 +101,7 @@ def test_a_writer_killed_while_writing_leaves_a_whole_file(tmp_path):
     script = """
 import itertools, sys
 from pathlib import Path
-from arcnb.lab.manifest import write_whole
+from arcnb.lab.runs.manifest import write_whole
 for number in itertools.count():
     write_whole(Path(sys.argv[1]), f"{number}\\n" * 200_000)
     print(flush=True)
@@ -211,7 +211,7 @@ def test_open_run_gives_the_engines_folder(monkeypatch):
 
 def test_open_run_in_a_script(runs_root):
     script = """
-from arcnb.lab.runs import open_run
+from arcnb.lab.runs.run import open_run
 first = open_run("script")
 assert open_run("script").path == first.path, "nothing was written yet"
 (first.path / "a").write_text("x")
@@ -226,7 +226,7 @@ second.record({"n": 1})
 def test_sigterm_still_ends_forked_workers(runs_root):
     script = """
 import multiprocessing, time
-from arcnb.lab.runs import open_run
+from arcnb.lab.runs.run import open_run
 open_run("script")
 worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
 worker.start()

@@ -8,7 +8,7 @@ import os
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from arcnb.lab.runs import list_runs
+from arcnb.lab.runs.run import list_runs
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def session(tmp_path):
 def test_an_interactive_run(session):
     session("n = 3\nrate: float = 0.5")
     session("n = 4\nprint('edited')")
-    session("from arcnb.lab.runs import open_run\nrun = open_run()")
+    session("from arcnb.lab.runs.run import open_run\nrun = open_run()")
     (run,) = list_runs()
     assert run.name == "02_sft"
     assert run.manifest["parameters"] == {"n": 4, "rate": 0.5}
@@ -49,7 +49,7 @@ def test_an_interactive_run(session):
 
 
 def test_a_session_that_ends_in_an_error_failed(session):
-    session("from arcnb.lab.runs import open_run\nrun = open_run('named')")
+    session("from arcnb.lab.runs.run import open_run\nrun = open_run('named')")
     session("raise ValueError('n')")
     session.manager.shutdown_kernel()
     (run,) = list_runs()

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from arcnb.lab.streams import printed
+from arcnb.lab.execution.terminal_text import printed
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import signal
 import pytest
 from lab_watching import wait_for
 
-from arcnb.lab import cli, parameter_sets, workers
-from arcnb.lab.parameters import Declared, Parameter, ParameterError
-from arcnb.lab.runs import list_runs, new_run
-from arcnb.lab.sweeps import find_sweep, plan_sweep
+from arcnb.lab import cli
+from arcnb.lab.batch import parameter_sets, workers
+from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
+from arcnb.lab.notebooks.parameters import Declared, Parameter, ParameterError
+from arcnb.lab.runs.run import list_runs, new_run
 
 WORK = """
 import os, time

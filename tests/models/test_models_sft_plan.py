@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from arcnb.lab.parameters import notebook_parameters
+from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.models.sft.plan import PLAN, RESERVED, SFT_CONFIG, SftPlan, problems
 from arcnb.plans import MORE, PlanError, refuse
 from arcnb.synth.task_sets import recipe_problems

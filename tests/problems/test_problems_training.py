@@ -17,8 +17,8 @@ from problem_examples import ADD
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k
-from arcnb.lab.notebooks import declared_beside
-from arcnb.lab.profiles import profile_values
+from arcnb.lab.notebooks.files import declared_beside
+from arcnb.lab.notebooks.profiles import profile_values
 from arcnb.models.memory.training import Layout, MemoryPlanError, check_fit, estimate, shape_of
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Completion, Sampling

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from arcnb.lab.parameters import notebook_parameters
+from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.watching.sampler_gap import SamplerGap
 

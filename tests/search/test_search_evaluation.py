@@ -13,7 +13,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.metrics import score
 from arcnb.arc.scores.submission import create_submission, score_submission, validate_submission
 from arcnb.arc.tasks.task import Pair
-from arcnb.lab.plots import pass_at_k
+from arcnb.lab.plots.plots import pass_at_k
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling

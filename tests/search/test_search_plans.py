@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.lab.parameters import notebook_parameters
+from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.plans import PlanError, refuse
 from arcnb.search.checks import problems
 from arcnb.search.learning.plan import SearchPlan

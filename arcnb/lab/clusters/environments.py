@@ -15,8 +15,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from arcnb.lab.manifest import RunError
-from arcnb.lab.runs import runs_root
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import runs_root
 
 
 def environment_name(requirements: Path) -> str:

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.parameters import Parameter, ParameterError, check_parameters
-from arcnb.lab.runs import Run
+from arcnb.lab.notebooks.parameters import Parameter, ParameterError, check_parameters
+from arcnb.lab.runs.run import Run
 
 OPTIONS = {
     name: Parameter(name, default, kind, "")

@@ -1,4 +1,4 @@
-"""Submit files from the templates in arcnb/lab/templates: what is sent to a scheduler can be read and sent by
+"""Submit files from the templates of this folder: what is sent to a scheduler can be read and sent by
 hand."""
 
 import shlex
@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab import provenance
 from arcnb.lab.clusters.environments import archive_path, environment_name
 from arcnb.lab.clusters.jobs import Job
-from arcnb.lab.manifest import RunError, write_whole
-from arcnb.lab.runs import runs_root
+from arcnb.lab.runs import provenance
+from arcnb.lab.runs.manifest import RunError, write_whole
+from arcnb.lab.runs.run import runs_root
 
 
 @cache
@@ -18,7 +18,7 @@ def _templates() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("arcnb.lab"),
+        loader=jinja2.PackageLoader("arcnb.lab.clusters"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -7,16 +7,16 @@ of is looked up when it starts.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from arcnb.lab import provenance
+from arcnb.lab.batch.pipelines import Pipeline
+from arcnb.lab.batch.stages import earlier_run, stage_inputs
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.jobs import Job, checked_options, environment_of, resources_of
-from arcnb.lab.clusters.submission import JOB_FOLDER, note_task, prepare_job, stamp, submit_job, withdraw
-from arcnb.lab.manifest import RunError
-from arcnb.lab.parameters import ParameterError
-from arcnb.lab.pipelines import Pipeline
-from arcnb.lab.queueing import queue_run
-from arcnb.lab.runs import Run, runs_root
-from arcnb.lab.stages import earlier_run, stage_inputs
+from arcnb.lab.clusters.submitting import JOB_FOLDER, note_task, prepare_job, stamp, submit_job, withdraw
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs import provenance
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.queueing import queue_run
+from arcnb.lab.runs.run import Run, runs_root
 
 
 def submit_pipeline(

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arcnb.lab.batch.workers import LOG
 from arcnb.lab.clusters.states import ENDED, RUNNING, TaskState
-from arcnb.lab.clusters.submission import SCHEDULERS, elsewhere, read_record
+from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
 from arcnb.lab.clusters.tools import SchedulerError
-from arcnb.lab.heartbeat import place_text, read_heartbeat
-from arcnb.lab.manifest import locked, now, write_manifest
-from arcnb.lab.processes import is_alive
-from arcnb.lab.runs import Run
-from arcnb.lab.workers import LOG
+from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
+from arcnb.lab.runs.manifest import locked, now, write_manifest
+from arcnb.lab.runs.processes import is_alive
+from arcnb.lab.runs.run import Run
 
 SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended
 FINAL = ("done", "failed", "killed")

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from arcnb.lab.manifest import RunError
+from arcnb.lab.runs.manifest import RunError
 
 SECONDS = 60.0  # a scheduler that takes longer to answer is taken for unreachable
 

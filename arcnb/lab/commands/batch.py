@@ -4,15 +4,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab import notebooks, parameter_sets, stages, workers
+from arcnb.lab.batch import parameter_sets, stages, workers
+from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.batch.sweeps import Sweep, plan_sweep
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
-from arcnb.lab.manifest import RunError
-from arcnb.lab.parameters import Declared, ParameterError
-from arcnb.lab.pipelines import read_pipeline
-from arcnb.lab.runs import Run
-from arcnb.lab.sweeps import Sweep, plan_sweep
+from arcnb.lab.notebooks import files
+from arcnb.lab.notebooks.parameters import Declared, ParameterError
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import Run
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -51,7 +52,7 @@ def sweep(options: argparse.Namespace) -> int:
 
 def planned_sweep(options: argparse.Namespace) -> Sweep:
     """The sweep that the options describe, its runs queued."""
-    path = notebooks.find_notebook(options.notebook)
+    path = files.find_notebook(options.notebook)
     base, declared = shared.complete_values(options, path)
     sets = [parameter_sets.grid_sets(options.grid, declared, path.name)] if options.grid else []
     sets += [parameter_sets.listed_sets(Path(file), declared) for file in options.list]

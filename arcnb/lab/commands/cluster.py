@@ -7,23 +7,24 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab import notebooks, profiles, provenance, queueing
-from arcnb.lab.clusters import stage_jobs, status, submission
+from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.clusters import stage_jobs, status, submitting
 from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.tools import SchedulerError, SchedulerRefusal
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.batch import add_set_options, planned_sweep
 from arcnb.lab.commands.options import note, say
-from arcnb.lab.manifest import RunError
-from arcnb.lab.parameters import ParameterError
-from arcnb.lab.pipelines import read_pipeline
-from arcnb.lab.processes import is_alive
-from arcnb.lab.runs import Run, check_name, list_runs
+from arcnb.lab.notebooks import files, profiles
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs import provenance, queueing
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.processes import is_alive
+from arcnb.lab.runs.run import Run, check_name, list_runs
 
 
 def submit(options: argparse.Namespace) -> int:
     """`arcnb submit`: queue the runs, write the submit files, hand them to the scheduler."""
-    submission.scheduler_named(options.on)
+    submitting.scheduler_named(options.on)
     given = job_options(options)
     if options.resume:
         return _submit_runs(options, given, shared.runs_named([options.resume]), fresh=[])
@@ -39,9 +40,9 @@ def submit(options: argparse.Namespace) -> int:
         planned = planned_sweep(options)
         fresh = [member.run for member in planned.members if member.run.path not in before]
         runs = [member.run for member in planned.members]
-        folder = planned.folder / "jobs" / submission.stamp()
+        folder = planned.folder / "jobs" / submitting.stamp()
         return _submit_runs(options, given, runs, fresh, planned.folder.name, folder)
-    path = notebooks.find_notebook(options.notebook)
+    path = files.find_notebook(options.notebook)
     name = options.name or path.stem
     check_name(name)
     if options.name and not options.again:
@@ -74,18 +75,18 @@ def _submit_runs(
         return 0
     try:
         resources, environment = resources_of(given, "arcnb submit"), environment_of(given, "arcnb submit")
-        folder = folder or todo[0].path / submission.JOB_FOLDER
-        job, files = submission.prepare_job(
+        folder = folder or todo[0].path / submitting.JOB_FOLDER
+        job, files = submitting.prepare_job(
             options.on, name or todo[0].name, folder, todo, resources, environment, options.after
         )
         if options.dry_run:
             for file in files:
                 print(f"==> {file}\n{file.read_text()}")
-            submission.withdraw(fresh)
+            submitting.withdraw(fresh)
             return 0
-        tasks = submission.submit_job(options.on, job, files)
+        tasks = submitting.submit_job(options.on, job, files)
     except (RunError, ParameterError):
-        submission.withdraw(fresh)
+        submitting.withdraw(fresh)
         raise
     for run, task in zip(todo, tasks, strict=True):
         note(f"{options.on} {task}: {run.path}")
@@ -118,9 +119,9 @@ def cancel(options: argparse.Namespace) -> int:
     submitted: dict[str, dict[str, list[Run]]] = {}  # scheduler -> task -> runs, of which a DAG has many
     for run in shared.runs_named(options.run):
         try:
-            record = submission.read_record(run)
+            record = submitting.read_record(run)
             if record is not None and _is_with_scheduler(run, record):
-                if problem := submission.elsewhere(record):
+                if problem := submitting.elsewhere(record):
                     code = say(f"{run.path.name}: {problem}", 1)
                 else:
                     submitted.setdefault(record["scheduler"], {}).setdefault(record["task"], []).append(run)
@@ -139,7 +140,7 @@ def _is_with_scheduler(run: Run, record: dict[str, Any]) -> bool:
     status, _ = run.verdict()
     manifest = run.manifest
     if status in ("running", "preempted") and not manifest.get("waits_for"):
-        return submission.is_work_of(record, manifest["job"])
+        return submitting.is_work_of(record, manifest["job"])
     return bool(manifest.get("waits_for")) or status == "queued"
 
 
@@ -165,7 +166,7 @@ def _cancel_here(run: Run) -> int:
 def _cancel_tasks(name: str, tasks: dict[str, list[Run]]) -> int:
     """All at once, which is quick; if that is refused, each by itself: the others may well be stopped."""
     try:
-        submission.scheduler_named(name).cancel(list(tasks))
+        submitting.scheduler_named(name).cancel(list(tasks))
     except SchedulerRefusal as error:
         if len(tasks) > 1:
             return max(_cancel_tasks(name, {task: runs}) for task, runs in tasks.items())
@@ -215,7 +216,7 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(command=submit)
     add = command.add_argument
     add("notebook", nargs="?", metavar="NOTEBOOK", help="a notebook, or the YAML file of a pipeline")
-    add("--on", required=True, metavar="SCHEDULER", help=" or ".join(submission.SCHEDULERS))
+    add("--on", required=True, metavar="SCHEDULER", help=" or ".join(submitting.SCHEDULERS))
     shared.add_parameter_options(command)
     add_set_options(command)
     add("--name", help="name of the run or the sweep (default: the notebook's)")

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab import notebooks, profiles
-from arcnb.lab.manifest import RunError
-from arcnb.lab.parameters import Declared, ParameterError, check_parameters, default_values
-from arcnb.lab.runs import Run, find_run
-from arcnb.lab.sweeps import Sweep, find_sweep
+from arcnb.lab.batch.sweeps import Sweep, find_sweep
+from arcnb.lab.notebooks import files, profiles
+from arcnb.lab.notebooks.parameters import Declared, ParameterError, check_parameters, default_values
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import Run, find_run
 
 NOTEBOOK = "3, 03, inference, 03_inference or a path"
 # argparse takes `-1e-5` for an option, unless it is told what a negative number looks like.
@@ -63,7 +63,7 @@ def given_values(options: argparse.Namespace, path: Path, declared: dict[str, De
 
 def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, Any], Declared]:
     """(all parameters of a run, what the notebook declares)"""
-    declared = notebooks.declared_beside(path)
+    declared = files.declared_beside(path)
     return default_values(declared[path.stem]) | given_values(options, path, declared), declared[path.stem]
 
 

@@ -6,17 +6,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab import disk, notebooks, queueing, resuming
+from arcnb.lab.batch.sweeps import Sweep
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
-from arcnb.lab.heartbeat import place_text, read_heartbeat
-from arcnb.lab.homes import substitute_home
-from arcnb.lab.manifest import RunError, read_manifest
-from arcnb.lab.notebooks import NotebookError
-from arcnb.lab.pages import duration_text, size_text
-from arcnb.lab.parameters import ParameterError, default_values, find_parameter, folded
-from arcnb.lab.runs import Run, find_run, list_runs, new_run, runs_root
-from arcnb.lab.sweeps import Sweep
+from arcnb.lab.execution.usable_home import substitute_home
+from arcnb.lab.notebooks import files
+from arcnb.lab.notebooks.files import NotebookError
+from arcnb.lab.notebooks.parameters import ParameterError, default_values, find_parameter, folded
+from arcnb.lab.pages.run_cards import duration_text, size_text
+from arcnb.lab.runs import disk, queueing, resuming
+from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
+from arcnb.lab.runs.manifest import RunError, read_manifest
+from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,8 +25,8 @@ def run(options: argparse.Namespace) -> int:
     earlier = find_run(options.resume) if options.resume else None
     if earlier is None and options.notebook is None:
         raise ParameterError("arcnb run needs a notebook, or --resume and a run")
-    path = notebooks.find_notebook(options.notebook or _source_of(earlier))
-    declared = notebooks.declared_beside(path)
+    path = files.find_notebook(options.notebook or _source_of(earlier))
+    declared = files.declared_beside(path)
     given = shared.given_values(options, path, declared)
     if earlier is not None:
         if earlier.status == "done":
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         if options.name and not options.again:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
-        record = notebooks.notebook_record(path)
+        record = files.notebook_record(path)
         current = new_run(None, options.name or path.stem, values, record, "engine", sys.argv)
     note(f"run folder: {current.path}")
     with substitute_home() as problem:
@@ -51,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
 
 def params(options: argparse.Namespace) -> int:
     """`arcnb params NOTEBOOK [NAME]`: what a notebook can be asked for, or one of it."""
-    path = notebooks.find_notebook(options.notebook)
-    beside = notebooks.declared_beside(path)
+    path = files.find_notebook(options.notebook)
+    beside = files.declared_beside(path)
     declared = beside[path.stem]
     values = shared.given_values(options, path, beside)
     if options.name:
@@ -106,7 +107,7 @@ def ls(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """`arcnb show RUN`: the manifest, readably; of a sweep, its table."""
-    from arcnb.lab.pages import run_text
+    from arcnb.lab.pages.run_cards import run_text
 
     one = shared.named(options.run)
     if isinstance(one, Sweep):
@@ -123,8 +124,8 @@ def report(options: argparse.Namespace) -> int:
 
 
 def write_report(runs: list[Run], output: Path, title: str) -> int:
-    from arcnb.lab.export import ExportError, export_run
-    from arcnb.lab.index import write_index
+    from arcnb.lab.pages.export import ExportError, export_run
+    from arcnb.lab.pages.index import write_index
 
     try:
         for item in runs:
@@ -166,7 +167,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     from papermill.engines import papermill_engines
     from papermill.exceptions import PapermillException
 
-    from arcnb.lab.engine import ArcnbEngine
+    from arcnb.lab.execution.papermill_engine import ArcnbEngine
 
     papermill_engines.register("arcnb", ArcnbEngine)  # an entry point only where installed
     logging.getLogger("papermill").setLevel(logging.ERROR)  # what matters is said below, once
@@ -186,7 +187,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
         pass  # the manifest tells it better
     except RunError as error:
         say(error, 1)
-    notebooks.sign(current.copy_path)
+    files.sign(current.copy_path)
     _export(current)
     print(current.path)
     manifest = read_manifest(current.path)
@@ -205,7 +206,7 @@ def _export(current: Run) -> None:
     """A page not written, or not waited for, does not make a good run a bad one; it is said and left."""
     later = f"`arcnb report {current.path.name}` writes it later"
     try:
-        from arcnb.lab.export import ExportError, export_run
+        from arcnb.lab.pages.export import ExportError, export_run
 
         export_run(current)
     except KeyboardInterrupt:

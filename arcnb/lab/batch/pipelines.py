@@ -1,0 +1,143 @@
+"""Pipelines: a YAML file of notebooks whose parameters speak of what earlier ones left.
+
+    name: demo                      # runs are called demo-data, demo-inference; default: the file's name
+    about: What it does.            # optional: printed when it starts
+    stages:
+      data:
+        notebook: 01                # number, name, or path (beside this file, too)
+        profile: demo               # one or a list, as with -f
+      inference:
+        notebook: 03
+        parameters:
+          tasks: ${data.tasks}      # artifact of stage data (arcnb.lab.batch.placeholders has all forms)
+        after: [warmup]             # optional: stages to wait for without needing anything of them
+        job: {gpus: 1, time: 2h}    # optional: resources on a cluster, as the options of `arcnb submit`
+
+Everything that can be checked without running is checked when the file is read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.batch.placeholders import stages_named
+from arcnb.lab.notebooks import files, profiles
+from arcnb.lab.notebooks.parameters import (
+    Declared,
+    ParameterError,
+    check_parameters,
+    default_values,
+    find_parameter,
+    nearest,
+)
+from arcnb.lab.runs.run import check_name
+
+STAGE_KEYS = ("notebook", "profile", "parameters", "after", "job")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`written`: all parameters of the notebook, with references where the file has them."""
+
+    name: str
+    notebook: Path
+    declared: Declared
+    written: dict[str, Any]
+    needs: tuple[str, ...]
+    job: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    name: str
+    path: Path
+    stages: dict[str, Stage]  # in an order in which they can run
+    about: str = ""  # what it does and how long that takes, for whoever starts it
+
+    def run_name(self, stage: str) -> str:
+        return f"{self.name}-{stage}"
+
+
+def read_pipeline(path: Path) -> Pipeline:
+    """ParameterError or NotebookError in one sentence for whatever is wrong with the file."""
+    content = profiles.read_yaml(path)
+    _refuse_unknown(content, ("name", "about", "stages"), str(path))
+    described = content.get("stages")
+    if not isinstance(described, dict) or not described:
+        raise ParameterError(f"{path} must hold `stages:` with at least one stage in it")
+    name = str(content.get("name", path.stem))
+    check_name(name)
+    stages = {}
+    for stage, description in described.items():
+        where = f"{path}, stage {stage!r}"
+        check_name(str(stage))
+        if not isinstance(description, dict) or "notebook" not in description:
+            raise ParameterError(f"{where} must say which `notebook:` it runs")
+        _refuse_unknown(description, STAGE_KEYS, where)
+        stages[stage] = _stage(stage, description, path, where)
+    for stage in stages.values():
+        for other in stage.needs:
+            if other not in stages:
+                known = [name for name in stages if name != stage.name]
+                raise ParameterError(
+                    f"{path}, stage {stage.name!r} needs stage {other!r}, which is not there"
+                    f"{nearest(other, known)}"
+                )
+    sorter = TopologicalSorter({name: stage.needs for name, stage in stages.items()})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = " needs ".join(reversed(error.args[1]))
+        raise ParameterError(f"{path}: the stages wait for each other in a cycle: {circle}") from None
+    about = str(content.get("about", "")).strip()
+    return Pipeline(name, path, {name: stages[name] for name in _in_order(stages)}, about)
+
+
+def _in_order(stages: Mapping[str, Stage]) -> list[str]:
+    """Names in the order of the file, each behind what it needs."""
+    order: list[str] = []
+    while len(order) < len(stages):
+        order.append(next(n for n, s in stages.items() if n not in order and set(s.needs) <= set(order)))
+    return order
+
+
+def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> Stage:
+    notebook = _notebook(description["notebook"], path)
+    declared = files.declared_beside(notebook)
+    own = declared[notebook.stem]
+    values = default_values(own)
+    wanted = description.get("profile") or []
+    for reference in wanted if isinstance(wanted, list) else [wanted]:
+        beside = path.parent / str(reference)
+        profile = beside if beside.is_file() else profiles.find_profile(str(reference), notebook.parent)
+        values |= profiles.profile_values(profile, notebook.stem, declared)
+    given = description.get("parameters") or {}
+    if not isinstance(given, dict):
+        raise ParameterError(f"{where}: `parameters:` must hold `name: value` lines")
+    said = f"{where}: {notebook.name}"
+    given = own.opened(given)
+    referring = {key: value for key, value in given.items() if any(stages_named(value))}
+    plain = {key: value for key, value in given.items() if key not in referring}
+    values |= {find_parameter(key, own, said).name: value for key, value in referring.items()}
+    values |= check_parameters(plain, own, said)
+    after = description.get("after") or []
+    after = after if isinstance(after, list) else [after]
+    needs = [stage for value in values.values() for stage, _ in stages_named(value)]
+    job = description.get("job") or {}
+    if not isinstance(job, dict):
+        raise ParameterError(f"{where}: `job:` must hold `option: value` lines")
+    return Stage(name, notebook, own, values, tuple(dict.fromkeys([*map(str, after), *needs])), job)
+
+
+def _notebook(reference: Any, path: Path) -> Path:
+    """Of a path, from the folder of the pipeline's file, too. YAML reads `03` as a number."""
+    beside = path.parent / str(reference)
+    return beside.resolve() if beside.is_file() else files.find_notebook(str(reference))
+
+
+def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in content:
+        if key not in known:
+            raise ParameterError(f"{where} has an unknown key {key!r}{nearest(key, known)}")

@@ -1,0 +1,76 @@
+"""`${stage.thing}` in the parameters of a pipeline: what an earlier stage's run left.
+
+${data.folder}              the run folder of stage `data`
+${data.tasks}               its artifact tasks.parquet, by path, file name or stem
+${data.outcome.longest}     a value of its outcome, with its type where the text is nothing else
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.notebooks.parameters import ParameterError, nearest
+from arcnb.lab.runs.run import Run
+
+REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
+
+
+def stages_named(value: Any) -> Iterator[tuple[str, str]]:
+    """(stage, thing) of every reference in a parameter's value, lists and mappings included."""
+    if isinstance(value, str):
+        yield from REFERENCE.findall(value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from stages_named(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from stages_named(item)
+
+
+def resolved(value: Any, runs: Mapping[str, Run], where: str) -> Any:
+    """The value with every reference replaced; ParameterError names the reference that leads nowhere."""
+    return _replaced(value, lambda stage, thing: _thing(runs, stage, thing, where))
+
+
+def _replaced(value: Any, find: Callable[[str, str], Any]) -> Any:
+    if isinstance(value, list):
+        return [_replaced(item, find) for item in value]
+    if isinstance(value, dict):
+        return {key: _replaced(item, find) for key, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    whole = REFERENCE.fullmatch(value.strip())
+    if whole:
+        return find(*whole.groups())
+    return REFERENCE.sub(lambda match: str(find(*match.groups())), value)
+
+
+def _thing(runs: Mapping[str, Run], stage: str, thing: str, where: str) -> Any:
+    reference = f"{where}: ${{{stage}.{thing}}}"
+    if stage not in runs:
+        raise ParameterError(f"{reference} speaks of a stage that is not there{nearest(stage, runs)}")
+    run = runs[stage]
+    if thing == "folder":
+        return str(run.path)
+    manifest = run.manifest
+    if manifest["status"] != "done":
+        raise ParameterError(f"{reference} needs a finished run, and {run.path.name} is {run.status}")
+    if thing.startswith("outcome."):
+        key = thing.removeprefix("outcome.")
+        if key not in manifest["outcome"]:
+            raise ParameterError(
+                f"{reference} is not in the outcome of {run.path.name}{nearest(key, manifest['outcome'])}"
+            )
+        return manifest["outcome"][key]
+    paths = [Path(item["path"]) for item in manifest["artifacts"]]
+    for known_by in (str, lambda path: path.name, lambda path: path.stem):
+        found = [path for path in paths if known_by(path) == thing]
+        if len(found) > 1:
+            raise ParameterError(
+                f"{reference} may be {' or '.join(map(str, found))} of {run.path.name}: name one"
+            )
+        if found:
+            return str(run.path / found[0])
+    names = [path.stem for path in paths]
+    raise ParameterError(f"{reference} is no artifact of {run.path.name}{nearest(thing, names)}")

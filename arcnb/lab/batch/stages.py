@@ -1,0 +1,104 @@
+"""Running a pipeline's stages here, one after the other, and skipping those that are done."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcnb.lab.batch import workers
+from arcnb.lab.batch.pipelines import Pipeline, Stage
+from arcnb.lab.batch.placeholders import resolved
+from arcnb.lab.notebooks.files import notebook_record
+from arcnb.lab.notebooks.parameters import ParameterError, check_parameters, nearest
+from arcnb.lab.runs import provenance
+from arcnb.lab.runs.fingerprints import differences, run_inputs
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.queueing import queue_run, runs_called
+from arcnb.lab.runs.run import Run
+
+
+@dataclass
+class StagesReport:
+    """What became of each stage: its run, and a sentence for those that are not done."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    stopped_by: int | None = None
+
+
+def stage_inputs(pipeline: Pipeline, stage: Stage, runs: Mapping[str, Run]) -> dict[str, Any]:
+    """What the stage depends on now; `runs` are those of the stages it needs."""
+    where = f"{pipeline.path}, stage {stage.name!r}"
+    values = check_parameters(resolved(stage.written, runs, where), stage.declared, where)
+    return run_inputs(notebook_record(stage.notebook)["sha256"], stage.written, values)
+
+
+def earlier_run(pipeline: Pipeline, stage: Stage, inputs: Mapping[str, Any]) -> tuple[Run | None, str]:
+    """The newest run of this stage with the same inputs, rather a done one, and a remark: what has changed
+    since the last one if there is none such."""
+    earlier = runs_called(pipeline.run_name(stage.name))
+    same = [run for run in earlier if run.manifest.get("inputs") == inputs and _complete(run)]
+    done = [run for run in same if run.status == "done"]
+    if done or same:
+        return (done or same)[0], ""
+    if not earlier:
+        return None, ""
+    changed = differences(earlier[0].manifest.get("inputs"), inputs)
+    return None, f"changed since {earlier[0].path.name}: {', '.join(changed) or 'its artifacts'}"
+
+
+def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str], None]) -> StagesReport:
+    """Run what is not done; a stage whose predecessor failed is left out, the others go on. `again` names
+    stages that run whether or not they are done."""
+    for name in again:
+        if name not in pipeline.stages:
+            raise ParameterError(f"{pipeline.path} has no stage {name!r}{nearest(name, pipeline.stages)}")
+    report = StagesReport()
+    for stage in pipeline.stages.values():
+        missing = [name for name in stage.needs if name in report.problems]
+        if report.stopped_by is not None or missing:
+            report.problems[stage.name] = f"not run: it needs {missing[0]}" if missing else "not run"
+            continue
+        try:
+            run, remark = _stage_run(pipeline, stage, report.runs, stage.name in again)
+        except (ParameterError, RunError) as error:
+            report.problems[stage.name] = str(error)
+            continue
+        report.runs[stage.name] = run
+        status, why = run.verdict()
+        if status == "done":
+            tell(f"{stage.name}: done with the same inputs{_other_code(run)}, {run.path}")
+            continue
+        if status == "running" or run.manifest.get("waits_for"):
+            report.problems[stage.name] = f"{run.path} is {status} already; wait for it, or arcnb cancel it"
+            continue
+        tell(f"{stage.name}: {run.path}" + (f" ({remark})" if remark else ""))
+        outcome = workers.run_queued([run], [{}], lambda run, code: None)
+        report.stopped_by = outcome.stopped_by
+        status, why = run.verdict()
+        if status != "done":
+            report.problems[stage.name] = f"{run.path} {status}" + (f" at {why}" if why else "")
+    return report
+
+
+def _stage_run(pipeline: Pipeline, stage: Stage, runs: Mapping[str, Run], again: bool) -> tuple[Run, str]:
+    inputs = stage_inputs(pipeline, stage, runs)
+    run, remark = earlier_run(pipeline, stage, inputs)
+    if run is not None and not (again and run.status == "done"):
+        return run, remark
+    needed = {name: runs[name] for name in stage.needs}
+    surroundings = provenance.surroundings()
+    name = pipeline.run_name(stage.name)
+    return queue_run(name, stage.notebook, stage.written, surroundings, needed, inputs), remark
+
+
+def _other_code(run: Run) -> str:
+    """The package's code is no input, but who reads that a stage is done should know of a change."""
+    before, now = run.manifest["git"], provenance.git_state()
+    if before and now and before["commit"] != now["commit"]:
+        return f" by the code of commit {before['commit'][:8]}"
+    return ""
+
+
+def _complete(run: Run) -> bool:
+    """Is everything still there that the run left?"""
+    return all((run.path / item["path"]).exists() for item in run.manifest["artifacts"])

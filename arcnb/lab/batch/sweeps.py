@@ -1,0 +1,179 @@
+"""Sweeps: one notebook, many parameter sets, each a run folder of its own.
+
+`runs/sweeps/NAME/sweep.json` says which sets there are and which run folder each has. Asking for the same
+sweep again runs what is not done yet; asking for more sets adds them. table.csv beside it has the parameters
+and how each run ended.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.batch import parameter_sets
+from arcnb.lab.pages.run_cards import value_text
+from arcnb.lab.runs import provenance
+from arcnb.lab.runs.manifest import RunError, locked, plain, write_whole
+from arcnb.lab.runs.queueing import queue_run
+from arcnb.lab.runs.run import Run, check_name, runs_root
+
+SWEEP = "sweep.json"
+SCHEMA = 1
+OUTCOME_COLUMNS = 6  # numbers of the outcome that the printed table shows; table.csv has all
+
+
+@dataclass(frozen=True)
+class Member:
+    """One parameter set of a sweep: `values` are what tells it from the others."""
+
+    name: str
+    values: dict[str, Any]
+    run: Run
+
+
+@dataclass(frozen=True)
+class Sweep:
+    folder: Path
+    members: list[Member]
+
+    def of(self, status: str) -> list[Run]:
+        return [member.run for member in self.members if self._row(member)["status"] == status]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Rows of parameters, status and the outcome's numbers; writes table.csv, too."""
+        rows = [self._row(member) for member in self.members]
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_whole(self.folder / "table.csv", text.getvalue())
+        return rows
+
+    def table_text(self) -> str:
+        """The table as aligned lines."""
+        rows = self.table()
+        given = list(dict.fromkeys(name for member in self.members for name in member.values))
+        numbers = [name for row in rows for name, value in row.items() if type(value) in (int, float)]
+        outcome = [name for name in dict.fromkeys(numbers) if name not in (*given, "run_seconds")]
+        columns = [*given, "status", "run_seconds", *outcome[:OUTCOME_COLUMNS], "run"]
+        lines = [columns, *([value_text(row.get(name, "")) for name in columns] for row in rows)]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+        return "\n".join(
+            "  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
+
+    @staticmethod
+    def _row(member: Member) -> dict[str, Any]:
+        try:
+            status, _ = member.run.verdict()
+            manifest = member.run.manifest
+        except RunError:  # removed or broken meanwhile: the others still make a table
+            return {**member.values, "status": "unreadable", "run": member.run.path.name}
+        row: dict[str, Any] = {**member.values, "status": status, "run_seconds": manifest["seconds"]}
+        simple = {
+            name: value for name, value in manifest["outcome"].items() if not isinstance(value, list | dict)
+        }
+        for name, value in simple.items():
+            row.setdefault(name, value)
+        return row | {"run": member.run.path.name}
+
+
+def sweeps_folder() -> Path:
+    return runs_root() / "sweeps"
+
+
+def plan_sweep(
+    name: str,
+    notebook: Path,
+    base: Mapping[str, Any],
+    sets: Sequence[Mapping[str, Any]],
+    shared: Mapping[str, Any] | None = None,
+) -> Sweep:
+    """The sweep's folder with a run for every set: those it has already, and new queued ones.
+
+    `base`: the complete parameters of a run of no set; `sets`: what changes; `shared`: what all sets have
+    and no name needs to tell ("{sweep}" in a text is the sweep's folder). RunError if there is a sweep of
+    that name with another notebook or other values.
+    """
+    check_name(name)
+    folder = sweeps_folder() / name
+    fixed = {**base, **{key: _placed(value, folder) for key, value in (shared or {}).items()}}
+    sets = [dict(values) for values in sets]
+    parameter_sets.refuse_duplicates(sets, fixed)
+    names = [parameter_sets.set_name(values) for values in sets]
+    if len(set(names)) < len(names):
+        raise RunError(f"two sets of sweep {name!r} would have the same name, {_twice(names)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make {folder}: {error.strerror or error}") from None
+    with locked(folder):
+        record = _read(folder) or {"schema": SCHEMA, "notebook": str(notebook), "members": {}}
+        if record["notebook"] != str(notebook):
+            raise RunError(
+                f"there is a sweep {name!r} of {record['notebook']} already, in {folder}; take another name"
+            )
+        known = {member: _kept(folder, entry) for member, entry in record["members"].items()}
+        for member, values in zip(names, sets, strict=True):
+            if known.get(member):
+                _refuse_other_values(name, member, known[member], fixed | values)
+        surroundings = provenance.surroundings()
+        members = []
+        for member, values in zip(names, sets, strict=True):
+            run = known.get(member) or queue_run(f"{name}.{member}", notebook, fixed | values, surroundings)
+            record["members"][member] = {"values": plain(values), "run": run.path.name}
+            write_whole(folder / SWEEP, json.dumps(record, indent=2) + "\n")
+            members.append(Member(member, values, run))
+    return Sweep(folder, members)
+
+
+def find_sweep(name: str) -> Sweep | None:
+    """The sweep of that name with all of its members whose run folders are still there, or None."""
+    folder = sweeps_folder() / name
+    record = _read(folder)
+    if record is None:
+        return None
+    entries = {member: (entry["values"], _kept(folder, entry)) for member, entry in record["members"].items()}
+    return Sweep(folder, [Member(name, values, run) for name, (values, run) in entries.items() if run])
+
+
+def _kept(folder: Path, entry: Mapping[str, Any]) -> Run | None:
+    """The member's run, unless its folder was removed."""
+    run = Run(folder.parent.parent / entry["run"])
+    return run if run.path.is_dir() else None
+
+
+def _refuse_other_values(sweep: str, member: str, run: Run, values: Mapping[str, Any]) -> None:
+    recorded = run.manifest["parameters"]
+    for name in sorted({*recorded, *values}):
+        if recorded.get(name) != values.get(name):
+            raise RunError(
+                f"there is a sweep {sweep!r} already, and its run {member} has {name} = "
+                f"{recorded.get(name)!r}, not {values.get(name)!r}; take another name"
+            )
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    path = folder / SWEEP
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise RunError(f"{path} is of another version of arcnb; this one reads schema {SCHEMA}")
+    return record
+
+
+def _placed(value: Any, folder: Path) -> Any:
+    return value.replace("{sweep}", str(folder)) if isinstance(value, str) else value
+
+
+def _twice(names: Sequence[str]) -> str:
+    return next(name for name in names if names.count(name) > 1)

@@ -1,0 +1,119 @@
+"""Handing runs to a scheduler: files are written, the scheduler is asked, and every run folder says which
+task it waits for (job/job.json, and copies of the submit files beside it)."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from arcnb.lab.clusters import htcondor, slurm
+from arcnb.lab.clusters.environments import build_archive
+from arcnb.lab.clusters.jobs import Environment, Job, Resources
+from arcnb.lab.notebooks.parameters import ParameterError, nearest
+from arcnb.lab.runs import disk
+from arcnb.lab.runs.manifest import RunError, locked, now, write_manifest, write_whole
+from arcnb.lab.runs.run import Run
+
+SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "htcondor": htcondor}
+JOB_FOLDER = "job"  # in the run folder
+RECORD = "job.json"
+
+
+def scheduler_named(name: str) -> ModuleType:
+    if name not in SCHEDULERS:
+        raise ParameterError(f"arcnb knows no scheduler {name!r}{nearest(name, SCHEDULERS)}")
+    return SCHEDULERS[name]
+
+
+def read_record(run: Run) -> dict[str, Any] | None:
+    """{"scheduler", "task", "folder", "submitted"} of a run that was handed to a scheduler, else None; with
+    "cluster" where that has a name."""
+    try:
+        record = json.loads((run.path / JOB_FOLDER / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("scheduler") in SCHEDULERS else None
+
+
+def is_work_of(record: Mapping[str, Any], job: object) -> bool:
+    """Is this job, of a manifest, the task of the record? A run that was submitted once may later run without
+    its scheduler. A stage of a DAG is recorded before it has a number of its own."""
+    scheduler, task = record["scheduler"], record["task"]
+    if task.endswith("(DAG)"):
+        return re.fullmatch(rf"{scheduler} \d+\.\d+", str(job)) is not None
+    return bool(job == f"{scheduler} {task}")
+
+
+def elsewhere(record: Mapping[str, Any]) -> str | None:
+    """One sentence if the record is of another cluster than the one that answers here, where the number of
+    its task is unknown or, worse, another job's."""
+    recorded = record.get("cluster")
+    here = slurm.cluster() if recorded and record["scheduler"] == slurm.NAME else ""
+    if not here or here == recorded:
+        return None
+    return f"it was sent to the cluster {recorded}, and here is {here}"
+
+
+def prepare_job(
+    scheduler: str,
+    name: str,
+    folder: Path,
+    runs: Sequence[Run],
+    resources: Resources,
+    environment: Environment,
+    after: Sequence[str] = (),
+) -> tuple[Job, list[Path]]:
+    """The job of these runs and its files, written into `folder`; a packed environment is built first."""
+    if environment.packed is not None:
+        build_archive(environment.packed)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make {folder}: {error.strerror or error}") from None
+    job = Job(name, folder, tuple(runs), resources, environment)
+    files: list[Path] = scheduler_named(scheduler).write_files(job, after)
+    return job, files
+
+
+def submit_job(scheduler: str, job: Job, files: Sequence[Path]) -> list[str]:
+    """Hand the job in and note its tasks in the run folders; SchedulerError if the scheduler refuses."""
+    tasks: list[str] = scheduler_named(scheduler).submit(job)
+    cluster = slurm.cluster() if scheduler == slurm.NAME else ""
+    for run, task in zip(job.runs, tasks, strict=True):
+        note_task(run, scheduler, task, job.folder, files, cluster)
+    return tasks
+
+
+def note_task(
+    run: Run, scheduler: str, task: str, folder: Path, files: Sequence[Path], cluster: str = ""
+) -> None:
+    own = run.path / JOB_FOLDER
+    own.mkdir(exist_ok=True)
+    for file in files:
+        if file.parent != own:
+            shutil.copy2(file, own / file.name)
+    record = {"scheduler": scheduler, "task": task, "folder": str(folder), "submitted": now()}
+    record |= {"cluster": cluster} if cluster else {}
+    write_whole(own / RECORD, json.dumps(record, indent=2) + "\n")
+    with locked(run.path):
+        manifest = run.manifest
+        waits_for = f"{scheduler} {task}"
+        if manifest["status"] not in ("running", "done") and manifest["job"] != waits_for:
+            write_manifest(
+                run.path, manifest | {"waits_for": waits_for}
+            )  # else it was quick, and has started
+
+
+def withdraw(runs: Sequence[Run]) -> None:
+    """Remove run folders that were made for a job which the scheduler then refused: nothing ran in them."""
+    for run in runs:
+        if run.manifest["status"] == "queued" and not run.manifest["attempts"]:
+            disk.remove(run)
+
+
+def stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

@@ -1,0 +1,206 @@
+"""Running the cells of a notebook and writing down what happens; `ArcnbEngine` is the way in."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.exceptions import PapermillException
+from papermill.iorw import LocalHandler
+from papermill.log import logger
+from papermill.utils import chdir
+
+from arcnb.lab.execution.console import Console
+from arcnb.lab.execution.journal import RunRecord
+from arcnb.lab.execution.kernel_end import STATEMENT
+from arcnb.lab.execution.stopping import Stopped, StopSignals
+from arcnb.lab.execution.terminal_text import printed
+from arcnb.lab.runs.heartbeat import Heartbeat
+from arcnb.lab.runs.manifest import working_folder, write_whole
+from arcnb.lab.runs.processes import death_cause, out_of_memory_kills
+from arcnb.lab.runs.run import RUN_DIR, RUNS, Run, runs_root
+
+
+class RunStopped(PapermillException):
+    """The run ended as preempted or killed; the message is one sentence. (For a failing cell papermill raises
+    its own PapermillExecutionError.)"""
+
+
+def execute(
+    nb: Any,
+    kernel_name: str,
+    run: Run,
+    output_path: str | None,
+    grace_seconds: float,
+    progress_bar: bool = True,
+    log_output: bool = False,
+    autosave_cell_every: int = 10,
+    **settings: Any,
+) -> Any:
+    """Run the notebook in a new kernel; the manifest of `run` and the copy at `output_path` say how it went.
+
+    `settings` go to nbclient. Raises RunStopped unless every cell ran or one failed by itself.
+    """
+    LocalHandler.write = _write_copy  # papermill also writes once more after its engine has returned
+    console = Console(len(nb.cells)) if progress_bar else None
+    record = RunRecord(nb, run, console, output_path, log_output, autosave_cell_every)
+    record.notebook_start()
+    try:
+        with StopSignals(grace_seconds, record.note_stop) as stop:
+            client = ArcnbClient(
+                record, stop, kernel_name=kernel_name, log=logger, log_output=log_output, **settings
+            )
+            client.execute(env=_environment(run), cwd=_working_folder(run))
+    except BaseException as error:
+        record.status, record.error = record.verdict_on(error)
+        raise RunStopped(record.error["sentence"]) from error
+    finally:
+        record.notebook_complete()
+    return nb
+
+
+# glibc gives every large array back to the system at once, and takes its pages anew, zeroed one by one: a
+# fifth of a training step on two cores. So it keeps up to four gigabytes for the next one.
+_KEEPING_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(4 * 2**30)}
+
+
+def _environment(run: Run) -> dict[str, str]:
+    """The kernel's; its paths are absolute, because a kernel may work in another folder than this process."""
+    allocator = {} if shutil.which("nvidia-smi") else _KEEPING_MEMORY
+    return allocator | os.environ | {RUN_DIR: str(run.path.resolve()), RUNS: str(runs_root())}
+
+
+def _working_folder(run: Run) -> str | None:
+    """Where the kernel works, so that relative paths in the parameters mean the same in every attempt."""
+    manifest = run.manifest
+    folder = working_folder(manifest)
+    if folder is None and manifest.get("cwd"):
+        print(
+            f"arcnb: {manifest['cwd']}, where {run.path.name} was started, cannot be entered; "
+            f"relative paths in its parameters start from {Path.cwd()}",
+            file=sys.stderr,
+        )
+    return folder
+
+
+def _write_copy(self: LocalHandler, text: str, path: str) -> None:
+    """Stands in for papermill's way of writing a local file, which begins by emptying it."""
+    with chdir(self._cwd):
+        write_whole(Path(path).absolute(), text)
+
+
+class ArcnbClient(PapermillNotebookClient):
+    """Runs the cells one by one and raises Stopped when that ends early for any reason but a failing cell."""
+
+    def __init__(self, record: RunRecord, stop: StopSignals, **settings: Any):
+        # A tagged or tolerated error would end as done here and as an exception in papermill: let none pass.
+        settings |= {"force_raise_errors": True, "iopub_timeout": 60, "record_timing": True}
+        super().__init__(record, **settings)
+        self.record = record
+        self.stop = stop
+
+    def execute(self, **settings: Any) -> Any:
+        self.reset_execution_trackers()
+        oom_kills = out_of_memory_kills()
+        process = None
+        try:
+            with self.setup_kernel(**settings):
+                process = self.km.provisioner.process
+                self.km.shutdown_wait_time = 20.0  # what a stage may take for its exit handlers
+                self.stop.pid = process.pid
+                self.record.note_kernel(process.pid)
+                heartbeat = Heartbeat(self.record.run.path, self.record.beat, self.stop.tick)
+                self.record.heartbeat = heartbeat
+                heartbeat.start()
+                try:
+                    self.papermill_execute_cells()
+                finally:
+                    heartbeat.finish()
+                    self.stop.write_request()  # the kernel may take longer to go than we are given
+                    self.record.beat()
+                self.set_widgets_metadata()
+        except DeadKernelError:
+            if self.stop.received:
+                raise self.stop.stopped() from None
+            cause = death_cause(process and process.poll(), out_of_memory_kills() - oom_kills)
+            raise Stopped("killed", "DeadKernelError", f"the kernel died: {cause}") from None
+        finally:
+            self.stop.kill()  # the kernel is gone by now; whatever it started goes with it
+        return self.nb
+
+    def create_kernel_manager(self) -> Any:
+        manager = super().create_kernel_manager()
+        if manager.kernel_name == "python3" and manager.kernel_spec is not None:
+            # A kernel of that name in the user's home may belong to another environment: ours runs in this
+            # one.
+            manager.kernel_spec.argv[0] = sys.executable
+            self.extra_arguments = [*self.extra_arguments, f"--IPKernelApp.exec_lines={STATEMENT}"]
+        if hasattr(manager, "transport_encryption"):  # jupyter_client 8.10: other users of the node stay out
+            manager.transport_encryption = "auto"
+        return manager
+
+    def papermill_execute_cells(self) -> None:
+        for index, cell in enumerate(self.nb.cells):
+            if self.stop.received:
+                raise self.stop.stopped()
+            self.record.cell_start(cell, index)
+            self.stop.told = False
+            try:
+                self.execute_cell(cell, index)
+            except CellExecutionError as error:
+                if self.stop.received:
+                    self.record.cell_stopped(cell, "preempted")
+                    raise self.stop.stopped() from error
+                self.record.cell_exception(cell, index, exception=error)
+                self.record.cell_complete(cell, index)
+                self._fail(error)
+                return
+            except DeadKernelError:
+                self.record.cell_stopped(cell, "preempted" if self.stop.received else "killed")
+                raise
+            except BaseException:
+                self.record.cell_stopped(cell, "failed")
+                raise
+            finally:
+                self.stop.cell_is_running = False
+            self.record.cell_complete(cell, index)
+
+    def _fail(self, error: CellExecutionError) -> None:
+        """Note the failure; papermill itself raises it, after marking the cell. It takes `SystemExit: 0` for
+        success, so that one is raised here: the cells below did not run."""
+        self.record.status = "failed"
+        message = f"{error.ename}: {error.evalue}"
+        self.record.error = {
+            "type": error.ename,
+            "message": error.evalue,
+            "sentence": self.record.sentence(message),
+        }
+        if error.ename == "SystemExit":
+            raise Stopped("failed", error.ename, message)
+
+    def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+        if msg["msg_type"] == "execute_input":
+            self.stop.cell_is_running = True
+            self.stop.tell_cell()
+        elif msg["msg_type"] in ("display_data", "update_display_data"):
+            data = msg["content"]["data"]
+            if "arcnb-progress" in data.get("text/html", ""):
+                self.record.note_progress(data.get("text/plain", ""))
+        elif msg["msg_type"] == "stream" and "%|" in msg["content"]["text"]:  # a bar of tqdm, by any library
+            self.record.note_progress(printed("", msg["content"]["text"].strip()).rpartition("\n")[2])
+        return super().process_message(msg, cell, cell_index)
+
+    def output(self, outs: list[Any], msg: Any, display_id: str | None, cell_index: int) -> Any:
+        """Let text that continues a stream join it, as a terminal would show it, instead of piling up."""
+        if msg["msg_type"] != "stream" or self.output_hook_stack[msg["parent_header"].get("msg_id")]:
+            return super().output(outs, msg, display_id, cell_index)
+        name, text = msg["content"]["name"], msg["content"]["text"]
+        if outs and not self.clear_before_next_output and outs[-1].get("name") == name:
+            outs[-1]["text"] = printed(outs[-1]["text"], text)
+            return nbformat.v4.new_output("stream", name=name, text=text)
+        msg["content"]["text"] = printed("", text)
+        return super().output(outs, msg, display_id, cell_index)

@@ -1,0 +1,165 @@
+"""What is written while a notebook runs: executed copy, manifest, heartbeat, a line for the console."""
+
+import contextlib
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from papermill.engines import NotebookExecutionManager
+
+from arcnb.lab.execution.console import Console
+from arcnb.lab.execution.stopping import Stopped
+from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
+from arcnb.lab.runs.heartbeat import Heartbeat
+from arcnb.lab.runs.manifest import RunError, now, seconds_between, write_whole
+from arcnb.lab.runs.processes import memory_gb, process_identity
+from arcnb.lab.runs.run import Run
+
+
+class RunRecord(NotebookExecutionManager):
+    """papermill's manager, made truthful: a cell that did not run is never called completed."""
+
+    def __init__(self, nb, run: Run, console: Console | None, output_path, log_output, autosave_cell_every):
+        super().__init__(
+            nb, output_path, log_output, progress_bar=False, autosave_cell_every=autosave_cell_every
+        )
+        self.run = run
+        self.console = console
+        self.titles = cell_titles(nb)
+        self.status = "done"
+        self.error: dict[str, Any] | None = None
+        self.stop: dict[str, str] | None = None
+        self.where: dict[str, Any] | None = None
+        self.inner = ""  # the last progress line of the running cell
+        self.kernel_pid: int | None = None
+        self.peak_memory_gb = 0.0
+        self.heartbeat: Heartbeat | None = None
+
+    def cell_start(self, cell: Any, cell_index: int = 0, **kwargs: Any) -> None:
+        self.where = {"index": cell_index + 1, "of": len(self.nb.cells), "title": self.titles[cell_index]}
+        self.inner = ""
+        if self.heartbeat is not None:
+            self.heartbeat.urgent = True
+        if self.console is not None and cell.cell_type == "code":
+            self.console.cell(self.where["index"], self.where["title"])
+        super().cell_start(cell, cell_index, **kwargs)
+
+    def cell_stopped(self, cell: Any, status: str) -> None:
+        """A cell that did not end by itself: papermill has no word for that, so ours is written."""
+        cell.metadata.papermill["status"] = status
+        cell.metadata.papermill["exception"] = status == "failed"
+        cell.metadata.papermill["end_time"] = self.now().isoformat()
+
+    def save(self, **kwargs: Any) -> None:
+        """A save on the way may fail (the disk is full for a moment); the last, in notebook_complete, may
+        not."""
+        with contextlib.suppress(RunError):
+            super().save(**kwargs)
+
+    def notebook_complete(self, **kwargs: Any) -> None:
+        """Write the end. Unlike papermill's, this does not turn pending cells into completed ones."""
+        if self.console is not None:
+            self.console.close()
+        self.believe_notebook()
+        self.set_end()
+        if self.status in ("preempted", "killed"):
+            self.nb.cells.insert(0, self._banner())
+        try:
+            self.write_copies()
+        except RunError as error:
+            if self.status == "done":  # what nobody can look at is not done
+                self.status = "failed"
+                self.error = {"type": "RunError", "message": str(error), "sentence": f"the end: {error}"}
+        fields = {"status": self.status, "end": now(), "error": self.error, "cell": self.where}
+        if self.peak_memory_gb:
+            fields["peak_memory_gb"] = self.peak_memory_gb
+        seconds = seconds_between(self.run.manifest["start"], fields["end"])
+        self.run.update(**fields, stop=self.stop, seconds=seconds)
+
+    def believe_notebook(self) -> None:
+        """A notebook whose trainer was stopped and saved ends all of its cells and writes `preempted` itself:
+        that is kept, for done would mean that there is nothing to resume."""
+        if self.status != "done":
+            return
+        manifest = self.run.manifest
+        if manifest["status"] == "preempted":
+            self.status = "preempted"
+            cause = "the notebook says that it was stopped before its work was done"
+            self.error = manifest["error"] or {
+                "type": None,
+                "message": cause,
+                "sentence": self.sentence(cause),
+            }
+
+    def set_end(self) -> None:
+        self.end_time = self.now()
+        self.nb.metadata.papermill["end_time"] = self.end_time.isoformat()
+        self.nb.metadata.papermill["duration"] = (self.end_time - self.start_time).total_seconds()
+        self.nb.metadata.papermill["exception"] = self.status != "done" or None
+
+    def verdict_on(self, error: BaseException) -> tuple[str, dict[str, Any]]:
+        """(status, manifest error) for an exception that ended the execution."""
+        if isinstance(error, Stopped):
+            return error.status, {
+                "type": error.kind,
+                "message": error.cause,
+                "sentence": self.sentence(error.cause),
+            }
+        message = f"{type(error).__name__}: {error}"
+        return "failed", {
+            "type": type(error).__name__,
+            "message": str(error),
+            "sentence": self.sentence(message),
+        }
+
+    def sentence(self, cause: str) -> str:
+        """Where and why, on one line; a cause that goes on for pages is in the executed notebook."""
+        cause = textwrap.shorten(cause, 400, placeholder=" …")
+        if self.where is None:
+            return f"before the first cell: {cause}"
+        title = f' ("{self.where["title"]}")' if self.where["title"] else ""
+        return f"cell {self.where['index']} of {self.where['of']}{title}: {cause}"
+
+    def note_kernel(self, pid: int) -> None:
+        self.kernel_pid = pid
+        self.run.update(kernel=process_identity(pid))
+
+    def note_stop(self, request: dict[str, str]) -> None:
+        """Write down that a stop was asked for, so that the reason is known even if this process is killed
+        next."""
+        self.stop = request
+        with contextlib.suppress(RunError):
+            self.run.update(stop=request)
+
+    def note_progress(self, line: str) -> None:
+        """The running cell's own progress bar has moved."""
+        self.inner = line
+        if self.console is not None:
+            self.console.progress(line)
+
+    def beat(self) -> dict[str, Any]:
+        """The facts of a heartbeat."""
+        memory = memory_gb(self.kernel_pid) if self.kernel_pid else None
+        self.peak_memory_gb = max(self.peak_memory_gb, memory or 0.0)
+        return {
+            "pid": self.kernel_pid,
+            "cell": self.where,
+            "progress": self.inner,
+            "memory_gb": memory,
+            "stop": self.stop,
+        }
+
+    def write_copies(self) -> None:
+        """Write the executed notebook where papermill was told to, and to the run, to which it belongs
+        anyhow."""
+        super().save()
+        copy = self.run.copy_path
+        if self.output_path is None or Path(self.output_path).absolute().parent != copy.parent:
+            write_whole(copy, nbformat.writes(self.nb))
+
+    def _banner(self) -> Any:
+        cell = nbformat.v4.new_markdown_cell(f"**This run was {self.status}** at {self.error['sentence']}.")
+        cell.metadata["tags"] = [ERROR_TAG]
+        cell.metadata["papermill"] = {"status": "completed"}
+        return cell

@@ -1,0 +1,106 @@
+"""Finding and reading notebooks: `03`, `3`, `inference`, `03_inference` or a path."""
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.notebooks.parameters import Declared, ParameterError, nearest, notebook_parameters
+from arcnb.lab.runs import provenance
+
+ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
+
+
+class NotebookError(ValueError):
+    """A notebook that is not there or cannot be read."""
+
+
+def notebooks_folder() -> Path:
+    """`notebooks/` of the work tree, or of the current folder when the package was installed without one."""
+    return (provenance.repository() or Path.cwd()) / "notebooks"
+
+
+def find_notebook(reference: str) -> Path:
+    """A path to a notebook, its stem in `notebooks/`, the number that the stem begins with, or the rest of
+    it."""
+    if Path(reference).is_file():
+        return Path(reference).resolve()
+    folder = notebooks_folder()
+    stems = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
+    matches = [path for stem, path in stems.items() if reference in (stem, *_parts(stem))]
+    matches = matches or [path for stem, path in stems.items() if reference == _parts(stem)[0].lstrip("0")]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise NotebookError(
+            f"{reference!r} names several notebooks: {', '.join(path.stem for path in matches)}"
+        )
+    raise NotebookError(
+        f"there is no notebook {reference!r}, neither as a file nor in {folder}{nearest(reference, stems)}"
+    )
+
+
+def _parts(stem: str) -> tuple[str, str]:
+    """Number and words of a notebook's stem."""
+    number, _, words = stem.partition("_")
+    return number, words
+
+
+def read_notebook(path: Path) -> Any:
+    """The notebook as nbformat 4; NotebookError in one sentence if that is impossible."""
+    import nbformat
+
+    try:
+        notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+        nbformat.validate(notebook)
+    except (OSError, ValueError, nbformat.ValidationError) as error:
+        raise NotebookError(
+            f"{path} is not a notebook that can be read: {str(error).splitlines()[0]}"
+        ) from None
+    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
+    if language != "python":
+        raise NotebookError(f"{path} is a notebook in {language}; arcnb runs Python notebooks")
+    return notebook
+
+
+def sign(path: Path) -> None:
+    """Tell this user's JupyterLab that the notebook's outputs are their own doing.
+
+    JupyterLab keeps SVG and most HTML of an unknown notebook to itself: grids would appear as their hover
+    texts. Without a home to keep signatures in, that stays so.
+    """
+    import sqlite3
+
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
+    with contextlib.suppress(OSError, ValueError, sqlite3.Error, nbformat.ValidationError):
+        NotebookNotary().sign(nbformat.read(path, as_version=4))
+
+
+def notebook_record(path: Path) -> dict[str, str]:
+    """What a manifest says of the notebook's source."""
+    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def declared_beside(path: Path) -> dict[str, Declared]:
+    """stem -> parameters, of this notebook and of all in its folder that can be read."""
+    declared = {path.stem: notebook_parameters(read_notebook(path), path.name)}
+    for sibling in sorted(path.parent.glob("*.ipynb")):
+        if sibling.stem not in declared:
+            try:
+                declared[sibling.stem] = notebook_parameters(read_notebook(sibling), sibling.name)
+            except (NotebookError, ParameterError):
+                continue  # its own run will say so
+    return declared
+
+
+def cell_titles(notebook: Any) -> list[str]:
+    """For each cell the nearest heading above it (without its number signs), "" before the first."""
+    titles, title = [], ""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            headings = [line for line in "".join(cell["source"]).splitlines() if line.startswith("#")]
+            title = headings[-1].lstrip("# ").strip() if headings else title
+        titles.append(title)
+    return titles

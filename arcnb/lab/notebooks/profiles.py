@@ -1,0 +1,159 @@
+"""Profiles: YAML files that give parameters, for one notebook or for many.
+
+    all:                      # for every notebook that has the parameter
+      backend: vllm
+    03_inference:             # for this notebook only
+      n_predictions: 64
+    seed: 7                   # any other key is a parameter of the notebook that is run
+
+An option of a notebook's plan is written `guard.window: 10` or `guard: {window: 10}`.
+
+Later wins: `all`, then the notebook's section, then plain keys. Every name and every value in the file is
+checked, also those of other notebooks, so a typo shows on the first run and not in the third hour. A file of
+plain keys also works with `papermill -f`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from arcnb.lab.notebooks.parameters import Declared, Parameter, ParameterError, check_parameters, nearest
+
+NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
+
+
+def find_profile(reference: str, notebooks: Path) -> Path:
+    """A file as given, or `profiles/<reference>.yaml` beside the notebooks."""
+    folder = notebooks / "profiles"
+    for path in (Path(reference).expanduser(), folder / f"{reference}.yaml", folder / reference):
+        if path.is_file():
+            return path
+    names = [path.stem for path in folder.glob("*.yaml")]
+    raise ParameterError(
+        f"there is no profile {reference!r}, neither as a file nor in {folder}{nearest(reference, names)}"
+    )
+
+
+def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) -> dict[str, Any]:
+    """The parameters that a profile gives to `notebook` (a key of `declared`: notebook stem -> its
+    parameters)."""
+    values = read_yaml(path)
+    sections = {key: value for key, value in values.items() if key == "all" or key in declared}
+    plain = {key: value for key, value in values.items() if key not in sections}
+    for key, value in plain.items():
+        if isinstance(value, dict) and not _takes(key, value, declared[notebook]):
+            raise ParameterError(
+                f"{path}: {key!r} is neither a notebook nor a parameter{nearest(key, [*declared, 'all'])}"
+            )
+    for key, section in sections.items():
+        if not isinstance(section, dict):
+            raise ParameterError(f"{path}: section {key!r} must hold parameters, got {section!r}")
+
+    chosen = {}
+    for name, value in sections.get("all", {}).items():
+        takers = {
+            stem: parameters for stem, parameters in declared.items() if _takes(name, value, parameters)
+        }
+        if not takers:
+            names = {name for parameters in declared.values() for name in parameters.names()}
+            raise ParameterError(
+                f"{path}: no notebook has the parameter {name!r} of section 'all'{nearest(name, names)}"
+            )
+        for stem, parameters in takers.items():
+            checked = check_parameters({name: value}, parameters, f"{path}, section 'all' for {stem}")
+            if stem == notebook:
+                chosen |= checked
+    for stem, parameters in declared.items():
+        checked = check_parameters(sections.get(stem, {}), parameters, f"{path}, section {stem!r}")
+        if stem == notebook:
+            chosen |= checked
+    return chosen | check_parameters(plain, declared[notebook], str(path))
+
+
+def _takes(name: str, value: Any, declared: Declared) -> bool:
+    """Whether this is a parameter of the notebook, or a mapping with options of its plan."""
+    return any(map(declared.knows, declared.opened({name: value})))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file whose top is a mapping (an empty file is an empty one); ParameterError names file and
+    line."""
+    values = load_yaml(path)
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ParameterError(f"{path} must hold `name: value` lines, got a {type(values).__name__}")
+    return values
+
+
+def load_yaml(path: Path, text: str | None = None) -> Any:
+    """Whatever a YAML file holds (or `text`, which `path` is then only the name of)."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8") if text is None else text, Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ParameterError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+
+
+def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")) -> Any:
+    """The value of `-p name text`: a YAML scalar, list or mapping; the text itself, letter by letter, where a
+    text is declared. A single value for a list stands for a list of one."""
+    kind = parameter.kind
+    kinds = {kind.strip() for kind in kind.split("|")}
+    if kinds == {"str"} or (kinds == {"str", "None"} and text not in NOTHING):
+        return text  # of which YAML would take what follows ` #`, quotes and anchors away
+    if kind.startswith("list") and not text.lstrip().startswith("["):
+        element = kind.removeprefix("list[").removesuffix("]") if kind != "list" else "any"
+        return [parse_value(text, replace(parameter, kind=element))]
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return text
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 scalars: `1e-4` is a number, `no` and `12:30` and `2025-01-31` are texts; a key given twice is
+    an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """No merge keys (`<<`): sections do that work here."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|None|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+(_[0-9]+)*", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    return float(node.value.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(node.value)  # decimal always: 010 is ten, not eight
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)

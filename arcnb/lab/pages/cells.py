@@ -1,0 +1,186 @@
+"""Notebook cells as HTML: markdown, folded code, outputs. Nothing in the result asks another host for
+anything."""
+
+import base64
+import html
+import mimetypes
+import os
+import re
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import mistune
+from nbconvert.filters.ansi import ansi2html
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+from arcnb.lab.execution.terminal_text import printed
+
+# What makes a browser fetch something, in HTML that a cell's output or its markdown brought along.
+_ELSEWHERE = r"\s*=\s*[\"']?\s*(?:https?:)?//"
+_SOURCE = r"\b(?:src|srcset|data|poster|xlink:href|href)"
+_FETCHING = (
+    re.compile(r"<script\b[^>]*\bsrc\s*=[^>]*>.*?</script\s*>", re.I | re.S),
+    re.compile(r"<(?:link|base)\b[^>]*>", re.I),
+    re.compile(
+        rf"<(?!a\b)[a-z]+\b[^>]*?\b(?:src|srcset|data|poster|(?<!xmlns:)xlink:href|href){_ELSEWHERE}[^>]*>",
+        re.I,
+    ),
+    re.compile(r"@import\b[^;]*;", re.I),
+    re.compile(r"url\(\s*[\"']?(?:https?:)?//[^)]*\)", re.I),
+)
+LABELS = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
+STOPPED = ("failed", "preempted", "killed")
+TEXT_CHARACTERS = 100_000  # of one output; nobody reads more on a page
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def external_references(page: str) -> list[str]:
+    """What in an HTML page would make a browser load something from elsewhere (links to follow do not)."""
+    found = [match.group(0)[:200] for pattern in _FETCHING for match in pattern.finditer(page)]
+    return [piece for piece in found if not piece.startswith('<link rel="icon" href="data:,">')]
+
+
+def without_external(fragment: str) -> str:
+    """The fragment without what `external_references` finds."""
+    for pattern in _FETCHING:
+        fragment = pattern.sub("", fragment)
+    return fragment
+
+
+class Markdown(mistune.HTMLRenderer):
+    """Markdown of one notebook: headings get ids and are kept in `contents`, local pictures and attachments
+    are embedded, remote ones become links, fenced code is highlighted."""
+
+    def __init__(self, folders: list[Path]):
+        super().__init__(escape=False)
+        self.folders = folders
+        self.contents: list[dict[str, Any]] = []
+        self.attachments: dict[str, dict[str, str]] = {}
+        self.parse = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough", "task_lists"])
+
+    def cell(self, cell: Any) -> str:
+        self.attachments = cell.get("attachments", {})
+        return f'<div class="text">{without_external(str(self.parse(cell["source"])))}</div>'
+
+    def heading(self, text: str, level: int, **attributes: Any) -> str:
+        plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
+        slug = re.sub(r"\W+", "-", plain.lower()).strip("-") or "section"
+        taken = {entry["id"] for entry in self.contents}
+        names = chain([slug], (f"{slug}-{n}" for n in count(2)))
+        identity = next(name for name in names if name not in taken)
+        self.contents.append({"level": level, "id": identity, "text": plain})
+        return f'<h{level} id="{identity}">{text}</h{level}>\n'
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        """A link to a file beside the notebook leads there from the page, too."""
+        target, _, place = url.partition("#")
+        beside = next(
+            (folder / target for folder in self.folders if target and (folder / target).is_file()), None
+        )
+        if beside is not None and not target.startswith("/"):
+            url = os.path.relpath(beside, self.folders[0]) + (f"#{place}" if place else "")
+        return super().link(text, url, title)
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        source = self._embedded(url)
+        if source is None and re.match(r"(https?:)?//", url):
+            return f'<a href="{html.escape(url)}">{text or "picture"}</a>'
+        if source is None:
+            return f"<em>[no picture {html.escape(url)}]</em>"
+        return f'<img src="{source}" alt="{html.escape(text)}">'
+
+    def block_code(self, code: str, info: str | None = None) -> str:
+        return f"<pre><code>{highlighted(code, (info or 'text').split()[0])}</code></pre>\n"
+
+    def _embedded(self, url: str) -> str | None:
+        if url.startswith("data:"):
+            return url
+        if url.startswith("attachment:"):
+            content = self.attachments.get(url.removeprefix("attachment:"), {})
+            return next((f"data:{kind};base64,{data}" for kind, data in content.items()), None)
+        for folder in self.folders:
+            path = folder / url
+            if path.is_file():
+                kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+                return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        return None
+
+
+def highlighted(code: str, language: str = "python") -> str:
+    try:
+        lexer = get_lexer_by_name(language, stripnl=False)
+    except ClassNotFound:
+        return html.escape(code)
+    return highlight(code, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
+
+
+def code_html(cell: Any) -> str:
+    """The folded source of a code cell: its first line and its time as the handle; open where the cell
+    failed."""
+    source = cell["source"].strip("\n")
+    if not source:
+        return ""
+    lines = source.splitlines()
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), lines[0])
+    label = next((LABELS[tag] for tag in cell["metadata"].get("tags", []) if tag in LABELS), "code")
+    papermill = cell["metadata"].get("papermill", {})
+    status, seconds = papermill.get("status"), papermill.get("duration") or 0
+    note = "not run" if status == "pending" else f"{seconds:.1f} s" if seconds >= 1 else ""
+    stopped = ' id="stopped" open' if status in STOPPED else ""
+    return (
+        f'<details class="code"{stopped}><summary>{label}<code>{html.escape(first.strip())}</code>'
+        f'<span class="took">{note}</span></summary><pre>{highlighted(source)}</pre></details>'
+    )
+
+
+def output_html(output: Any) -> str:
+    """One output of a code cell, in the richest form that a page can hold."""
+    kind = output["output_type"]
+    if kind == "stream":
+        text = printed("", output["text"])
+        return _pre(text, f"stream {output['name']}") if text.strip() else ""
+    if kind == "error":
+        name = html.escape(f"{output['ename']}: {output['evalue']}")
+        trace = ansi2html("\n".join(output["traceback"]))
+        return f'<div class="output error"><strong>{name}</strong><pre>{trace}</pre></div>'
+    data = output["data"]
+    if 'class="arcnb-run"' in data.get("text/html", ""):
+        return ""  # the page's top says the same, and how it ended
+    if "text/html" in data:
+        return f'<div class="output">{without_external(data["text/html"])}</div>'
+    if "application/vnd.jupyter.widget-view+json" in data:
+        return ""  # a widget without a page's form, tqdm's bar for one: its text is the state it began with
+    if "image/svg+xml" in data:
+        return _picture(
+            "image/svg+xml", base64.b64encode(data["image/svg+xml"].encode()).decode(), "drawing", output
+        )
+    for picture in _PICTURES:
+        if picture in data:
+            return _picture(picture, data[picture].replace("\n", ""), "photo", output)
+    if "text/markdown" in data:
+        rendered = str(mistune.html(data["text/markdown"]))
+        return f'<div class="output text">{without_external(rendered)}</div>'
+    text = data.get("text/plain") or data.get("text/latex") or ""
+    return _pre(text, "result") if text else ""
+
+
+def _picture(kind: str, data: str, name: str, output: Any) -> str:
+    size = output.get("metadata", {}).get(kind, {})
+    width = f' width="{int(size["width"])}"' if isinstance(size, dict) and "width" in size else ""
+    alt = html.escape(output["data"].get("text/plain", "picture")[:200])
+    return (
+        f'<div class="output"><img class="{name}" src="data:{kind};base64,{data}" alt="{alt}"{width}></div>'
+    )
+
+
+def _pre(text: str, name: str) -> str:
+    text = text.strip("\n")
+    if len(text) > TEXT_CHARACTERS:
+        half = TEXT_CHARACTERS // 2
+        note = f"\n\n… {len(text) - 2 * half:,} characters left out; the executed notebook has them …\n\n"
+        text = text[:half] + note + text[-half:]
+    return f'<div class="output {name}"><pre>{ansi2html(text)}</pre></div>'

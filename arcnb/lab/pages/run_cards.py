@@ -1,0 +1,161 @@
+"""A run shown to people: a card for notebooks and pages, a text for the terminal."""
+
+import html
+import json
+import os
+from datetime import datetime
+from typing import Any
+
+from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
+from arcnb.lab.runs.run import RUN_DIR, Run
+
+LIST_CHARACTERS = 120  # of a list or dictionary that is shown; the manifest has all of it
+MANY = 12  # entries of a dictionary that are shown as rows of their own
+COLORS = {
+    "queued": "#66717c",
+    "running": "#2f7fd1",
+    "done": "#2e9e5b",
+    "failed": "#d1443c",
+    "preempted": "#c98a12",
+    "killed": "#a0409e",
+}
+
+
+CARD = (
+    "border:1px solid rgba(128,128,128,.4); border-radius:8px; padding:.8em 1em; max-width:60em; "
+    "font:13px/1.5 system-ui,sans-serif"
+)
+NAME = "text-align:left; padding:0 1.2em 0 0; border:0; opacity:.75"
+VALUE = "text-align:left; padding:0; border:0; overflow-wrap:anywhere"
+
+
+def run_card(run: Run) -> str:
+    """An HTML fragment: name, status, parameters, outcome, artifacts, in the colors of the page around it."""
+    manifest = run.manifest
+    status, why = run.verdict()
+    # The run that shows its own card is still running, which a reader of the executed copy must not be told.
+    head = "" if os.environ.get(RUN_DIR) == str(run.path) else badge(status) + " "
+    numbers = {name: value for name, value in manifest["outcome"].items() if not is_rows(value)}
+    artifacts = {item["path"]: size_text(item["bytes"]) for item in manifest["artifacts"]}
+    tables = {"Parameters": manifest["parameters"], "Outcome": numbers, "Artifacts": artifacts}
+    reason = f'<div style="margin-top:.3em">{html.escape(why)}</div>' if why else ""
+    return (
+        f'<div class="arcnb-run" style="{CARD}"><div>{head}<b>{html.escape(run.path.name)}</b> '
+        f'<span style="opacity:.7">{html.escape(times_text(manifest))}</span></div>{reason}'
+        '<div style="display:flex; flex-wrap:wrap; gap:0 2.5em">'
+        f"{''.join(table_html(title, values) for title, values in tables.items())}</div></div>"
+    )
+
+
+def badge(status: str) -> str:
+    style = f"background:{COLORS.get(status, '#777')}; color:#fff; border-radius:1em; padding:.1em .7em"
+    return f'<span class="arcnb-badge" style="{style}; font-size:.9em">{html.escape(status)}</span>'
+
+
+def table_html(title: str, values: dict[str, Any]) -> str:
+    """A two-column table of names and values, or nothing for an empty one."""
+    if not values:
+        return ""
+    rows = "".join(
+        f'<tr><td style="{NAME}">{html.escape(str(name))}</td>'
+        f'<td style="{VALUE}">{html.escape(value_text(value))}</td></tr>'
+        for name, value in values.items()
+    )
+    return (
+        f'<div style="margin-top:.7em"><div style="font-weight:600">{html.escape(title)}</div>'
+        f'<table style="border-collapse:collapse; border:0; margin:0">{rows}</table></div>'
+    )
+
+
+def run_text(run: Run) -> str:
+    """The manifest as aligned lines, for `arcnb show`."""
+    manifest = run.manifest
+    status, why = run.verdict()
+    lines = [str(run.path), f"{'status':12} {status}" + (f": {why}" if why else "")]
+    lines.append(f"{'time':12} {times_text(manifest)}")
+    if status == "running" and (beat := read_heartbeat(run.path)):
+        lines.append(f"{'now':12} {place_text(beat)} {beat.get('progress') or ''}")
+    if manifest.get("report_problem"):
+        lines.append(f"{'report':12} not written: {manifest['report_problem']}")
+    lines += [f"{name:12} {value}" for name, value in run_facts(manifest) if name != "packages"]
+    for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
+        width = max(map(len, values), default=0)
+        lines += [title] + [f"    {name:{width}}  {value_text(value)}" for name, value in values.items()]
+    lines += ["artifacts"] + [
+        f"    {item['path']}  {size_text(item['bytes'])}" for item in manifest["artifacts"]
+    ]
+    return "\n".join(lines)
+
+
+def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of what a reader of a result may ask: which notebook and code, where, from what."""
+    git, hardware = manifest["git"], manifest["hardware"]
+    code = "not in a git work tree"
+    if git is not None:
+        state = {True: ", with local changes", False: "", None: ", changes unknown"}[git["dirty"]]
+        code = f"commit {git['commit'][:12]}{state}"
+    gpus = [f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in hardware["gpus"]] or ["no GPU"]
+    size = f"{hardware['cores']} cores, {hardware['memory_gb']} GB"
+    facts = [
+        ("notebook", (manifest["notebook"] or {}).get("path", "unknown")),
+        ("code", code),
+        ("hardware", f"{hardware['host']}: {hardware['cpu']}, {size}, {', '.join(gpus)}"),
+        ("packages", ", ".join(f"{name} {version}" for name, version in manifest["packages"].items())),
+    ]
+    facts += [("parent", parent) for parent in manifest["parents"]]
+    for number, attempt in enumerate(manifest["attempts"], start=1):
+        facts.append(
+            (f"attempt {number}", f"{attempt['status']}: {(attempt['error'] or {}).get('sentence')}")
+        )
+    return facts
+
+
+def times_text(manifest: dict[str, Any]) -> str:
+    start = datetime.fromisoformat(manifest["start"]).strftime("%Y-%m-%d %H:%M:%S UTC")
+    took = "" if manifest["seconds"] is None else f", {duration_text(manifest['seconds'])}"
+    memory = "" if not manifest["peak_memory_gb"] else f", at most {manifest['peak_memory_gb']:.1f} GB"
+    return start + took + memory
+
+
+def duration_text(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def value_text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if is_rows(value):
+        return f"table of {len(value)} rows"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | dict) and len(text) > LIST_CHARACTERS:
+        return f"{len(value)}: {text[1:LIST_CHARACTERS].rpartition(',')[0]}, …"
+    return text
+
+
+def size_text(n_bytes: int) -> str:
+    size = float(n_bytes)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Dictionaries inside as entries of their own, "outer/inner", but one of more than MANY (tasks left out,
+    say) stays one; what is empty and tables are left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and len(value) <= MANY:
+            found |= flat(value, f"{before}{name}/")
+        elif value not in ("", []) and value is not None and not is_rows(value):
+            found[f"{before}{name}"] = value
+    return found
+
+
+def is_rows(value: Any) -> bool:
+    """Is an outcome's value a table (a list of rows)?"""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)

@@ -1,0 +1,240 @@
+"""Runs side by side: parameters that differ, what came out, curves, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.lab.pages import run_cards
+from arcnb.lab.runs.manifest import RunError, seconds_between
+from arcnb.lab.runs.run import Run, find_run, list_runs
+from arcnb.models.training.log import read_metrics
+from arcnb.search.comparing.evaluation import table_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LATEST = 4  # runs that are compared when none is named
+_LAUNCHERS = ("start", "00_start", "compare_runs", "08_compare_runs")  # runs that only look at others
+_SAMPLES = ("predictions", "rollouts", "search")  # folders of a run that hold prediction sets
+_SAMPLE = ["task_id", "round", "index", "turn", "adapter", "n_tokens"]  # what tells one sample from another
+
+
+def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
+    """{name: run} of runs (paths, folder names or run names) and names, separated by commas.
+
+    Without references the last four that are done. Names default to the runs' own, the folder's where two
+    share one. RunError for a run that does not exist or is named twice, and names that do not fit.
+    """
+    asked = [one.strip() for one in references.split(",") if one.strip()]
+    runs = [find_run(one) for one in asked] if asked else _latest()
+    given = [one.strip() for one in names.split(",") if one.strip()]
+    if not runs:
+        raise RunError("there are no runs to compare yet")
+    if given and len(given) != len(runs):
+        raise RunError(f"{len(runs)} runs but {len(given)} names")
+    own = [run.name for run in runs]
+    labels = given or [
+        name if own.count(name) == 1 else run.path.name for name, run in zip(own, runs, strict=True)
+    ]
+    found: dict[str, Run] = {}
+    for label, run in zip(labels, runs, strict=True):
+        if label in found:
+            raise RunError(f"two of the runs to compare are called {label!r}; name each once, or give names")
+        found[label] = run
+    return found
+
+
+def _latest() -> list[Run]:
+    found: list[Run] = []
+    for run in list_runs()[::-1]:
+        try:
+            fits = run.status == "done" and run.name not in _LAUNCHERS
+        except RunError:  # of an older version, say: it is not among the last that can be compared
+            continue
+        if fits:
+            found.insert(0, run)
+        if len(found) == _LATEST:
+            break
+    return found
+
+
+def parameter_differences(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row a parameter that is not the same everywhere, one column a run; empty where a run has none.
+
+    Those that most runs have come first.
+    """
+    import pandas as pd
+
+    given = {name: run.manifest["parameters"] for name, run in runs.items()}
+    every = dict.fromkeys(key for values in given.values() for key in values)
+    rows = {
+        key: {
+            name: run_cards.value_text(values[key]) if key in values else "" for name, values in given.items()
+        }
+        for key in every
+        if len({repr(values[key]) if key in values else None for values in given.values()}) > 1
+    }
+    held = {key: -sum(key in values for values in given.values()) for key in rows}
+    ordered = {key: rows[key] for key in sorted(rows, key=held.get)}
+    return pd.DataFrame.from_dict(ordered, orient="index", columns=list(runs))
+
+
+def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row a number of the outcomes (inner ones as outer/inner), one column a run; NaN for none."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {name: pd.Series(_numbers(run.manifest["outcome"]), dtype=float) for name, run in runs.items()}
+    )
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """The numbers as short texts, unknown ones empty."""
+    return table.map(lambda value: "" if value is None or value != value else run_cards.value_text(value))
+
+
+def _numbers(outcome: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in run_cards.flat(outcome).items()
+        if isinstance(value, int | float)
+    }
+
+
+def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
+    """{run, or run/adapter: its prediction set} of the runs that sampled one."""
+    return {
+        label: one
+        for name, run in runs.items()
+        for folder in ("predictions", "search")
+        for label, one in _sets(name, run, folder).items()
+    }
+
+
+def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
+    """{run, or run/adapter: predictions} of the runs that sampled some, with what tables and curves need."""
+    frames = {label: table_frame(one) for label, one in prediction_sets(runs).items()}
+    return {label: frame for label, frame in frames.items() if len(frame)}
+
+
+def on_shared_tasks(frames: Mapping[str, pd.DataFrame]) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The frames without tasks that some of them has no predictions of, and the ids of the tasks left."""
+    ids = [set(frame["task_id"]) for frame in frames.values()]
+    shared = set.intersection(*ids) if ids else set()
+    kept = {name: frame[frame["task_id"].isin(shared)] for name, frame in frames.items()}
+    return kept, sorted(shared)
+
+
+def metric_logs(runs: Mapping[str, Run]) -> dict[str, list[dict]]:
+    """{run: lines of its metrics.jsonl} of the runs that trained."""
+    logs = {name: run.path / "metrics.jsonl" for name, run in runs.items()}
+    return {name: read_metrics(path) for name, path in logs.items() if path.is_file() and path.stat().st_size}
+
+
+def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row a run: hours (all attempts), GPU hours, completion tokens, tasks solved, tokens for each.
+
+    GPUs are those that the run could use: its processes times the GPUs of each, and those of a server that it
+    starts, at most what its machine has. Tokens and solved tasks count what it sampled, rollouts of training
+    included: of a set that shards fill together its own part, and once what two searches share (their first
+    round). A solved task has a prediction that is right on train and test.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([_cost(name, run) for name, run in runs.items()]).set_index("run")
+
+
+def _cost(name: str, run: Run) -> dict[str, Any]:
+    manifest = run.manifest
+    hours = _seconds(manifest) / 3600
+    gpus = _gpus(manifest)
+    tokens, solved, tasks = 0, set(), set()
+    for folder in _SAMPLES:
+        frame = _own_samples(name, run, folder)
+        tokens += int(frame["n_tokens"].fillna(0).sum())
+        right = frame["train_is_correct"].eq(1).fillna(False) & frame["test_is_correct"].eq(1).fillna(False)
+        solved |= set(frame.loc[right, "task_id"])
+        tasks |= set(frame["task_id"])
+    n_solved = len(solved)
+    return {
+        "run": name,
+        "hours": hours,
+        "GPUs": gpus,
+        "GPU hours": hours * gpus,
+        "completion tokens": tokens or None,
+        "tasks": len(tasks) or None,
+        "solved": n_solved if tasks else None,
+        "tokens per solved task": tokens / n_solved if n_solved else None,
+        "GPU seconds per solved task": 3600 * hours * gpus / n_solved if n_solved and gpus else None,
+    }
+
+
+def _seconds(manifest: Mapping[str, Any]) -> float:
+    """Wall time of the last attempt and, where their ends are known, of those before it."""
+    spans = [(attempt["start"], attempt["end"]) for attempt in manifest["attempts"]]
+    before = sum(seconds_between(start, end) for start, end in spans if start and end)
+    return before + (manifest["seconds"] or 0.0)
+
+
+def _gpus(manifest: Mapping[str, Any]) -> int:
+    parameters = _asked(manifest)
+    there = len((manifest["hardware"] or {}).get("gpus") or [])
+    processes = int(parameters.get("num_processes") or parameters.get("processes") or 0)
+    if not processes:
+        processes = there if _searches(manifest) else 1  # of a search each has a GPU of its own
+    wanted = processes * int(parameters.get("tensor_parallel") or 1)
+    if parameters.get("vllm_mode") == "server" and not parameters.get("vllm_server_base_url"):
+        wanted += int(parameters.get("vllm_server_gpus") or 1)
+    return min(there, wanted)
+
+
+def _own_samples(name: str, run: Run, folder: str) -> pd.DataFrame:
+    """What the run itself sampled into that folder, each sample once."""
+    import pandas as pd
+
+    columns = [*_SAMPLE, "train_is_correct", "test_is_correct"]
+    parameters = _asked(run.manifest)
+    shard, n_shards = int(parameters.get("shard") or 0), int(parameters.get("n_shards") or 1)
+    sets = list(_sets(name, run, folder).values()) or [PredictionSet(run.path / folder)]
+    own = [_Shard(one.folder, shard, n_shards) for one in sets] if n_shards > 1 else sets
+    return pd.concat([one.read(columns) for one in own], ignore_index=True).drop_duplicates(_SAMPLE)
+
+
+class _Shard(PredictionSet):
+    """The part of a prediction set that one of its shards wrote."""
+
+    def __init__(self, folder: Path, shard: int, n_shards: int):
+        super().__init__(folder)
+        self._mark = f"-shard{shard:02d}-of-{n_shards:02d}-"
+
+    def parts(self) -> list[Path]:
+        return [part for part in super().parts() if self._mark in part.name]
+
+
+def _asked(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters by the last word of their names, too, whichever branch of a plan they are of."""
+    parameters = manifest["parameters"]
+    return {name.rpartition(".")[2]: value for name, value in parameters.items()} | parameters
+
+
+def _searches(manifest: Mapping[str, Any]) -> bool:
+    """Is it a run of notebook 07? Its processes are searches, and its `output` is a folder for each of its
+    arms."""
+    path = (manifest["notebook"] or {}).get("path") or ""
+    return Path(path).stem.endswith("search_and_learn") or "processes" in manifest["parameters"]
+
+
+def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:
+    """The prediction sets of a run in that folder (or in its parameter `output`), and in its subfolders."""
+    manifest = run.manifest
+    replaced = "search" if _searches(manifest) else "predictions"
+    output = _asked(manifest).get("output") if folder == replaced else None
+    path = Path(manifest.get("cwd") or "", output) if output else run.path / folder
+    inner = sorted(one for one in path.glob("*/") if one.is_dir())
+    places = {} if folder == "search" else {name: path}
+    places |= {f"{name}/{one.name}": one / "predictions" if folder == "search" else one for one in inner}
+    sets = {label: PredictionSet(place) for label, place in places.items()}
+    return {label: one for label, one in sets.items() if one.parts()}

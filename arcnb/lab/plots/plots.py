@@ -1,0 +1,300 @@
+"""Figures that several notebooks show: pass@k, training curves, histograms. Each takes data and returns a
+Figure.
+
+The figures have no background and a grey that reads on white and on black, so one picture serves a light
+page, a dark page and print. They are made without pyplot: no window, no global state, nothing to close; a
+notebook shows the figure that is a cell's last value, as SVG.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+INK = "#7b858f"  # 3.8:1 on white, 4.8:1 on the dark page
+# Okabe and Ito's colors, which color-blind readers tell apart, in the order of contrast on both backgrounds.
+SERIES = ("#0a84c6", "#e06c00", "#009e73", "#cc5c9e", "#b58900", "#56b4e9", "#8a6fd1")
+
+
+def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = "pass@k") -> "Figure":
+    """pass@k with its interval. A frame has the columns k, mean, low, high (rates in 0..1), or no row where
+    nothing was predicted; several frames by name are drawn together."""
+    named = {"": curves} if hasattr(curves, "columns") else dict(curves)
+    figure, (axes,) = _figure()
+    for (name, frame), color in zip(named.items(), _colors(), strict=False):
+        k, mean, low, high = (frame[name].to_numpy(float) for name in ("k", "mean", "low", "high"))
+        axes.fill_between(k, 100 * low, 100 * high, color=color, alpha=0.18, linewidth=0)
+        axes.plot(k, 100 * mean, color=color, marker="o", markersize=4, label=name)
+    axes.set_xscale("log", base=2)
+    ks = sorted({int(k) for frame in named.values() for k in frame["k"]})
+    axes.set_xticks(ks if len(ks) <= 12 else ks[:: len(ks) // 8], minor=False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend=len(named) > 1)
+
+
+def training_curves(
+    metrics: "pd.DataFrame | Sequence[Mapping]",
+    names: Sequence[str],
+    step: str = "step",
+    smooth: int | None = None,
+) -> "Figure":
+    """One small plot for each named column that has values, over `step`; two in a row.
+
+    `metrics`: a frame, or the lines of a metrics.jsonl (arcnb.models.training.log.read_metrics). `smooth` is
+    the window of a running mean drawn over the raw values (default: a twentieth of the steps); 1 for none.
+    """
+    import pandas as pd
+
+    metrics = pd.DataFrame(metrics)
+    numbers = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
+    drawn = {name: column for name, column in numbers.items() if column.notna().any()}
+    if not drawn:
+        raise ValueError(
+            f"none of {', '.join(names)} has values in metrics with columns {', '.join(metrics)}"
+        )
+    figure, panels = _figure(len(drawn))
+    for axes, (name, column), color in zip(panels, drawn.items(), _colors(), strict=False):
+        known = column.notna()
+        x = metrics.loc[known, step] if step in metrics else pd.Series(range(len(metrics)))[known.to_numpy()]
+        _curve(axes, x, column[known], color, smooth)
+        _finish_steps(figure, axes, name, step)
+    return figure
+
+
+def grouped_curves(
+    metrics: "pd.DataFrame | Sequence[Mapping]", groups: Mapping[str, Sequence[str]], step: str = "step"
+) -> "Figure":
+    """One small plot a group, several named columns in it as lines; two plots in a row. Columns and groups
+    without values are left out; ValueError when nothing is left."""
+    import pandas as pd
+
+    metrics = pd.DataFrame(metrics)
+    drawn = {}
+    for title, names in groups.items():
+        columns = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
+        known = {name: column.dropna() for name, column in columns.items() if column.notna().any()}
+        if known:
+            drawn[title] = known
+    if not drawn:
+        raise ValueError(
+            f"none of {', '.join(groups)} has values in metrics with columns {', '.join(metrics)}"
+        )
+    figure, panels = _figure(len(drawn))
+    for axes, (title, columns) in zip(panels, drawn.items(), strict=True):
+        for (name, column), color in zip(columns.items(), _colors(), strict=False):
+            x = metrics.loc[column.index, step] if step in metrics else column.index
+            _curve(axes, x, column, color, label=name.rpartition("/")[2])
+        _finish_steps(figure, axes, title, step, legend=len(columns) > 1)
+    return figure
+
+
+def compared_curves(
+    logs: "Mapping[str, Sequence[Mapping]]", names: Sequence[str], step: str = "step"
+) -> "Figure":
+    """One small plot for each name that some log has, one line a log; two plots in a row.
+
+    logs: the lines of a metrics.jsonl by run. ValueError when no log has any of the names.
+    """
+    import pandas as pd
+
+    frames = {
+        run: pd.DataFrame(rows).set_index(step).apply(pd.to_numeric, errors="coerce")
+        for run, rows in logs.items()
+    }
+    drawn = [name for name in names if any(name in f and f[name].notna().any() for f in frames.values())]
+    if not drawn:
+        raise ValueError(f"none of {', '.join(names)} has values in the logs of {', '.join(logs)}")
+    figure, panels = _figure(len(drawn))
+    for axes, name in zip(panels, drawn, strict=True):
+        for (run, frame), color in zip(frames.items(), _colors(), strict=False):
+            if name not in frame:
+                continue
+            column = frame[name].dropna()
+            _curve(axes, column.index, column, color, label=run)
+        _finish_steps(figure, axes, name, step, legend=len(frames) > 1)
+    return figure
+
+
+def histogram(
+    values: "Sequence[float] | Mapping[str, Sequence[float]]",
+    title: str,
+    label: str,
+    limit: float | None = None,
+    bins: int = 40,
+) -> "Figure":
+    """How often which value occurs, for one series or several by name; `limit` (a context length, say) is
+    marked with a line and the share of values above it."""
+    import numpy as np
+
+    named = dict(values) if isinstance(values, Mapping) else {"": values}
+    arrays = {name: np.asarray(series, dtype=float) for name, series in named.items()}
+    everything = np.concatenate([*arrays.values(), [] if limit is None else [limit]])
+    if not len(everything):
+        raise ValueError(f"there are no values for the histogram {title!r}")
+    edges = np.histogram_bin_edges(everything, bins=bins)
+    figure, (axes,) = _figure()
+    for (name, array), color in zip(arrays.items(), _colors(), strict=False):
+        axes.hist(array, bins=edges, color=color, alpha=0.75 if len(arrays) == 1 else 0.5, label=name)
+    if limit is not None:
+        above = sum(int((array > limit).sum()) for array in arrays.values())
+        n_values = sum(map(len, arrays.values()))
+        axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
+        text = f" {limit:g} ({100 * above / max(1, n_values):.1f} % above) "
+        axes.text(limit, 0.98, text, transform=axes.get_xaxis_transform(), ha="right", va="top", color=INK)
+    return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
+
+
+def correlation(table: "pd.DataFrame", title: str = "Used together", most: int = 30) -> "Figure":
+    """A square table of correlations (-1..1) as colors, for its first `most` names."""
+    names = list(table.columns[:most])
+    figure, (axes,) = _figure()
+    side = max(3.6, 0.24 * len(names) + 1.6)
+    figure.set_size_inches(side + 0.8, side)
+    image = axes.imshow(table.loc[names, names], vmin=-1, vmax=1, cmap="PuOr", interpolation="nearest")
+    _finish(figure, axes, title, "", "")
+    axes.grid(False)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    figure.colorbar(image, ax=axes, shrink=0.6)
+    return figure
+
+
+def heat_map(rates: "pd.DataFrame", title: str = "Solve rate of each task") -> "Figure":
+    """One row a prediction set, one column a solved task (most solved first), shares 0..1 as colors.
+
+    rates: index task_id, one column a set; NaN (unknown) stays empty. Colors spread the small shares.
+    """
+    from matplotlib.colors import PowerNorm
+
+    solved = (rates.fillna(0) > 0).any(axis=1)
+    shown = rates[solved] if solved.any() else rates
+    ordered = shown.loc[shown.fillna(0).mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    values = ordered.to_numpy(float).T
+    figure, (axes,) = _figure()
+    figure.set_size_inches(9.6, 1.9 + 0.34 * len(values))
+    norm = PowerNorm(0.4, vmin=0, vmax=1)
+    image = axes.imshow(values, norm=norm, cmap="viridis", aspect="auto", interpolation="nearest")
+    others = "; the others are left out" if 0 < solved.sum() < len(rates) else ""
+    _finish(
+        figure, axes, title, f"{solved.sum()} of {len(rates)} tasks are solved by some prediction{others}", ""
+    )
+    axes.grid(False)
+    axes.set_yticks(range(len(values)), list(rates.columns), fontsize=9)
+    if len(ordered) <= 40:
+        axes.set_xticks(range(len(ordered)), list(ordered.index), rotation=90, fontsize=6)
+    bar = figure.colorbar(
+        image, ax=axes, format=lambda share, _: f"{share:.0%}", ticks=(0, 0.05, 0.2, 0.5, 1)
+    )
+    bar.ax.tick_params(colors=INK, labelsize=8)
+    return figure
+
+
+def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: int = 16) -> "Figure":
+    """How many tasks are solved by exactly which prediction sets, the `most` largest groups.
+
+    solved: index task_id, one boolean column a set. Dots under a bar mark the sets of its group.
+    """
+    groups = solved[solved.any(axis=1)].value_counts(sort=True).head(most)
+    figure, _ = _figure()
+    figure.clear()
+    figure.set_size_inches(max(4.8, 1.8 + 0.45 * len(groups)), 2.6 + 0.3 * solved.shape[1])
+    bars, dots = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 0.3 * solved.shape[1] + 0.2))
+    bars.bar(range(len(groups)), groups.to_numpy(), color=SERIES[0], width=0.6)
+    for number, (members, count) in enumerate(groups.items()):
+        bars.text(number, count, f"{count}", ha="center", va="bottom", color=INK, fontsize=9)
+        rows = [row for row, member in enumerate(members) if member]
+        dots.plot([number] * len(rows), rows, color=SERIES[0], marker="o", markersize=7)
+    _finish(figure, bars, title, "", "tasks")
+    names = [f"{name} ({int(solved[name].sum())})" for name in solved]
+    _finish(figure, dots, "", "" if len(groups) else "no task is solved", "")
+    dots.set_yticks(range(len(names)), names)
+    dots.set_ylim(len(names) - 0.5, -0.5)
+    for axes in (bars, dots):
+        axes.set_xticks([])
+    bars.set_ylim(0, max([1, *groups]) * 1.15)
+    bars.yaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def save_figure(figure: "Figure", path: str | Path) -> Path:
+    """Write .svg (the same bytes for the same data) or .png."""
+    from arcnb.lab.runs.manifest import write_whole
+
+    path = Path(path)
+    if path.suffix == ".svg":
+        write_whole(path, figure._repr_svg_())
+    else:
+        figure.savefig(path, dpi=160, transparent=True)
+    return path
+
+
+def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
+    """A figure with one panel, or panels two in a row, that shows itself in a notebook."""
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    class Figure(MatplotlibFigure):
+        def _repr_svg_(self) -> str:
+            from matplotlib import rc_context
+
+            buffer = io.StringIO()
+            # Letters stay letters (small, searchable) and ids do not depend on chance.
+            with rc_context({"svg.fonttype": "none", "svg.hashsalt": "arcnb"}):
+                self.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+            return buffer.getvalue()
+
+        def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+            """For JupyterLab, which shows no SVG of a notebook that it does not trust: 160 dpi, at normal
+            size."""
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", transparent=True, dpi=160)
+            return buffer.getvalue(), {"width": round(100 * self.get_figwidth())}
+
+    columns = min(2, n_panels)
+    rows = -(-n_panels // columns)
+    figure = Figure(
+        figsize=(6.4 if columns == 1 else 9.6, 3.6 if n_panels == 1 else 2.6 * rows), layout="constrained"
+    )
+    panels = [figure.add_subplot(rows, columns, number + 1) for number in range(n_panels)]
+    return figure, panels
+
+
+def _curve(axes: Any, x: Any, y: "pd.Series", color: str, window: int | None = None, label: str = "") -> None:
+    """A line over steps: the running mean over `window` of them (None: a twentieth; 1: no mean), and the
+    values behind it."""
+    window = max(1, len(y) // 20) if window is None else window
+    if window > 1:
+        axes.plot(x, y, color=color, alpha=0.3, linewidth=1)
+        axes.plot(x, y.rolling(window, min_periods=1, center=True).mean(), color=color, label=label)
+    else:
+        axes.plot(x, y, color=color, marker="o" if len(y) < 30 else "", markersize=3, label=label)
+
+
+def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: bool = False) -> "Figure":
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.set_facecolor("none")
+    axes.tick_params(colors=INK, labelsize=9, length=3)
+    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(INK)
+    if legend:
+        axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    return figure
+
+
+def _finish_steps(figure: "Figure", axes: Any, title: str, step: str, legend: bool = False) -> None:
+    _finish(figure, axes, title, step, "", legend)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _colors() -> list[str]:
+    return list(SERIES) * 20

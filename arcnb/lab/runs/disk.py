@@ -1,0 +1,126 @@
+"""Disk use of runs, and removing them without pulling the floor from under others."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.runs.manifest import MANIFEST, RunError
+from arcnb.lab.runs.named_paths import pieces
+from arcnb.lab.runs.run import Run, belongs_to_a_run, list_runs, runs_root
+
+REMOVED = ".removed"  # below the root: a folder moves there first, so that no half of it looks like a run
+
+
+def disk_bytes(folder: Path) -> int:
+    """Bytes that the files of a folder take on disk; a file with several names counts once."""
+    seen, total = set(), 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                state = os.lstat(os.path.join(place, name))
+            except OSError:
+                continue
+            if (state.st_dev, state.st_ino) not in seen:
+                seen.add((state.st_dev, state.st_ino))
+                total += state.st_blocks * 512
+    return total
+
+
+def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
+    """run folder -> folders of the runs whose manifests point to it, as a parent, by a parameter or a
+    reference. Manifests of other versions are read as far as they can be: they count, too."""
+    folders = {run.path.resolve() for run in runs}  # the root may be a link, and paths in texts are resolved
+    found: dict[Path, set[Path]] = {}
+    for folder in folders:
+        manifest = _manifest_as_it_is(folder)
+        texts = list(_texts([manifest.get(key) for key in ("parents", "parameters", "references")]))
+        cwd = str(manifest.get("cwd") or "")
+        for target in {run for text in texts for run in _runs_in_text(text, folders, cwd)} - {folder}:
+            found.setdefault(target, set()).add(folder)
+    return found
+
+
+def refuse_at_work(runs: Sequence[Run]) -> None:
+    """RunError for the first of the runs that is running, or that a scheduler is about to start."""
+    for run in runs:
+        status, why, waits_for = _doings(run)
+        if status == "running":
+            doubt = f" {why}; if it is dead, delete the folder by hand" if why else ""
+            raise RunError(f"{run.path} is running{doubt or '; stop it before you remove it'}")
+        if waits_for:
+            raise RunError(f"{run.path} waits as {waits_for}; arcnb cancel it first")
+
+
+def refuse_needed(runs: Sequence[Run]) -> None:
+    """RunError for the first of the runs that a run which stays points to."""
+    going = {run.path.resolve() for run in runs}
+    pointed = pointers(list_runs())
+    for run in runs:
+        if staying := sorted(pointed.get(run.path.resolve(), set()) - going):
+            more = f" and {len(staying) - 1} more" if len(staying) > 1 else ""
+            raise RunError(
+                f"{run.path.name} is kept: {staying[0].name}{more} points to it; remove that first or --force"
+            )
+
+
+def remove(run: Run) -> None:
+    """Remove the folder; RunError in one sentence if that is impossible, or if it is not of a run."""
+    if not belongs_to_a_run(run.path, runs_root()):
+        raise RunError(f"{run.path} is not a run of arcnb, so it is left alone")
+    bin_ = runs_root() / REMOVED
+    target = bin_ / f"{run.path.name}.{os.getpid()}"
+    try:
+        if run.path.parent.resolve() == runs_root().resolve():
+            bin_.mkdir(exist_ok=True)
+            run.path.rename(target)
+        else:
+            target = run.path
+        shutil.rmtree(target)
+        with contextlib.suppress(OSError):
+            bin_.rmdir()  # stays while it holds what somebody else is removing
+    except OSError as error:
+        raise RunError(f"cannot remove {run.path}: {error.strerror or error}") from None
+
+
+def _doings(run: Run) -> tuple[str | None, str | None, str | None]:
+    """(status, why, the scheduler's job that it waits for); nothing of a run of another version, or a broken
+    one: of none that this version knows to be at work."""
+    try:
+        return *run.verdict(), run.manifest.get("waits_for")
+    except RunError:
+        return None, None, None
+
+
+def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _runs_in_text(text: str, folders: set[Path], cwd: str) -> set[Path]:
+    """Run folders whose path is in the text, or that a path in the text (of several, see named_paths) lies
+    in. Relative ones start from `cwd`."""
+    found = set()
+    for piece in pieces(text):
+        if "/" in piece and len(piece) < 4096:
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # it is no path, then
+                path = (cwd / Path(piece).expanduser()).resolve()
+                found |= {folder for folder in (path, *path.parents) if folder in folders}
+    return found

@@ -1,0 +1,73 @@
+"""What a run depends on, in a form that can be compared: has this stage been done with the same inputs?
+
+    {"notebook": sha256 of its source, "parameters": {name: value, or "text @ fingerprint of what it names"}}
+
+A parameter that names files counts by their content, not by the folder they happen to be in: a stage that ran
+again and made the same tasks lets the stages behind it be skipped. The code of the package is not counted.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.runs.named_paths import existing, pieces_that
+from arcnb.lab.batch.placeholders import REFERENCE
+
+CONTENT_BYTES = 64 * 2**20  # larger files count by size and time of change
+
+
+def run_inputs(notebook_sha256: str, written: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`written`: the parameters as the pipeline has them, references and all; `values`: the resolved ones."""
+    parameters = {name: _identity(written.get(name, value), value) for name, value in values.items()}
+    return {"notebook": notebook_sha256, "parameters": parameters}
+
+
+def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+    """The names of what changed: "notebook", or parameters."""
+    if before is None:
+        return ["inputs unknown"]
+    changed = ["notebook"] if before["notebook"] != now["notebook"] else []
+    names = {**before["parameters"], **now["parameters"]}
+    missing = object()
+    return changed + [
+        name
+        for name in names
+        if before["parameters"].get(name, missing) != now["parameters"].get(name, missing)
+    ]
+
+
+def fingerprint(path: Path) -> str:
+    """16 hexadecimal digits for the content of a file, or for the names and contents of a folder's files."""
+    digest = hashlib.sha256()
+    if path.is_dir():
+        files = sorted(item for item in path.rglob("*") if item.is_file() and item.name[0] != ".")
+        for item in files:
+            digest.update(f"{item.relative_to(path)}\0{fingerprint(item)}\0".encode())
+    elif path.stat().st_size > CONTENT_BYTES:
+        state = path.stat()
+        digest.update(f"{state.st_size} {state.st_mtime_ns}".encode())
+    else:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _identity(written: Any, value: Any) -> Any:
+    """The value, unless it names files: then what was written of it, and what is in them."""
+    if isinstance(value, list):
+        texts = written if isinstance(written, list) else value
+        return [_identity(text, item) for text, item in zip(texts, value, strict=True)]
+    if not isinstance(value, str):
+        return value
+    files = [path for piece in pieces_that(_names_files, value) if (path := existing(piece))]
+    if not files:
+        return value
+    text = REFERENCE.sub("${\\1.\\2}", written) if isinstance(written, str) else value
+    return f"{text} @ {' '.join(fingerprint(path) for path in files)}"
+
+
+def _names_files(piece: str) -> bool:
+    """Without a folder before it only a file with a suffix: a task set called `demo` is no file or folder
+    that happens to lie about."""
+    path = existing(piece)
+    return path is not None and ("/" in piece or (path.suffix != "" and path.is_file()))

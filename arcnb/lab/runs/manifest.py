@@ -1,0 +1,140 @@
+"""manifest.json: what a run was given, where it ran, how it ended. Written whole, read by anyone.
+
+Keys (schema 1; times are ISO 8601 in UTC):
+
+    schema, name, notebook {path, sha256} | null, parameters {}, parents [run folders], command
+    cwd                         the folder that relative paths in the parameters start from: where the run was
+                                started or queued, and where the kernel of every attempt works; older runs
+                                have none
+    git, packages, hardware     see arcnb.lab.runs.provenance; of the last attempt
+    status                      queued | running | done | failed | preempted | killed, as last written;
+                                `Run.status` is the truthful one: it notices a vanished process
+    start, end, seconds         of the last attempt; of a queued run, when it was queued
+    process                     see arcnb.lab.runs.processes; the one that will write `end`
+    job                         the scheduler's job that the process belongs to ("slurm 12_3"), or null
+    owner                       "engine" (arcnb run, papermill --engine arcnb) or "notebook" (anything else)
+    cell                        {index, of, title} | null: where the run was when it ended; index from 1
+    stop                        {signal, time} | null: the request to stop, if one came
+    error                       {type, message, sentence}; null unless failed, preempted or killed
+    peak_memory_gb              of the kernel and its children, sampled
+    attempts                    [status, start, end, error] of the attempts before a resume
+    outcome {}, artifacts [{path, bytes}]
+    report_problem              only of a run whose HTML page could not be written: why; null once it was
+
+Only in runs that were queued first (arcnb.lab.runs.queueing):
+
+    references                  {stage: run folder} that `${stage...}` in the parameters speaks of
+    waits_for                   the scheduler's job that is to run it ("slurm 12_3"), until it starts
+    inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.runs.fingerprints)
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+STATUSES = ("queued", "running", "done", "failed", "preempted", "killed")
+
+
+class RunError(ValueError):
+    """A run folder that cannot be made, read or written; the message is one sentence with the path."""
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def seconds_between(start: str, end: str) -> float:
+    return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not a run folder: it holds no {MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
+        raise RunError(f"{path} is not a manifest of arcnb: it has no schema number")
+    if manifest["schema"] != SCHEMA:
+        raise RunError(f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    write_whole(folder / MANIFEST, json.dumps(plain(manifest), indent=2, ensure_ascii=False) + "\n")
+
+
+def working_folder(manifest: dict[str, Any]) -> str | None:
+    """The folder that its relative paths start from, None where that is not known or cannot be entered
+    here."""
+    folder = manifest.get("cwd")
+    usable = isinstance(folder, str) and os.path.isdir(folder) and os.access(folder, os.X_OK)
+    return folder if usable else None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One reader-then-writer of the manifest at a time: the runner and its kernel both add to it.
+
+    The folder itself is locked, so no lock file stays behind. Some network file systems cannot do that; there
+    two changes in the same millisecond may still lose one.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise RunError(f"cannot open {folder}: {error.strerror or error}") from None
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that readers see the old content or the new, never a part; RunError if
+    impossible."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy scalars and arrays, data frames, dataclasses, paths and sets into what JSON holds; NaN into
+    null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas DataFrame: a list of rows
+        return [plain(row) for row in value.to_dict(orient="records")]
+    if hasattr(value, "to_dict"):  # a pandas Series
+        return plain(value.to_dict())
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return plain(value.tolist())
+    return str(value)

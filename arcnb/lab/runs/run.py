@@ -1,0 +1,341 @@
+"""Run folders: `runs/<UTC date-time>-<name>/`, one for each execution of a notebook.
+
+In a notebook:
+
+    from arcnb.lab.runs.run import open_run
+    run = open_run()                      # the folder that `arcnb run` made, or a new one
+    ...                                   # write artifacts below run.path
+    run.record(outcome={"solved": 12}, artifacts=["table.html"])    # last cell
+
+The folder and its manifest (arcnb.lab.runs.manifest) are all that is known of a run; there is no database. The
+root of all runs is $ARCNB_RUNS, or `runs/` of the work tree, or `./runs`.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from arcnb.lab.runs import provenance
+from arcnb.lab.runs.heartbeat import read_heartbeat
+from arcnb.lab.runs.manifest import (
+    MANIFEST,
+    SCHEMA,
+    STATUSES,
+    RunError,
+    locked,
+    now,
+    plain,
+    read_manifest,
+    seconds_between,
+    write_manifest,
+)
+from arcnb.lab.runs.named_paths import existing, pieces_that
+from arcnb.lab.runs.processes import is_alive, process_identity
+
+__all__ = ["Run", "RunError", "find_run", "latest_run", "list_runs", "new_run", "open_run", "runs_root"]
+
+RUNS = "ARCNB_RUNS"  # the root of all runs
+RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
+JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcondor 7.0"
+SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
+
+
+def runs_root() -> Path:
+    """The folder that holds the run folders."""
+    if os.environ.get(RUNS):
+        return Path(os.environ[RUNS]).expanduser().resolve()
+    return (provenance.repository() or Path.cwd()) / "runs"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder. Every property reads the disk, so it is as fresh as the moment you ask."""
+
+    path: Path
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return read_manifest(self.path)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the notebook was given, flat: names of its parameters cell, paths of other options."""
+        return dict(self.manifest["parameters"])
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["name"])
+
+    @property
+    def status(self) -> str:
+        """queued, running, done, failed, preempted or killed: what is true now, not only what was last
+        written."""
+        return self.verdict()[0]
+
+    def verdict(self) -> tuple[str, str | None]:
+        """(status, one sentence why), noticing a run whose process vanished without writing its end."""
+        manifest = self.manifest
+        if manifest["status"] != "running":
+            return manifest["status"], (manifest["error"] or {}).get("sentence")
+        alive = is_alive(manifest["process"])
+        beat = read_heartbeat(self.path)
+        if alive or (alive is None and beat is not None and beat["age"] < SILENCE_SECONDS):
+            return "running", None
+        if alive is None and beat is None:
+            return "running", f"on {manifest['process']['host']}; no heartbeat to check it by"
+        seen = f"last seen {beat['time']}" if beat else "no heartbeat left"
+        if manifest["stop"]:
+            return (
+                "preempted",
+                f"stopped by {manifest['stop']['signal']}, then ended before it could say more ({seen})",
+            )
+        return "killed", f"its process on {manifest['process']['host']} is gone ({seen})"
+
+    @property
+    def copy_path(self) -> Path:
+        """Where the executed notebook is, or will be."""
+        return self.path / Path((self.manifest["notebook"] or {}).get("path", "notebook.ipynb")).name
+
+    @property
+    def page_path(self) -> Path:
+        """Where the exported page is, or will be."""
+        return self.copy_path.with_suffix(".html")
+
+    def update(self, **fields: Any) -> None:
+        """Replace top-level keys of the manifest."""
+        with locked(self.path):
+            write_manifest(self.path, self.manifest | fields)
+
+    def record(
+        self,
+        outcome: dict[str, Any] | None = None,
+        artifacts: Iterable[str | Path] = (),
+        parents: Iterable["str | Path | Run"] = (),
+    ) -> "Run":
+        """Add to the outcome, the artifacts (files or folders below the run folder) and the parents (runs
+        whose artifacts were inputs; those that a parameter points into are found without help).
+
+        Outcome values are numbers, texts, lists or data frames (kept as rows). Outside `arcnb run` this also
+        marks the run as done, so it belongs into the last cell. Raises RunError for an artifact that does not
+        exist.
+        """
+        entries = [self._artifact(artifact) for artifact in artifacts]
+        given = [parent.path if isinstance(parent, Run) else Path(parent).resolve() for parent in parents]
+        with locked(self.path):
+            manifest = self.manifest
+            mothers = [*manifest["parents"], *map(str, [*given, *_runs_in(manifest["parameters"])])]
+            files = {entry["path"]: entry for entry in [*manifest["artifacts"], *entries]}
+            manifest["outcome"] |= plain(outcome or {})
+            manifest["artifacts"] = list(files.values())
+            manifest["parents"] = [folder for folder in dict.fromkeys(mothers) if folder != str(self.path)]
+            if manifest["owner"] == "notebook":
+                end = now()
+                manifest |= {"status": "done", "end": end, "error": None}
+                manifest["seconds"] = seconds_between(manifest["start"], end)
+            write_manifest(self.path, manifest)
+        return self
+
+    def _artifact(self, artifact: str | Path) -> dict[str, Any]:
+        path = (self.path / artifact).resolve()
+        if not path.is_relative_to(self.path):
+            raise RunError(f"artifact {artifact} is not below the run folder {self.path}")
+        if not path.exists():
+            raise RunError(f"artifact {artifact} does not exist in {self.path}")
+        files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
+        return {"path": str(path.relative_to(self.path)), "bytes": sum(item.stat().st_size for item in files)}
+
+    def _repr_html_(self) -> str:
+        from arcnb.lab.pages.run_cards import run_card
+
+        return run_card(self)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def new_run(
+    root: str | Path | None,
+    name: str,
+    parameters: dict[str, Any] | None = None,
+    notebook: dict[str, str] | None = None,
+    owner: str = "notebook",
+    command: list[str] | None = None,
+    fields: dict[str, Any] | None = None,
+) -> Run:
+    """Make a run folder that no other run has, with its manifest (status running, this process).
+
+    Two runs of one name in one second get different folders: the second is called `<name>-2`. `fields` are
+    manifest keys that are to differ from the start (see arcnb.lab.runs.queueing).
+    """
+    check_name(name)
+    root = runs_root() if root is None else Path(root).expanduser().resolve()
+    fields = fields or {}
+    manifest = {
+        "schema": SCHEMA,
+        "name": name,
+        "notebook": notebook,
+        "parameters": parameters or {},
+        "parents": [],
+        "command": command,
+        "cwd": _current_folder(),
+        **({} if "hardware" in fields else provenance.surroundings()),
+        **fresh_attempt(owner),
+        "attempts": [],
+        "outcome": {},
+        "artifacts": [],
+        **fields,
+    }
+    run = Run(_new_folder(root, name))
+    try:
+        write_manifest(run.path, manifest)
+    except RunError:
+        run.path.rmdir()  # a folder without a manifest is nobody's
+        raise
+    return run
+
+
+def check_name(name: str) -> None:
+    """RunError unless a folder can be called so."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise RunError(f"run name {name!r} may hold letters, digits, dots, hyphens and underscores only")
+
+
+def fresh_attempt(owner: str) -> dict[str, Any]:
+    """The manifest keys of an attempt that starts now, in this process."""
+    return {
+        "status": "running",
+        "start": now(),
+        "end": None,
+        "seconds": None,
+        "process": process_identity(),
+        "job": os.environ.get(JOB),
+        "kernel": None,
+        "owner": owner,
+        "cell": None,
+        "stop": None,
+        "error": None,
+        "peak_memory_gb": None,
+    }
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    count = 1
+    while True:
+        folder = root / (f"{stamp}-{name}" if count == 1 else f"{stamp}-{name}-{count}")
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            if not root.is_dir():
+                raise RunError(f"cannot make a run folder in {root}: it is not a folder") from None
+            count += 1
+        except OSError as error:
+            raise RunError(f"cannot make a run folder in {root}: {error.strerror or error}") from None
+
+
+def open_run(name: str | None = None) -> Run:
+    """The run that this notebook belongs to.
+
+    Under `arcnb run` that is the folder the engine made. Elsewhere (JupyterLab, plain papermill, a script) it
+    is a new one, called `name` or after the notebook, with the values of the parameters cell in its manifest;
+    running the cell again before anything was written gives the same folder, afterwards a new one.
+    """
+    from arcnb.lab.execution import known_warnings
+    from arcnb.lab.runs import sessions
+
+    known_warnings.silence()
+    sessions.listen_to_stops()
+    folder = os.environ.get(RUN_DIR)
+    if folder:
+        return Run(Path(folder).resolve())
+    return sessions.own_run(name)
+
+
+def list_runs(root: str | Path | None = None) -> list[Run]:
+    """All run folders below the root, oldest first."""
+    root = runs_root() if root is None else Path(root).expanduser().resolve()
+    return [Run(path.parent) for path in sorted(root.glob(f"*/{MANIFEST}"))]
+
+
+def latest_run(name: str, root: str | Path | None = None, status: str | None = None) -> Run:
+    """The newest run of that name (and, if given, that status); RunError if there is none."""
+    for run in reversed(list_runs(root)):
+        if re.match(rf"\d{{8}}-\d{{6}}-{re.escape(name)}(-\d+)?$", run.path.name):
+            with contextlib.suppress(RunError):  # an unreadable one is none that anybody asked for
+                if run.name == name and status in (None, run.status):
+                    return run
+    wanted = f"{status} run" if status else "run"
+    raise RunError(f"there is no {wanted} called {name!r} in {runs_root() if root is None else root}")
+
+
+def find_run(reference: str | Path, root: str | Path | None = None, beginnings: bool = True) -> Run:
+    """A run by its folder's path, its folder's name, a beginning of that which fits one run only (unless
+    `beginnings` is false: for what cannot be undone), or its run name (the newest of several)."""
+    if not str(reference).strip():
+        raise RunError("an empty text names no run")
+    root = runs_root() if root is None else Path(root).expanduser().resolve()
+    folder = Path(reference).resolve()
+    if (folder / MANIFEST).is_file() and belongs_to_a_run(folder, root):
+        return Run(folder)
+    fits = [run for run in list_runs(root) if run.path.name.startswith(str(reference))]
+    runs = fits if beginnings else [run for run in fits if run.path.name == str(reference)]
+    exact = [run for run in runs if run.path.name == str(reference)]
+    if len(exact or runs) == 1:
+        return (exact or runs)[0]
+    if runs:
+        raise RunError(
+            f"{str(reference)!r} fits {len(runs)} runs in {root}, the last is {runs[-1].path.name}"
+        )
+    try:
+        return latest_run(str(reference), root)
+    except RunError:
+        raise RunError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
+
+
+def belongs_to_a_run(folder: Path, root: Path) -> bool:
+    """Is the manifest of this folder one of ours? Below the root every one is, also of another version; web
+    pages and browser extensions have files of that name elsewhere."""
+    if folder.resolve().parent == root.resolve():
+        return True
+    try:
+        manifest = read_manifest(folder)
+    except RunError:
+        return False
+    return isinstance(manifest.get("name"), str) and manifest.get("status") in STATUSES
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        return None
+
+
+def _runs_in(parameters: dict[str, Any]) -> list[Path]:
+    """The run folders that parameter values point into."""
+    found = []
+    for value in parameters.values():
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str) or not item or "\n" in item:
+                continue
+            for piece in pieces_that(lambda piece: existing(piece) is not None, item):
+                path = Path(piece).expanduser().resolve()
+                found += [folder for folder in [path, *path.parents] if _is_run(folder)][:1]
+    return found
+
+
+def _is_run(folder: Path) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    try:
+        read_manifest(folder)
+    except RunError:
+        return False
+    return True
