@@ -46,8 +46,8 @@ BREAKS: list[Break] = [
         "similarity == 1 for",
         "similarity > 0.9 for",
         (
-            "tests/arc/test_arc_metrics.py::test_scores_agree_with_the_reference",
-            "tests/arc/test_arc_similarity.py::test_only_equal_grids_score_one",
+            "tests/arc/scores/test_metrics.py::test_scores_agree_with_the_reference",
+            "tests/arc/scores/test_similarity.py::test_only_equal_grids_score_one",
         ),
     ),
     Break(
@@ -55,42 +55,42 @@ BREAKS: list[Break] = [
         "arcnb/arc/scores/metrics.py",
         "return dict.fromkeys(names)",
         "return dict.fromkeys(names, 0)",
-        ("tests/arc/test_arc_metrics.py::test_unknown_test_outputs_score_none_not_zero",),
+        ("tests/arc/scores/test_metrics.py::test_unknown_test_outputs_score_none_not_zero",),
     ),
     Break(
         "A seed depends on every key, the task's among them",
         "arcnb/arc/seeds.py",
         "for part in (seed, *keys)]",
         "for part in (seed, *keys[:1])]",
-        ("tests/arc/test_arc_seeds.py::test_every_key_matters",),
+        ("tests/arc/test_seeds.py::test_every_key_matters",),
     ),
     Break(
         "pass@k is unbiased: drawn without replacement",
         "arcnb/arc/scores/pass_rates.py",
         "1 - math.comb(n - c, k) / math.comb(n, k)",
         "1 - ((n - c) / n) ** k",
-        ("tests/arc/test_arc_metrics.py::test_pass_at_k_is_the_share_of_k_subsets_with_a_right_one",),
+        ("tests/arc/scores/test_metrics.py::test_pass_at_k_is_the_share_of_k_subsets_with_a_right_one",),
     ),
     Break(
         "The interval of a comparison is paired by task",
         "arcnb/arc/scores/pass_rates.py",
         "(b[column] - a[column]).to_numpy(float)",
         "np.sort(b[column].to_numpy(float)) - np.sort(a[column].to_numpy(float))",
-        ("tests/arc/test_arc_metrics.py::test_as_many_tasks_but_other_ones_are_no_certain_tie",),
+        ("tests/arc/scores/test_metrics.py::test_as_many_tasks_but_other_ones_are_no_certain_tie",),
     ),
     Break(
         "McNemar's test is exact and two sided",
         "arcnb/arc/scores/pass_rates.py",
         "min(1.0, 2 * tail / 2**n)",
         "min(1.0, tail / 2**n)",
-        ("tests/arc/test_arc_metrics.py::test_mcnemar_is_the_exact_binomial_test",),
+        ("tests/arc/scores/test_metrics.py::test_mcnemar_is_the_exact_binomial_test",),
     ),
     Break(
         "The two attempts of a submission differ where there are two outputs",
         "arcnb/arc/scores/attempts.py",
         "(grid.shape, grid.tobytes())",
         "(grid.shape, len(voters))",
-        ("tests/arc/test_arc_submission.py::test_our_rules_never_spend_both_attempts_on_one_grid",),
+        ("tests/arc/scores/test_submission.py::test_our_rules_never_spend_both_attempts_on_one_grid",),
     ),
     Break(
         "A task that a submission lacks counts zero",
@@ -98,7 +98,7 @@ BREAKS: list[Break] = [
         "        entries = submission.get(task_id, [])",
         "        if not (entries := submission.get(task_id)):\n            continue",
         (
-            "tests/arc/test_arc_submission.py::test_a_missing_task_counts_zero_where_the_reference_leaves_it_out",
+            "tests/arc/scores/test_submission.py::test_a_missing_task_counts_zero_where_the_reference_leaves_it_out",
         ),
     ),
     Break(
@@ -106,7 +106,7 @@ BREAKS: list[Break] = [
         "arcnb/arc/augmentation.py",
         "np.rot90(grid, -self.n_rot90)",
         "np.rot90(grid, self.n_rot90)",
-        ("tests/arc/test_arc_augmentation.py::test_invert_undoes_apply_both_ways",),
+        ("tests/arc/test_augmentation.py::test_invert_undoes_apply_both_ways",),
     ),
     # programs
     Break(
@@ -114,28 +114,28 @@ BREAKS: list[Break] = [
         "arcnb/programs/sandbox/forks.py",
         'return data, ("timeout", "Timeout", late)',
         'return data, ("error", "Timeout", late)',
-        ("tests/programs/test_executor_service.py::test_a_fraction_of_a_second_is_a_limit_for_one_input",),
+        ("tests/programs/executor/test_service.py::test_a_fraction_of_a_second_is_a_limit_for_one_input",),
     ),
     Break(
         "A program that depends on chance is found by its second run",
         "arcnb/programs/executor/verdicts.py",
         "        if not differ:",
         "        if differ or not differ:",
-        ("tests/programs/test_attacks_state.py::test_dependence_on_chance_is_found_by_the_second_run",),
+        ("tests/programs/attacks/test_state.py::test_dependence_on_chance_is_found_by_the_second_run",),
     ),
     Break(
         "The last block that defines the entry is the program",
         "arcnb/programs/extraction.py",
         "for block in reversed(blocks):\n        for text",
         "for block in blocks:\n        for text",
-        ("tests/programs/test_programs_extraction.py::test_the_last_block_that_defines_the_entry_wins",),
+        ("tests/programs/test_extraction.py::test_the_last_block_that_defines_the_entry_wins",),
     ),
     Break(
         "A completion that was cut is read as cut",
         "arcnb/programs/judging.py",
         'truncated=prediction.finish_reason == "length"',
         "truncated=False",
-        ("tests/programs/test_programs_judging.py::test_a_cut_completion_is_seen_as_cut",),
+        ("tests/programs/test_judging.py::test_a_cut_completion_is_seen_as_cut",),
     ),
     Break(
         "Outputs are scored in the frame of the original task",
@@ -143,7 +143,7 @@ BREAKS: list[Break] = [
         "[augmentation.invert(grid) for grid in execution.outputs]",
         "list(execution.outputs)",
         (
-            "tests/programs/test_programs_judging.py::test_programs_run_in_the_augmented_frame_and_are_scored_in_the_original",
+            "tests/programs/test_judging.py::test_programs_run_in_the_augmented_frame_and_are_scored_in_the_original",
         ),
     ),
     Break(
@@ -151,7 +151,7 @@ BREAKS: list[Break] = [
         "arcnb/programs/executor/limits.py",
         "not 0 < value < 1e6",
         "not value < 1e6",
-        ("tests/programs/test_executor_service.py::test_impossible_limits_are_refused_by_name",),
+        ("tests/programs/executor/test_service.py::test_impossible_limits_are_refused_by_name",),
     ),
     # synth
     Break(
@@ -159,7 +159,7 @@ BREAKS: list[Break] = [
         "arcnb/synth/splits.py",
         'named = {task.task_id, task.meta.get("original")}',
         "named = {task.task_id}",
-        ("tests/synth/test_synth_splits.py::test_renamed_and_remade_held_out_tasks_are_known",),
+        ("tests/synth/test_splits.py::test_renamed_and_remade_held_out_tasks_are_known",),
     ),
     Break(
         "No evaluation task is among the trainable ones",
@@ -167,7 +167,7 @@ BREAKS: list[Break] = [
         "if not is_held_out(task)]",
         "if task.task_id not in HELD_OUT_TRAINING]",
         (
-            "tests/synth/test_synth_splits.py::test_what_is_trained_on_leaves_out_held_out_and_evaluation_tasks_of_any_data",
+            "tests/synth/test_splits.py::test_what_is_trained_on_leaves_out_held_out_and_evaluation_tasks_of_any_data",
         ),
     ),
     Break(
@@ -175,14 +175,16 @@ BREAKS: list[Break] = [
         "arcnb/synth/validation/validation.py",
         'raise _Rejected("wrong output")',
         "continue",
-        ("tests/synth/test_synth_validation.py::test_wrong_recorded_output_is_rejected",),
+        ("tests/synth/validation/test_validation.py::test_wrong_recorded_output_is_rejected",),
     ),
     Break(
         "Another program that does the same is a duplicate",
         "arcnb/synth/validation/duplicates.py",
         "            if one.is_solved:",
         "            if False:",
-        ("tests/synth/test_synth_validation.py::test_same_behaviour_is_a_duplicate_under_another_program",),
+        (
+            "tests/synth/validation/test_validation.py::test_same_behaviour_is_a_duplicate_under_another_program",
+        ),
     ),
     # models
     Break(
@@ -190,35 +192,35 @@ BREAKS: list[Break] = [
         "arcnb/models/lora/compatibility.py",
         "        if not fits:\n",
         "        if not fits and not target:\n",
-        ("tests/models/test_models_registry.py::test_adapter_of_another_width_is_refused",),
+        ("tests/models/test_registry.py::test_adapter_of_another_width_is_refused",),
     ),
     Break(
         "A prompt shows no test output",
         "arcnb/models/prompts/rendering.py",
         "test_input = task.test[test_index].input",
         "test_input = task.test[test_index].output",
-        ("tests/models/test_models_prompts.py::test_test_outputs_and_other_test_inputs_are_not_shown",),
+        ("tests/models/prompts/test_rendering.py::test_test_outputs_and_other_test_inputs_are_not_shown",),
     ),
     Break(
         "A prompt begins with exactly one begin-of-text token",
         "arcnb/models/prompts/chat.py",
         "[self.id, *ids[start:]] if",
         "[self.id, *ids] if",
-        ("tests/models/test_models_chat.py::test_exactly_one_begin_of_text_token_at_the_start",),
+        ("tests/models/prompts/test_chat.py::test_exactly_one_begin_of_text_token_at_the_start",),
     ),
     Break(
         "Feedback says nothing of test pairs",
         "arcnb/models/prompts/feedback.py",
         "zip(task.train, outputs, strict=False)",
         "zip((*task.train, *task.test), outputs, strict=False)",
-        ("tests/models/test_models_refinement.py::test_nothing_is_said_about_test_pairs",),
+        ("tests/models/prompts/test_feedback.py::test_nothing_is_said_about_test_pairs",),
     ),
     Break(
         "Two processes do not choose the same GPU",
         "arcnb/models/memory/gpu_choice.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
-        ("tests/models/test_models_gpu_choice.py::test_processes_take_different_ones_until_none_is_left",),
+        ("tests/models/memory/test_gpu_choice.py::test_processes_take_different_ones_until_none_is_left",),
     ),
     # search
     Break(
@@ -227,7 +229,7 @@ BREAKS: list[Break] = [
         "p_values[i] * (len(p_values) - rank)",
         "p_values[i]",
         (
-            "tests/search/test_search_fair_comparison.py::test_several_differences_share_their_chances_of_error",
+            "tests/search/comparing/test_fair_comparison.py::test_several_differences_share_their_chances_of_error",
         ),
     ),
     Break(
@@ -236,7 +238,7 @@ BREAKS: list[Break] = [
         "    for path, *_ in files:\n        digest.update(path.read_bytes())",
         "    for path, *_ in files:\n        digest.update(path.name.encode())",
         (
-            "tests/search/test_search_conditions.py::test_an_adapter_trained_again_under_its_path_is_another_one",
+            "tests/search/sampling/test_conditions.py::test_an_adapter_trained_again_under_its_path_is_another_one",
         ),
     ),
     Break(
@@ -244,7 +246,9 @@ BREAKS: list[Break] = [
         "arcnb/search/learning/hindsight.py",
         "replace(once, check_determinism=True)",
         "replace(once, check_determinism=False)",
-        ("tests/search/test_hindsight.py::test_a_program_that_depends_on_chance_is_not_learned_from",),
+        (
+            "tests/search/learning/test_hindsight.py::test_a_program_that_depends_on_chance_is_not_learned_from",
+        ),
     ),
     Break(
         "A task ends after its k-th success, not one later",
@@ -252,7 +256,7 @@ BREAKS: list[Break] = [
         "if self._solving[task_id] >= self.k:",
         "if self._solving[task_id] > self.k:",
         (
-            "tests/search/test_search_early_stop.py::test_rounds_on_disk_and_rounds_without_a_prompt_count_as_known",
+            "tests/search/sampling/test_early_stop.py::test_rounds_on_disk_and_rounds_without_a_prompt_count_as_known",
         ),
     ),
     Break(
@@ -260,14 +264,14 @@ BREAKS: list[Break] = [
         "arcnb/search/turns/selection.py",
         "not p.train_is_correct]",
         "not p.test_is_correct]",
-        ("tests/search/test_search_selection.py::test_every_chooser_gives_at_most_k_and_never_a_solved_one",),
+        ("tests/search/turns/test_selection.py::test_every_chooser_gives_at_most_k_and_never_a_solved_one",),
     ),
     Break(
         "A sign-flip test counts both directions",
         "arcnb/search/comparing/paired_shares.py",
         "(np.abs(flipped) >= abs(difference.sum()) - 1e-12)",
         "(flipped >= difference.sum() - 1e-12)",
-        ("tests/search/test_paired_shares.py::test_a_difference_of_one_sign_is_seen",),
+        ("tests/search/comparing/test_paired_shares.py::test_a_difference_of_one_sign_is_seen",),
     ),
     Break(
         "A gain on trained tasks is no gain on held-out ones",
@@ -275,7 +279,7 @@ BREAKS: list[Break] = [
         'kind = "trained" if task.task_id in trained else',
         'kind = "trained" if True else',
         (
-            "tests/search/test_changes.py::test_groups_are_told_apart_and_a_gain_on_trained_tasks_is_one_of_trained_tasks_alone",
+            "tests/search/comparing/test_changes.py::test_groups_are_told_apart_and_a_gain_on_trained_tasks_is_one_of_trained_tasks_alone",
         ),
     ),
     # rl
@@ -284,21 +288,21 @@ BREAKS: list[Break] = [
         "arcnb/models/training/checkpoints.py",
         "if line not in undone)",
         "if line in undone)",
-        ("tests/rl/test_rl_resume.py::test_a_long_log_is_set_aside_line_by_line",),
+        ("tests/rl/resuming/test_resume.py::test_a_long_log_is_set_aside_line_by_line",),
     ),
     Break(
         "Rewards are those of the reference study",
         "arcnb/rl/rewards/schemes.py",
         "1 + 8 * scores.correct",
         "1 + 8 * scores.train_correct",
-        ("tests/rl/test_rl_rewards.py::test_reward_agrees_with_the_golden_vector",),
+        ("tests/rl/rewards/test_schemes.py::test_reward_agrees_with_the_golden_vector",),
     ),
     Break(
         "A program that cheats earns nothing",
         "arcnb/rl/rewards/terms.py",
         "0.0 if rollout.cheating else scheme(rollout.scores)",
         "scheme(rollout.scores)",
-        ("tests/rl/test_rl_reward_terms.py::test_a_program_that_cheats_earns_nothing",),
+        ("tests/rl/rewards/test_terms.py::test_a_program_that_cheats_earns_nothing",),
     ),
     Break(
         "A truncated completion pays for its length in full",
@@ -306,7 +310,7 @@ BREAKS: list[Break] = [
         "        if rollout.truncated:",
         "        if rollout.truncated and over > 0:",
         (
-            "tests/rl/test_rl_reward_terms.py::test_the_overlong_ramp_begins_at_the_buffer_and_ends_at_the_limit",
+            "tests/rl/rewards/test_terms.py::test_the_overlong_ramp_begins_at_the_buffer_and_ends_at_the_limit",
         ),
     ),
     Break(
@@ -314,21 +318,21 @@ BREAKS: list[Break] = [
         "arcnb/rl/watching/guard.py",
         "elif signal not in self.crossed:",
         "elif signal in self.crossed:",
-        ("tests/rl/test_rl_guard.py::test_each_signal_is_seen_within_a_window",),
+        ("tests/rl/watching/test_guard.py::test_each_signal_is_seen_within_a_window",),
     ),
     Break(
         "Held-out evaluation is summed up as pass@k",
         "arcnb/rl/watching/held_out.py",
         "sum(row[1] for row in group), k) for",
         "sum(row[1] for row in group), 1) for",
-        ("tests/rl/test_rl_small_parts.py::test_held_out_samples_are_summed_up_as_pass_at_k",),
+        ("tests/rl/watching/test_small_parts.py::test_held_out_samples_are_summed_up_as_pass_at_k",),
     ),
     Break(
         "One observation alone convicts no program of cheating",
         "arcnb/rl/rewards/cheating.py",
         "if len(found) > 1 else None",
         "if len(found) > 0 else None",
-        ("tests/rl/test_rl_cheating.py::test_programs_that_memorise_are_found_and_honest_ones_are_not",),
+        ("tests/rl/rewards/test_cheating.py::test_programs_that_memorise_are_found_and_honest_ones_are_not",),
     ),
     # problems
     Break(
@@ -336,35 +340,35 @@ BREAKS: list[Break] = [
         "arcnb/problems/grading.py",
         "seen, others = answers[: self.max_tests], answers",
         "seen, others = answers[:], answers",
-        ("tests/problems/test_problems_python.py::test_predictions_get_shares_of_tests",),
+        ("tests/problems/test_python.py::test_predictions_get_shares_of_tests",),
     ),
     Break(
         "The bonus is for all tests passed",
         "arcnb/problems/training/reward.py",
         "self.base * share + self.perfect * (share == 1)",
         "self.base * share + self.perfect * (share > 0)",
-        ("tests/problems/test_problems_training.py::test_share_of_tests_and_a_bonus_for_all",),
+        ("tests/problems/test_training.py::test_share_of_tests_and_a_bonus_for_all",),
     ),
     Break(
         "A value that equals everything passes no test",
         "arcnb/problems/sets/values.py",
         "    if value is UNREADABLE:\n        return False",
         "    if value is UNREADABLE:\n        return True",
-        ("tests/problems/test_problems_python.py::test_what_equals_everything_passes_nothing",),
+        ("tests/problems/test_python.py::test_what_equals_everything_passes_nothing",),
     ),
     Break(
         "A run that cannot fit its GPUs is refused",
         "arcnb/models/memory/training.py",
         "if needed <= room:",
         "if needed <= 20 * room:",
-        ("tests/problems/test_problems_training.py::test_memory_says_no_to_what_cannot_fit",),
+        ("tests/problems/test_training.py::test_memory_says_no_to_what_cannot_fit",),
     ),
     Break(
         "A prompt shows expected values only where asked",
         "arcnb/problems/prompt_text.py",
         "problem.tests[: self.shown_tests]",
         "problem.tests",
-        ("tests/problems/test_problems_python.py::test_prompts_show_no_expected_value_unless_asked",),
+        ("tests/problems/test_python.py::test_prompts_show_no_expected_value_unless_asked",),
     ),
     # lab
     Break(
@@ -372,49 +376,49 @@ BREAKS: list[Break] = [
         "arcnb/lab/notebooks/parameters.py",
         '        raise ParameterError(f"{where}{joint}{error}") from None',
         '        return Parameter(name, None, "any", "")',
-        ("tests/lab/test_lab_parameters.py::test_unknown_names_suggest_the_nearest",),
+        ("tests/lab/notebooks/test_parameters.py::test_unknown_names_suggest_the_nearest",),
     ),
     Break(
         "An interrupted write leaves the previous manifest",
         "arcnb/lab/runs/manifest.py",
         'path.with_name(f".{path.name}.{os.getpid()}.tmp")',
         "path",
-        ("tests/lab/test_lab_runs.py::test_an_interrupted_write_leaves_the_previous_copy",),
+        ("tests/lab/runs/test_run.py::test_an_interrupted_write_leaves_the_previous_copy",),
     ),
     Break(
         "A run that works is not removed",
         "arcnb/lab/runs/disk.py",
         'if status == "running":',
         'if status == "working":',
-        ("tests/lab/test_lab_disk.py::test_running_runs_are_not_removed",),
+        ("tests/lab/runs/test_disk.py::test_running_runs_are_not_removed",),
     ),
     Break(
         "A run that others need is not removed",
         "arcnb/lab/runs/disk.py",
         "pointed.get(run.path.resolve(), set()) - going",
         "pointed.get(run.path.resolve(), set()) & going",
-        ("tests/lab/test_lab_disk.py::test_disk_use_and_what_others_need",),
+        ("tests/lab/runs/test_disk.py::test_disk_use_and_what_others_need",),
     ),
     Break(
         "A run without a heartbeat is taken for dead",
         "arcnb/lab/runs/run.py",
         'beat["age"] < SILENCE_SECONDS',
         'beat["age"] >= 0',
-        ("tests/lab/test_lab_runs.py::test_a_run_of_another_machine_lives_by_its_heartbeat",),
+        ("tests/lab/runs/test_run.py::test_a_run_of_another_machine_lives_by_its_heartbeat",),
     ),
     Break(
         "A stage runs again when the content of its files changes",
         "arcnb/lab/runs/fingerprints.py",
         "digest.update(path.read_bytes())",
         "digest.update(path.name.encode())",
-        ("tests/lab/test_lab_pipelines.py::test_fingerprints_follow_content_and_not_folders",),
+        ("tests/lab/batch/test_pipelines.py::test_fingerprints_follow_content_and_not_folders",),
     ),
     Break(
         "Sets are compared on the tasks that they share",
         "arcnb/lab/plots/comparison.py",
         "set.intersection(*ids)",
         "set.union(*ids)",
-        ("tests/lab/test_lab_comparison.py::test_predictions_are_compared_on_the_tasks_they_share",),
+        ("tests/lab/plots/test_comparison.py::test_predictions_are_compared_on_the_tasks_they_share",),
     ),
 ]
 

@@ -1,11 +1,8 @@
-"""Parameters that cannot work are refused by a notebook's first cells, before hours of work, in one sentence.
-
-Run: pytest tests/test_early_refusals.py
-"""
+"""Parameters that cannot work are refused by a notebook's first cells, before hours of work, in one
+sentence."""
 
 import importlib.util
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -16,9 +13,9 @@ from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.lab.runs.run import Run
 from arcnb.rl import launch
+from tests.paths import NOTEBOOKS
 from tests.rl.conftest import gpus  # noqa: F401  a fixture
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Where the work of a notebook begins: all that can be refused without it, is refused before that cell.
 WORK = {
     "01": "build_task_set(tasks",

@@ -1,18 +1,15 @@
-"""What every notebook in git keeps to: stripped, thin, documented parameters, an outcome at the end.
-
-pytest tests/test_notebooks.py
-"""
+"""What every notebook in git keeps to: stripped, thin, documented parameters, an outcome at the end."""
 
 import ast
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from arcnb.lab.notebooks.parameters import notebook_parameters
+from tests.paths import NOTEBOOKS
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((NOTEBOOKS).glob("*.ipynb"))
 CELL_LINES, IMPORT_LINES, FUNCTION_LINES, NOTEBOOK_LINES = 15, 20, 5, 120
 
 

@@ -1,13 +1,11 @@
-"""Every profile fits the notebooks' parameters. Run: pytest tests/test_profiles.py"""
-
-from pathlib import Path
+"""Every profile fits the notebooks' parameters."""
 
 import pytest
 
 from arcnb.lab.notebooks.files import declared_beside
 from arcnb.lab.notebooks.profiles import profile_values
+from tests.paths import NOTEBOOKS
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PROFILES = sorted((NOTEBOOKS / "profiles").glob("*.yaml"))
 
 

@@ -1,4 +1,4 @@
-"""Both requirement files are complete and consistent. Run: pytest tests/test_requirements.py
+"""Both requirement files are complete and consistent.
 
 They are installed with --no-deps, so a missing pin would only show when something imports it.
 """
@@ -7,13 +7,12 @@ import re
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
 
 # Requirements of packages of which only a part is used: a model file, a folder of generators, the CPU
 # engine for text. Package -> what it asks for and never loads here.

@@ -1,7 +1,4 @@
-"""The house keeps its walls: import directions, and light imports.
-
-pytest tests/test_rooms.py
-"""
+"""The house keeps its walls: import directions, and light imports."""
 
 import os
 import pkgutil
@@ -12,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import arcnb
+from tests.paths import ROOT
 
 ROOMS = ("arc", "programs", "synth", "models", "rl", "search", "problems", "lab")
 HEAVY = ("torch", "transformers", "vllm", "trl", "peft", "unsloth", "datasets", "matplotlib")
@@ -30,7 +28,7 @@ def modules(room: str) -> list[str]:
 
 def test_rooms_import_only_from_rooms_above_them():
     program = Path(sys.executable).with_name("lint-imports")
-    root = Path(__file__).parents[1]
+    root = ROOT
     result = subprocess.run([program, "--no-cache"], cwd=root, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -63,7 +63,7 @@ problems() {
 
 # Tests that need GPUs (issues 5, 7, 10). GPUS CORES MORE...
 gpu_tests() {
-    step gpu_tests 420 "$1" "$2" python3 -m pytest tests/rl/test_rl_gpu.py tests/models/test_models_gpu.py -v -rs \
+    step gpu_tests 420 "$1" "$2" python3 -m pytest tests/rl/test_gpu.py tests/models/sampling/test_gpu.py -v -rs \
         -p no:cacheprovider "${@:3}"
 }
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from problem_examples import scripted
 
 from arcnb.problems.languages.q import QLanguage
 from arcnb.problems.languages.registry import Languages
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Limits
+from tests.paths import ROOT
+from tests.problems.problem_examples import scripted
 
 
 @pytest.fixture(scope="session")
@@ -32,4 +33,4 @@ def q():
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    return Path(__file__).parents[2]
+    return ROOT

@@ -1,20 +1,18 @@
-"""The experiment of several turns: what waits for what, what is resumed, and tables of unfinished arms.
-
-Run: pytest tests/search/test_multi_turn_experiment.py
-"""
+"""The experiment of several turns: what waits for what, what is resumed, and tables of unfinished arms."""
 
 import importlib
 import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "bench" / "experiments"
+from tests.paths import ROOT
+
+FOLDER = ROOT / "bench" / "experiments"
 ALL = ("untrained", "sft", "frozen", "onpolicy", "onpolicy-warm")
 
 

@@ -1,0 +1,242 @@
+"""Pipelines here: references, what is skipped and what runs again, what is refused before anything runs.
+
+pytest tests/lab/batch/test_pipelines.py   (20 seconds)
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from arcnb.lab import cli
+from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.notebooks import files
+from arcnb.lab.runs import fingerprints
+from arcnb.lab.runs.run import list_runs
+
+MAKE = "(run.path / 'tasks.txt').write_text('x' * n)\n(run.path / 'when').write_text(str(run.path))"
+USE = "from pathlib import Path\nassert not seconds, 'told to fail'\nlength = len(Path(label).read_text())"
+
+
+@pytest.fixture
+def file(notebook, tmp_path):
+    """write(stages) -> pipeline file; notebooks a (makes tasks.txt) and b (reads the file `label`)."""
+    notebook(MAKE, "run.record({'made': n}, artifacts=['tasks.txt'])", name="a")
+    notebook(USE, "run.record({'length': length, 'n': n})", name="b")
+
+    def write(stages, **more):
+        path = tmp_path / "road.yaml"
+        path.write_text(json.dumps({"stages": stages, **more}))
+        return path
+
+    return write
+
+
+def stages(n=4, **b):
+    return {
+        "read": {
+            "notebook": "b.ipynb",
+            "parameters": {"label": "${data.tasks}", "n": "${data.outcome.made}", **b},
+        },
+        "data": {"notebook": "a.ipynb", "parameters": {"n": n}},
+    }
+
+
+def newest(name):
+    return next(run for run in reversed(list_runs()) if run.name == name)
+
+
+@pytest.mark.long("several notebooks run")
+def test_references_skipping_and_what_changed(file, tmp_path, capsys):
+    path = file(stages())
+    assert cli.main(["pipeline", str(path), "--report", str(tmp_path / "index.html")]) == 0
+    data, read = newest("road-data"), newest("road-read")
+    assert capsys.readouterr().out.split() == [str(data.path), str(read.path), str(tmp_path / "index.html")]
+    assert read.manifest["parameters"] == {"n": 4, "seconds": 0.0, "label": str(data.path / "tasks.txt")}
+    assert read.manifest["outcome"] == {"length": 4, "n": 4}
+    assert read.manifest["parents"] == [str(data.path)]
+
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert capsys.readouterr().err.count("done with the same inputs") == 2
+    assert len(list_runs()) == 2
+
+    # The same tasks made anew: what reads them need not run again.
+    assert cli.main(["pipeline", str(path), "--again", "data"]) == 0
+    assert newest("road-data").path != data.path
+    assert len(list_runs()) == 3
+
+    capsys.readouterr()
+    assert cli.main(["pipeline", str(file(stages(n=5)))]) == 0
+    shown = capsys.readouterr().err
+    assert f"(changed since {read.path.name}: n, label)" in shown
+    assert newest("road-read").manifest["outcome"]["length"] == 5
+
+    # Going back to what was done before costs nothing, as long as its artifacts are there.
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert len(list_runs()) == 5
+
+
+@pytest.mark.long("several notebooks run")
+def test_a_failed_stage_stops_those_behind_it_only_and_is_resumed(file, capsys):
+    described = stages(seconds=1) | {
+        "after": {"notebook": "a.ipynb", "after": ["read"]},
+        "other": {"notebook": "a.ipynb", "parameters": {"n": 1}},
+    }
+    assert cli.main(["pipeline", str(file(described))]) == 1
+    assert sorted(run.name for run in list_runs()) == ["road-data", "road-other", "road-read"]
+    error = capsys.readouterr().err
+    assert "arcnb: stage 'after': not run: it needs read\n" in error
+    assert "AssertionError: told to fail\n" in error
+    assert cli.main(["pipeline", str(file(described))]) == 1
+    assert len(list_runs()) == 3, "it goes on in its folder"
+    assert len(newest("road-read").manifest["attempts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        (
+            {
+                "a": {"notebook": "a.ipynb", "after": "b"},
+                "b": {"notebook": "a.ipynb", "parameters": {"label": "${a.tasks}"}},
+            },
+            "the stages wait for each other in a cycle: ",
+        ),
+        (
+            {"a": {"notebook": "a.ipynb", "after": "a"}},
+            "the stages wait for each other in a cycle: a needs a\n",
+        ),
+        (
+            {
+                "read": {"notebook": "b.ipynb", "parameters": {"label": "${dat.x}"}},
+                "data": {"notebook": "a.ipynb"},
+            },
+            "stage 'read' needs stage 'dat', which is not there; did you mean 'data'?",
+        ),
+        (
+            {"a": {"notebook": "a.ipynb", "paramters": {}}},
+            "stage 'a' has an unknown key 'paramters'; did you mean 'parameters'?",
+        ),
+        (
+            {"a": {"notebook": "a.ipynb", "parameters": {"lable": 1}}},
+            "stage 'a': a.ipynb has no parameter 'lable'; did you mean 'label'?",
+        ),
+        (
+            {"a": {"notebook": "a.ipynb", "parameters": {"lable": "${b.x}"}}},
+            "stage 'a': a.ipynb has no parameter 'lable'; did you mean 'label'?",
+        ),
+        ({"a": {"notebook": "a.ipynb", "parameters": {"n": "many"}}}, "parameter 'n' must be int"),
+        ({"a": {"notebook": "a.ipynb", "profile": "demi"}}, "there is no profile 'demi'"),
+        ({"a": {"notebook": "aa.ipynb"}}, "there is no notebook 'aa.ipynb'"),
+        ({"a": {"parameters": {}}}, "stage 'a' must say which `notebook:` it runs"),
+        ({}, "must hold `stages:` with at least one stage in it"),
+        ({"a b": {"notebook": "a.ipynb"}}, "run name 'a b' may hold letters"),
+    ],
+)
+def test_a_bad_file_is_refused_before_anything_runs(file, described, message, capsys):
+    assert cli.main(["pipeline", str(file(described))]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list_runs() == []
+
+
+def test_an_unknown_artifact_is_named_when_its_stage_is_done(file, capsys):
+    described = stages()
+    described["read"]["parameters"] = {"label": "${data.taks}"}
+    assert cli.main(["pipeline", str(file(described))]) == 1
+    run = newest("road-data")
+    sentence = f"${{data.taks}} is no artifact of {run.path.name}; did you mean 'tasks'?"
+    assert sentence in capsys.readouterr().err
+    described["read"]["parameters"] = {"n": "${data.outcome.maid}"}
+    assert cli.main(["pipeline", str(file(described))]) == 1
+    assert f"is not in the outcome of {run.path.name}; did you mean 'made'?" in capsys.readouterr().err
+    assert len(list_runs()) == 1
+
+
+def test_fingerprints_follow_content_and_not_folders(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "deep" / "a.txt").write_text("same")
+    assert fingerprints.fingerprint(tmp_path / "one") == fingerprints.fingerprint(tmp_path / "two")
+    (tmp_path / "two" / "deep" / "a.txt").write_text("other")
+    assert fingerprints.fingerprint(tmp_path / "one") != fingerprints.fingerprint(tmp_path / "two")
+    shutil.move(tmp_path / "one" / "deep" / "a.txt", tmp_path / "one" / "deep" / "b.txt")
+    (tmp_path / "two" / "deep" / "a.txt").write_text("same")
+    assert fingerprints.fingerprint(tmp_path / "one") != fingerprints.fingerprint(tmp_path / "two")
+    given = {"tasks": f"{tmp_path}/one, {tmp_path}/two", "text": "one"}
+    inputs = fingerprints.run_inputs("x", given, given)["parameters"]
+    assert inputs["text"] == "one", "a name is no file, even if one is called so"
+    assert inputs["tasks"].count(" @ ") == 1
+    assert len(inputs["tasks"].split(" @ ")[1].split()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("rows.jsonl", 1),
+        ("./rows.jsonl", 1),
+        ("./set", 1),
+        ("barc:rows.jsonl", 1),
+        ("deep/a.txt*100 + rearc*3 + barc:rows.jsonl * 2", 2),
+        ("deep, rows.jsonl", 1),
+        ("deep/,rows.jsonl", 2),
+        ("sampled = ./set | ./odd=1,a; refined = ./set[:64]+deep/a.txt | ./set[:8]", 4),
+        ("one=./odd=1|two = ./set", 1),
+        ("./odd=1,a", 1),
+        (", ".join(["deep/a.txt"] * 500), 500),
+        ("set", 0),
+        ("deep", 0),
+        ("rearc*100 + dsl", 0),
+        ("~nobody-at-all/x, y = 3", 0),
+        ("a question, " * 1000, 0),
+    ],
+)
+def test_every_form_that_names_files_is_counted(text, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("deep", "set", "odd=1,a"):
+        (tmp_path / folder).mkdir()
+    for name in ("deep/a.txt", "rows.jsonl", "set/a", "dsl", "odd=1,a/a"):
+        (tmp_path / name).write_text(name)
+    counted = fingerprints.run_inputs("x", {"p": text}, {"p": text})["parameters"]["p"]
+    if named:
+        assert len(counted.removeprefix(f"{text} @ ").split()) == named
+        assert counted.startswith(f"{text} @ ")
+    else:
+        assert counted == text
+
+
+def test_a_stage_runs_again_when_a_file_beside_it_changes(file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.txt").write_text("four")
+    path = file({"read": {"notebook": "b.ipynb", "parameters": {"label": "rows.txt"}}})
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert "done with the same inputs" in capsys.readouterr().err
+    (tmp_path / "rows.txt").write_text("fives")
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert "label" in capsys.readouterr().err
+    assert newest("road-read").manifest["outcome"]["length"] == 5
+
+
+def test_the_demo_is_a_pipeline_that_can_be_read():
+    demo = read_pipeline(files.notebooks_folder() / "pipelines" / "demo.yaml")
+    assert next(iter(demo.stages)) == "data"
+    assert {stage.notebook.stem[:2] for stage in demo.stages.values()} == {"01", "03", "04", "05", "06"}
+    assert demo.stages["evaluation"].needs == ("data", "inference", "trained", "grpo")
+    assert demo.run_name("data") == "demo-data"
+    assert (
+        "arcnb pipeline notebooks/pipelines/demo.yaml" in Path(demo.path.parents[2], "Makefile").read_text()
+    )
+
+
+def test_stages_run_in_the_order_of_the_file_where_they_may_and_say_what_they_are_for(file, capsys):
+    """Of stages that need the same one, the one written first goes first; `about` is said before any runs."""
+    one = {"notebook": "a.ipynb", "after": ["data"]}
+    path = file({"late": one, "data": {"notebook": "a.ipynb"}, "later": one}, about="Three stages.\n")
+    pipeline = read_pipeline(path)
+    assert list(pipeline.stages) == ["data", "late", "later"]
+    assert pipeline.about == "Three stages."
+    assert cli.main(["pipeline", str(path), "--again", "nothing"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "Three stages."

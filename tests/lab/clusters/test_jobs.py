@@ -1,0 +1,247 @@
+"""Job descriptions and submit files: options, typos, environments, both renderers. Needs no scheduler.
+
+pytest tests/lab/clusters/test_jobs.py   (10 seconds)
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arcnb.lab import cli
+from arcnb.lab.clusters import jobs
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs.run import list_runs
+from tests.lab.watching import wait_for
+
+
+@pytest.fixture
+def path(notebook):
+    return notebook("import os\nrun.record({'inside': os.environ.get('INSIDE', ''), 'n': n})")
+
+
+def dry_run(path, scheduler, *options):
+    return cli.main(["submit", "--on", scheduler, str(path), "--dry-run", *map(str, options)])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4h", 240),
+        ("90m", 90),
+        ("1d12h", 2160),
+        ("2:30:00", 150),
+        ("1-00:00:00", 1440),
+        ("45", 45),
+        ("1:30", 90),
+    ],
+)
+def test_times(text, expected):
+    assert jobs.minutes(text, "x") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("16G", 16384), ("512M", 512), ("1.5T", 1572864), ("8", 8192), ("2GiB", 2048)]
+)
+def test_memory(text, expected):
+    assert jobs.megabytes(text, "x") == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "soon", "h", "-3h", "4x"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ParameterError, match="time must be written like"):
+        jobs.minutes(text, "x")
+    with pytest.raises(ParameterError, match="memory must be written like"):
+        jobs.megabytes(text, "x")
+
+
+def test_a_site_file_then_the_command_line(path, tmp_path, capsys):
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        "partition: a100\ntime: 2h\nmemory: 64\nextra: [--qos=high, '--account=lab']\n"
+        "env: {HF_HUB_OFFLINE: '1'}\n"
+    )
+    assert (
+        dry_run(path, "slurm", "--job", site, "--time", "3h", "--gpus", 2, "--no-requeue", "--grace", 90) == 0
+    )
+    shown = capsys.readouterr().out
+    for line in (
+        "#SBATCH --partition=a100",
+        "#SBATCH --time=180",
+        "#SBATCH --mem=65536M",
+        "#SBATCH --gres=gpu:2",
+        "#SBATCH --qos=high",
+        "#SBATCH --account=lab",
+        "#SBATCH --no-requeue",
+        "#SBATCH --signal=B:TERM@120",
+        "export HF_HUB_OFFLINE=1",
+    ):
+        assert f"{line}\n" in shown
+    assert "--array" not in shown
+    assert list_runs() == [], "a dry run leaves nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpu: 2", "site.yaml has no parameter 'gpu'; did you mean 'gpus'?"),
+        ("memry: 2G", "site.yaml has no parameter 'memry'; did you mean 'memory'?"),
+        ("gpus: many", "parameter 'gpus' must be int"),
+        ("gpus: -1", "gpus must be at least 0, got -1"),
+        ('extra: ["a\\nb"]', "extra must be one line"),
+        ("env: {'A B': x}", "'A B' is no name of an environment variable"),
+        ("packed: nowhere.txt", "there is no requirements file nowhere.txt"),
+        ("gpus: [", "site.yaml, line 2: expected the node content"),
+    ],
+)
+def test_a_bad_site_file_is_one_sentence(path, tmp_path, text, message, capsys):
+    site = tmp_path / "site.yaml"
+    site.write_text(text + "\n")
+    assert dry_run(path, "slurm", "--job", site) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list_runs() == []
+
+
+def test_a_scheduler_that_is_not_here(path, monkeypatch, capsys, tmp_path):
+    assert cli.main(["submit", "--on", "slrm", str(path)]) == 2
+    assert "arcnb knows no scheduler 'slrm'; did you mean 'slurm'?" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, tool in (("slurm", "sbatch"), ("htcondor", "condor_submit")):
+        assert cli.main(["submit", "--on", name, str(path)]) == 2
+        assert (
+            f"arcnb: {name} is not installed here: there is no {tool} in the PATH; submit on a"
+            in capsys.readouterr().err
+        )
+    assert list_runs() == []
+
+
+def test_htcondor_has_its_own_words(path, capsys):
+    assert (
+        dry_run(path, "htcondor", "--grid", "n=1,2", "--constraint", "GPUs_Capability >= 9", "--at-once", 1)
+        == 0
+    )
+    shown = capsys.readouterr().out
+    for line in (
+        "universe = vanilla",
+        "request_gpus = 1",
+        "request_memory = 16384MB",
+        "allowed_execute_duration = 14400",
+        "requirements = GPUs_Capability >= 9",
+        "max_materialize = 1",
+        'My.ArcnbRun = "$(run)"',
+    ):
+        assert f"{line}\n" in shown
+    assert dry_run(path, "htcondor", "--container", "/images/arcnb.sif", "--no-requeue") == 0
+    shown = capsys.readouterr().out
+    assert "universe = container\ncontainer_image = /images/arcnb.sif\ntransfer_container = false\n" in shown
+    assert "periodic_remove = JobStatus == 1 && NumJobStarts > 0\n" in shown
+    assert 'exec python3 -m arcnb.lab.cli run --resume "$run"' in shown
+
+
+def test_a_container_sees_runs_notebooks_and_the_package(path, tmp_path, monkeypatch, capsys):
+    """With a stand-in for apptainer that says what it was given and runs the command here."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tools / "apptainer").write_text(
+        '#!/bin/bash\necho "apptainer $*"\nwhile [ "$1" != python3 ]; do shift; done\n'
+        'export INSIDE=yes\nexec "$@"\n'
+    )
+    (tools / "python3").symlink_to(Path(sys.executable))
+    for tool in tools.iterdir():
+        if not tool.is_symlink():
+            tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    assert cli.main(["submit", "--on", "slurm", str(path), "--container", "/x.sif", "--name", "boxed"]) == 0
+    (run,) = list_runs()
+    assert run.manifest["waits_for"] == "slurm 7"
+    task = run.path / "job" / "task.sh"
+    environment = os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    result = subprocess.run(["bash", str(task), "0", "7"], env=environment, timeout=120, check=False)
+    assert result.returncode == 0, (run.path / "log.txt").read_text()
+    wait_for(lambda: run.status == "done")
+    assert run.manifest["outcome"]["inside"] == "yes"
+    assert run.manifest["job"] == "slurm 7"
+    called = (run.path / "log.txt").read_text().splitlines()[1]
+    assert called.startswith("apptainer exec --nv --bind ")
+    for place in (run.path.parent, path.parent):
+        assert f"--bind {place} " in called
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """tool("sbatch", "echo 7") makes a stand-in for a scheduler's tool, or another one in its place."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def make(name, script):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return make
+
+
+def test_paths_that_a_shell_would_execute_are_refused(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "r `touch PWNED`"))
+    for scheduler in ("slurm", "htcondor"):
+        assert dry_run(path, scheduler) == 2
+        error = capsys.readouterr().err
+        assert "backticks" in error
+        assert error.count("\n") == 1
+    assert list_runs() == []
+
+
+def test_a_dag_in_a_folder_with_spaces_is_refused(notebook, tmp_path, monkeypatch, tool, capsys):
+    tool("condor_submit_dag", "echo submitted to cluster 5")
+    notebook("run.record({'n': n})", name="a")
+    (tmp_path / "road.yaml").write_text("stages: {data: {notebook: a.ipynb}}\n")
+    command = ["submit", "--on", "htcondor", str(tmp_path / "road.yaml")]
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "my runs"))
+    assert cli.main(command) == 2
+    assert "HTCondor takes no spaces in the paths of a pipeline's jobs" in capsys.readouterr().err
+    assert list_runs() == []
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "runs"))
+    assert cli.main(command) == 0
+
+
+def test_another_cluster_says_nothing_of_a_run(path, tool, tmp_path, capsys):
+    tool("sbatch", "echo 7")
+    tool("scontrol", "echo 'ClusterName             = one'")
+    tool("squeue", "exit 0")
+    tool("sacct", "exit 1")
+    tool("scancel", f"touch {tmp_path}/cancelled")
+    assert cli.main(["submit", "--on", "slurm", str(path), "--name", "far"]) == 0
+    (run,) = list_runs()
+    tool("scontrol", "echo 'ClusterName             = two'")
+    capsys.readouterr()
+    assert cli.main(["status"]) == 0
+    line = capsys.readouterr().out
+    assert "slurm 7: it was sent to the cluster one, and here is two" in line
+    assert (run.status, run.manifest["waits_for"]) == ("queued", "slurm 7")
+    assert cli.main(["cancel", "far"]) == 1
+    assert "sent to the cluster one" in capsys.readouterr().err
+    assert not (tmp_path / "cancelled").exists(), "job 7 of this cluster is another one"
+    tool("scontrol", "echo 'ClusterName             = one'")
+    assert cli.main(["status"]) == 0
+    assert run.verdict()[1].startswith("it never started: slurm 7 is no longer known")
+
+
+def test_shards_are_an_array_that_shares_one_output(notebook, capsys):
+    parameters = "shard = 0  # number\nn_shards = 1  # of so many\noutput = ''  # folder\n"
+    path = notebook("run.record({'x': 1})", name="03_shards", parameters=parameters)
+    assert (
+        cli.main(["submit", "--on", "slurm", str(path), "--shards", "3", "--name", "eval", "--dry-run"]) == 0
+    )
+    assert "#SBATCH --array=0-2\n" in capsys.readouterr().out
+    assert (
+        cli.main(["sweep", str(path), "--shards", "2", "--name", "here", "--jobs", "2", "--gpus", "0"]) == 0
+    )
+    first, second = sorted(list_runs(), key=lambda run: run.name)
+    assert first.manifest["parameters"]["output"].endswith("/runs/sweeps/here/predictions")
+    assert first.manifest["parameters"] == second.manifest["parameters"] | {"shard": 0}
+    assert second.manifest["parameters"]["n_shards"] == 2

@@ -1,0 +1,366 @@
+"""The engine tells the truth about every way a notebook can end. Real papermill, real kernels, 40 seconds."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from nbformat.sign import NotebookNotary
+from papermill.exceptions import PapermillExecutionError
+
+from arcnb.lab import cli
+from arcnb.lab.execution import execute
+from arcnb.lab.execution.execute import RunStopped
+from arcnb.lab.execution.stopping import StopSignals
+from arcnb.lab.notebooks.files import notebook_record
+from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.lab.runs.heartbeat import read_heartbeat
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import list_runs
+from tests.lab.watching import process_exists, statuses, wait_for
+
+RECORD = "run.record(outcome={'n': n})"
+READY = "(run.path / 'ready').write_text(str(__import__('os').getpid()))"
+SAVE_WHEN_STOPPED = f"""
+import time
+{READY}
+try:
+    time.sleep(60 if not (run.path / 'saved').exists() else 0)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    (run.path / 'saved').write_text('yes')
+    raise
+"""
+SLEEP = "while True:\n  try:\n    time.sleep(60)\n  except KeyboardInterrupt:\n    pass"
+STUBBORN = f"import time\n{READY}\n{SLEEP}"
+
+
+def only_run():
+    (run,) = list_runs()
+    return run
+
+
+def ready(root):
+    """The kernel's pid, once a cell with READY has run."""
+    found = [path for path in root.glob("*/ready") if path.read_text()]
+    return found and int(found[0].read_text())
+
+
+def test_a_finished_run_is_done(notebook, capsys):
+    path = notebook(
+        "# Work", "(run.path / 'a.txt').write_text('hi')", "run.record({'n': n}, artifacts=['a.txt'])"
+    )
+    assert cli.main(["run", str(path), "-p", "n", "5"]) == 0
+    run = only_run()
+    assert capsys.readouterr().out.strip() == str(run.path)
+    manifest = run.manifest
+    assert manifest["status"] == run.status == "done"
+    assert manifest["error"] is None
+    assert manifest["parameters"] == {"n": 5, "seconds": 0.0, "label": "x"}
+    assert manifest["outcome"] == {"n": 5}
+    assert manifest["artifacts"] == [{"path": "a.txt", "bytes": 2}]
+    assert manifest["seconds"] > 0
+    assert set(statuses(run.copy_path)) == {"completed"}
+    assert run.page_path.is_file()
+    assert read_heartbeat(run.path) is None
+    assert not list(run.path.glob(".*")), "temporary files stay behind"
+    copy = nbformat.read(run.copy_path, as_version=4)
+    assert NotebookNotary().check_signature(copy), "JupyterLab would hide the grids"
+    copy.cells[0].source += "changed"
+    assert not NotebookNotary().check_signature(copy)
+
+
+def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
+    path = notebook("# First work", "raise ValueError(f'n\\nis {n}')", "print('never')")
+    assert cli.main(["run", str(path)]) == 1
+    run = only_run()
+    assert run.verdict() == ("failed", 'cell 5 of 6 ("First work"): ValueError: n is 3')
+    assert statuses(run.copy_path) == ["completed", "completed", "failed", "pending"]
+    assert "An Exception was encountered" in run.copy_path.read_text()
+    assert r'"evalue": "n\nis 3"' in run.copy_path.read_text()
+    assert "01_small.ipynb failed at cell 5" in capsys.readouterr().err
+
+
+def test_a_copy_that_cannot_be_written_is_not_done(notebook, monkeypatch, capsys):
+    def full(path, text):
+        raise RunError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(execute, "write_whole", full)
+    assert cli.main(["run", str(notebook(RECORD))]) == 1
+    status, why = only_run().verdict()
+    assert status == "failed"
+    assert why.startswith("the end: cannot write")
+    assert "No space left on device" in capsys.readouterr().err
+    assert only_run().manifest["outcome"] == {"n": 3}, "what was recorded stays"
+
+
+def test_leaving_early_is_not_done(notebook):
+    assert cli.main(["run", str(notebook("import sys; sys.exit(0)", RECORD))]) == 1
+    assert only_run().status == "failed"
+    assert statuses(only_run().copy_path)[-1] == "pending"
+
+
+def test_a_killed_kernel_is_killed_and_leaves_no_children(notebook, capsys):
+    path = notebook(
+        "import subprocess, os, signal\nchild = subprocess.Popen(['sleep', '600'])\n"
+        "(run.path / 'child').write_text(str(child.pid))\nos.kill(os.getpid(), signal.SIGKILL)",
+        "print('never')",
+    )
+    assert cli.main(["run", str(path)]) == 128 + signal.SIGKILL
+    run = only_run()
+    status, why = run.verdict()
+    assert status == "killed"
+    assert "cell 4 of 5" in why
+    assert "SIGKILL" in why
+    assert statuses(run.copy_path) == ["completed", "completed", "killed", "pending"]
+    assert "This run was killed" in run.copy_path.read_text()
+    wait_for(lambda: not process_exists(int((run.path / "child").read_text())))
+
+
+def test_a_kernel_that_exits_is_killed_with_its_code(notebook):
+    assert cli.main(["run", str(notebook("import os; os._exit(3)"))]) != 0
+    assert only_run().verdict()[0] == "killed"
+    assert "exit code 3" in only_run().verdict()[1]
+
+
+def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, runs_root):
+    path = notebook("# Work", SAVE_WHEN_STOPPED, RECORD)
+    process = start("run", path, "-p", "n", "7")
+    kernel = wait_for(lambda: ready(runs_root))
+    run = only_run()
+    assert run.status == "running"
+    wait_for(lambda: (read_heartbeat(run.path) or {"cell": {"title": ""}})["cell"]["title"] == "Work")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"arcnb run --resume {run.path}" in errors
+    assert run.verdict() == ("preempted", 'cell 6 of 7 ("Work"): stopped by SIGTERM')
+    assert run.manifest["stop"]["signal"] == "SIGTERM"
+    assert statuses(run.copy_path) == ["completed"] * 3 + ["preempted", "pending"]
+    assert (run.path / "saved").read_text() == "yes"
+    assert not process_exists(kernel)
+
+    assert cli.main(["run", "--resume", run.path.name, "-p", "n", "8"]) == 2, (
+        "other parameters must be refused"
+    )
+    assert cli.main(["run", "--resume", run.path.name]) == 0
+    assert only_run().path == run.path
+    assert run.status == "done"
+    assert run.manifest["outcome"] == {"n": 7}
+    assert [attempt["status"] for attempt in run.manifest["attempts"]] == ["preempted"]
+    assert statuses(run.path / "01_small.attempt-1.ipynb")[-1] == "pending"
+    assert cli.main(["run", "--resume", run.path.name]) == 0, "nothing left to do is no error"
+
+
+def test_a_scheduler_that_signals_every_process_does_not_disturb_the_saving(notebook, start, runs_root):
+    process = start("run", notebook(SAVE_WHEN_STOPPED))
+    kernel = wait_for(lambda: ready(runs_root))
+    os.kill(kernel, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(kernel, signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert only_run().status == "preempted"
+    assert (only_run().path / "saved").read_text() == "yes"
+
+
+def test_a_stop_signal_that_comes_twice_at_once_is_one(notebook, start, runs_root):
+    """A scheduler signals the sweep and its runs, and the sweep passes its own on."""
+    process = start("run", notebook(SAVE_WHEN_STOPPED))
+    wait_for(lambda: ready(runs_root))
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert only_run().status == "preempted"
+    assert (only_run().path / "saved").read_text() == "yes"
+
+
+def test_a_second_ctrl_c_later_ends_at_once(notebook, start, runs_root):
+    process = start("run", notebook(STUBBORN))
+    wait_for(lambda: ready(runs_root))
+    process.send_signal(signal.SIGINT)
+    time.sleep(2.2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_notebook_that_calls_itself_preempted_is_not_done(notebook, capsys):
+    """Its trainer heard the signal, saved, and ended its cell well."""
+    stopped = "if not run.manifest['attempts']:\n    run.update(status='preempted')"
+    assert cli.main(["run", str(notebook("# End", f"{RECORD}\n{stopped}"))]) == 128 + signal.SIGTERM
+    run = only_run()
+    why = 'cell 5 of 5 ("End"): the notebook says that it was stopped before its work was done'
+    assert run.verdict() == ("preempted", why)
+    assert f"arcnb run --resume {run.path}" in capsys.readouterr().err
+    assert cli.main(["run", "--resume", run.path.name]) == 0
+    assert run.verdict() == ("done", None)
+
+
+def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_root, capsys):
+    imports = "import time\nfrom arcnb.machine.progress import progress\n"
+    loop = "for _ in progress(range(600), 'judging', unit='task'):\n    time.sleep(0.1)"
+    process = start("run", notebook("# Judge", imports + loop))
+    wait_for(lambda: [run for run in list_runs() if "judging" in str(read_heartbeat(run.path))], 15)
+    assert cli.main(["ls"]) == 0
+    assert "cell 5/5 (Judge) judging: " in capsys.readouterr().out
+    assert cli.main(["show", "01_small"]) == 0
+    assert "now          cell 5/5 (Judge) judging: " in capsys.readouterr().out
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    text = only_run().copy_path.read_text()
+    assert text.count("judging: stopped at") == 2, "the last state, once as text and once as HTML"
+    assert text.count("judging: ") == 2, "and nothing of the states before"
+
+
+def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, start, runs_root):
+    process = start("run", notebook(STUBBORN), "--grace", "1")
+    kernel = wait_for(lambda: ready(runs_root))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+    assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGINT (Ctrl-C)')
+    assert not process_exists(kernel)
+
+
+def test_a_stop_is_written_down_though_the_cell_ends_before_the_next_tick():
+    written = []
+    with StopSignals(60.0, written.append) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while stop.received is None:
+            time.sleep(0.01)
+    assert [request["signal"] for request in written] == ["SIGTERM"]
+
+
+def test_the_reason_of_a_stop_is_known_while_the_kernel_is_still_ending(notebook, start, runs_root):
+    """A scheduler may kill everything before a slow kernel has gone."""
+    slow_end = f"import atexit, time\natexit.register(time.sleep, 600)\n{READY}\ntime.sleep(600)"
+    process = start("run", notebook(slow_end))
+    wait_for(lambda: ready(runs_root))
+    run = only_run()
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: run.manifest["stop"])
+    assert run.manifest["status"] == "running"
+    kernel = run.manifest["kernel"]["pid"]
+    process.kill()
+    process.wait()
+    assert run.verdict()[0] == "preempted"
+    assert "stopped by SIGTERM, then ended before it could say more" in run.verdict()[1]
+    os.kill(kernel, signal.SIGKILL)
+
+
+def test_a_kernel_whose_sockets_do_not_close_ends_by_itself(notebook):
+    """Nobody has to end it: ten seconds later the client would send SIGTERM."""
+    stuck = (
+        "import signal\nfrom functools import partial\nfrom time import sleep\n"
+        "from ipykernel.kernelapp import IPKernelApp\n"
+        "signal.signal(signal.SIGTERM, lambda *_, touch=(run.path / 'terminated').touch: touch())\n"
+        "IPKernelApp.instance().reset_io = partial(sleep, 600)  # the first thing it does in the end"
+    )
+    ends = "import atexit\natexit.register((run.path / 'ended').touch)"
+    assert cli.main(["run", str(notebook(stuck, ends, RECORD))]) == 0
+    run = only_run()
+    assert (run.path / "ended").is_file(), "exit handlers of the cells are not cut short"
+    assert not (run.path / "terminated").exists()
+
+
+def test_a_signal_while_the_kernel_starts_stops_before_the_first_cell(notebook, start, runs_root):
+    process = start("run", notebook(READY))
+    wait_for(lambda: list(runs_root.glob("*/01_small.ipynb")))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert only_run().status == "preempted"
+    assert not ready(runs_root)
+
+
+def test_a_runner_that_vanishes_is_shown_as_killed_and_can_be_resumed(notebook, start, runs_root):
+    body = f"import time, os\n{READY}\ntime.sleep(0 if run.manifest['attempts'] else 60)\n"
+    process = start("run", notebook(body + "with open(run.path / 'pids', 'a') as f: f.write('x')", RECORD))
+    kernel = wait_for(lambda: ready(runs_root))
+    process.kill()
+    process.wait()
+    run = only_run()
+    assert run.manifest["status"] == "running"
+    status, why = run.verdict()
+    assert status == "killed"
+    assert "is gone (last seen" in why
+    assert cli.main(["run", "--resume", run.path.name]) == 0, "the old kernel is waited for"
+    assert not process_exists(kernel)
+    assert run.status == "done"
+    assert [attempt["status"] for attempt in run.manifest["attempts"]] == ["killed"]
+    assert (run.path / "pids").read_text() == "x", "only one kernel got so far"
+
+
+def test_papermill_with_the_engine_checks_parameters_before_the_kernel(notebook, tmp_path):
+    path, out = notebook(RECORD), tmp_path / "out.ipynb"
+    with pytest.raises(
+        ParameterError, match=r"01_small.ipynb has no parameter 'lable'; did you mean 'label'\?"
+    ):
+        papermill.execute_notebook(path, out, {"lable": "y"}, engine_name="arcnb", progress_bar=False)
+    with pytest.raises(
+        ParameterError, match=r"parameter 'n' must be int \(default 3\), got 'many' of type str"
+    ):
+        papermill.execute_notebook(path, out, {"n": "many"}, engine_name="arcnb", progress_bar=False)
+    assert list_runs() == [], "no kernel was started for nothing"
+    papermill.execute_notebook(path, out, {"n": 4}, engine_name="arcnb", progress_bar=False)
+    assert only_run().manifest["outcome"] == {"n": 4}
+    assert only_run().copy_path.is_file()
+    assert statuses(out) == ["completed"] * 4
+
+
+def test_papermill_with_the_engine_raises_for_a_dead_kernel(notebook, tmp_path):
+    path = notebook("import os; os._exit(1)")
+    with pytest.raises(RunStopped, match="the kernel died: its process ended with exit code 1"):
+        papermill.execute_notebook(path, tmp_path / "out.ipynb", engine_name="arcnb", progress_bar=False)
+
+
+def test_plain_papermill_leaves_a_run_too(notebook, tmp_path):
+    program = Path(sys.executable).with_name("papermill")
+    path = notebook(RECORD)
+    command = [program, path.name, tmp_path / "out.ipynb", "-p", "n", "4", "--no-progress-bar"]
+    subprocess.run(command, cwd=path.parent, check=True, capture_output=True)
+    run = only_run()
+    assert run.name == "01_small"
+    assert run.manifest["notebook"] == notebook_record(path)
+    assert run.status == "done"
+    assert run.manifest["parameters"] == {"n": 4, "seconds": 0.0, "label": "x"}
+    assert run.manifest["outcome"] == {"n": 4}
+
+
+def test_plain_papermill_leaves_a_failed_run(notebook, tmp_path):
+    with pytest.raises(PapermillExecutionError):
+        papermill.execute_notebook(notebook("1 / 0"), tmp_path / "out.ipynb", progress_bar=False)
+    status, why = only_run().verdict()
+    assert status == "failed"
+    assert "ZeroDivisionError" in why
+
+
+def test_output_of_a_running_cell_is_on_disk_before_it_ends(notebook, start, runs_root):
+    process = start(
+        "run", notebook(f"import time\nprint('early')\n{READY}\nfor _ in range(600):\n    time.sleep(.1)")
+    )
+    wait_for(lambda: ready(runs_root))
+    copy = only_run().copy_path
+    nbformat.validate(nbformat.read(copy, as_version=4))
+    assert statuses(copy)[-1] == "running"
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert "early" in copy.read_text()
+
+
+def test_streams_are_kept_as_a_terminal_shows_them_and_long_lines_cost_nothing(notebook):
+    loop = "for i in range(5):\n    print(f'\\r{i}/5', end='', flush=True); time.sleep(0.3)\nprint()"
+    path = notebook(f"import sys, time\n{loop}", "print('x' * 300_000)\nprint('err', file=sys.stderr)")
+    began = time.monotonic()
+    assert cli.main(["run", str(path)]) == 0
+    assert time.monotonic() - began < 30
+    first, second = nbformat.read(only_run().copy_path, as_version=4).cells[-2:]
+    assert [output.text for output in first.outputs] == ["4/5\n"]
+    assert {output.name: len(output.text) for output in second.outputs} == {"stdout": 300_001, "stderr": 4}

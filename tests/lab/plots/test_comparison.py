@@ -1,0 +1,194 @@
+"""Runs side by side: differences, outcomes, curves, cost."""
+
+import json
+
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.lab import cli
+from arcnb.lab.plots import comparison, plots
+from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.runs.run import latest_run, new_run
+
+SEARCH = {"notebook": "07_search_and_learn.ipynb"}
+
+
+def prediction(task_id, index, right, tokens=100):
+    scores = {name: int(right) for name in ("train_is_correct", "test_is_correct")}
+    scores |= {
+        f"{part}_{name}": float(right)
+        for part in ("train", "test")
+        for name in ("correct_grids", "pixel_score")
+    }
+    return Prediction(
+        task_id,
+        "f",
+        0,
+        index,
+        status="ok",
+        n_tokens=tokens,
+        fingerprint=f"{right}",
+        finish_reason="stop",
+        **scores,
+    )
+
+
+@pytest.fixture
+def runs():
+    """Two samplings of partly the same tasks, and a training with rollouts."""
+    first = new_run(None, "first", {"temperature": 1.0, "n": 2, "tensor_parallel": 2})
+    second = new_run(None, "second", {"temperature": 0.5, "n": 2})
+    PredictionSet(first.path / "predictions").write_part(
+        [prediction(task, index, task == "a" and index == 0) for task in "ab" for index in range(2)], 0
+    )
+    PredictionSet(second.path / "predictions" / "none").write_part(
+        [prediction("a", 0, False), prediction("c", 0, True)], 0
+    )
+    trained = new_run(None, "trained", {"n": 2, "learning_rate": 1e-5})
+    PredictionSet(trained.path / "rollouts").write_part([prediction("d", 0, True, 7)], 0)
+    lines = [{"step": step, "reward": step / 10} for step in range(1, 5)]
+    (trained.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for run, seconds in ((first, 1800), (second, 60), (trained, 36)):
+        run.record({"solved": 1, "inner": {"rate": 0.5}, "name": "x", "rows": [{"a": 1}]})
+        run.update(seconds=seconds)
+    gpus = [{"name": "G", "memory_gb": 80, "driver": "1"}] * 4
+    first.update(
+        hardware=first.manifest["hardware"] | {"gpus": gpus},
+        attempts=[
+            {"status": "preempted", "start": "2026-01-01T00:00:00+00:00", "end": "2026-01-01T00:30:00+00:00"}
+        ],
+    )
+    return comparison.open_runs("first, second, trained")
+
+
+def test_runs_are_named_and_wrong_names_are_refused(runs):
+    assert list(runs) == ["first", "second", "trained"]
+    assert list(comparison.open_runs()) == ["first", "second", "trained"], "the last that are done"
+    assert list(comparison.open_runs("first, trained", "A, B")) == ["A", "B"]
+    again = new_run(None, "first")
+    assert list(comparison.open_runs(f"{runs['first'].path}, {again.path}")) == [
+        runs["first"].path.name,
+        again.path.name,
+    ]
+    for references, names, message in (
+        ("nothing", "", "there is no run 'nothing'"),
+        ("second, second", "", "two of the runs to compare are called"),
+        ("first, second", "A", "2 runs but 1 names"),
+    ):
+        with pytest.raises(RunError, match=message):
+            comparison.open_runs(references, names)
+
+
+def test_only_what_differs_is_shown(runs):
+    table = comparison.parameter_differences(runs)
+    assert table.T.to_dict() == {
+        "temperature": {"first": "1", "second": "0.5", "trained": ""},
+        "tensor_parallel": {"first": "2", "second": "", "trained": ""},
+        "learning_rate": {"first": "", "second": "", "trained": "1e-05"},
+    }
+
+
+def test_outcomes_are_numbers_by_name(runs):
+    table = comparison.outcome_table(runs)
+    assert table.loc["inner/rate"].tolist() == [0.5, 0.5, 0.5]
+    assert set(table.index) == {"solved", "inner/rate"}
+    assert comparison.readable(table).loc["solved", "first"] == "1"
+
+
+def test_predictions_are_compared_on_the_tasks_they_share(runs):
+    frames = comparison.prediction_frames(runs)
+    assert list(frames) == ["first", "second/none"]
+    kept, shared = comparison.on_shared_tasks(frames)
+    assert shared == ["a"]
+    assert [len(frame) for frame in kept.values()] == [2, 1]
+    assert comparison.on_shared_tasks({}) == ({}, [])
+
+
+def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
+    cost = comparison.cost_table(runs)
+    assert cost["hours"].tolist() == pytest.approx([1.0, 1 / 60, 0.01])
+    assert cost.loc["first", "GPU hours"] == pytest.approx(2.0), "two of the four GPUs, both attempts"
+    assert cost.loc["first", "completion tokens"] == 400
+    assert cost.loc["first", "tokens per solved task"] == 400
+    assert cost.loc["first", "GPU seconds per solved task"] == pytest.approx(7200)
+    assert cost.loc["second", ["tasks", "solved", "tokens per solved task"]].tolist() == [2, 1, 200]
+    assert cost.loc["trained", ["completion tokens", "tokens per solved task"]].tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "n_gpus"),
+    [
+        ({}, 1),
+        ({"num_processes": 2, "tensor_parallel": 2}, 4),
+        ({"processes": 0}, 8),
+        ({"num_processes": 0, **SEARCH}, 8),
+        ({"num_processes": 4, **SEARCH}, 4),
+        ({"num_processes": 2, "trl.vllm_mode": "server", "trl.vllm_server_gpus": 2}, 4),
+        ({"num_processes": 1, "engine.tensor_parallel": 2}, 2),
+        ({"num_processes": 4, "vllm_mode": "server", "vllm_server_gpus": 4, "vllm_server_base_url": ""}, 8),
+        ({"num_processes": 2, "vllm_mode": "server", "vllm_server_gpus": 1}, 3),
+        ({"num_processes": 4, "vllm_mode": "server", "vllm_server_base_url": "http://other"}, 4),
+        ({"num_processes": 4, "vllm_mode": "colocate", "vllm_server_gpus": 1}, 4),
+    ],
+)
+def test_cost_counts_the_gpus_of_searches_and_servers(parameters, n_gpus):
+    notebook = {"path": parameters.pop("notebook", "05_grpo.ipynb"), "sha256": "0"}
+    run = new_run(None, "run", parameters, notebook)
+    gpus = [{"name": "G", "memory_gb": 80, "driver": "1"}] * 8
+    run.update(hardware=run.manifest["hardware"] | {"gpus": gpus}, seconds=3600.0)
+    assert comparison.cost_table({"run": run}).loc["run", ["GPUs", "GPU hours"]].tolist() == [n_gpus, n_gpus]
+
+
+@pytest.mark.parametrize("output", ["", "made"])
+def test_a_search_has_a_set_for_each_arm_and_their_first_round_once(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = {"path": SEARCH["notebook"], "sha256": "0"}
+    run = new_run(None, "search", {"num_processes": 0, "output": output}, notebook)
+    folder = tmp_path / output if output else run.path / "search"
+    for arm in ("alone", "learn"):
+        rows = [prediction("a", index, False) for index in range(2)]
+        rows += [prediction("a", 2, True, tokens=10 if arm == "learn" else 30)]
+        rows[2].adapter = "round1" if arm == "learn" else None
+        PredictionSet(folder / arm / "predictions").write_part(rows, 0)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cost = comparison.cost_table({"s": run})
+    assert cost.loc["s", ["completion tokens", "tasks", "solved"]].tolist() == [240, 1, 1]
+    assert list(comparison.prediction_frames({"s": run})) == ["s/alone", "s/learn"]
+
+
+def test_a_shard_costs_what_it_sampled_itself(tmp_path):
+    shared = tmp_path / "predictions"
+    runs = {}
+    for shard, task in enumerate("ab"):
+        PredictionSet(shared).write_part([prediction(task, 0, task == "a", 100 + shard)], 0, shard, 2)
+        runs[task] = new_run(None, "big", {"shard": shard, "n_shards": 2, "output": str(shared)})
+    cost = comparison.cost_table(runs)
+    assert cost["completion tokens"].tolist() == [100, 101]
+    assert cost["solved"].tolist() == [1, 0]
+    assert cost["tasks"].tolist() == [1, 1]
+    assert [len(frame) for frame in comparison.prediction_frames(runs).values()] == [2, 2], "the whole set"
+
+
+def test_curves_of_several_runs_share_a_panel(runs):
+    logs = comparison.metric_logs(runs)
+    assert list(logs) == ["trained"]
+    figure = plots.compared_curves(logs | {"other": [{"step": 1, "loss": 2.0}]}, ["reward", "loss", "kl"])
+    reward, loss = figure.axes
+    assert reward.lines[0].get_label() == "trained"
+    assert list(reward.lines[0].get_xdata()) == [1, 2, 3, 4]
+    assert loss.get_title(loc="left") == "loss"
+    with pytest.raises(ValueError, match="none of kl has values in the logs of trained"):
+        plots.compared_curves(logs, ["kl"])
+
+
+def test_the_notebook_runs_on_them(runs):
+    assert cli.main(["run", "08", "--quiet", "-p", "runs", "first, second, trained"]) == 0
+    made = latest_run("08_compare_runs")
+    assert made.manifest["outcome"]["shared_tasks"] == 1
+    assert {row["run"] for row in made.manifest["outcome"]["cost"]} == {"first", "second", "trained"}
+    assert sorted(item["path"] for item in made.manifest["artifacts"]) == ["curves.svg", "pass_at_k.svg"]
+    assert set(made.manifest["parents"]) == {str(run.path) for run in runs.values()}
+    page = made.page_path.read_text()
+    assert "tokens per solved task" in page

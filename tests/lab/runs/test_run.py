@@ -1,0 +1,341 @@
+"""Run folders and manifests: unique, atomic, found again, honest about artifacts.
+"""
+
+from tests.paths import ROOT
+import errno
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from arcnb.lab.pages.run_cards import flat, value_text
+from arcnb.lab.runs import disk, processes, provenance
+from arcnb.lab.runs import manifest as manifests
+from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
+from arcnb.lab.runs.run import RunError, find_run, latest_run, list_runs, new_run, open_run, runs_root
+
+
+def test_folder_name_and_manifest(runs_root):
+    run = new_run(None, "03_inference", {"n": 2})
+    assert re.fullmatch(r"\d{8}-\d{6}-03_inference", run.path.name)
+    assert run.path.parent == runs_root
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    assert manifest["parameters"] == {"n": 2}
+    assert manifest["git"]["commit"]
+    assert manifest["packages"]["numpy"] == np.__version__
+    assert manifest["hardware"]["cores"] >= 1
+    assert run.status == "running"
+
+
+def test_two_runs_in_one_second_get_two_folders():
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda _: new_run(None, "same"), range(8)))
+    assert len({run.path for run in runs}) == 8
+    assert len(list_runs()) == 8
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", ".hidden"])
+def test_names_that_are_no_folder_names_are_refused(name):
+    with pytest.raises(RunError, match="may hold letters"):
+        new_run(None, name)
+
+
+def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunError, match=r"cannot make a run folder in .*/file: ") as caught:
+        new_run(tmp_path / "file", "x")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(RunError, match=r"cannot make a run folder in .*/file/deeper: Not a directory"):
+        new_run(tmp_path / "file" / "deeper", "x")
+
+
+def test_an_interrupted_write_leaves_the_previous_copy(tmp_path, monkeypatch):
+    path = tmp_path / "manifest.json"
+    manifests.write_whole(path, "old")
+
+    def full_disk(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(manifests.os, "fsync", full_disk)
+    with pytest.raises(RunError, match=r"cannot write .*manifest.json: No space left on device"):
+        manifests.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_without_room_for_a_manifest_does_not_stay(runs_root, monkeypatch):
+    def full_disk(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(manifests.os, "fsync", full_disk)
+    with pytest.raises(RunError, match=r"manifest.json: No space left on device"):
+        new_run(None, "x")
+    assert list(runs_root.iterdir()) == []
+
+
+def test_recording_from_two_processes_loses_nothing():
+    run = new_run(None, "busy", owner="engine")
+    script = """
+import sys
+from pathlib import Path
+from arcnb.lab.runs.run import Run
+for number in range(20):
+    Run(Path(sys.argv[1])).record({f"{sys.argv[2]}{number}": number})
+"""
+    workers = [subprocess.Popen([sys.executable, "-c", script, run.path, name]) for name in "ab"]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
+    assert len(run.manifest["outcome"]) == 40
+
+
+def test_a_writer_killed_while_writing_leaves_a_whole_file(tmp_path):
+    script = """
+import itertools, sys
+from pathlib import Path
+from arcnb.lab.runs.manifest import write_whole
+for number in itertools.count():
+    write_whole(Path(sys.argv[1]), f"{number}\\n" * 200_000)
+    print(flush=True)
+"""
+    path = tmp_path / "file.json"
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        process.kill()
+        process.communicate()
+        lines = path.read_text().splitlines()
+        assert len(lines) == 200_000
+        assert len(set(lines)) == 1
+
+
+def test_record_adds_up(runs_root):
+    mother = new_run(None, "mother")
+    (mother.path / "tasks.parquet").write_text("")
+    (runs_root / "manifest.json").write_text("{}")  # somebody else's: not a run
+    parameters = {
+        "tasks": str(mother.path / "tasks.parquet"),
+        "more": ["x", str(runs_root)],
+        "model": "default",
+    }
+    run = new_run(None, "daughter", parameters)
+    (run.path / "parts").mkdir()
+    (run.path / "parts" / "a").write_bytes(b"12345")
+    run.record({"solved": 1}, artifacts=["parts"])
+    table = pd.DataFrame({"task": ["a", "b"], "rate": [0.5, math.nan]})
+    run.record({"rate": np.float32(0.5), "table": table, "shape": np.arange(2)}, parents=[mother])
+    manifest = run.manifest
+    assert manifest["outcome"] == {
+        "solved": 1,
+        "rate": 0.5,
+        "table": [{"task": "a", "rate": 0.5}, {"task": "b", "rate": None}],
+        "shape": [0, 1],
+    }
+    assert manifest["artifacts"] == [{"path": "parts", "bytes": 5}]
+    assert manifest["parents"] == [str(mother.path)]
+    assert run.status == "done"
+
+
+def test_parents_are_found_in_every_form_that_names_several_files():
+    first, second, third = (new_run(None, name) for name in ("first", "second", "third"))
+    for one in (first, second, third):
+        (one.path / "tasks.parquet").write_text("")
+    forms = {
+        "comma": f"{first.path}/tasks.parquet, {second.path}",
+        "recipe": f"rearc*3 + barc:{first.path}/tasks.parquet*2 + {second.path}/tasks.parquet",
+        "arms": f"a = {first.path}[:64] | {second.path}; b = {first.path} + {second.path} | {first.path}",
+    }
+    for name, text in forms.items():
+        assert new_run(None, name, {"p": text}).record().manifest["parents"] == [
+            str(first.path),
+            str(second.path),
+        ]
+    pointed = disk.pointers(list_runs())
+    for one in (first, second):
+        assert len(pointed[one.path]) == 3
+    assert third.path not in pointed
+    recipe = new_run(None, "waiting", {"source": f"barc:{third.path}/tasks.parquet"})  # it has no parents yet
+    assert disk.pointers(list_runs())[third.path] == {recipe.path}
+    long = new_run(None, "long", {"prompt": "Say why. " * 100, "home": "~nobody-at-all/x"})
+    assert long.record().status == "done", "a text that is no path is no reason to fail at the end"
+
+
+def test_record_refuses_artifacts_that_are_not_there():
+    run = new_run(None, "x")
+    with pytest.raises(RunError, match=r"artifact a\.txt does not exist in"):
+        run.record(artifacts=["a.txt"])
+    with pytest.raises(RunError, match="is not below the run folder"):
+        run.record(artifacts=["../other"])
+
+
+def test_finding_runs(runs_root):
+    first, second, other = (new_run(None, name) for name in ("inference", "inference", "evaluate"))
+    assert [run.path for run in list_runs()] == sorted(run.path for run in (first, second, other))
+    assert latest_run("inference").path == second.path
+    assert find_run(str(first.path)).path == first.path
+    assert find_run(other.path.name).path == other.path
+    assert find_run("evaluate").path == other.path
+    with pytest.raises(RunError, match="there is no run called 'nothing'"):
+        latest_run("nothing")
+    with pytest.raises(RunError, match="there is no done run called 'evaluate'"):
+        latest_run("evaluate", status="done")
+    with pytest.raises(RunError, match="there is no run 'nothing'"):
+        find_run("nothing")
+    with pytest.raises(RunError, match="fits 3 runs"):
+        find_run(first.path.name[:8])
+
+
+def test_unreadable_manifests_are_named(runs_root):
+    run = new_run(None, "x")
+    (run.path / "manifest.json").write_text('{"schema": 1, "na')
+    with pytest.raises(RunError, match=r"manifest.json cannot be read"):
+        run.manifest  # noqa: B018
+    (run.path / "manifest.json").write_text('{"schema": 99}')
+    with pytest.raises(RunError, match="has schema 99, this version of arcnb reads schema 1"):
+        run.manifest  # noqa: B018
+
+
+def test_open_run_gives_the_engines_folder(monkeypatch):
+    run = new_run(None, "x")
+    monkeypatch.setenv("ARCNB_RUN_DIR", str(run.path))
+    assert open_run().path == run.path
+
+
+def test_open_run_in_a_script(runs_root):
+    script = """
+from arcnb.lab.runs.run import open_run
+first = open_run("script")
+assert open_run("script").path == first.path, "nothing was written yet"
+(first.path / "a").write_text("x")
+second = open_run("script")
+assert second.path != first.path
+second.record({"n": 1})
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert [run.status for run in list_runs()] == ["preempted", "done"]
+
+
+def test_sigterm_still_ends_forked_workers(runs_root):
+    script = """
+import multiprocessing, time
+from arcnb.lab.runs.run import open_run
+open_run("script")
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+worker.start()
+time.sleep(0.2)
+worker.terminate()
+worker.join(10)
+print(worker.exitcode)
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "-15\n"
+
+
+def test_a_run_of_another_machine_lives_by_its_heartbeat():
+    run = new_run(None, "far")
+    run.update(process=run.manifest["process"] | {"host": "elsewhere"})
+    assert run.verdict() == ("running", "on elsewhere; no heartbeat to check it by")
+    heartbeat = Heartbeat(run.path, lambda: {"cell": 3})
+    heartbeat.start()
+    while read_heartbeat(run.path) is None:
+        threading.Event().wait(0.01)
+    assert run.verdict() == ("running", None)
+    os.utime(run.path / "heartbeat.json", (0, 0))
+    status, why = run.verdict()
+    assert status == "killed"
+    assert "on elsewhere is gone" in why
+    run.update(stop={"signal": "SIGTERM", "time": "now"})
+    assert run.status == "preempted"
+    heartbeat.finish()
+    assert read_heartbeat(run.path) is None
+
+
+def test_a_heartbeat_survives_a_vanished_folder(tmp_path):
+    heartbeat = Heartbeat(tmp_path / "gone", dict, tick=lambda: None)
+    heartbeat.start()
+    heartbeat.finish()
+    assert not heartbeat.is_alive()
+
+
+def test_process_identity():
+    mine = processes.process_identity()
+    assert processes.is_alive(mine) is True
+    assert processes.is_alive(mine | {"started": 1}) is False, "a reused pid is another process"
+    assert processes.is_alive(mine | {"host": "elsewhere"}) is None
+    child = subprocess.Popen(["true"])
+    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        threading.Event().wait(0.01)
+    assert processes.is_alive(mine | {"pid": child.pid}) is False, "a zombie is not alive"
+    child.wait()
+
+
+@pytest.mark.parametrize(
+    ("returncode", "oom_kills", "cause"),
+    [
+        (-9, 1, "killed by SIGKILL because memory ran out"),
+        (-9, 0, "killed by SIGKILL (by hand, by a scheduler, or for want of memory)"),
+        (-11, 0, "killed by SIGSEGV"),
+        (7, 0, "its process ended with exit code 7"),
+        (None, 0, "it stopped answering"),
+    ],
+)
+def test_death_causes(returncode, oom_kills, cause):
+    assert processes.death_cause(returncode, oom_kills) == cause
+
+
+def test_provenance_without_git_or_gpu(tmp_path, monkeypatch):
+    assert provenance.git_state(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.git_state() is None
+    assert provenance.gpus() == []
+
+
+def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text(
+        "#!/bin/sh\necho 'NVIDIA H200, 143771, 580.95.05'\necho 'NVIDIA H200, [N/A], 580.95.05'\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert provenance.gpus() == [{"name": "NVIDIA H200", "memory_gb": 140.4, "driver": "580.95.05"}]
+
+
+def test_the_root_without_the_variable_is_the_work_tree(monkeypatch):
+    monkeypatch.delenv("ARCNB_RUNS")
+    assert runs_root() == ROOT / "runs"
+
+
+def test_long_lists_are_shown_short_and_kept_whole():
+    names = [f"task{number:03}" for number in range(300)]
+    run = new_run(None, "x").record({"left_out": names})
+    assert run.manifest["outcome"]["left_out"] == names
+    shown = value_text(names)
+    assert shown.startswith('300: "task000", "task001"')
+    assert shown.endswith('", …')
+    assert len(shown) < 140
+    assert value_text([1, 2]) == "[1, 2]"
+
+
+def test_a_long_dictionary_of_an_outcome_is_one_entry():
+    outcome = {"best": {"step": 50, "score": 0.5}, "left_out": {f"task{n:02}": 1000 + n for n in range(73)}}
+    shown = flat(outcome)
+    assert list(shown) == ["best/step", "best/score", "left_out"]
+    assert value_text(shown["left_out"]).startswith('73: "task00": 1000, "task01": 1001, ')
+    assert len(value_text(shown["left_out"])) < 130
+
+
+def test_a_card_is_safe_html(monkeypatch):
+    run = new_run(None, "x", {"prompt": "<script>alert(1)</script>"})
+    run.record({"rate": 0.123456789, "rows": [{"a": 1}]})
+    card = run._repr_html_()
+    assert "<script>" not in card
+    assert "0.123457" in card
+    assert ">done<" in card
+    monkeypatch.setenv("ARCNB_RUN_DIR", str(run.path))
+    assert "arcnb-badge" not in run._repr_html_(), "a run that shows itself is not finished yet"

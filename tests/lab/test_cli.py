@@ -1,0 +1,168 @@
+"""The command line refuses before it starts, and says what it did."""
+
+import pytest
+
+from arcnb.lab import cli
+from arcnb.lab.notebooks import files, profiles
+from arcnb.lab.notebooks.parameters import Parameter
+from arcnb.lab.runs.run import find_run, list_runs, new_run
+
+
+@pytest.fixture
+def path(notebook):
+    return notebook("run.record({'n': n, 'seconds': seconds})")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-p", "m", "1"], "arcnb: 01_small.ipynb has no parameter 'm'; it has label, n, seconds\n"),
+        (["-p", "labl", "1"], "arcnb: 01_small.ipynb has no parameter 'labl'; did you mean 'label'?\n"),
+        (
+            ["-p", "n", "few"],
+            "arcnb: 01_small.ipynb: parameter 'n' must be int (default 3), got 'few' of type str\n",
+        ),
+        (["-f", "missing"], "arcnb: there is no profile 'missing'"),
+        (["--name", "a/b"], "arcnb: run name 'a/b' may hold letters"),
+        (["--resume", "nothing"], "arcnb: there is no run 'nothing'"),
+    ],
+)
+def test_refusals_come_before_the_run_folder(path, arguments, message, capsys):
+    assert cli.main(["run", str(path), *arguments]) == 2
+    assert capsys.readouterr().err.startswith(message)
+    assert list_runs() == []
+
+
+def test_a_root_that_cannot_be_written(path, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["run", str(path), "--runs", str(tmp_path / "file")]) == 2
+    assert "cannot make a run folder in" in capsys.readouterr().err
+
+
+def test_a_checkout_that_is_not_installed_runs_notebooks(path, monkeypatch):
+    """papermill finds engines by the entry points of installed packages."""
+    from papermill.engines import papermill_engines
+
+    monkeypatch.setattr(papermill_engines, "_engines", {})
+    assert cli.main(["run", str(path), "--quiet"]) == 0
+    assert [run.status for run in list_runs()] == ["done"]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"nbformat": 4, "nbformat_minor": 5}'])
+def test_files_that_are_no_notebooks(tmp_path, content, capsys):
+    path = tmp_path / "broken.ipynb"
+    path.write_text(content)
+    assert cli.main(["run", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "broken.ipynb is not a notebook that can be read" in error
+    assert error.count("\n") == 1
+
+
+def test_notebooks_by_number_or_stem(tmp_path, monkeypatch):
+    for name in ("01_a", "03_b", "03_c"):
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    monkeypatch.setattr(files, "notebooks_folder", lambda: tmp_path)
+    assert files.find_notebook("01").stem == "01_a"
+    assert files.find_notebook("1").stem == "01_a"
+    assert files.find_notebook("c").stem == files.find_notebook("03_c").stem == "03_c"
+    with pytest.raises(files.NotebookError, match="'03' names several notebooks: 03_b, 03_c"):
+        files.find_notebook("03")
+    with pytest.raises(files.NotebookError, match="'3' names several notebooks: 03_b, 03_c"):
+        files.find_notebook("3")
+    with pytest.raises(files.NotebookError, match=r"no notebook '01_aa', .*; did you mean '01_a'"):
+        files.find_notebook("01_aa")
+
+
+def test_profile_then_parameter(path, capsys):
+    (path.parent / "profiles").mkdir()
+    (path.parent / "profiles" / "cpu.yaml").write_text("all: {n: 5}\n01_small: {seconds: 1e-3}\n")
+    assert cli.main(["run", str(path), "-f", "cpu", "-p", "n", "6", "--name", "mine"]) == 0
+    (run,) = list_runs()
+    assert run.name == "mine"
+    assert run.manifest["parameters"] == {"n": 6, "seconds": 1e-3, "label": "x"}
+    assert run.manifest["outcome"] == {"n": 6, "seconds": 1e-3}
+    assert "[4/5]" not in capsys.readouterr().out, "standard output holds the folder only"
+
+
+@pytest.mark.parametrize(
+    "text", ["/data/run #3/preds", "'q'", "&a foo", "a: b", "", " x ", "null", "~", "1_", "- a", '"a\\tb"']
+)
+def test_texts_are_taken_letter_by_letter(text):
+    assert profiles.parse_value(text, Parameter("output", "", "str", "")) == text
+    value = profiles.parse_value(text, Parameter("adapter", None, "str | None", ""))
+    assert value == (None if text in ("null", "~") else text)
+    assert profiles.parse_value(text, Parameter("names", [], "list[str]", "")) == [text]
+
+
+def test_numbers_as_they_are_written(path, capsys):
+    whole, real = Parameter("n", 1, "int", ""), Parameter("x", 1.0, "float", "")
+    assert profiles.parse_value("-1_000", whole) == -1000
+    assert profiles.parse_value("-1e-5", real) == -1e-5
+    for text in ("1_", "1__2"):
+        assert cli.main(["run", str(path), "-p", "n", text]) == 2
+        assert f"parameter 'n' must be int (default 3), got '{text}' of type str\n" in capsys.readouterr().err
+    for command in (["run"], ["sweep"], ["submit", "--on", "slurm"]):
+        for text in ("-1e-5", "-.5E3", "-2", "-1_000", "-.inf"):
+            options = cli._parser().parse_args([*command, "-p", "seconds", text, "x"])
+            assert options.parameter == [["seconds", text]]
+
+
+def test_a_profile_of_other_notebooks_is_refused(path, notebook, capsys):
+    notebook(name="02_other")
+    (path.parent / "profiles").mkdir()
+    profile = path.parent / "profiles" / "gpu.yaml"
+    profile.write_text("02_other: {n: 5}\n")
+    assert cli.main(["run", str(path), "-f", "gpu"]) == 2
+    assert capsys.readouterr().err == f"arcnb: {profile} gives no parameter of 01_small\n"
+    assert list_runs() == []
+
+
+def test_ls_and_show(capsys):
+    assert cli.main(["ls"]) == 0
+    assert "no runs in" in capsys.readouterr().err
+    new_run(None, "first", {"n_tasks": 40}).record({"solved": 3, "rate": 0.25})
+    broken = new_run(None, "second")
+    (broken.path / "manifest.json").write_text("{")
+    assert cli.main(["ls"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[0] == "done"
+    assert "solved 3, rate 0.25" in first
+    assert second.split()[0] == "unreadable"
+    find_run("first").record({"headline": "Three of 40 solved."})
+    assert cli.main(["ls"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("  Three of 40 solved.")
+    assert cli.main(["show", "first"]) == 0
+    shown = capsys.readouterr().out
+    assert "status       done" in shown
+    assert "n_tasks  40" in shown
+    assert cli.main(["show", "third"]) == 2
+
+
+def test_a_running_run_cannot_be_resumed(path, capsys):
+    run = new_run(None, "busy")
+    assert cli.main(["run", str(path), "--resume", "busy"]) == 2
+    assert f"{run.path} is running, so it cannot be resumed" in capsys.readouterr().err
+
+
+def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
+    run = new_run(None, "torn", {"n": 3, "seconds": 0.0, "label": "x"})
+    run.update(status="failed", error={"type": "X", "message": "m", "sentence": "s"})
+    path = notebook("import time; time.sleep(3)", "run.record({'n': n})")
+    processes = [start("run", path, "--resume", "torn") for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 2], errors
+    assert sum("so it cannot be resumed" in error for error in errors) == 1
+    assert len(run.manifest["attempts"]) == 1
+
+
+def test_ctrl_c_while_the_page_is_written_leaves_a_run_that_is_done(notebook, monkeypatch, capsys):
+    def interrupted(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("arcnb.lab.pages.export.export_run", interrupted)
+    assert cli.main(["run", str(notebook("run.record({'n': n})"))]) == 0
+    (run,) = list_runs()
+    assert run.status == "done"
+    told = capsys.readouterr().err
+    assert f"while the report of {run.path} was written; `arcnb report {run.path.name}`" in told
+    assert "before the notebook started" not in told

@@ -1,0 +1,75 @@
+"""The launcher's tables: what is on this machine, what ran last."""
+
+import json
+
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.lab.explorer import launcher
+from arcnb.lab.plots import comparison
+from arcnb.lab.runs.manifest import MANIFEST, RunError
+from arcnb.lab.runs.run import new_run
+
+
+@pytest.fixture
+def old_run():
+    """A run folder that another version of arcnb wrote."""
+    run = new_run(None, "old")
+    manifest = json.loads((run.path / MANIFEST).read_text())
+    (run.path / MANIFEST).write_text(json.dumps(manifest | {"schema": 0}))
+    return run
+
+
+def test_models_and_adapters_of_the_machine_are_listed(old_run):
+    trained = new_run(None, "sft")
+    (trained.path / "adapter").mkdir()
+    (trained.path / "adapter" / "weights").write_bytes(b"0" * 2000)
+    trained.record({}, artifacts=["adapter"])
+    table = launcher.models().set_index("parameter")
+    assert set(table.loc["default", "what"]) == {"model", "adapter"}
+    assert table.loc[str(trained.path / "adapter"), "size"] == "2 kB"
+
+
+def test_task_sets_are_the_sources_and_what_runs_wrote():
+    made = new_run(None, "data")
+    (made.path / "tasks.parquet").write_bytes(b"")
+    made.record({"tasks": 7}, artifacts=["tasks.parquet"])
+    table = launcher.task_sets().set_index("parameter")
+    assert table.loc["arc-agi-1/training", "tasks"] == 400
+    assert table.loc[str(made.path / "tasks.parquet"), "tasks"] == 7
+
+
+def test_the_last_runs_lead_to_their_pages_newest_first(old_run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert "No runs in" in launcher.RunList([])._repr_html_()
+    done = new_run(None, "solved")
+    done.record({"solved": 3, "rate": 0.25, "note": "<b>"})
+    done.page_path.write_text("page")
+    failed = new_run(None, "wrong")
+    failed.update(status="failed", error={"type": "X", "message": "m", "sentence": "cell 3: <m>"})
+    own = new_run(None, "own")
+    monkeypatch.setenv("ARCNB_RUN_DIR", str(own.path))
+    runs = launcher.last_runs()
+    assert str(runs).splitlines() == sorted((run.path.name for run in (old_run, done, failed)), reverse=True)
+    monkeypatch.delenv("ARCNB_RUN_DIR")
+    shown = runs._repr_html_()
+    assert "solved 3 · rate 0.25" in shown
+    assert "cell 3: &lt;m&gt;" in shown
+    assert f'href="runs/{done.path.name}/notebook.html">page' in shown
+    assert "has schema 0, this version of arcnb reads schema" in shown
+
+
+def test_the_latest_predictions_are_found():
+    assert launcher.latest_predictions() is None
+    first, second = new_run(None, "a"), new_run(None, "b")
+    PredictionSet(first.path / "predictions").write_part([Prediction("t", "f", 0, 0)], 0)
+    (second.path / "predictions").mkdir()
+    assert launcher.latest_predictions().folder == first.path / "predictions"
+
+
+def test_a_run_of_another_version_is_not_compared_by_itself_and_named_when_asked_for(old_run):
+    new_run(None, "new").record({})
+    assert list(comparison.open_runs()) == ["new"]
+    with pytest.raises(RunError, match=r"manifest\.json has schema 0"):
+        comparison.open_runs(str(old_run.path))

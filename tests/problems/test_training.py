@@ -1,0 +1,372 @@
+"""Training on problems: rewards, a run, evaluation, memory, dry runs, the notebook."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.pass_rates import pass_at_k
+from arcnb.lab.notebooks.files import declared_beside
+from arcnb.lab.notebooks.profiles import profile_values
+from arcnb.models.memory.training import Layout, MemoryPlanError, check_fit, estimate, shape_of
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.sampling.backends import Completion, Sampling
+from arcnb.models.training.log import read_metrics
+from arcnb.plans import PlanError
+from arcnb.problems.grading import ProblemJudge
+from arcnb.problems.languages.registry import Languages
+from arcnb.problems.plan import ProblemPlan
+from arcnb.problems.prompt_text import problem_format
+from arcnb.problems.sets.files import load_problems
+from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.training.dry_run import dry_run
+from arcnb.problems.training.final import checked, evaluate_model
+from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
+from arcnb.problems.training.sample_evaluation import evaluate
+from arcnb.rl.checks import problems_anywhere
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.terms import TermLimits
+from tests.problems.problem_examples import ADD
+
+RIGHT = "def add(a, b):\n    return a + b\n```"
+HALF = "def add(a, b):\n    return 3\n```"
+LIMITS = TermLimits(64)
+
+
+def rewards(languages, texts, max_tests=2, **plan):
+    """Rewards of these answers to ADD, and what was logged."""
+    logged, problem = {}, Problem.from_row(ADD)
+    reward = ProgramReward(
+        TestcaseRewards("tests", LIMITS, **plan),
+        [problem],
+        None,
+        detect_cheating=False,
+        judge=ProblemJudge(languages, max_tests).judge,
+        rollout=problem_rollout,
+        logged=problem_metrics,
+    )
+    n = len(texts)
+    columns = {"row": [0] * n, "task_id": ["add"] * n, "prefix": ["```python\n"] * n}
+    for name, value in {
+        "hflip": False,
+        "n_rot90": 0,
+        "color_map": None,
+        "pair_order": None,
+        "test_index": 0,
+    }.items():
+        columns[name] = [value] * n
+    ids = [[1, 2, 3]] * n
+    return reward(texts, ids, log_metric=logged.__setitem__, **columns), logged
+
+
+def test_share_of_tests_and_a_bonus_for_all(languages):
+    texts = [RIGHT, HALF, "def add(a, b):\n    return 1/0\n```", "nothing"]
+    values, logged = rewards(languages, texts)
+    assert values == [2.0, 0.5, 0.0, 0.0]
+    assert logged["tests_passed_ratio"] == 1.5 / 4
+    assert logged["solved_tasks_ratio"] == 0.25
+    assert logged["parse/strict"] == 0.75
+    assert logged["parse/lenient"] == 0.25
+    assert rewards(languages, texts, base=0.5, perfect=3.0)[0] == [3.5, 0.25, 0.0, 0.0]
+    assert rewards(languages, texts, binary=True)[0] == [2.0, 0.0, 0.0, 0.0]
+    assert rewards(languages, [RIGHT + "\n```python\nx = 1\n```", RIGHT], format_weight=0.5)[0] == [2.0, 2.5]
+
+
+def test_only_so_many_tests_count(languages):
+    only_first = "def add(a, b):\n    return {1: 3}.get(a, 99)\n```"
+    assert rewards(languages, [only_first], max_tests=1)[0] == [2.0]
+    assert rewards(languages, [only_first], max_tests=4)[0] == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"base_reward_weight": -1.0}, "base_reward_weight is -1.0"),
+        ({"base_reward_weight": 0.0, "perfect_reward_weight": 0.0}, "both 0: tests would not count"),
+        ({"answer_format": "xml"}, "answer format 'xml' does not exist; there are plain, reasoning"),
+        ({"turns": 2}, "trained on in one turn"),
+        ({"refine_conversations": "refine.parquet"}, "trained on in one turn"),
+    ],
+)
+def test_what_cannot_work_is_refused(options, sentence):
+    (said,) = problems_anywhere(ProblemPlan.of({"eval_steps": 0} | options), [], [])
+    assert sentence in said
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    wrong = {"eval_steps": 0, "answer_format": "xml", "base_reward_weight": -1.0, "turns": 2}
+    assert len(problems_anywhere(ProblemPlan.of(wrong | {"n_predictions": -1}), [], [])) == 4
+
+
+def test_two_languages_in_one_batch(executor, q):
+    double = {
+        "problem_id": "double",
+        "description": "Double.",
+        "language": "q",
+        "entry_point": "double",
+        "tests": [{"input": "1 2", "expected": "2 4"}, {"input": "3", "expected": "6"}],
+    }
+    problems = {row["problem_id"]: Problem.from_row(row) for row in (ADD, double)}
+    half = "double:{2*x}\n/ says double[1 2] => ok 2 4\n/ says double[3] => err type\n"
+    texts = [("double", f"```q\n{half}```"), ("add", f"```python\n{RIGHT}"), ("double", "none")]
+    given = [
+        Prediction(key, "x", 0, i, completion=text, finish_reason="stop")
+        for i, (key, text) in enumerate(texts)
+    ]
+    judged = list(ProblemJudge(Languages(executor, q=q)).judge(given, problems))
+    assert [p.train_correct_grids for p in judged] == [0.5, 1.0, 0.0]
+    assert [(p.status, p.error_type) for p in judged] == [("error", "'type"), ("ok", None), ("no_code", None)]
+
+
+def test_q_problems_without_a_q_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find_spec(name) if name != "pykx" else None)
+    for name, value in {"HOME": str(tmp_path), "PATH": str(tmp_path), "QHOME": ""}.items():
+        monkeypatch.setenv(name, value)
+    row = {
+        "problem_id": "p",
+        "description": "P.",
+        "language": "q",
+        "tests": [{"input": "1", "expected": "1"}],
+    }
+    (said,) = problems_anywhere(ProblemPlan.of({"eval_steps": 0}), [Problem.from_row(row)], [])
+    assert said.startswith("problems in q need a q interpreter, and none was found; install")
+
+
+def test_a_problem_in_both_sets_is_refused(languages):
+    some = load_problems("simple*3")
+    with pytest.raises(ProblemError, match=f"problem {some[0].problem_id} is in both"):
+        checked(ProblemPlan.of({"workers": 1}), some, load_problems("simple*3"))
+
+
+# ---------------------------------------------------------------- a run
+
+
+@pytest.fixture
+def plan(small_model, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    asked = {
+        "model": str(small_model.folder),
+        "max_prompt_length": 256,
+        "max_completion_length": 6,
+        "num_generations": 2,
+        "prompts_per_step": 1,
+        "max_steps": 2,
+        "save_steps": 2,
+        "lora_r": 2,
+        "eval_steps": 2,
+        "n_eval_tasks": 2,
+        "num_generations_eval": 2,
+        "n_predictions": 2,
+        "max_tests_per_problem": 2,
+        "seconds_per_input": 2.0,
+        "use_vllm": False,
+        "backend": "transformers",
+        "workers": 1,
+    }
+    return ProblemPlan.of(asked, output=tmp_path)
+
+
+@pytest.fixture
+def problem_sets():
+    """(problems to train on, problems to evaluate on)"""
+    return load_problems("simple*3"), load_problems("simple/held_out*3")
+
+
+def test_a_run_trains_evaluates_and_leaves_its_files(plan, problem_sets, tmp_path):
+    report = run_grpo(plan, *problem_sets)
+    assert (report.status, report.steps) == ("done", 2)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    steps = [row for row in rows if "reward" in row]
+    assert {"tests_passed_ratio", "parse/strict", "parse/lenient", "parse/none", "status/ok"} <= set(steps[0])
+    assert [row["step"] for row in rows if "held_out/pass@1" in row] == [0, 2]
+    assert {"held_out/pass@1", "held_out/pass@2"} <= set(rows[0])
+    rollouts = PredictionSet(tmp_path / "rollouts").read()
+    assert set(rollouts["task_id"]) <= {problem.problem_id for problem in problem_sets[0]}
+    assert rollouts["status"].notna().all()
+    held_out = PredictionSet(tmp_path / "held_out").read()
+    assert held_out.groupby("round").size().to_dict() == {0: 4, 2: 4}
+    assert held_out["test_correct_grids"].notna().all(), "the evaluation runs all tests"
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+
+    other = plan.changed({"max_steps": 3, "max_tests_per_problem": 1})
+    with pytest.raises(ValueError, match="max_tests_per_problem was 2 and is 1"):
+        run_grpo(other, *problem_sets)
+
+    result = evaluate_model(plan, problem_sets[1], report.adapter, 2)
+    values = json.loads((tmp_path / "evaluation.json").read_text())
+    assert values["n_predictions"] == 6
+    assert [row["k"] for row in values["pass_at_k"]] == [1, 2]
+    assert "Python in the sandbox" in values["judged_by"]["python"]
+    assert result.table().index[-1] == "all"
+
+
+def test_another_process_reads_the_same_plan(plan, problem_sets):
+    back, *sets = GrpoPlan.read(plan.write(*problem_sets))
+    assert [[p.fingerprint for p in one] for one in sets] == [
+        [p.fingerprint for p in one] for one in problem_sets
+    ]
+    assert type(back) is ProblemPlan
+    assert back.values() == plan.values()
+
+
+class Parrot:
+    """A backend that answers as it was told: {problem: texts}."""
+
+    def __init__(self, tokenizer, texts):
+        self.tokenizer, self.texts, self.asked = tokenizer, texts, []
+
+    def generate(self, requests, sampling):
+        for request in requests:
+            self.asked.append(request.key)
+            for i, text in enumerate(self.texts[request.key]):
+                yield Completion(request.key, i, text, (1,), "stop", None, len(request.prompt_ids), i)
+
+
+def test_final_evaluation_is_unbiased_and_goes_on_where_it_stood(languages, small_model, tmp_path):
+    rows = [ADD, ADD | {"problem_id": "other", "difficulty": "2", "description": "Other."}]
+    problems = [Problem.from_row(row) for row in rows]
+    texts = {"add": [RIGHT, HALF, HALF, HALF], "other": [HALF] * 4}
+    parrot = Parrot(load_tokenizer(small_model), texts)
+    given = (problem_format(), ProblemJudge(languages), tmp_path / "e", 4, Sampling())
+    evaluate(problems, Parrot(parrot.tokenizer, dict.fromkeys(texts, [RIGHT] * 4)), *given, step=1)
+    evaluate(problems[:1], parrot, *given, step=2)
+    result = evaluate(problems, parrot, *given, step=2)
+    assert parrot.asked == ["add", "other"], "what is done of this step is not done again"
+    curve = result.pass_at_k().set_index("k")["mean"]
+    assert curve[1] == pytest.approx(pass_at_k(4, 1, 1) / 2)
+    assert curve[2] == pytest.approx(pass_at_k(4, 1, 2) / 2)
+    assert result.table().loc["2", "pass@1"] == 0
+    assert result.as_dict()["parse"]["parse/strict"] == 1
+
+
+# ---------------------------------------------------------------- memory and dry runs
+
+
+QWEN = {"Qwen/Qwen2.5-1.5B": 1.54e9, "Qwen/Qwen2.5-7B": 7.62e9, "Qwen/Qwen2.5-32B": 32.8e9}
+
+
+@pytest.mark.parametrize("model", QWEN)
+def test_shapes_have_the_published_sizes(model):
+    assert shape_of(model).parameters == pytest.approx(QWEN[model], rel=0.01)
+
+
+def test_shape_of_a_folder_is_that_of_its_config(small_model):
+    from safetensors import safe_open
+
+    with safe_open(small_model.folder / "model.safetensors", "pt") as file:
+        n = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
+    assert shape_of("x", small_model.folder).parameters == pytest.approx(n, rel=0.01)
+    with pytest.raises(MemoryPlanError, match="size of model 'x/y' is not known"):
+        shape_of("x/y")
+
+
+def layout(**changes):
+    values = {
+        "processes": 7,
+        "zero3": True,
+        "rank": 32,
+        "batch": 1,
+        "prompt": 1024,
+        "completion": 2048,
+        "context": 8192,
+    }
+    return Layout(**(values | {"server_share": 0.9} | changes))
+
+
+def test_memory_says_no_to_what_cannot_fit():
+    large = shape_of("Qwen2.5-32B")
+    check_fit("32B", large, layout(), 80.0)
+    with pytest.raises(MemoryPlanError, match=r"32B cannot fit: each training GPU needs about .*optimizer"):
+        check_fit("32B", large, layout(rank=0), 80.0)
+    with pytest.raises(MemoryPlanError, match=r"each training GPU .*weights: 61"):
+        check_fit("32B", large, layout(zero3=False, completion=8192), 80.0)
+    with pytest.raises(MemoryPlanError, match="each server GPU"):
+        check_fit("32B", large, layout(), 60.0)
+    beside = layout(server_share=None, colocated_share=0.3)
+    with pytest.raises(MemoryPlanError, match="each training GPU"):
+        check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 32.0)
+    check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 80.0)
+    one, seven = (estimate(large, layout(processes=n), 80.0) for n in (1, 7))
+    weights = [table[table.what == "weights"]["GiB"].iloc[0] for table in (one, seven)]
+    assert weights[0] == pytest.approx(7 * weights[1], rel=0.01)
+
+
+PRESETS = ("testcase_1.5b", "testcase_3b", "testcase_7b", "testcase_14b", "testcase_32b")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, repository):
+    folder = repository / "notebooks"
+    declared = declared_beside(folder / "09_testcase_rl.ipynb")
+    chosen = profile_values(folder / "profiles" / f"{name}.yaml", "09_testcase_rl", declared)
+    assert chosen["learning_rate"] == 2e-6
+    assert chosen["answer_format"] == ("reasoning" if name in PRESETS[3:] else "plain")
+    plan = ProblemPlan.of(chosen | {"gpu_memory_gib": 80.0}, output=tmp_path)
+    assert (plan.num_processes, plan.parallel) == (7, "zero3")
+    planned = dry_run(plan, load_problems("simple*3"), load_problems("simple/held_out*3"))
+    server, training = planned.commands
+    assert f"serve {chosen['model']}" in server
+    assert "CUDA_VISIBLE_DEVICES=7 " in server
+    assert "accelerate_cli launch" in training
+    assert "--num_processes 7 --use_deepspeed --zero_stage 3" in training
+    assert plan.completions_a_part == 1
+    assert {"training", "server"} == set(planned.memory["GPU of"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"answer_format": "xml"}, "answer format 'xml' does not exist"),
+        ({"base_reward_weight": -1.0}, "base_reward_weight is -1.0"),
+        ({"template": "nosuch.jinja"}, "there is no template nosuch.jinja"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(changes, sentence, plan, problem_sets):
+    with pytest.raises(PlanError, match=sentence):
+        dry_run(plan.changed(changes), *problem_sets)
+
+
+# ---------------------------------------------------------------- the notebook
+
+
+def run_notebook(runs, *arguments):
+    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "09", "--quiet", *map(str, arguments)]
+    environment = os.environ | {"ARCNB_RUNS": str(runs), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.slow
+def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
+    values = {
+        **{"model": small_model.folder, "tasks": "simple*4", "eval_tasks": "simple/held_out*2"},
+        **{"max_steps": 2, "prompts_per_step": 1, "num_generations": 2, "max_completion_length": 6},
+        **{"n_eval_tasks": 1, "num_generations_eval": 1, "n_predictions": 2, "lora_r": 2},
+        **{"use_vllm": False, "backend": "transformers"},
+    }
+    result = run_notebook(tmp_path, *(item for pair in values.items() for item in ("-p", *pair)))
+    assert result.returncode == 0, result.stderr[-2000:]
+    run = Path(result.stdout.strip().splitlines()[-1])
+    assert {"adapter", "metrics.jsonl", "rollouts", "evaluation.json", "manifest.json"} <= {
+        path.name for path in run.iterdir()
+    }
+    outcome = json.loads((run / "manifest.json").read_text())["outcome"]
+    assert (outcome["training"], outcome["steps"]) == ("done", 2)
+
+
+@pytest.mark.slow
+def test_a_dry_run_that_cannot_fit_fails_with_its_sentence(tmp_path):
+    result = run_notebook(
+        tmp_path, "-f", "testcase_32b", "-p", "dry_run", "true", "-p", "gpu_memory_gib", "40"
+    )
+    assert result.returncode != 0
+    assert "Qwen/Qwen2.5-32B-Instruct cannot fit: each" in result.stderr + result.stdout

@@ -1,0 +1,569 @@
+"""The service itself: one answer a job whatever dies, nothing left behind, usable from anywhere."""
+
+# ruff: noqa: E501 (the programs' lines are theirs)
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arcnb.programs.executor.executor import Executor, Job, JobError, Limits, LimitsError
+from tests.paths import ROOT
+
+GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
+GRIDS = (GRID, GRID.T.copy())
+ROOMY = Limits(seconds=30, seconds_per_input=20)
+ALONE = "class Alone: pass\n"
+
+
+def program(number: int, alone: bool = False) -> str:
+    """A program that answers with its number."""
+    return f"{ALONE if alone else ''}def transform(grid):\n    return [[int(d) for d in '{number:06d}']]"
+
+
+def answer(execution) -> int:
+    assert execution.status == "ok", execution
+    assert len(execution.outputs) == 2
+    return int("".join(map(str, execution.outputs[0][0])))
+
+
+def descendants(pid: int | None = None) -> set[int]:
+    """Processes below ``pid`` (default: us), zombies included."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid or os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid or os.getpid()}
+
+
+def servers() -> set[int]:
+    """Our own children, not theirs, who come and go."""
+    return {pid for pid in descendants() if b"server.py" in _command(pid) and _parent(pid) == os.getpid()}
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(workers=2, limits=ROOMY) as executor:
+        yield executor
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_answers_come_in_the_order_of_the_jobs(executor):
+    jobs = [Job(program(n, alone=n % 3 == 0), GRIDS, key=n) for n in range(200)]
+    executions = list(executor.run(jobs))
+    assert [execution.key for execution in executions] == list(range(200))
+    assert [answer(execution) for execution in executions] == list(range(200))
+
+
+def test_answers_come_as_they_are_ready_when_order_is_not_asked(executor):
+    slow = "import time\ndef transform(grid):\n    time.sleep(0.3)\n    return [[0] * 6]"
+    jobs = [Job(slow, GRIDS, key=-1)] + [Job(program(n), GRIDS, key=n) for n in range(1000, 1040)]
+    keys = [execution.key for execution in executor.run(jobs, ordered=False)]
+    assert sorted(keys) == sorted(job.key for job in jobs)
+    assert keys[0] != -1
+
+
+def test_endless_streams_are_taken_only_as_far_as_they_are_consumed(executor):
+    taken = 0
+
+    def jobs():
+        nonlocal taken
+        for n in itertools.count():
+            taken += 1
+            yield Job(program(n % 50), GRIDS, key=n)
+
+    stream = executor.run(jobs())
+    assert [next(stream).key for _ in range(20)] == list(range(20))
+    assert taken <= 4096 + 20
+    stream.close()
+
+
+def test_no_program_is_a_verdict(executor):
+    for nothing in (None, "", "  \n"):
+        assert executor.submit(Job(nothing, GRIDS, key=5)).result().status == "no_code"
+
+
+def test_identical_jobs_are_executed_once(executor):
+    drawn = "import os\ndef transform(grid):\n    return [[b % 10 for b in os.urandom(20)]]"
+    executions = list(executor.run(Job(drawn, GRIDS, key=n) for n in range(20)))
+    assert [execution.key for execution in executions] == list(range(20))
+    assert len({execution.outputs[0].tobytes() for execution in executions}) == 1
+    other = executor.submit(Job(drawn, GRIDS, Limits(seconds=29))).result()
+    assert other.outputs[0].tobytes() != executions[0].outputs[0].tobytes()
+
+
+def test_what_was_measured_comes_back(executor):
+    busy = "import time\nimport numpy as np\ndef transform(grid):\n    big = np.ones(10**7)\n    time.sleep(0.1)\n    return grid"
+    execution = executor.submit(Job(busy, GRIDS)).result()
+    assert execution.status == "ok"
+    assert execution.seconds >= 0.2
+    assert 0 < execution.cpu_seconds < execution.seconds
+    assert 70 < execution.memory_mb < 200
+
+
+def test_an_error_names_its_line(executor):
+    source = "import numpy as np\ndef helper(g):\n    return g[100]\n\ndef transform(grid):\n    return helper(grid)"
+    for prefix in ("", ALONE):
+        execution = executor.submit(Job(prefix + source, GRIDS)).result()
+        line = 3 + bool(prefix)
+        assert (execution.status, execution.error_type, execution.error_line) == ("error", "IndexError", line)
+        assert "100" in execution.error_message
+
+
+def test_a_syntax_error_names_its_line(executor):
+    execution = executor.submit(Job("x = 1\ndef transform(grid)\n    return grid", GRIDS)).result()
+    assert (execution.status, execution.error_type, execution.error_line) == ("syntax", "SyntaxError", 2)
+
+
+def test_whole_floats_are_integers(executor):
+    execution = executor.submit(Job("def transform(grid):\n    return (grid * 1.0).tolist()", GRIDS)).result()
+    assert execution.outputs[0].tolist() == GRID.tolist()
+    assert execution.outputs[0].dtype == np.uint8
+
+
+def test_another_entry_function():
+    with Executor(workers=1, entry="task") as executor:
+        execution = executor.submit(Job("def task(grid):\n    return grid", GRIDS)).result()
+        assert execution.status == "ok"
+        assert executor.submit(Job("def transform(grid):\n    return grid", GRIDS)).result().status == "error"
+
+
+# ---------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_fraction_of_a_second_is_a_limit_for_one_input(executor, alone):
+    source = (ALONE if alone else "") + "def transform(grid):\n    while grid[0, 0] == 0: pass"
+    execution = executor.submit(Job(source, GRIDS, Limits(seconds=5, seconds_per_input=0.25))).result()
+    assert execution.status == "timeout"
+    assert 0.25 <= execution.seconds < 3.0
+    assert "input 1 of 2" in execution.error_message
+
+
+def test_milliseconds_are_a_limit_for_one_input():
+    """Also in batches, whose programs are otherwise given longer than that before anyone looks."""
+    source = "def transform(grid):\n    s = 0\n    for i in range(2000000): s += i\n    return grid\n# "
+    limits = Limits(seconds=5, seconds_per_input=0.002)
+    with Executor(workers=1) as executor:
+        jobs = [Job(source + str(n), GRIDS, limits) for n in range(20)]
+        assert {execution.status for execution in executor.run(jobs)} == {"timeout"}
+
+
+def test_a_fraction_of_a_second_is_a_limit_for_all_inputs(executor):
+    source = "import time\ndef transform(grid):\n    time.sleep(0.2)\n    return grid"
+    execution = executor.submit(Job(source, GRIDS * 4, Limits(seconds=0.7, seconds_per_input=0.5))).result()
+    assert execution.status == "timeout"
+    assert 0.7 <= execution.seconds < 3.5
+    assert "0.7 s" in execution.error_message
+
+
+@pytest.mark.long("programs that never end run into their time limits")
+def test_quick_programs_do_not_wait_for_endless_ones(executor):
+    endless = Limits(seconds=8, seconds_per_input=8)
+    loops = [
+        executor.submit(Job(f"def transform(grid):\n    while True: pass\n# {n}", GRIDS, endless))
+        for n in range(4)
+    ]
+    time.sleep(0.5)
+    quick = [answer(e) for e in executor.run(Job(program(5000 + n), GRIDS) for n in range(100))]
+    assert not any(loop.done() for loop in loops)
+    assert quick == list(range(5000, 5100))
+    assert {loop.result().status for loop in loops} == {"timeout"}
+
+
+def test_an_adaptive_limit_ends_endless_programs_early_and_no_quick_ones():
+    with Executor(workers=2, limits=ROOMY, adaptive=True) as executor:
+        assert all(e.status == "ok" for e in executor.run(Job(program(n), GRIDS) for n in range(1200)))
+        for prefix in ("", ALONE):
+            source = prefix + "def transform(grid):\n    while True: pass"
+            loop = executor.submit(Job(source, GRIDS)).result()
+            assert loop.status == "timeout"
+            assert loop.seconds < 10
+        assert all(e.status == "ok" for e in executor.run(Job(program(n, True), GRIDS) for n in range(50)))
+
+
+@pytest.mark.long("programs that never end run into their time limits")
+def test_quick_programs_do_not_wait_for_endless_ones_that_run_alone(executor):
+    """Endless programs that no batch would take, among quick ones of the same kind, in the same stream."""
+    endless = Limits(seconds=8, seconds_per_input=8)
+    jobs = [Job(program(7000 + n, alone=True), GRIDS, key=n) for n in range(60)]
+    for n in range(0, 60, 10):
+        jobs[n] = Job(
+            ALONE + f"def transform(grid):\n    while True: pass\n# {n}", GRIDS, endless, key="loop"
+        )
+    keys = [execution.key for execution in executor.run(jobs, ordered=False)]
+    assert keys.count("loop") == 6
+    assert set(keys[-6:]) == {"loop"}, "an honest program was kept waiting"
+
+
+@pytest.mark.parametrize("name", ["seconds", "seconds_per_input", "memory_mb", "output_mb"])
+@pytest.mark.parametrize("value", [0, -1, True, "5", float("nan")])
+def test_impossible_limits_are_refused_by_name(name, value):
+    with pytest.raises(LimitsError, match=name):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        (),
+        (np.zeros((0, 3), int),),
+        (np.zeros((31, 3), int),),
+        (np.zeros(3, int),),
+        (GRID + 0.0,),
+        (GRID + 9,),
+    ],
+)
+def test_inputs_that_are_no_grids_are_refused(executor, inputs):
+    with pytest.raises(JobError, match="job 'k'"):
+        executor.submit(Job("def transform(grid):\n    return grid", inputs, key="k"))
+
+
+# ---------------------------------------------------------------- anywhere
+
+
+def test_many_threads_share_one_executor(executor):
+    def ask(start: int) -> list[int]:
+        return [answer(executor.submit(Job(program(start + n), GRIDS)).result()) for n in range(25)]
+
+    with ThreadPoolExecutor(8) as threads:
+        starts = range(10000, 10000 + 8 * 100, 100)
+        for start, answers in zip(starts, threads.map(ask, starts), strict=True):
+            assert answers == list(range(start, start + 25))
+
+
+def test_it_works_inside_a_running_event_loop(executor):
+    async def ask() -> list[int]:
+        futures = [asyncio.wrap_future(executor.submit(Job(program(20000 + n), GRIDS))) for n in range(20)]
+        return [answer(execution) for execution in await asyncio.gather(*futures)]
+
+    assert asyncio.run(ask()) == list(range(20000, 20020))
+
+
+def test_it_starts_in_a_thread_that_ends_and_goes_on():
+    with Executor(workers=1, limits=ROOMY) as executor:
+        first: list[int] = []
+        thread = threading.Thread(
+            target=lambda: first.append(answer(executor.submit(Job(program(1), GRIDS)).result()))
+        )
+        thread.start()
+        thread.join()
+        before = servers()
+        time.sleep(0.3)
+        assert answer(executor.submit(Job(program(2), GRIDS)).result()) == 2
+        assert servers() == before, "the server died with the thread that started it"
+        assert first == [1]
+
+
+def test_a_fork_of_us_starts_servers_of_its_own(executor):
+    assert answer(executor.submit(Job(program(3), GRIDS)).result()) == 3
+    pid = os.fork()
+    if pid == 0:
+        right = False
+        with contextlib.suppress(BaseException):
+            right = answer(executor.submit(Job(program(30001), GRIDS)).result(30)) == 30001
+            executor.close()
+        os._exit(0 if right else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert answer(executor.submit(Job(program(30002), GRIDS)).result()) == 30002
+
+
+# ---------------------------------------------------------------- losses
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_no_result_is_lost_or_doubled_when_our_processes_are_killed(alone):
+    rng = random.Random(7)
+    stop = threading.Event()
+    kills = 0
+
+    def killer() -> None:
+        nonlocal kills
+        while not stop.wait(0.4):
+            if victims := sorted(descendants()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rng.choice(victims), signal.SIGKILL)
+                    kills += 1
+
+    total = 600 if alone else 6000
+    with Executor(workers=2, limits=ROOMY) as executor:
+        thread = threading.Thread(target=killer)
+        thread.start()
+        try:
+            jobs = [Job(program(n, alone), GRIDS, key=n) for n in range(total)]
+            executions = list(executor.run(jobs, ordered=False))
+        finally:
+            stop.set()
+            thread.join()
+    assert kills > 0
+    assert sorted(execution.key for execution in executions) == list(range(total))
+    assert all(answer(execution) == execution.key for execution in executions)
+
+
+def test_a_killed_child_is_run_again():
+    slow = "import time\nclass Alone: pass\ndef transform(grid):\n    time.sleep(0.5)\n    return [[0, 0, 0, 0, 4, 2]]"
+    others = servers()
+    with Executor(workers=1, limits=ROOMY) as executor:
+        answer(executor.submit(Job(program(1), GRIDS)).result())
+        (server,) = servers() - others
+        future = executor.submit(Job(slow, GRIDS))
+        deadline = time.monotonic() + 10
+        while not descendants(server) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.1)
+        for child in descendants(server):
+            os.kill(child, signal.SIGKILL)
+        assert answer(future.result()) == 42
+
+
+# ---------------------------------------------------------------- nothing left
+
+
+def test_close_ends_every_process_and_fails_what_waits():
+    before = descendants()
+    executor = Executor(workers=2, limits=ROOMY)
+    futures = [
+        executor.submit(Job(f"def transform(grid):\n    while True: pass\n# {n}", GRIDS)) for n in range(6)
+    ]
+    time.sleep(0.5)
+    executor.close()
+    assert descendants() == before
+    for future in futures:
+        with pytest.raises(CancelledError):
+            future.result(timeout=0)
+    with pytest.raises(RuntimeError, match="closed"):
+        executor.submit(Job(program(1), GRIDS))
+    executor.close()
+
+
+def test_an_executor_that_is_forgotten_ends_its_processes():
+    before = descendants()
+    executor = Executor(workers=1)
+    answer(executor.submit(Job(program(1), GRIDS)).result())
+    assert descendants() > before
+    del executor
+    assert descendants() == before
+
+
+CALLER = """
+import sys, time, os
+import numpy as np
+from arcnb.programs.executor.executor import Executor, Job, Limits
+executor = Executor(workers=2, limits=Limits(seconds=60, seconds_per_input=60))
+grid = np.ones((2, 2), dtype=np.uint8)
+executor.submit(Job("def transform(grid):\\n    return grid", (grid,))).result()
+loops = ["", "class A: pass\\n"]
+for n in range(4):
+    executor.submit(Job(loops[n % 2] + f"def transform(grid):\\n    while True: pass\\n# {n}", (grid,)))
+time.sleep(1.0)
+if sys.argv[1] == "fork":
+    if os.fork() == 0:
+        time.sleep(8)  # holds a copy of every descriptor
+        os._exit(0)
+print("ready", flush=True)
+if sys.argv[1] == "exit":
+    sys.exit(0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "exit", "fork"])
+def test_no_process_survives_the_caller(tmp_path, how):
+    script = tmp_path / "caller.py"
+    script.write_text(CALLER)
+    root = str(ROOT)
+    caller = subprocess.Popen(
+        [sys.executable, str(script), how],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": root},
+    )
+    assert caller.stdout.readline() == "ready\n"
+    ours = (
+        {pid for pid in descendants(caller.pid) if b"server.py" in _command(pid)} if how != "exit" else set()
+    )
+    if how != "exit":
+        assert len(ours) >= 2
+        caller.send_signal(signal.SIGKILL)
+    caller.wait(timeout=20)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and any(_command(pid) for pid in ours):
+        time.sleep(0.05)
+    assert [pid for pid in ours if _command(pid)] == []
+    assert not any(
+        _command(int(entry.name)).find(str(caller.pid).encode() + b"\0numpy") >= 0
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit()
+    )
+
+
+def _command(pid: int) -> bytes:
+    """The command line of a process that is still alive."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def state_of(executor: Executor) -> tuple[int, int]:
+    """Descriptors and resident KB of the servers, once their last children are gone."""
+    pids = [server.process.pid for server in executor._service.pool.servers]
+    deadline = time.monotonic() + 10
+    while any(descendants(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.1)
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+    descriptors = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
+    return descriptors, sum(int(status.split("VmRSS:")[1].split()[0]) for status in statuses)
+
+
+def test_thousands_of_programs_leak_neither_descriptors_nor_processes_nor_memory():
+    with Executor(workers=2, limits=ROOMY) as executor:
+        warm = [Job(program(n, n % 10 == 0), GRIDS) for n in range(600)]
+        assert all(e.status == "ok" for e in executor.run(warm))
+        (descriptors, memory), processes = state_of(executor), servers()
+        ours = len(list(Path("/proc/self/fd").iterdir()))
+        jobs = (Job(program(1000 + n, n % 10 == 0), GRIDS) for n in range(5000))
+        assert sum(answer(e) for e in executor.run(jobs)) == sum(range(1000, 6000))
+        assert len(list(Path("/proc/self/fd").iterdir())) == ours
+        assert servers() == processes
+        descriptors_after, memory_after = state_of(executor)
+        assert descriptors_after == descriptors
+        assert memory_after < memory + 3000
+
+
+# ---------------------------------------------------------------- other surroundings
+
+
+def run_script(source: str, prefix: list[str] = (), **environment: str) -> subprocess.CompletedProcess:
+    root = str(ROOT)
+    return subprocess.run(
+        [*prefix, sys.executable, "-W", "always", "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+        env=os.environ | {"PYTHONPATH": root} | environment,
+    )
+
+
+def test_importing_the_executor_is_quick_and_loads_no_scipy():
+    result = run_script(
+        """
+        import numpy, sys, time
+        start = time.perf_counter()
+        import arcnb.programs.executor.executor
+        print(time.perf_counter() - start, "scipy" in sys.modules)
+        """
+    )
+    seconds, scipy = result.stdout.split()
+    assert scipy == "False"
+    assert float(seconds) < 0.5  # 0.03 s on a quiet machine
+
+
+def test_an_ordinary_user_is_protected_as_well():
+    if os.getuid() != 0:
+        pytest.skip("we are an ordinary user, so every other test shows it")
+    prefix = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    if run_script("import sys; print(sys.base_prefix)", prefix).stdout.strip() != sys.base_prefix:
+        # The interpreter lies in a closed home: let the test read it, and nothing more.
+        prefix += ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
+    if run_script("import sys; print(sys.base_prefix)", prefix).stdout.strip() != sys.base_prefix:
+        pytest.skip("no way to run this interpreter as another user")
+    result = run_script(
+        """
+        import os
+        import numpy as np
+        from arcnb.programs.executor.executor import Executor, Job
+        grids = (np.ones((2, 2), dtype=np.uint8),) * 2
+        tries = ["open('/etc/passwd')", "os.fork()", "os.kill(os.getppid(), 9)", "open('/tmp/arcnb-attack', 'w')",
+                 "os.execv('/bin/true', ['true'])"]
+        honest = "from common import *\\ndef transform(grid):\\n    return grid + Color.RED"
+        with Executor(workers=2) as executor:
+            for attempt in tries:
+                source = f"import os\\ndef transform(grid):\\n    {attempt}\\n    return [[7]]"
+                print(executor.submit(Job(source, grids)).result().status)
+            print(sum(e.status == "ok" for e in executor.run(Job(honest + f"# {n}", grids) for n in range(100))))
+        print(os.getuid())
+        """,
+        prefix,
+    )
+    assert result.stdout.split() == ["unsafe"] * 5 + ["100", "65534"], result.stderr
+
+
+def test_it_works_in_a_papermill_kernel(tmp_path):
+    nbformat, papermill = pytest.importorskip("nbformat"), pytest.importorskip("papermill")
+    cells = [
+        """
+import asyncio, threading
+import numpy as np
+from arcnb.programs.executor.executor import Executor, Job
+executor = Executor(workers=2)
+grids = (np.ones((2, 3), dtype=np.uint8),)
+jobs = [Job(f"def transform(grid):\\n    print(grid)\\n    return grid * {n}", grids, key=n) for n in range(10)]
+assert asyncio.get_running_loop().is_running()
+print([int(e.outputs[0][0, 0]) for e in executor.run(jobs)])
+""",
+        """
+answers = []
+thread = threading.Thread(target=lambda: answers.append(executor.submit(jobs[7]).result().status))
+thread.start(); thread.join()
+execution = await asyncio.wrap_future(executor.submit(Job("def transform(grid):\\n    while True: pass", grids)))
+print(answers, execution.status)
+executor.close()
+""",
+    ]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell.replace("\\\\", "\\")) for cell in cells]
+    )
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    executed = papermill.execute_notebook(
+        str(tmp_path / "in.ipynb"), str(tmp_path / "out.ipynb"), kernel_name="python3", progress_bar=False
+    )
+    printed = ["".join(output.get("text", "") for output in cell.outputs) for cell in executed.cells]
+    assert printed[0].strip() == str(list(range(10)))
+    assert printed[1].strip() == "['ok'] timeout"
+
+
+def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
+    monkeypatch.setattr("arcnb.programs.executor.warm_server._SCRIPT", Path("/nonexistent/server.py"))
+    executor = Executor(workers=1)
+    with pytest.raises(RuntimeError, match=r"cannot start.*server\.py"):
+        executor.submit(Job(program(1), GRIDS)).result(timeout=30)
+    executor.close()
+
+
+def test_a_warm_executor_has_its_servers_before_the_first_job():
+    others = servers()
+    with Executor(2, limits=ROOMY) as executor:
+        executor.warm()
+        deadline = time.monotonic() + 60
+        while len(servers() - others) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        before = servers() - others
+        assert len(before) == 2
+        assert answer(executor.submit(Job(program(7), GRIDS)).result()) == 7
+        assert servers() - others == before

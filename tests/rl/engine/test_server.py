@@ -1,0 +1,150 @@
+"""A vLLM server for one training run: its GPUs, its start and its end."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from arcnb.models.training.processes import LaunchError
+from arcnb.plans import PlanError
+from arcnb.rl.engine import server as servers
+from arcnb.rl.launch import run_grpo
+from arcnb.rl.plan import GrpoPlan
+from tests.rl.conftest import QUICK
+
+SERVE = """
+import http.server, os, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+        self.wfile.write((os.environ["CUDA_VISIBLE_DEVICES"] + os.environ["VLLM_SERVER_DEV_MODE"]).encode())
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+@pytest.fixture
+def four_gpus(gpus):
+    gpus(*(f"{i}, GPU-{i}, 81920, 81000" for i in range(4)))
+
+
+def test_the_last_gpus_sample_and_the_first_train(four_gpus, monkeypatch):
+    assert servers.shared_out(1, 3) == (["3"], ["0", "1", "2"])
+    assert servers.shared_out(2, 1) == (["2", "3"], ["0"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert servers.shared_out(1, 1) == (["1"], ["3"])
+    with pytest.raises(PlanError, match="vllm_server_gpus=1 and num_processes=2 need 3 GPUs"):
+        servers.shared_out(1, 2)
+
+
+def test_the_server_is_vllms_with_what_trl_needs(small_model):
+    words = servers.server_command(small_model, 2, 4096, 8123, 0.8, "fp8")
+    assert words[words.index("--kv-cache-dtype") + 1] == "fp8"
+    for name, value in (
+        ("serve", str(small_model.path)),
+        ("--data-parallel-size", "2"),
+        ("--max-model-len", "4096"),
+        ("--weight-transfer-config", '{"backend": "nccl"}'),
+        ("--logprobs-mode", "processed_logprobs"),
+    ):
+        assert words[words.index(name) + 1] == value
+
+
+def test_a_server_is_ready_within_and_gone_after(small_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        servers,
+        "server_command",
+        lambda model, n, context, port, *_: [sys.executable, "-c", SERVE, str(port)],
+    )
+    with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as address:
+        assert urlopen(f"{address}/health").read() == b"2,31"
+    assert not answers(int(address.rsplit(":", 1)[1]))
+
+
+LEAVES_A_PROCESS = """
+import subprocess
+engine = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; sleep 600"], stdout=subprocess.PIPE)
+engine.stdout.readline()
+open({path!r}, "w").write(str(engine.pid))
+"""
+
+
+def test_what_a_server_leaves_behind_ends_too(small_model, tmp_path, monkeypatch):
+    """The engine of a data-parallel server is a process of its own."""
+    text = LEAVES_A_PROCESS.format(path=str(tmp_path / "pid")) + SERVE
+    monkeypatch.setattr(servers, "server_command", lambda *words: [sys.executable, "-c", text, str(words[3])])
+    with servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt"):
+        engine = int((tmp_path / "pid").read_text())
+        assert is_there(engine)
+    wait_until(lambda: not is_there(engine))
+
+
+def test_a_server_ends_with_a_training_that_is_killed(tmp_path):
+    """Nobody is left to end it."""
+    training = (
+        "import sys\nfrom pathlib import Path\nfrom arcnb.rl import generation_server as servers\n"
+        f"servers.server_command = lambda *words: [sys.executable, '-c', {SERVE!r}, str(words[3])]\n"
+        f"with servers.generation_server(None, ['0'], 512, Path({str(tmp_path)!r}, 'log')) as address:\n"
+        "    print(address, flush=True)\n    sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", training], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    port = int(process.stdout.readline().rsplit(":", 1)[1])
+    process.kill()
+    process.wait()
+    wait_until(lambda: not answers(port))
+
+
+def is_there(pid):
+    stat = Path("/proc", str(pid), "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_a_server_that_ends_is_quoted(small_model, tmp_path, monkeypatch):
+    words = [sys.executable, "-c", "raise SystemExit('no GPU is free')"]
+    monkeypatch.setattr(servers, "server_command", lambda *_: words)
+    with (
+        pytest.raises(LaunchError, match=r"the vLLM server ended \(1\): no GPU is free; see "),
+        servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vllm_server_gpus": 0}, "needs a vllm_server_base_url, or vllm_server_gpus of at least 1"),
+        ({"trainer": "unsloth"}, "vllm_mode='server' needs trainer='trl', not 'unsloth'"),
+        ({"vllm_server_gpus": 9}, "vllm_server_gpus=9 and num_processes=1 need 10 GPUs, and there are 4"),
+        ({"num_generations": 5, "gradient_accumulation_steps": 2}, "num_generations=5 is not divisible by"),
+        ({"reward": "nonsense"}, "reward scheme 'nonsense' does not exist"),
+        ({"max_length": 10**6}, "max_length=1000000, but model"),
+        (
+            {"vllm_server_host": "localhost", "vllm_server_port": 1},
+            "no vLLM server answers at http://localhost:1 ",
+        ),
+    ],
+)
+def test_a_run_that_would_be_refused_starts_no_server(
+    four_gpus, small_model, tasks, tmp_path, monkeypatch, changes, message
+):
+    monkeypatch.setattr(servers, "server_command", lambda *_: pytest.fail("a server was started"))
+    asked = QUICK | {"model": str(small_model.folder), "use_vllm": True, "vllm_mode": "server"} | changes
+    with pytest.raises(PlanError, match=message):
+        run_grpo(GrpoPlan.of(asked | {"rewards.terms": {}}, output=tmp_path), tasks)

@@ -1,0 +1,321 @@
+"""Stopping and going on: complete checkpoints, the same curve after a resume, signals."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.models.training.checkpoints import (
+    CheckpointError,
+    checkpoint_problem,
+    checkpoint_to_resume,
+    newest_complete,
+    step_of,
+)
+from arcnb.rl.launch import train_here
+from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.resuming.checkpoints import (
+    ROLLBACKS,
+    STATE,
+    STATE_KEY,
+    keep_best,
+    keep_best_copy,
+    prune,
+    refuse_other_settings,
+    saved_state,
+    set_aside,
+    size_of,
+)
+from arcnb.rl.resuming.identity import run_identity
+from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.trainer.callbacks import RunState
+from arcnb.rl.watching.guard import CollapseMonitor
+from tests.rl.conftest import QUICK
+from tests.rl.stop_at import StopAt
+
+
+def curve(report):
+    """What has to be the same in a resumed run: loss, reward and KL of every step."""
+    rows = [row for row in report.history if "reward" in row]
+    return [(row["step"], row["loss"], row["reward"], row["kl"]) for row in rows]
+
+
+def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train, tmp_path):
+    unbroken = train(tmp_path / "unbroken")
+    assert unbroken.status == "done"
+    assert len({row[1] for row in curve(unbroken)}) > 1, "a curve without any movement shows nothing"
+
+    handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
+    broken = train(tmp_path / "broken", callbacks=[StopAt(2)])
+    assert broken.status == "preempted"
+    assert broken.steps < 5
+    assert newest_complete(tmp_path / "broken" / "checkpoints") is not None
+    assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
+
+    resumed = train(tmp_path / "broken")
+    assert resumed.status == "done"
+    assert curve(resumed) == curve(unbroken)
+    rollouts = list(PredictionSet(tmp_path / "broken" / "rollouts").iter_predictions())
+    before = list(PredictionSet(tmp_path / "unbroken" / "rollouts").iter_predictions())
+    assert [(row.id, row.completion) for row in rollouts] == [(row.id, row.completion) for row in before]
+
+
+def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")  # to have it as it was afterwards
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
+    shared = {"shared_prompt": True}
+    ordinary = curve(train(tmp_path / "ordinary"))
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in os.environ
+    unbroken = curve(train(tmp_path / "unbroken", **shared))
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    smaller = {"shared_prompt_tokens": 1, "shared_prompt_offload": True}
+    small_rows = curve(train(tmp_path / "small", **shared, **smaller))
+    for curve_ in (unbroken, small_rows):
+        for found, expected in zip(curve_, ordinary, strict=True):
+            assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert unbroken != ordinary, "equal to the last bit: it was computed in the ordinary way"
+    assert train(tmp_path / "broken", **shared, callbacks=[StopAt(2)]).status == "preempted"
+    assert curve(train(tmp_path / "broken", **shared)) == unbroken
+
+
+def test_an_interrupt_saves_and_stops_too(train, tmp_path):
+    report = train(tmp_path, callbacks=[StopAt(1, signal.SIGINT)])
+    assert report.status == "preempted"
+    assert newest_complete(tmp_path / "checkpoints") is not None
+
+
+def test_a_resumed_run_that_started_from_an_adapter_goes_on_with_its_own_weights(train, tmp_path):
+    # KL is then taken to a frozen copy of the start, which checkpoints keep beside the trained adapter.
+    start = train(tmp_path / "start", max_steps=1).adapter
+    options = {"max_steps": 3, "adapter": str(start)}
+    unbroken = train(tmp_path / "unbroken", **options)
+    train(tmp_path / "broken", **options, callbacks=[StopAt(1)])
+    resumed = train(tmp_path / "broken", **options)
+    assert curve(resumed) == curve(unbroken)
+    assert curve(unbroken)[-1][3] > 0
+
+
+def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
+    train(tmp_path, max_steps=3, callbacks=[StopAt(1)])
+    with pytest.raises(
+        CheckpointError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"
+    ):
+        train(tmp_path, max_steps=3, learning_rate=0.02, beta=0.5)
+    again = train(tmp_path, max_steps=3, beta=0.5, accept_other_settings=True)
+    assert again.status == "done"
+
+
+def test_prompts_and_start_are_settings_too(train, tmp_path):
+    state = {"template": "arc_code", "encoding": "spaced", "adapter": "adapter", "adapter_sha256": "one"}
+    written = {"stateful_callbacks": {STATE_KEY: {"attributes": {"settings": state}}}}
+    (tmp_path / STATE).write_text(json.dumps(written))
+    with pytest.raises(CheckpointError, match="adapter_sha256 was 'one' and is 'two'; encoding was 'spaced'"):
+        refuse_other_settings(tmp_path, state | {"encoding": "compact", "adapter_sha256": "two"}, False)
+    written["stateful_callbacks"][STATE_KEY]["attributes"]["settings"] = {"adapter": "adapter"}
+    (tmp_path / STATE).write_text(json.dumps(written))
+    with pytest.raises(CheckpointError, match=r"encoding was None and is 'spaced'; template was None and"):
+        refuse_other_settings(tmp_path, state, False)  # of another version, which did not say
+
+    train(tmp_path / "run", max_steps=2, callbacks=[StopAt(1)])
+    with pytest.raises(CheckpointError, match=r"encoding was '.*' and is 'color_names'"):
+        train(tmp_path / "run", max_steps=2, encoding="color_names")
+
+
+def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):
+    options = {"max_steps": 3, "num_generations": 2, "eval_steps": 1, "num_generations_eval": 1}
+    train(tmp_path, **options, eval_tasks=list(tasks)[:2], callbacks=[StopAt(1)])
+    again = newest_complete(tmp_path / "checkpoints")
+    assert set(saved_state(again)["settings"]["eval_task_versions"]) == {"swap0", "swap1"}
+
+    options["eval_tasks"] = list(tasks)[1:]
+    with pytest.raises(
+        CheckpointError, match="eval_task_versions now are without swap0, have besides swap2;"
+    ):
+        train(tmp_path, **options)
+    options["accept_other_settings"] = True
+    report = train(tmp_path, **options, callbacks=[StopAt(2)])
+    note = f"held-out evaluation up to step {step_of(again)} was of other tasks: do not compare pass@k"
+    assert note in "\n".join(report.notes)
+    assert report.best["step"] > step_of(again), "the best is still the one on other tasks"
+    report = train(tmp_path, **options)
+    assert note in "\n".join(report.notes), "forgotten by the second resume"
+
+
+def test_a_checkpoint_that_does_not_say_its_held_out_tasks_counts_as_of_others(train, tasks, tmp_path):
+    options = {"max_steps": 2, "eval_steps": 1, "num_generations_eval": 1, "eval_tasks": list(tasks)[:2]}
+    train(tmp_path, **options, callbacks=[StopAt(1)])
+    written = newest_complete(tmp_path / "checkpoints") / STATE
+    state = json.loads(written.read_text())
+    attributes = state["stateful_callbacks"][STATE_KEY]["attributes"]
+    del attributes["settings"]["eval_task_versions"], attributes["settings"]["eval_steps"]
+    del attributes["notes"]
+    written.write_text(json.dumps(state))
+    with pytest.raises(CheckpointError, match=r"eval_steps was None and is 1; eval_task_versions was None"):
+        train(tmp_path, **options)
+    report = train(tmp_path, **options, accept_other_settings=True)
+    assert report.status == "done"
+    assert "was of other tasks: do not compare pass@k" in report.notes[0]
+
+
+def test_adapters_of_one_name_are_told_apart(tmp_path, tasks, letter_model):
+    found = []
+    for name in ("a", "b", "copy of a"):
+        folder = tmp_path / name / "adapter"
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_text(name[-1])
+        plan = GrpoPlan.of(QUICK)
+        identity = run_identity(plan, plan.settings, letter_model, folder, tasks, ())
+        found.append(identity["adapter_sha256"])
+    assert found[0] == found[2] != found[1]
+
+
+def test_the_guard_may_be_another_one_in_a_resumed_run(letter_model, tasks):
+    """It watches; what is learnt does not depend on it."""
+    other = {
+        path: value / 2
+        for path, value in GrpoPlan.of().values().items()
+        if path.startswith("guard.thresholds.")
+    }
+    plans = GrpoPlan.of(QUICK), GrpoPlan.of(QUICK | other | {"guard_action": "stop", "guard_window": 5})
+    found = [run_identity(plan, plan.settings, letter_model, None, tasks, ()) for plan in plans]
+    assert found[0] == found[1]
+
+
+def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_path):
+    train(tmp_path, max_steps=2)
+    keep_best(tmp_path / "checkpoints" / "checkpoint-2", tmp_path / "best")
+    (tmp_path / "checkpoints" / ROLLBACKS).write_text('{"rollbacks": 2}')
+    report = train(tmp_path, max_steps=1, resume="never")
+    assert report.rollbacks == 0
+    assert report.history[0]["learning_rate"] == pytest.approx(1e-2)
+    assert not list((tmp_path / "best").iterdir())
+    assert (tmp_path / "abandoned" / "1" / "best" / "checkpoint-2").is_dir()
+    assert [row["step"] for row in report.history if "reward" in row] == [1]
+    assert len((tmp_path / "abandoned" / "1" / "metrics.jsonl").read_text().splitlines()) >= 2
+    assert len(PredictionSet(tmp_path / "abandoned" / "1" / "rollouts")) == 6
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, letter_model, tasks):
+    """A checkpoint as the trainer writes it."""
+    folder = tmp_path_factory.mktemp("run")
+    small = {"max_steps": 2, "num_generations": 2, "max_completion_length": 4, "save_steps": 1, "terms": {}}
+    own = {"model": str(letter_model.folder), "workers": 1}
+    train_here(GrpoPlan.of(QUICK, output=folder).changed(small | own), tasks, ())
+    return folder / "checkpoints" / "checkpoint-2"
+
+
+def _cut(name):
+    def damage(folder):
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:-7])
+
+    return damage
+
+
+DAMAGES = {
+    "cut weights": (_cut("adapter_model.safetensors"), "adapter_model.safetensors is cut off"),
+    "no weights": (lambda f: (f / "adapter_model.safetensors").unlink(), "the weights are missing"),
+    "cut optimizer": (_cut("optimizer.pt"), "optimizer.pt is cut off"),
+    "no scheduler": (lambda f: (f / "scheduler.pt").unlink(), "scheduler.pt is missing"),
+    "cut state": (_cut("trainer_state.json"), "trainer_state.json is damaged"),
+    "no state": (lambda f: (f / "trainer_state.json").unlink(), "trainer_state.json is missing"),
+    "no random state": (lambda f: (f / "rng_state.pth").unlink(), "the random state is missing"),
+    "cut random state": (_cut("rng_state.pth"), "rng_state.pth is cut off"),
+    "sentinel": (lambda f: (f / "checkpoint-is-incomplete.txt").write_text(""), "its saving was interrupted"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_not_resumed_from(checkpoint, tmp_path, name):
+    damage, sentence = DAMAGES[name]
+    shutil.copytree(checkpoint, tmp_path / "checkpoint-2")
+    shutil.copytree(checkpoint.with_name("checkpoint-1"), tmp_path / "checkpoint-1")
+    assert newest_complete(tmp_path).name == "checkpoint-2"
+    damage(tmp_path / "checkpoint-2")
+    assert checkpoint_problem(tmp_path / "checkpoint-2") == sentence
+    said = []
+    assert newest_complete(tmp_path, said.append).name == "checkpoint-1"
+    assert said == [f"checkpoint-2 cannot be resumed from: {sentence}"]
+
+
+def test_a_copied_checkpoint_under_a_wrong_name_is_no_checkpoint(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "checkpoint-9")
+    assert checkpoint_problem(tmp_path / "checkpoint-9") == "trainer_state.json is of step 2"
+
+
+def test_a_run_that_began_at_another_ones_checkpoint_goes_on_from_its_own(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "checkpoints" / "checkpoint-2")
+    other, own = checkpoint.with_name("checkpoint-1"), tmp_path / "checkpoints"
+    said = []
+    assert checkpoint_to_resume(str(other), own, said.append) == own / "checkpoint-2"
+    assert said == [f"goes on from {own / 'checkpoint-2'}, not from {other}, where this run began"]
+    assert checkpoint_to_resume(str(other), checkpoint.parent) == other, "of its own it may choose any"
+
+
+def test_what_resume_may_say(checkpoint, tmp_path):
+    run = checkpoint.parent.parent
+    assert checkpoint_to_resume("never", run / "checkpoints") is None
+    assert checkpoint_to_resume("auto", tmp_path) is None
+    assert checkpoint_to_resume("auto", run / "checkpoints") == checkpoint
+    assert checkpoint_to_resume(str(run), tmp_path) == checkpoint
+    assert checkpoint_to_resume(str(checkpoint), tmp_path) == checkpoint
+    with pytest.raises(CheckpointError, match="there is no complete checkpoint"):
+        checkpoint_to_resume(str(tmp_path), tmp_path)
+    with pytest.raises(CheckpointError, match="does not exist"):
+        checkpoint_to_resume(str(tmp_path / "checkpoint-5"), tmp_path)
+
+
+def test_the_best_is_kept_apart_and_the_rest_pruned_by_a_budget(checkpoint, tmp_path):
+    for step in (1, 2, 3, 4):
+        folder = tmp_path / "checkpoints" / f"checkpoint-{step}"
+        shutil.copytree(checkpoint, folder)
+        state = json.loads((folder / "trainer_state.json").read_text()) | {"global_step": step}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+    folder = tmp_path / "checkpoints"
+    keep_best(folder / "checkpoint-1", tmp_path / "best")
+    keep_best(folder / "checkpoint-2", tmp_path / "best")
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-2"]
+    keep_best_copy(tmp_path / "best" / "checkpoint-2", folder / "checkpoint-2-again")
+    assert size_of(folder / "checkpoint-2-again") == size_of(folder / "checkpoint-2")
+    shutil.rmtree(folder / "checkpoint-2-again")
+    budget = 2.5 * size_of(folder / "checkpoint-1") / 2**30
+    assert prune(folder, 0) == []
+    assert [path.name for path in prune(folder, budget)] == ["checkpoint-1", "checkpoint-2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-3", "checkpoint-4"]
+    assert checkpoint_problem(tmp_path / "best" / "checkpoint-2") is None
+    assert [path.name for path in prune(folder, 1e-9)] == ["checkpoint-3"], "the newest always stays"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "tasks_now", "recalled"),
+    [
+        ({"step": 2, "score": 0.4}, {"a": "1"}, {"step": 2, "score": 0.4}),
+        ({"step": 4, "score": 0.9}, {"a": "1"}, {"step": 2, "score": 0.4}),
+        ({"step": 4, "score": 0.9}, {"b": "1"}, None),  # the score of what is kept is of other tasks
+        (None, {"b": "1"}, None),
+    ],
+)
+def test_the_best_is_what_is_kept_as_the_best(checkpoint, tmp_path, recorded, tasks_now, recalled):
+    kept = keep_best(checkpoint, tmp_path / "best") / STATE
+    state = json.loads(kept.read_text())
+    attributes = state["stateful_callbacks"][STATE_KEY]["attributes"]
+    attributes["best"] = {"step": 2, "score": 0.4}
+    attributes["settings"] |= {"eval_steps": 1, "eval_task_versions": {"a": "1"}}
+    kept.write_text(json.dumps(state))
+    run = RunState(tmp_path, {"eval_task_versions": tasks_now}, SignalHistory(), CollapseMonitor())
+    run.best = recorded
+    run.recall_best()
+    assert run.best == recalled
+
+
+def test_a_long_log_is_set_aside_line_by_line(tmp_path):
+    lines = [json.dumps({"step": step, "reward": 0.0}) for step in range(1, 20001)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    aside = set_aside(tmp_path, 1000)
+    assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines[:1000]
+    assert (aside / "metrics.jsonl").read_text().splitlines() == lines[1000:]

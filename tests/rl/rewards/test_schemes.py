@@ -1,0 +1,58 @@
+"""Reward schemes against the golden vectors and their ranges."""
+
+import json
+
+import pytest
+
+from arcnb.rl.rewards.schemes import SCHEME_BOUNDS, SCHEMES, Scores, reward_scheme
+from tests.paths import GOLDEN
+
+CASES = json.loads((GOLDEN / "arc25_rewards.json").read_text())["cases"]
+REWARD_CASES = [case for case in CASES if case["fn"] == "reward"]
+
+
+def scores_of(result, n_train, n_test):
+    return Scores(
+        has_program="code" in result,
+        has_outputs="train_correct_grids" in result,
+        train_correct=result.get("train_correct_grids", 0.0),
+        test_correct=result.get("test_correct_grids"),
+        train_pixel=result.get("train_pixel_score", 0.0),
+        test_pixel=result.get("test_pixel_score"),
+        n_train=n_train,
+        n_test=n_test,
+    )
+
+
+@pytest.mark.parametrize("case", REWARD_CASES, ids=lambda case: case["id"])
+def test_reward_agrees_with_the_golden_vector(case):
+    args = case["args"]
+    if "raises" in case["expect"]:
+        with pytest.raises(ValueError, match="does not exist"):
+            reward_scheme(args["scheme"])
+        return
+    scores = scores_of(args["result"], args["n_train"], args["n_test"])
+    assert reward_scheme(args["scheme"])(scores) == pytest.approx(case["expect"]["value"], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_stays_in_its_range_and_tops_out_for_a_perfect_program(name):
+    low, high = SCHEME_BOUNDS[name]
+    worst = Scores(False, False, 0.0, None, 0.0, None, 3, 1)
+    perfect = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
+    middling = Scores(True, True, 1 / 3, 0.0, 0.7, 0.5, 3, 1)
+    found = [SCHEMES[name](scores) for scores in (worst, middling, perfect)]
+    assert low <= found[0] <= found[1] < found[2] == pytest.approx(high)
+    assert found[0] < found[1] or name == "solved"
+
+
+def test_valid_outputs_alone_earn_nothing_where_only_right_grids_count():
+    valid = Scores(True, True, 0.0, 0.0, 0.9, 0.9, 3, 1)
+    assert SCHEMES["right-grids"](valid) == SCHEMES["solved"](valid) == 0.0
+    assert SCHEMES["right-grids"](Scores(True, True, 1.0, 0.0, 1.0, 0.5, 3, 1)) == pytest.approx(0.75)
+    assert SCHEMES["solved"](Scores(True, True, 1.0, 0.0, 1.0, 0.5, 3, 1)) == 0.0
+    assert SCHEMES["solved"](Scores(True, True, 1.0, None, 1.0, None, 3, 1)) == 1.0  # test outputs unknown
+
+
+def test_known_grids_gives_the_top_where_test_outputs_are_unknown():
+    assert SCHEMES["known-grids"](Scores(True, True, 1.0, None, 1.0, None, 3, 1)) == pytest.approx(1.0)

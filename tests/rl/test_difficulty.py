@@ -1,0 +1,95 @@
+"""Tasks chosen by how often earlier predictions solve them."""
+
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import record_rule
+from arcnb.arc.tasks.task import TaskError
+from arcnb.arc.tasks.task_set import write_tasks
+from arcnb.rl.difficulty import tasks_solved_between, training_tasks
+from arcnb.rl.plan import GrpoPlan
+
+
+def sample(task, index, train, test, turn=0, fingerprint=None):
+    return Prediction(
+        task.task_id,
+        fingerprint or task.fingerprint,
+        0,
+        index,
+        turn=turn,
+        train_is_correct=int(train),
+        test_is_correct=None if test is None else int(test),
+    )
+
+
+@pytest.fixture
+def predictions(tasks, tmp_path):
+    """Four samples a task: solved by none (by two only on the train pairs), one and all of them; the first
+    task's second turns, which all solve it, do not count."""
+    never, once, always = tasks
+    rows = [sample(never, i, i < 2, False) for i in range(4)]
+    rows += [sample(never, i, True, True, turn=1) for i in range(4)]
+    rows += [sample(once, i, True, i == 3) for i in range(4)]
+    rows += [sample(always, i, True, None) for i in range(4)]
+    found = PredictionSet(tmp_path / "predictions")
+    found.write_part(rows, round=0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ids"),
+    [(0, 1, ["swap1", "swap2"]), (0, 0.25, ["swap1"]), (0.25, 1, ["swap2"]), (0, 0.9, ["swap1"])],
+)
+def test_a_task_counts_if_one_program_is_right_on_all_pairs(tasks, predictions, low, high, ids):
+    chosen = tasks_solved_between(tasks, predictions, low, high)
+    assert chosen.ids == ids
+    assert chosen.version == tasks.version
+
+
+def test_a_task_without_predictions_is_left_out(tasks, predictions):
+    only = tasks.subset(["swap2"])
+    part = PredictionSet(predictions.folder.parent / "part")
+    part.write_part([sample(only[0], 0, True, True)], round=0)
+    assert tasks_solved_between(tasks, part, 0, 1).ids == ["swap2"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 1), (0.5, 0.5), (0, 1.01), (0.9, 0.1)])
+def test_shares_out_of_order_are_refused(tasks, predictions, low, high):
+    with pytest.raises(TaskError, match="0 <= min_solved < max_solved <= 1"):
+        tasks_solved_between(tasks, predictions, low, high)
+
+
+def test_nothing_to_choose_from_is_said(tasks, predictions, tmp_path):
+    with pytest.raises(TaskError, match="holds no first turns of the tasks of swaps"):
+        tasks_solved_between(tasks, PredictionSet(tmp_path / "empty"), 0, 1)
+    with pytest.raises(TaskError, match=r"more than 0\.3 and at most 0\.9 of its samples; .* share is 1"):
+        tasks_solved_between(tasks, predictions, 0.3, 0.9)
+
+
+def test_another_version_of_a_task_is_named(tasks, tmp_path):
+    other = PredictionSet(tmp_path / "other")
+    other.write_part([sample(tasks[1], 0, True, True, fingerprint="0" * 16)], round=0)
+    with pytest.raises(TaskError, match="another version of swap1"):
+        tasks_solved_between(tasks, other, 0, 1)
+
+
+def test_shares_that_early_stop_made_too_high_are_refused(tasks, predictions):
+    record_rule(predictions, early_stop=4, n_predictions=8)  # by which the last two tasks ended after 4 of 8
+    with pytest.raises(TaskError, match=r"^learn_from .*: tasks of swaps were stopped by stop_after, so the"):
+        tasks_solved_between(tasks, predictions, 0, 1)
+    with pytest.raises(TaskError, match="no task is solved"):  # the first one went to its end
+        tasks_solved_between(tasks.subset(["swap0"]), predictions, 0, 1)
+    predictions.write_part([sample(task, i, False, False) for task in tasks for i in range(4, 8)], round=1)
+    assert tasks_solved_between(tasks, predictions, 0, 1).ids == ["swap1", "swap2"], "it was filled up"
+
+
+def test_a_plan_names_the_tasks_of_a_run(tasks, predictions, tmp_path):
+    write_tasks(tasks, tmp_path / "tasks.parquet")
+    write_tasks(tasks.subset(["swap2"]), tmp_path / "eval.parquet")
+    named = {"tasks": str(tmp_path / "tasks.parquet"), "eval_tasks": str(tmp_path / "eval.parquet")}
+    chosen, evaluated = training_tasks(GrpoPlan.of(named))
+    assert (chosen.ids, evaluated.ids) == (tasks.ids, ["swap2"])
+    named |= {"learn_from": str(predictions.folder)}
+    assert training_tasks(GrpoPlan.of(named))[0].ids == ["swap1"]
+    assert training_tasks(GrpoPlan.of(named | {"max_solved": 1.0}))[0].ids == ["swap1", "swap2"]

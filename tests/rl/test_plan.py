@@ -1,0 +1,106 @@
+"""The plan of a GRPO run: one thing for notebook, checks, launcher and checkpoints. pytest
+tests/rl/test_plan.py"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from arcnb.plans import PlanError
+from arcnb.problems.plan import ProblemPlan
+from arcnb.rl.launch import decided, run_grpo
+from arcnb.rl.plan import GrpoPlan
+
+
+def test_settings_of_the_literature_are_options_by_their_own_names():
+    asked = {
+        "epsilon_high": 0.28,
+        "importance_sampling_level": "sequence",
+        "cast_lm_head_to_fp32": True,
+        "off_policy_mask_threshold": 0.5,
+        "entropy_coef": 0.01,
+        "fp16": True,
+    }
+    plan = GrpoPlan.of({"more": asked})
+    assert asked.items() <= plan.settings.items()
+    with pytest.raises(PlanError, match="did you mean 'epsilon_high'"):
+        GrpoPlan.of({"epsilon_hig": 0.28})
+
+
+def test_every_problem_of_a_plan_is_said_at_once(said):
+    sentences = said(
+        num_generations=1,
+        guard_window=1,
+        lr_scheduler_type="cosin",
+        trainer="trlx",
+        reward="arc-v3",
+        turns=0,
+        max_length=10**7,
+        adapter="/nowhere",
+        use_vllm="perhaps",
+        seconds_per_input=-1.0,
+        report_to="wandbb",
+    )
+    assert len(sentences) == 11
+    for word in (
+        "num_generations must be at least 2",
+        "window is 1",
+        "lr_scheduler_type='cosin'",
+        "trainer='trlx'",
+        "reward scheme 'arc-v3'",
+        "turns must be at least 1",
+        "was built for",
+        "/nowhere",
+        "use_vllm='perhaps'",
+        "seconds_per_input",
+        "wandbb",
+    ):
+        assert any(word in sentence for sentence in sentences), word
+
+
+@pytest.mark.parametrize("kind", [GrpoPlan, ProblemPlan])
+def test_what_another_process_reads_is_the_same_plan(kind, tmp_path, tasks):
+    asked = {"guard.thresholds.kl": 0.5, "lora_r": 4, "epsilon_high": 0.3, "seed": 7, "use_vllm": True}
+    plan = kind.of(asked, output=tmp_path)
+    written = plan.write([], [])
+    assert kind.read(written) == (plan, (), ())
+    if kind is GrpoPlan:
+        again, read, evaluation = GrpoPlan.read(plan.write(tasks, tasks[:1]))
+        assert again == plan
+        assert [task.fingerprint for task in read] == [task.fingerprint for task in tasks]
+        assert [task.task_id for task in evaluation] == [tasks[0].task_id]
+
+
+def test_auto_samples_by_vllm_where_there_is_a_gpu(gpus, monkeypatch):
+    plan = GrpoPlan.of({})
+    gpus("0, GPU-1, 81920, 81920")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: object())
+    assert decided(plan).use_vllm is True
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    assert decided(plan).use_vllm is False
+    assert decided(plan.changed({"use_vllm": True})).use_vllm is True
+
+
+def test_no_gpu_is_no_vllm(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert decided(GrpoPlan.of({})).use_vllm is False
+
+
+def test_the_way_from_a_plan_to_its_trainer_is_short(quick, tasks, tmp_path, monkeypatch):
+    """Files of the project on the stack when TRL's trainer is made."""
+    import trl
+
+    way = []
+
+    def made(self, *arguments, **named):
+        frame = sys._getframe(1)
+        while frame:
+            way.append(frame.f_code.co_filename)
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trl.GRPOTrainer, "__init__", made)
+    with pytest.raises(KeyboardInterrupt):
+        run_grpo(quick(tmp_path), tasks)
+    names = {Path(name).name for name in way if "/arcnb/" in name}
+    assert names == {"launch.py", "training.py", "trainers.py"}

@@ -1,0 +1,268 @@
+"""Prediction sets side by side, the best programs, submissions from large sets, adapters compared."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.metrics import score
+from arcnb.arc.scores.submission import create_submission, score_submission, validate_submission
+from arcnb.arc.tasks.task import Pair
+from arcnb.lab.plots.plots import pass_at_k
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.sampling.backends import Sampling
+from arcnb.plans import PlanError
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.comparing import evaluation
+from arcnb.search.comparing.arms import check_arms
+from arcnb.search.comparing.showcase import best_predictions, best_programs, show_predictions, write_programs
+from arcnb.search.sampling.adapters import adapter_runs, highest_rank, sampled_sets
+from arcnb.search.sampling.plan import InferencePlan
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
+from tests.search.canned_engine import CannedEngine
+from tests.search.sampling.test_predict import small_tasks
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return small_tasks()
+
+
+def judged(task, index, outputs, program="def transform(grid): ..."):
+    row = Prediction(task.task_id, task.fingerprint, 0, index, program=program, status="ok", outputs=outputs)
+    row.fingerprint = output_fingerprint(outputs)
+    for name, value in score(outputs, task).items():
+        setattr(row, name, value)
+    return row
+
+
+def right(task):
+    return [pair.output for pair in (*task.train, *task.test)]
+
+
+@pytest.fixture
+def sets(tmp_path, tasks):
+    """Set a solves tasks 0 and 1, set b tasks 1 and 2 (task 2 by two programs), nobody task 3."""
+    solved = {"a": (0, 1), "b": (1, 2)}
+    for name, solves in solved.items():
+        rows = []
+        for number, task in enumerate(tasks):
+            outputs = right(task) if number in solves else task.inputs
+            rows += [judged(task, 0, outputs, "long " * 20), judged(task, 1, task.inputs)]
+            if (name, number) == ("b", 2):
+                rows.append(judged(task, 2, outputs, "short"))
+        PredictionSet(tmp_path / name / "predictions").write_part(rows, 0)
+    return evaluation.open_sets(f"{tmp_path}/a/predictions, {tmp_path}/b/predictions")
+
+
+def test_sets_are_named_after_their_runs_and_adapters(tmp_path, sets):
+    assert list(sets) == ["a", "b"]
+    (tmp_path / "run" / "predictions" / "lora").mkdir(parents=True)
+    paths = f"{tmp_path}/run/predictions/lora,{tmp_path}/a/predictions"
+    assert list(evaluation.open_sets(paths)) == ["run/lora", "a"]
+    assert list(evaluation.open_sets(paths, "x, y")) == ["x", "y"]
+
+
+def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tasks):
+    folder = tmp_path / "run" / "predictions"
+    for adapter in ("none", "lora"):
+        PredictionSet(folder / adapter).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
+    assert list(evaluation.open_sets(f"{folder},{tmp_path}/a")) == ["run/lora", "run/none", "a"]
+    assert list(evaluation.open_sets(str(folder), "x, y")) == ["x", "y"]
+    PredictionSet(folder).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
+    assert list(evaluation.open_sets(str(folder))) == ["run"], "it is a set itself"
+
+
+@pytest.mark.parametrize(
+    ("folders", "names", "sentence"),
+    [
+        ("", "", "no prediction set is named: predictions takes"),
+        ("a/predictions", "x,y", "1 prediction sets but 2 names"),
+        ("missing", "", "missing does not exist"),
+        ("a/predictions,a/predictions", "", "two prediction sets are called 'a'"),
+    ],
+)
+def test_wrong_sets_are_refused(tmp_path, sets, monkeypatch, folders, names, sentence):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(evaluation.EvaluationError, match=sentence):
+        evaluation.open_sets(folders, names)
+
+
+def test_an_empty_set_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(evaluation.EvaluationError, match="empty holds no predictions"):
+        evaluation.read_sets(evaluation.open_sets(str(tmp_path / "empty")))
+
+
+def test_predictions_of_another_version_of_a_task_are_refused(sets, tasks):
+    task = tasks[1]
+    hidden = replace(task, test=tuple(Pair(pair.input) for pair in task.test))
+    assert hidden.fingerprint != task.fingerprint
+    assert evaluation.tasks_to_count(sets, tasks) == (tasks, "4 of 4 tasks of the set were predicted")
+    sets["a"].write_part([Prediction(task.task_id, hidden.fingerprint, 0, 7)], 0)
+    assert evaluation.tasks_to_count(sets, tasks)[1].startswith("4 of"), "it is the same task"
+    turned = replace(task, train=task.train[::-1])
+    sets["b"].write_part([Prediction(task.task_id, turned.fingerprint, 0, 7)], 0)
+    with pytest.raises(evaluation.EvaluationError, match=f"version of task {task.task_id}: the fingerprints"):
+        evaluation.tasks_to_count(sets, tasks)
+
+
+def test_arms_of_another_version_of_a_task_are_refused(sets, tasks):
+    folders = [one.folder for one in sets.values()]
+    text = f"first = {folders[0]}; second = {folders[0]}[:1] + {folders[1]}"
+    check_arms(text, tasks)
+    turned = replace(tasks[1], train=tasks[1].train[::-1])
+    sets["b"].write_part([Prediction(turned.task_id, turned.fingerprint, 0, 7)], 0)
+    with pytest.raises(evaluation.EvaluationError, match="b/predictions answers another version of task"):
+        check_arms(text, tasks)
+    with pytest.raises(evaluation.EvaluationError, match="at least two arms"):
+        check_arms(f"first = {folders[0]}", tasks)
+
+
+def test_the_tasks_counted_are_those_predicted_unless_all_are_wanted(sets, tasks):
+    some = tasks[:3]
+    few = {"a": PredictionSet(sets["a"].folder.parent / "few")}
+    few["a"].write_part([Prediction(tasks[1].task_id, tasks[1].fingerprint, 0, 0)], 0)
+    said = "1 of 3 tasks of the set were predicted"
+    counted = evaluation.tasks_to_count(few, some)
+    assert (counted[0].ids, counted[1]) == ([tasks[1].task_id], said)
+    assert evaluation.tasks_to_count(few, some, only_predicted=False) == (some, said)
+    shares = evaluation.predicted_shares(evaluation.read_sets(few | {"b": sets["b"]}), some)
+    assert shares.to_dict() == {"a": "1 of 3", "b": "3 of 3"}
+
+
+def test_parameters_that_name_nothing_are_refused(sets):
+    assert evaluation.set_to_submit(sets, "", "majority") is sets["a"]
+    assert evaluation.set_to_submit(sets, "b", "majority") is sets["b"]
+    with pytest.raises(evaluation.EvaluationError, match="'c' is none of the sets; it has a, b"):
+        evaluation.set_to_submit(sets, "c", "majority")
+    with pytest.raises(evaluation.EvaluationError, match="submission_rule 'most' does not exist; there are"):
+        evaluation.set_to_submit(sets, "b", "most")
+
+
+def test_pass_at_k_is_of_first_turns(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    name, frame = next(iter(frames.items()))
+    plain = evaluation.curves({name: frame}, tasks.ids)
+    refined = pd.concat([frame, frame.assign(turn=1, train_is_correct=1, test_is_correct=1)])
+    with_turns = evaluation.curves({name: refined}, tasks.ids)
+    assert list(with_turns) == [f"{name}, first turns"]
+    pd.testing.assert_frame_equal(with_turns[f"{name}, first turns"], plain[name])
+    assert evaluation.curves({name: frame.assign(turn=1)}, tasks.ids) == {}
+    assert "svg" in pass_at_k({})._repr_svg_()
+
+
+def test_pass_at_k_is_of_what_had_not_learned(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    name, frame = next(iter(frames.items()))
+    plain = evaluation.curves({name: frame}, tasks.ids)
+    learned = frame.assign(round=7, adapter="round00000", train_is_correct=1, test_is_correct=1)
+    curves = evaluation.curves({name: pd.concat([learned, frame])}, tasks.ids)
+    assert list(curves) == [f"{name}, before learning"]
+    pd.testing.assert_frame_equal(curves[f"{name}, before learning"], plain[name])
+
+
+def test_who_solves_what(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    rates = evaluation.solve_rates(frames, tasks.ids)
+    assert rates["a"].tolist() == [0.5, 0.5, 0, 0]
+    assert rates["b"].tolist() == pytest.approx([0, 0.5, 2 / 3, 0])
+    assert evaluation.solved_by(frames, tasks.ids)["b"].tolist() == [False, True, True, False]
+    assert evaluation.means_table(frames, tasks.ids).loc["is_correct"].tolist() == [0.5, 0.5]
+
+
+def test_a_task_without_known_test_outputs_or_without_predictions_is_no_zero_by_mistake(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    unknown = frames["a"].assign(
+        **{name: float("nan") for name in ("test_pixel_score", "test_correct_grids", "test_is_correct")}
+    )
+    assert evaluation.solve_rates({"a": unknown}, tasks.ids)["a"].isna().all()
+    only_first = frames["a"][frames["a"]["task_id"] == tasks.ids[0]]
+    assert evaluation.solve_rates({"a": only_first}, tasks.ids)["a"].tolist() == [0.5, 0, 0, 0]
+
+
+def test_the_best_program_of_each_task_is_the_shortest_of_the_best(tmp_path, sets, tasks):
+    programs = best_programs(sets).set_index("task_id")
+    assert programs["solved"].sum() == 3
+    assert not programs.loc[tasks.ids[3], "solved"]
+    assert programs.loc[tasks.ids[2], "program"] == "short"
+    assert programs.loc[tasks.ids[2], "prediction"] == f"{tasks.ids[2]}/0/2/0"
+    assert programs.loc[tasks.ids[0], "set"] == "a"
+    path = write_programs(best_programs(sets), tmp_path / "programs.parquet")
+    assert len(pd.read_parquet(path)) == 4
+
+
+def test_solved_and_nearly_solved_predictions_are_told_apart(sets, tasks):
+    both = best_predictions(sets["a"], 10)
+    assert [row.task_id for row in best_predictions(sets["a"], 10, solved=True)] == tasks.ids[:2]
+    assert [row.task_id for row in best_predictions(sets["a"], 10, task_ids=tasks.ids[2:3])] == tasks.ids[2:3]
+    nearly = best_predictions(sets["a"], 1, solved=False)
+    assert len(both) == 4
+    assert [row.test_is_correct for row in nearly] == [0]
+    assert repr(show_predictions(tasks, [])) == "There is no such program with valid outputs."
+
+
+def test_a_submission_in_slices_is_the_submission(sets, tasks, monkeypatch):
+    monkeypatch.setattr(evaluation, "SLICE", 3)
+    submission = evaluation.set_submission(sets["a"], tasks)
+    whole = create_submission(sets["a"].read(), tasks)
+    assert dict(submission) == dict(whole)
+    assert submission.padded == whole.padded
+    validate_submission(submission, tasks)
+    result = score_submission(submission, tasks)
+    assert (result.task_mean, result.output_mean) == (0.5, 0.5)
+
+
+def test_one_adapter_fills_the_folder_and_several_get_a_folder_each(tmp_path):
+    (alone,) = adapter_runs("", tmp_path)
+    assert (alone.name, alone.adapter, alone.predictions.folder) == ("none", "", tmp_path)
+    (one,) = adapter_runs("some/lora", tmp_path)
+    assert (one.name, one.adapter, one.predictions.folder) == ("lora", "some/lora", tmp_path)
+    runs = adapter_runs("none, x/A ,x/B", tmp_path)
+    assert [(run.name, run.adapter) for run in runs] == [("none", ""), ("A", "x/A"), ("B", "x/B")]
+    assert [run.predictions.folder for run in runs] == [tmp_path / name for name in ("none", "A", "B")]
+
+
+def test_adapters_of_the_same_name_are_called_by_their_runs(tmp_path):
+    runs = adapter_runs("none, runs/A/adapter, runs/B/adapter, C", tmp_path)
+    assert [run.name for run in runs] == ["none", "A", "B", "C"]
+    assert runs[2].predictions.folder == tmp_path / "B"
+    deep = adapter_runs("A/checkpoints/checkpoint-5,B/checkpoints/checkpoint-5", tmp_path)
+    assert [run.name for run in deep] == ["A", "B"]
+    for twice, name in (("x/A,x/A", "A"), ("A/adapter,B/adapter,z/A", "A"), ("adapter,B/adapter", "adapter")):
+        with pytest.raises(PlanError, match=f"called '{name}'; take one out or rename it"):
+            adapter_runs(twice, tmp_path)
+
+
+def test_the_engine_has_to_make_room_for_the_highest_rank(tmp_path, small_model):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    for name, rank in (("A", 2), ("B", 6)):
+        with torch.random.fork_rng():
+            config = LoraConfig(r=rank, target_modules=["q_proj"])
+            net = get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config)
+        net.save_pretrained(tmp_path / name)
+    adapters = {"model": small_model.path, "adapter": f"none,{tmp_path / 'A'},{tmp_path / 'B'}"}
+    for backend, asked, rank in (("vllm", {}, 6), ("server", {}, None), ("vllm", {"adapter": "none"}, None)):
+        plan = InferencePlan.of({"backend": backend, "output": str(tmp_path / "p")} | adapters | asked)
+        assert highest_rank(plan, sampled_sets(plan, [], tmp_path).values()) == rank
+
+
+def test_compared_adapters_see_the_same_prompts(tmp_path, small_model, tasks):
+    engine = CannedEngine(load_tokenizer(small_model), lambda key, index: "pass\n```")
+    views = {}
+    with Executor(1) as executor:
+        for run in adapter_runs("none,A", tmp_path):
+            plan = RoundPlan(n_predictions=4, per_prompt=2)
+            made = SampledSet(tasks, run.predictions, prompt_format(), Sampling(), adapter=run.adapter)
+            predict(made, engine, executor, plan)
+            rows = list(run.predictions.iter_predictions())
+            views[run.name] = [(row.key, row.augmentation, tuple(row.pair_order)) for row in rows]
+            assert {row.adapter for row in rows} == {run.adapter}
+    assert views["none"] == views["A"]

@@ -1,0 +1,197 @@
+"""What may go wrong around sampling: afterwards the stage is started again and ends with exactly its rows."""
+
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from arcnb.arc.predictions.prediction_set import PredictionFileError, PredictionSet
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.sampling.backends import GenerationError, Sampling
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
+from tests.paths import ROOT
+from tests.search.canned_engine import CannedEngine
+from tests.search.sampling.test_predict import expected_keys, small_tasks
+
+PLAN = RoundPlan(n_predictions=30, per_prompt=3)
+N_SHARDS = 2
+
+# A shard in a process of its own: sys.argv holds the tokenizer's folder, the set's, the shard's number, and
+# after how many completions its engine hangs.
+SHARD = """
+import sys
+from dataclasses import replace
+from tests.search.learning.test_faults import *
+from arcnb.models.registry import resolve_model
+made = iter(range(1_000_000))
+def answer_or_hang(key, index):
+    if next(made) == int(sys.argv[4]):
+        time.sleep(600)
+    return answer(key, index)
+engine = CannedEngine(load_tokenizer(resolve_model(sys.argv[1])), answer_or_hang)
+with Executor(1) as executor:
+    run(engine, small_tasks(), PredictionSet(sys.argv[2]), executor,
+        replace(PLAN, shard=int(sys.argv[3]), n_shards=N_SHARDS), part_rows=6)
+"""
+
+
+def answer(key, index):
+    return f"def transform(grid):\n    return grid * 0 + {index % 10}\n```"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_model):
+    return load_tokenizer(small_model)
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return small_tasks()
+
+
+def run(engine, tasks, predictions, executor, plan=PLAN, **settings):
+    made = SampledSet(tasks, predictions, prompt_format(), Sampling(), **settings)
+    return predict(made, engine, executor, plan)
+
+
+def begin_shard(small_model, folder, number, hang_after=-1):
+    command = [sys.executable, "-c", SHARD, small_model.path, str(folder), str(number), str(hang_after)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.long("many rounds, or processes that are killed")
+def test_shards_run_together_and_one_that_was_killed_is_run_again_alone(tmp_path, small_model, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+    other, victim = (begin_shard(small_model, predictions.folder, i, hang) for i, hang in enumerate((-1, 40)))
+    deadline = time.monotonic() + 120
+    while not any("shard01" in part.name for part in predictions.parts()):
+        assert time.monotonic() < deadline
+        assert victim.poll() is None, victim.stderr.read()
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 0.2))
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait(60) == -signal.SIGKILL, "it was done before the kill"
+    assert other.wait(120) == 0, other.stderr.read()
+    incomplete, others = predictions.done_keys(), {p for p in predictions.parts() if "shard01" not in p.name}
+    assert incomplete < expected_keys(tasks, PLAN)
+    again = begin_shard(small_model, predictions.folder, 1)
+    assert again.wait(120) == 0, again.stderr.read()
+    counts = Counter(row.key for row in predictions.iter_predictions())
+    assert set(counts) == expected_keys(tasks, PLAN)
+    assert set(counts.values()) == {1}
+    assert {p for p in predictions.parts() if "shard01" not in p.name} == others, "another shard was touched"
+    for shard in (other, victim, again):
+        shard.stderr.close()
+
+
+def test_a_disk_that_fills_up_ends_the_stage_in_one_sentence_and_it_goes_on_later(
+    tmp_path, tokenizer, executor, tasks
+):
+    predictions = PredictionSet(tmp_path / "p")
+    filled = []
+
+    def fill_the_disk(key, index):
+        if predictions.parts() and not filled:  # no file may grow any more: refused as on a full disk
+            filled.append(resource.getrlimit(resource.RLIMIT_FSIZE))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, filled[0][1]))
+        return answer(key, index)
+
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    engine = CannedEngine(tokenizer, fill_the_disk, pace=0.01)
+    try:
+        with pytest.raises(PredictionFileError, match="written, the file size limit is reached; files"):
+            run(engine, tasks, predictions, executor, part_rows=6)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, filled[0])
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert 0 < len(predictions) < len(expected_keys(tasks, PLAN))
+    run(CannedEngine(tokenizer, answer), tasks, predictions, executor)
+    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+
+
+def test_an_engine_that_fails_for_good_leaves_what_it_made(tmp_path, tokenizer, executor, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+
+    class Failing(CannedEngine):
+        def generate(self, requests, sampling):
+            for n, completion in enumerate(super().generate(requests, sampling)):
+                if n == 70:
+                    raise GenerationError("the vllm engine died twice: out of memory")
+                yield completion
+
+    with pytest.raises(GenerationError, match="died twice: out of memory"):
+        run(Failing(tokenizer, answer), tasks, predictions, executor)
+    assert 30 < len(predictions) <= 70
+    run(CannedEngine(tokenizer, answer), tasks, predictions, executor)
+    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+
+
+BROKEN_TEXTS = ["\ud83d", "a\udc80b\x00c", "\ud83d\ude00", "def transform(grid):\n    return '\ud83d'\n```"]
+
+
+def test_completions_that_are_no_valid_text_are_kept(tmp_path, tokenizer, executor, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+    engine = CannedEngine(tokenizer, lambda key, index: BROKEN_TEXTS[index])
+    run(engine, tasks[:1], predictions, executor, RoundPlan(n_predictions=4, per_prompt=4))
+    texts = [row.completion for row in predictions.iter_predictions()]
+    kept = ["\ufffd", "a\ufffdb\x00c", "\U0001f600", "def transform(grid):\n    return '\ufffd'\n```"]
+    assert texts == kept
+    assert all(row.status != "ok" for row in predictions.iter_predictions())
+
+
+def test_slow_programs_do_not_hold_up_the_engine(tmp_path, tokenizer, executor, tasks):
+    predictions = PredictionSet(tmp_path / "p")
+    slow = "import time\ndef transform(grid):\n    time.sleep(0.01)\n    return grid\n```"
+    written = []
+
+    class Watching(CannedEngine):
+        def generate(self, requests, sampling):
+            yield from super().generate(requests, sampling)
+            written.append(len(predictions))
+
+    report = run(Watching(tokenizer, lambda key, index: slow), tasks, predictions, executor, part_rows=1)
+    assert written[0] < len(expected_keys(tasks, PLAN)), "the engine had to wait for the programs"
+    assert report.rates["executor_share"] > 0.05
+    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+
+
+def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
+    """Bytes that Python held at most during a stage of so many rounds."""
+    plan = RoundPlan(n_predictions=4 * n_rounds, per_prompt=4)
+    tracemalloc.start()
+    run(CannedEngine(tokenizer, answer), tasks, PredictionSet(folder), executor, plan, part_rows=32)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.long("many rounds, or processes that are killed")
+def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, executor, tasks, monkeypatch):
+    # What is bounded by design, made small enough to be full soon.
+    monkeypatch.setattr("arcnb.search.sampling.scoring.WAITING_ROWS", 32)
+    monkeypatch.setattr("arcnb.search.sampling.scoring.JUDGED_ROWS", 32)
+    monkeypatch.setattr("arcnb.programs.executor.service.REMEMBERED", 16)
+    monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_AHEAD", 2)
+    monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_TOGETHER", 1)
+    peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
+    few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
+    for attempt in range(3):  # a busy machine makes more wait at times; what grows grows each time
+        many = peak_memory(tokenizer, executor, tasks, tmp_path / f"many {attempt}", 72)
+        if many < 1.4 * few:
+            break
+    assert many < 1.4 * few

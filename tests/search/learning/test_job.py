@@ -1,0 +1,202 @@
+"""A search as a job: several processes, submissions that are valid whenever they are read."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.submission import SubmissionError, validate_submission
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
+from arcnb.plans import PlanError
+from arcnb.search.learning.job import arm_predictions, run_shards, task_file, usable_backend
+from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.learning.submission_file import SubmissionFile
+from tests.paths import ROOT
+from tests.search.learning_engine import small_tasks
+
+
+@pytest.fixture
+def searching(tmp_path, small_model):
+    """searching(arms="learn", ...) is a settled plan of a small search, its tasks where they belong."""
+
+    def make(**changes) -> SearchPlan:
+        asked = {
+            "output": str(tmp_path / "out"), "model": small_model.path, "backend": "transformers",
+            "submission": True, "submission_file": str(tmp_path / "submission.json"), "workers": 1,
+            "n_predictions": 4, "first_round": 2, "per_round": 2, "per_prompt": 2, "lora_r": 2,
+            "max_completion_length": 4, "num_processes": 1,
+        }  # fmt: skip
+        plan = SearchPlan.of(asked | changes).settled(tmp_path)
+        write_tasks(small_tasks(), task_file(plan))
+        return plan
+
+    return make
+
+
+@pytest.mark.long("processes share a notebook's tasks")
+def test_the_notebook_shares_the_tasks_between_processes_and_keeps_one_submission(tmp_path, small_model):
+    write_tasks(small_tasks(), tmp_path / "tasks.parquet")
+    settings = {
+        "tasks": tmp_path / "tasks.parquet", "n_tasks": 0, "model": small_model.path, "adapter": "",
+        "backend": "transformers", "num_processes": 2, "submission": "true", "n_predictions": 4,
+        "first_round": 2, "per_round": 2, "per_prompt": 2, "max_completion_length": 4, "lora_r": 2,
+        "workers": 1, "n_pictures": 1,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "07", "--quiet", "--name", "n"]
+    command += [str(part) for name, value in settings.items() for part in ("-p", name, value)]
+    environment = os.environ | {"ARCNB_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (run,) = (tmp_path / "runs").glob("*-n")
+    reports = json.loads((run / "manifest.json").read_text())["outcome"]["reports"]
+    assert set(reports) == {"alone 0", "alone 1", "learn 0", "learn 1"}
+    for arm in ("alone", "learn"):
+        assert sum(report["tasks"] for name, report in reports.items() if arm in name) == 3
+        frame = PredictionSet(run / "search" / arm / "predictions").read(columns=["task_id"])
+        assert dict(frame.groupby("task_id").size()) == dict.fromkeys(small_tasks().ids, 4)
+    validate_submission(json.loads((run / "submission.json").read_bytes()), small_tasks())
+    said = [line for report in reports.values() for line in report["failures"]]
+    assert all("nothing to learn from" in line for line in said)
+    assert len(said) == 3  # a random model writes no programs, and every task has an adapter of its own
+
+
+def test_named_tasks_are_taken_of_all():
+    tasks = small_tasks()
+    first, *_, last = tasks.ids
+    plan = SearchPlan.of({"n_tasks": 2})
+    assert (plan.n_built, plan.named(tasks)) == (2, tasks)
+    plan = SearchPlan.of({"task_ids": f"{last}, {first}"})
+    assert (plan.n_built, plan.named(tasks).ids) == (0, tasks.subset([last, first]).ids)
+
+
+def test_a_plan_survives_its_file(searching):
+    plan = searching(target_modules="q_proj,o_proj", arms="learn", budget_seconds=1)
+    assert SearchPlan.of(json.loads(json.dumps(plan.values()))) == plan
+
+
+def test_a_process_that_fails_is_quoted(tmp_path, searching):
+    with pytest.raises(PlanError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
+        run_shards(searching(backend="abacus", workers=5, num_processes=2))
+    given = SearchPlan.of(json.loads((tmp_path / "out" / "plan.json").read_text()))
+    assert given.programs.workers == 2, "the processes share the workers"
+    validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
+
+
+def test_a_search_that_could_make_nothing_says_why(tmp_path, searching):
+    with pytest.raises(
+        PlanError, match=r"'alone' made nothing: prompts of up to \d+ tokens and answers of 2,047"
+    ):
+        run_shards(searching(max_completion_length=2047))
+    with pytest.raises(PlanError, match="its time, 0 s, was up before the first completion"):
+        run_shards(searching(output=str(tmp_path / "late"), time_budget_hours=1e-7))
+    validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
+
+
+def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(searching):
+    plan = searching(target_modules="q_proj, nowhere_proj")
+    with pytest.raises(PlanError, match="has no layer 'nowhere_proj'; there are q_proj, k_proj, v_proj"):
+        run_shards(plan)
+    assert not len(arm_predictions(plan, "alone"))
+    assert set(run_shards(searching(target_modules="self_attn.q_proj"))) == {"alone", "learn"}
+
+
+# A process of a search that has work for a minute, and the notebook that started it: sys.argv[1] is where the
+# first writes down that it was interrupted, sys.argv[2] of the second the code of the first.
+WORK = """
+import os, sys, threading, time
+from arcnb.search.learning.job import _end_with
+threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+print("at work", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    open(sys.argv[1], "w").write("interrupted")
+"""
+NOTEBOOK = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], start_new_session=True).wait()
+"""
+
+
+def test_the_processes_of_a_notebook_that_is_killed_are_interrupted(tmp_path):
+    said = tmp_path / "said"
+    command = [sys.executable, "-c", NOTEBOOK, str(said), WORK]
+    notebook = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert notebook.stdout.readline() == "at work\n"
+    notebook.kill()
+    notebook.communicate()
+    deadline = time.monotonic() + 30
+    while not said.exists() or said.read_text() != "interrupted":
+        assert time.monotonic() < deadline, "it goes on without the notebook"
+        time.sleep(0.05)
+
+
+def test_a_named_backend_is_taken_as_it_is():
+    assert usable_backend("vllm") == "vllm"
+
+
+def rows_of(tasks, n):
+    grids = [pair.input for task in tasks for pair in task.test]
+    return [
+        Prediction(
+            task.task_id, task.fingerprint, 0, i, program=f"# {i}", status="ok", train_correct_grids=i / n,
+            outputs=[grids[0]] * (len(task.train) + len(task.test)),
+        )
+        for task in tasks for i in range(n)
+    ]  # fmt: skip
+
+
+# Rewrites the submission of sys.argv[1] as fast as it can.
+WRITER = """
+import sys
+from pathlib import Path
+from tests.search.learning.test_job import *
+folder = Path(sys.argv[1])
+file = SubmissionFile(folder / "submission.json", small_tasks(), PredictionSet(folder / "p"))
+while True:
+    file.refresh(small_tasks().ids)
+"""
+
+
+def test_killed_at_any_moment_the_submission_is_whole(tmp_path):
+    tasks, path, moments = small_tasks(), tmp_path / "submission.json", random.Random(1)
+    PredictionSet(tmp_path / "p").write_part(rows_of(tasks, 3), 0)
+    SubmissionFile(path, tasks, PredictionSet(tmp_path / "p"))
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    first = path.read_bytes()
+    end = time.monotonic() + 60
+    while path.read_bytes() == first and time.monotonic() < end:
+        time.sleep(0.01)
+    for _ in range(300):
+        validate_submission(json.loads(path.read_bytes()), tasks)
+    for writer in writers:
+        time.sleep(moments.uniform(0, 0.05))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    submission = json.loads(path.read_bytes())
+    validate_submission(submission, tasks)
+    assert submission["fill4"][0]["attempt_1"] != [[0]]
+
+
+def test_a_damaged_submission_is_begun_anew_and_a_good_one_kept(tmp_path):
+    tasks, path = small_tasks(), tmp_path / "submission.json"
+    predictions = PredictionSet(tmp_path / "p")
+    path.write_text('{"fill4": [')
+    file = SubmissionFile(path, tasks, predictions)
+    assert file.padded() == 3
+    predictions.write_part(rows_of(tasks, 2), 0)
+    file.refresh(["fill4"])
+    assert SubmissionFile(path, tasks, predictions).padded() == 2
+    other = load_tasks("arc-agi-1/training")[:2]
+    with pytest.raises(SubmissionError):
+        validate_submission(json.loads(path.read_bytes()), other)

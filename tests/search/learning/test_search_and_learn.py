@@ -1,0 +1,600 @@
+"""Rounds of search and learn: budgets, stops, adapters, what is kept, what happens when something breaks."""
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.stop_rules import early_stops
+from arcnb.arc.scores.submission import validate_submission
+from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.models.sampling.backends import EngineOptions, open_backend
+from arcnb.plans import PlanError
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.learning import learner as learner_module
+from arcnb.search.learning.budgets import Clock
+from arcnb.search.learning.journal import TIMES
+from arcnb.search.learning.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share
+from arcnb.search.learning.loss import add_answer_gradients
+from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.learning.search_and_learn import SearchAndLearn
+from arcnb.search.learning.submission_file import SubmissionFile
+from tests.paths import ROOT
+from tests.search.learning_engine import Mixing, Programming, program, small_tasks, text_of
+
+ASKED = {
+    "n_predictions": 12, "first_round": 4, "per_round": 4, "per_prompt": 2, "stop_after": 0, "seed": 3,
+    "adapter": "", "max_completion_length": 6, "programs_per_task": 32, "max_answer_tokens": 512,
+    "lora_r": 2, "alpha": 8, "learning_rate": 0.05, "batch_tokens": 16384,
+}  # fmt: skip
+
+
+def asked(**changes) -> SearchPlan:
+    """The plan of these tests with some options changed."""
+    return SearchPlan.of(ASKED | changes)
+
+
+PLAN = asked()
+LORA = PLAN.lora
+SOLVING = program("out = grid.copy(); out[:, 0] = 4; return out")
+ALSO_SOLVING = program("out = grid + 0; out[:, 0] = 4; return out")
+NOT_SOLVING = program("return grid[::-1]")
+
+# A process of its own, to be killed: search and learn on three tasks into sys.argv[2] with model sys.argv[1].
+SCRIPT = """
+import sys
+from tests.search.learning.test_search_and_learn import *
+from arcnb.models.registry import resolve_model
+with open_backend("transformers", sys.argv[1], None, EngineOptions(max_model_len=2048)) as engine:
+    with Executor(1) as executor:
+        base = resolve_model(sys.argv[1])
+        SearchAndLearn(small_tasks(), Programming(engine), executor, sys.argv[2], PLAN, base=base).run()
+"""
+
+
+@pytest.fixture(scope="module")
+def engine(small_model):
+    with open_backend("transformers", small_model, None, EngineOptions(max_model_len=2048)) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def search(tmp_path, engine, executor, small_model):
+    """search(plan, pick=..., ...) is a SearchAndLearn below tmp_path."""
+
+    def make(plan=PLAN, pick=None, tasks=None, folder="s", programming=None, **more):
+        programming = programming or (Programming(engine, pick) if pick else Programming(engine))
+        settings = {"base": small_model, "announce": lambda line: None} | more
+        some = tasks or small_tasks()
+        return SearchAndLearn(some, programming, executor, tmp_path / folder, plan, **settings)
+
+    return make
+
+
+def rows(folder):
+    """What decides a row: key, adapter, tokens seen, program, scores."""
+    names = ["task_id", "round", "index", "adapter", "completion", "n_tokens", "status", "fingerprint"]
+    frame = PredictionSet(folder / "predictions").read(columns=[*names, "train_pixel_score"])
+    return frame.fillna("").to_dict("records")
+
+
+def test_rounds_predict_relabel_learn_and_keep_everything(tmp_path, search):
+    report = search().run()
+    assert (report.rounds, report.completions, report.trainings) == (3, 36, 6)
+    frame = PredictionSet(tmp_path / "s" / "predictions").read()
+    assert set(frame.groupby("task_id").size()) == {12}
+    by_round = frame.assign(learned=frame["round"].map(PLAN.round_of)).groupby(["task_id", "learned"])
+    adapters = by_round["adapter"].agg(set)
+    for group, task_id in enumerate(small_tasks().ids):
+        assert adapters[task_id, 0] == {""}
+        assert adapters[task_id, 1] == {f"round00000-group{group:05d}-shard00-of-01"}
+        assert adapters[task_id, 2] == {f"round00001-group{group:05d}-shard00-of-01"}
+    made = load_tasks(tmp_path / "s" / "hindsight")
+    assert len(made) == report.hindsight_tasks > 6
+    assert all(task.program and task.source == "hindsight" for task in made)
+    assert len(list((tmp_path / "s" / "adapters").iterdir())) == 6
+    assert 0 < report.start_share < 1
+    assert "start-up" in str(report)
+    json.dumps(report.outcome())
+
+
+def test_what_was_learned_changes_what_is_sampled(tmp_path, search):
+    search().run()
+    search(base=None, folder="alone").run()
+    learned, alone = rows(tmp_path / "s"), rows(tmp_path / "alone")
+    first = [row["completion"] for row in learned if PLAN.round_of(row["round"]) == 0]
+    assert first == [row["completion"] for row in alone if PLAN.round_of(row["round"]) == 0]
+    assert [row["completion"] for row in learned] != [row["completion"] for row in alone]
+
+
+def test_training_makes_the_answers_likelier(search):
+    one = search(asked(n_predictions=8, num_train_epochs=12, group_size=-1, learning_rate=2e-3))
+    one.run()
+    (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
+    assert line["loss_last"] < line["loss_first"] - 0.1  # of a model that cannot tell one token from another
+
+
+def test_a_second_start_finds_everything_done(tmp_path, search):
+    search().run()
+    before = rows(tmp_path / "s")
+    again = search().run()
+    assert (again.completions, again.trainings, again.rounds) == (0, 0, 3)
+    assert rows(tmp_path / "s") == before
+
+
+@pytest.mark.long("a process is killed at random moments and goes on")
+def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_search(tmp_path, search, small_model):
+    search(folder="unbroken").run()
+    wanted = rows(tmp_path / "unbroken")
+    root = ROOT
+    command = [sys.executable, "-c", SCRIPT, small_model.path, str(tmp_path / "killed")]
+    steps = tmp_path / "killed" / "steps-shard00-of-01.jsonl"
+    moments, killed_at = random.Random(5), []
+    for attempt in range(12):
+        process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = len(steps.read_bytes().splitlines()) if steps.exists() else 0
+        if attempt < 2:  # let it finish a step, then kill it in one of the next
+            while process.poll() is None and not (
+                steps.exists() and len(steps.read_bytes().splitlines()) > before + attempt
+            ):
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.15))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed_at.append(len(steps.read_bytes().splitlines()))
+        if process.wait(timeout=120) == 0:
+            break
+    assert rows(tmp_path / "killed") == wanted
+    assert min(killed_at) < 15, "no kill came while there was work to do"
+
+
+def test_a_journal_line_that_a_kill_cut_off_is_done_again(tmp_path, search):
+    search().run()
+    wanted = rows(tmp_path / "s")
+    steps = tmp_path / "s" / "steps-shard00-of-01.jsonl"
+    steps.write_bytes(steps.read_bytes()[:-7])
+    again = search().run()
+    assert again.completions == 0
+    assert rows(tmp_path / "s") == wanted
+    assert steps.read_bytes().endswith(b"}\n")
+
+
+def test_two_processes_do_not_work_on_one_shard(search):
+    one, other = search(asked(n_predictions=4)), search(asked(n_predictions=4))
+    refused = pytest.raises(PlanError, match="another process is at work")
+    with one.journal.alone(), refused, other.journal.alone(0.1):
+        pass
+    with other.journal.alone(0.1):
+        pass
+
+
+@pytest.mark.parametrize(("stop_after", "rounds"), [(1, 1), (2, 2), (0, 3)])
+def test_a_task_ends_after_so_many_distinct_programs_that_solve_its_train_pairs(
+    tmp_path, search, stop_after, rounds
+):
+    def pick(key, index, ids):  # the first round repeats one solution, the second brings another
+        return SOLVING if PLAN.round_of(key[1]) == 0 else ALSO_SOLVING
+
+    search(asked(stop_after=stop_after, augment="none"), pick, small_tasks(1)).run()
+    made = PredictionSet(tmp_path / "s" / "predictions")
+    assert len(made) == 4 * rounds
+    assert bool(early_stops({"s": made})) is (rounds < 3), "pass@k of such a set is too high, so it is said"
+
+
+@pytest.mark.parametrize(
+    ("budget", "rounds"),
+    [
+        ({"n_predictions": 6}, 1.5),
+        ({"n_predictions": 0, "budget_tokens": 30}, 2),
+        ({"n_predictions": 0, "budget_seconds": 1e-6}, 1),
+        ({"n_predictions": 100, "budget_tokens": 1}, 1),
+    ],
+)
+def test_budgets_of_a_task(tmp_path, search, budget, rounds):
+    report = search(asked(**budget), lambda key, index, ids: NOT_SOLVING, small_tasks(2)).run()
+    frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id", "n_tokens"])
+    assert set(frame.groupby("task_id").size()) == {int(4 * rounds)}
+    assert report.rounds == -(-rounds // 1)
+
+
+class Broken(LoraLearner):
+    """Fails in the second round of the first group, by what `error` is."""
+
+    error: Exception = LearningError("the loss of step 1 is nan")
+    calls = 0
+
+    def learn(self, *arguments):
+        type(self).calls += 1
+        if type(self).calls == 3:
+            raise self.error
+        return super().learn(*arguments)
+
+
+@pytest.mark.parametrize("error", [LearningError("the loss of step 1 is nan"), RuntimeError("out of luck")])
+def test_an_error_in_learning_falls_back_to_the_adapter_before_and_says_so(tmp_path, search, error):
+    learner = type("Broken", (Broken,), {"calls": 0, "error": error})
+    said = []
+    plan = asked(n_predictions=12)
+    report = search(plan, tasks=small_tasks(2), open_learner=learner, announce=said.append).run()
+    assert report.failures == said
+    assert str(error) in said[0]
+    assert "it goes on with adapter round00000-group00000" in said[0]
+    last = {row["task_id"]: row["adapter"][:21] for row in rows(tmp_path / "s") if row["round"] >= 4}
+    assert last == {"fill4": "round00000-group00000", "odd1": "round00001-group00001"}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_training_goes_on_from_the_last_adapter_or_starts_anew(search, keep):
+    starts = []
+
+    class Watched(LoraLearner):
+        def learn(self, rows, start, *arguments):
+            starts.append(start and start.name)
+            return super().learn(rows, start, *arguments)
+
+    search(asked(keep_adapter=keep, group_size=-1), open_learner=Watched).run()
+    assert starts == [None, "round00000-group00000-shard00-of-01" if keep else None]
+
+
+def test_one_trainer_serves_all_rounds_and_groups(search):
+    opened = []
+
+    class Counted(LoraLearner):
+        def __init__(self, *arguments):
+            opened.append(1)
+            super().__init__(*arguments)
+
+    report = search(open_learner=Counted).run()
+    assert (report.trainings, len(opened)) == (6, 1)
+
+
+def test_the_closest_program_of_a_round_is_learned_from_last(search, engine):
+    answers = []
+
+    class Watched(LoraLearner):
+        def learn(self, rows, *arguments):
+            labels = [[label for label in row["labels"] if label >= 0] for row in rows]
+            answers.append([engine.tokenizer.decode(of_row, skip_special_tokens=True) for of_row in labels])
+            return super().learn(rows, *arguments)
+
+    def pick(key, index, ids):
+        return SOLVING if key[1] == index == 0 else text_of([*ids, index])
+
+    plan = asked(first_round=8, augment="none")
+    search(plan, pick, small_tasks(1), open_learner=Watched).run()
+    assert len(set(answers[0])) > 2
+    assert answers[0][-1] == SOLVING
+    assert answers[0][0] != SOLVING
+
+
+def test_schedules_of_the_learning_rate():
+    def rates(schedule, n=10, warmup=0.2):
+        settings = LoraSettings(lr_scheduler_type=schedule, warmup_steps=warmup)
+        return [round(learning_rate_share(settings, step, n), 3) for step in range(n)]
+
+    assert rates("constant") == [0.333, 0.667] + [1] * 8
+    assert rates("linear") == [0.333, 0.667, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    assert rates("cosine")[2::4] == [1, 0.5]
+    assert rates("linear", n=1) == [1]
+    assert rates("constant", warmup=2) == rates("constant")
+    assert rates("constant", n=3, warmup=5) == [0.167, 0.333, 0.5]
+
+
+def test_a_loss_that_is_not_finite_leaves_no_adapter(tmp_path, small_model):
+    bad = replace(LORA, learning_rate=1e30, max_grad_norm=1e30, per_device_train_batch_size=1)
+    row = {"input_ids": list(range(5, 25)), "labels": [-100] * 10 + list(range(15, 25))}
+    with LoraLearner(small_model, bad) as learner:
+        with pytest.raises(LearningError, match=r"not finite|is nan|is inf"):
+            learner.learn([row] * 4, None, tmp_path / "a", 0)
+        assert not (tmp_path / "a").exists()
+        with pytest.raises(LearningError, match="nothing to learn from"):
+            learner.learn([], None, tmp_path / "a", 0)
+
+
+def test_training_is_a_function_of_its_arguments(tmp_path, small_model):
+    labels = [[-100] * 10 + list(range(n + 10, n + 20)) for n in range(9)]
+    rows = [{"input_ids": list(range(n, n + 20)), "labels": labels[n]} for n in range(9)]
+    with LoraLearner(small_model, LORA) as learner:
+        learner.learn(rows, None, tmp_path / "a", 7)
+        learner.learn(rows, tmp_path / "a", tmp_path / "b", 7)
+        learner.learn(rows, None, tmp_path / "c", 7)
+        learner.learn(rows, tmp_path / "a", tmp_path / "d", 7)
+    with LoraLearner(small_model, replace(LORA, batch_tokens=25)) as learner:
+        small = learner.learn(rows, None, tmp_path / "e", 7)
+    read = {name: (tmp_path / name / "adapter_model.safetensors").read_bytes() for name in "abcd"}
+    assert read["a"] == read["c"] != read["b"] == read["d"]
+    assert small.steps == 3
+
+
+def test_adapters_keep_to_their_disk_budget(tmp_path, search):
+    report = search(asked(adapter_gb=1e-9)).run()
+    left = sorted(path.name for path in (tmp_path / "s" / "adapters").iterdir())
+    assert report.adapters_deleted == 6 - len(left)
+    assert [name[:10] for name in left] == ["round00001"] * 3
+    assert search(asked(adapter_gb=1e-9)).run().completions == 0
+    assert sorted(path.name for path in (tmp_path / "s" / "adapters").iterdir()) == left, "rounds read again"
+    assert search(asked(n_predictions=16, adapter_gb=1e-9)).run().completions == 12
+
+
+def test_a_round_that_a_smaller_budget_cut_is_completed_with_its_own_adapter(tmp_path, search):
+    search(folder="whole").run()
+    search(asked(n_predictions=6)).run()
+    grown = search()
+    grown.run()
+    assert rows(tmp_path / "s") == rows(tmp_path / "whole")
+    assert {state.spent.n_predictions for state in grown.states.values()} == {12}
+    again = search()
+    assert again.run().completions == 0
+    for task_id, state in grown.states.items():
+        assert again.states[task_id].spent.seconds == pytest.approx(state.spent.seconds)
+
+
+def test_a_solution_in_the_missing_part_of_a_cut_round_ends_its_task(tmp_path, search):
+    def pick(key, index, ids):
+        return SOLVING if key == ("fill4", 3) else NOT_SOLVING
+
+    ends = {"stop_after": 1, "augment": "none"}
+    search(asked(n_predictions=6, **ends), pick, base=None).run()
+    grown = search(asked(n_predictions=20, **ends), pick, base=None)
+    grown.run()
+    assert grown.solved_tasks() == ["fill4"]
+    assert sum(row["task_id"] == "fill4" for row in rows(tmp_path / "s")) == 8
+
+
+def test_a_training_on_a_cut_round_is_done_again(tmp_path, search, engine, monkeypatch):
+    monkeypatch.setattr(engine, "context", 700)  # the skipped prompts keep the task below its budget
+    tasks, folder = two_test_inputs(3), "s"
+    for name, budgets in (("whole", (12,)), (folder, (6, 12))):
+        for budget in budgets:
+            search(asked(n_predictions=budget, group_size=-1), tasks=tasks, folder=name).run()
+    assert rows(tmp_path / folder) == rows(tmp_path / "whole")
+    made = [load_tasks(tmp_path / name / "hindsight").ids for name in ("whole", folder)]
+    assert made[0] == made[1]
+
+
+def test_journals_of_earlier_versions_stand_as_they_are(tmp_path, search):
+    search(asked(n_predictions=6)).run()
+    steps = tmp_path / "s" / "steps-shard00-of-01.jsonl"
+    lines = [json.loads(line) for line in steps.read_text().splitlines()]
+    steps.write_text(
+        "".join(json.dumps({k: v for k, v in x.items() if k != "completions"}) + "\n" for x in lines)
+    )
+    assert search(asked(n_predictions=6)).run().completions == 0
+
+
+def test_groups_share_an_adapter(tmp_path, search):
+    report = search(asked(group_size=2)).run()
+    assert report.trainings == 4
+    last = {row["task_id"]: row["adapter"][11:21] for row in rows(tmp_path / "s") if row["round"] == 5}
+    assert last == {"fill4": "group00000", "odd1": "group00000", "odd2": "group00001"}
+
+
+def test_an_engine_that_mixes_adapters_samples_all_groups_in_one_call(tmp_path, search, engine):
+    search(folder="apart").run()
+    mixing = Mixing(engine)
+    search(programming=mixing).run()
+    assert rows(tmp_path / "s") == rows(tmp_path / "apart")
+    assert [len(adapters) for adapters in mixing.calls] == [1, 3, 3]
+
+
+def test_shards_fill_one_set_and_leave_it_whole(tmp_path, search):
+    for shard in range(2):
+        search(shard=(shard, 2)).run()
+    frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id"])
+    assert dict(frame.groupby("task_id").size()) == dict.fromkeys(small_tasks().ids, 12)
+
+
+def test_search_alone_can_hand_on_its_first_round(tmp_path, search):
+    search(base=None, folder="alone").run()
+    alone = PredictionSet(tmp_path / "alone" / "predictions")
+    report = search(shared=alone).run()
+    assert report.completions == 24
+    shared = [row for row in rows(tmp_path / "s") if PLAN.round_of(row["round"]) == 0]
+    assert shared == [row for row in rows(tmp_path / "alone") if PLAN.round_of(row["round"]) == 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [({"keep_adapter": False}, "keep_adapter"), ({"per_round": 8}, "per_round"), ({"seed": 4}, "seed")],
+)
+def test_other_settings_are_refused_when_resuming(search, changes, name):
+    search(asked(n_predictions=4)).run()
+    with pytest.raises(PlanError, match=name):
+        search(asked(**changes))
+    with pytest.raises(PlanError, match="begun with lora_r 2, not 4"):
+        search(asked(lora_r=4))
+    assert search(PLAN).run().completions == 24  # a larger budget is welcome
+
+
+def test_time_ends_it_with_a_submission_and_the_rest_is_done_later(tmp_path, search):
+    tasks, path = small_tasks(), tmp_path / "submission.json"
+    predictions = PredictionSet(tmp_path / "s" / "predictions")
+    clock = Clock(1e-9)
+    report = search(clock=clock, submission=SubmissionFile(path, tasks, predictions)).run()
+    assert report.out_of_time
+    validate_submission(json.loads(path.read_bytes()), tasks)
+    file = SubmissionFile(path, tasks, predictions)
+    assert file.padded() == 3
+    assert search(submission=file).run().completions == 36
+    validate_submission(json.loads(path.read_bytes()), tasks)
+    assert file.padded() == 0
+
+
+def test_time_that_is_up_within_a_round_keeps_and_submits_what_was_made(tmp_path, search):
+    plan = asked(augment="none")
+    search(plan, lambda key, index, ids: SOLVING, folder="unbroken").run()
+    tasks, path, clock, made = small_tasks(), tmp_path / "submission.json", Clock(), []
+    file = SubmissionFile(path, tasks, PredictionSet(tmp_path / "s" / "predictions"))
+
+    def pick(key, index, ids):
+        made.append(key)
+        if len(made) == 3:
+            clock.stop()
+        return SOLVING
+
+    assert search(plan, pick, clock=clock, submission=file).run().out_of_time
+    assert 0 < len(rows(tmp_path / "s")) < 12
+    assert json.loads(path.read_bytes())["fill4"][0]["attempt_1"] == [[4, 1], [4, 0], [4, 0]]
+    search(plan, lambda key, index, ids: SOLVING).run()
+    assert rows(tmp_path / "s") == rows(tmp_path / "unbroken")
+
+
+def test_an_interrupt_that_a_library_swallows_ends_it_all_the_same(tmp_path, search):
+    class Greedy(LoraLearner):
+        def __init__(self, *arguments):
+            with contextlib.suppress(BaseException):
+                signal.raise_signal(signal.SIGINT)
+            super().__init__(*arguments)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        search(open_learner=Greedy).run()
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert len(rows(tmp_path / "s")) == 12
+    assert search().run().completions == 24
+
+
+class Cut(Exception):
+    pass
+
+
+def test_the_submission_is_valid_at_every_moment_and_takes_what_was_found(tmp_path, search):
+    tasks, path = small_tasks(), tmp_path / "submission.json"
+    file = SubmissionFile(path, tasks, PredictionSet(tmp_path / "s" / "predictions"))
+    seen = []
+
+    def pick(key, index, ids):
+        seen.append(json.loads(path.read_bytes()))
+        if PLAN.round_of(key[1]) == 2:
+            raise Cut
+        return SOLVING
+
+    with pytest.raises(Cut):
+        search(asked(augment="none"), pick, submission=file).run()
+    seen.append(json.loads(path.read_bytes()))
+    for submission in seen:
+        validate_submission(submission, tasks)
+    assert seen[0]["fill4"][0]["attempt_1"] == [[0]]
+    assert seen[-1]["fill4"][0]["attempt_1"] == [[4, 1], [4, 0], [4, 0]]
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_a_prompt_that_does_not_fit_ends_its_task_and_no_other(tmp_path, search, engine):
+    longest = max(load_tasks("arc-agi-1/training"), key=lambda t: sum(p.input.size for p in t.train))
+    tasks = [longest, *small_tasks(1)]
+    report = search(tasks=tasks).run()
+    assert list(report.too_long) == [longest.task_id]
+    assert report.completions == 12
+    shares = [search(shard=(i, 2), tasks=tasks, folder="halves").run() for i in range(2)]
+    assert sorted(report.completions for report in shares) == [0, 12]
+
+
+def two_test_inputs(n):
+    """Tasks with a second test input that is long; which one a prompt shows is drawn."""
+    big = [[(i * j) % 10 for i in range(30)] for j in range(30)]
+    pairs = [{"input": [[1, 0], [0, k]], "output": [[4, 0], [4, k]]} for k in (2, 3)]
+    tests = [{"input": [[5, 0], [0, 5]], "output": [[4, 0], [4, 5]]}, {"input": big, "output": big}]
+    return TaskSet(
+        "two", tuple(Task.from_dict(f"m{i}", {"train": pairs, "test": tests}) for i in range(n)), "1"
+    )
+
+
+@pytest.mark.parametrize("budget", [{"n_predictions": 24}, {"n_predictions": 0, "budget_tokens": 60}])
+def test_a_task_ends_only_when_no_prompt_to_come_fits(tmp_path, search, engine, monkeypatch, budget):
+    monkeypatch.setattr(engine, "context", 700)
+    plan = asked(first_round=2, per_round=2, **budget)
+    tasks = two_test_inputs(8)
+    report = search(plan, tasks=tasks, base=None).run()
+    fitting = {task.task_id: fits(plan, task, range(12)) for task in tasks}
+    assert any(not shown[0] for shown in fitting.values()), "of some the first prompt is too long"
+    made = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id", "n_tokens"])
+    counts, tokens = made.groupby("task_id").size(), made.groupby("task_id")["n_tokens"].sum()
+    if plan.budget.n_predictions:
+        assert {id_: int(counts[id_]) for id_ in tasks.ids} == {k: 2 * sum(v) for k, v in fitting.items()}
+    else:
+        assert tokens.reindex(tasks.ids).min() >= 60
+    assert set(report.too_long) <= set(tasks.ids)
+    monkeypatch.setattr(engine, "context", 100)
+    assert search(plan, tasks=tasks, folder="none", base=None).run().rounds == 1, "no endless loop"
+
+
+def fits(plan, task, numbers):
+    """Of each prompt, whether it shows the short test input."""
+    return [plan.prompts(0).view(task, number).test_index == 0 for number in numbers]
+
+
+def test_an_adapter_without_a_layer_of_the_model_is_refused(small_model):
+    with pytest.raises(PlanError, match="nowhere_proj"):
+        LoraLearner(small_model, LoraSettings(target_modules="nowhere_proj"))
+
+
+def test_a_search_says_once_that_it_trains_in_smaller_parts(tmp_path, search, monkeypatch):
+    def memory_of_600_tokens(model, batch, n_answer):
+        loss = add_answer_gradients(model, batch, n_answer)
+        if batch["input_ids"].numel() > 600:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return loss
+
+    monkeypatch.setattr(learner_module, "add_answer_gradients", memory_of_600_tokens)
+    said = []
+    report = search(asked(group_size=-1, batch_tokens=20000), announce=said.append).run()
+    assert (report.trainings, report.failures) == (2, [])
+    assert len(said) == 1
+    assert said[0].startswith("round 0, group 0: training ran out of GPU memory with 20,000 tokens")
+    assert report.notes[0] in said[0]
+    assert report.notes[0] in str(report)
+
+
+def test_seconds_of_every_round_are_kept_over_restarts(tmp_path, search):
+    first = search(asked(n_predictions=8)).run()
+    whole = search().run()
+    assert [row["round"] for row in whole.by_round] == [0, 1, 2]
+    assert whole.by_round[0] == first.by_round[0]
+    assert whole.by_round[1]["sampling_seconds"] == first.by_round[1]["sampling_seconds"]
+    assert first.by_round[1]["learning_seconds"] == 0 < whole.by_round[1]["learning_seconds"]
+    for row in first.by_round:
+        assert min(row["sampling_seconds"], row["start_seconds"]) > 0
+    totals = {name: sum(row[name] for row in first.by_round) for name in TIMES}
+    assert totals == pytest.approx(first.times())
+    assert min(totals.values()) > 0
+    assert json.loads(json.dumps(whole.outcome()))["by_round"] == whole.by_round
+
+
+def test_the_report_says_where_the_time_went(search):
+    report = search().run()
+    parts = report.sampling_seconds + report.relabelling_seconds + report.learning_seconds
+    parts += report.opening_seconds + report.switching_seconds
+    assert 0.5 * report.seconds < parts <= report.seconds + 0.1
+
+
+def test_after_each_round_its_predictions_are_on_disk_and_solved_tasks_are_known(tmp_path, search):
+    seen = []
+
+    def look(round_):
+        frame = PredictionSet(tmp_path / "s" / "predictions").read(columns=["task_id", "round"])
+        ended = frame["round"].map(PLAN.round_of).groupby(frame["task_id"]).max().to_dict()
+        seen.append((round_, ended, one.solved_tasks()))
+
+    def pick(key, index, ids):
+        return SOLVING if key[0] == "fill4" else text_of(ids)
+
+    one = search(asked(stop_after=1, augment="none"), pick=pick, after_round=look)
+    one.run()
+    assert [round_ for round_, _, _ in seen] == [0, 1, 2]
+    assert [solved for _, _, solved in seen] == [["fill4"]] * 3
+    assert [ended for _, ended, _ in seen] == [{"fill4": 0, "odd1": last, "odd2": last} for last in range(3)]

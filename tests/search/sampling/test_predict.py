@@ -1,0 +1,173 @@
+"""Sampling rounds: exactly the planned rows, also when killed and started again."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import load_tasks
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.sampling.backends import EngineOptions, Sampling, open_backend
+from arcnb.programs.executor.executor import Executor
+from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.sampled_set import SampledSet
+from tests.paths import ROOT
+
+SAMPLING = Sampling(max_tokens=8)
+PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
+LONG_PLAN = replace(PLAN, n_predictions=61)
+
+# A process of its own, to be killed: samples for four tasks into sys.argv[2] with model sys.argv[1].
+SCRIPT = """
+import sys
+from tests.search.sampling.test_predict import *
+with open_backend("transformers", sys.argv[1], None, EngineOptions(max_model_len=2048)) as engine:
+    with Executor(1) as executor:
+        predict(sampled(small_tasks(), PredictionSet(sys.argv[2]), part_rows=4), engine, executor, LONG_PLAN)
+"""
+
+
+def small_tasks():
+    """Four ARC tasks with short prompts."""
+    tasks = load_tasks("arc-agi-1/training")
+    small = [t.task_id for t in tasks if sum(p.input.size + p.output.size for p in t.train) < 250]
+    return tasks.subset(small[:4])
+
+
+def sampled(tasks, predictions, **more):
+    return SampledSet(tasks, predictions, prompt_format(), SAMPLING, **more)
+
+
+@pytest.fixture(scope="module")
+def engine(small_model):
+    with open_backend("transformers", small_model, None, EngineOptions(max_model_len=2048)) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+def expected_keys(tasks, plan=PLAN):
+    keys = [(n // plan.per_prompt, n % plan.per_prompt) for n in range(plan.n_predictions)]
+    return {(task.task_id, r, i, 0) for task in tasks for r, i in keys}
+
+
+def test_the_rows_are_the_planned_ones_and_a_second_call_adds_nothing(tmp_path, engine, executor):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    first = predict(sampled(tasks, predictions), engine, executor, PLAN)
+    assert (first.asked, first.made, first.found) == (20, 20, 0)
+    assert predictions.done_keys() == expected_keys(tasks)
+    again = predict(sampled(tasks, predictions), engine, executor, PLAN)
+    assert (again.made, again.found) == (0, 20)
+    assert all(row.completion and row.status for row in predictions.iter_predictions())
+
+
+@pytest.mark.parametrize("stop_after", [0, 50])
+def test_a_set_that_is_to_grow_gets_the_missing_rows_only(tmp_path, engine, executor, stop_after):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    for n_predictions in (5, 7):  # the last round of the first has one completion, and then two
+        plan = replace(PLAN, n_predictions=n_predictions, stop_after=stop_after)
+        predict(sampled(tasks, predictions), engine, executor, plan)
+        raw = pd.read_parquet(predictions.folder)  # any reader: nothing stands there twice
+        keys = list(zip(raw["task_id"], raw["round"], raw["index"], raw["turn"], strict=True))
+        assert len(keys) == len(set(keys))
+        assert set(keys) == expected_keys(tasks, plan)
+
+
+def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, executor):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    asked = {}
+    generate = engine.generate
+
+    class Spy:
+        def __getattr__(self, name):
+            return getattr(engine, name)
+
+        def generate(self, requests, sampling):
+            def seen():
+                for request in requests:
+                    asked[request.key] = list(request.prompt_ids)
+                    yield request
+
+            return generate(seen(), sampling)
+
+    predict(sampled(tasks, predictions), Spy(), executor, PLAN)
+    for row in predictions.iter_predictions():
+        rebuilt = prompt_format().prompt(row.view.apply(tasks[row.task_id]))
+        assert prompt_ids(engine.tokenizer, rebuilt) == asked[row.task_id, row.round]
+
+
+def test_rounds_show_different_views(tmp_path, engine, executor):
+    tasks = small_tasks()
+    views = {PLAN.view(tasks[0], round_) for round_ in range(8)}
+    assert len(views) == 8
+    assert PLAN.view(tasks[0], 3) == PLAN.view(tasks[0], 3)
+
+
+def test_the_report_counts_what_was_made(tmp_path, engine, executor):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    report = predict(sampled(tasks, predictions), engine, executor, PLAN)
+    frame = predictions.read()
+    assert report.completion_tokens == frame["n_tokens"].sum()
+    assert report.prompt_tokens == frame.groupby(["task_id", "round"])["n_prompt_tokens"].first().sum()
+    assert report.truncated == (frame["finish_reason"] == "length").sum() > 0
+    rates = report.rates
+    assert rates["prompt_tokens_per_second"] == pytest.approx(report.prompt_tokens / report.seconds)
+    assert 0 < rates["engine_waiting_share"] < 1
+    assert 0 <= rates["executor_share"] < 1
+    assert f"{rates['truncated_share']:.1%} of the completions truncated" in str(report)
+    assert report.outcome()["inference_made"] == 20
+
+
+def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engine, executor):
+    tasks = load_tasks("arc-agi-1/training")
+    longest = max(tasks, key=lambda t: sum(p.input.size + p.output.size for p in t.train))
+    chosen = tasks.subset([longest.task_id, small_tasks()[0].task_id])
+    predictions = PredictionSet(tmp_path / "p")
+    report = predict(sampled(chosen, predictions), engine, executor, PLAN)
+    assert list(report.too_long) == [longest.task_id]
+    assert report.prompts_skipped == 3
+    assert longest.task_id in str(report)
+    assert {row.task_id for row in predictions.iter_predictions()} == {chosen[1].task_id}
+
+
+@pytest.mark.long("a process is killed at random moments and goes on")
+def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path, small_model):
+    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    root = str(ROOT)
+    command = [sys.executable, "-c", SCRIPT, str(small_model.path), str(tmp_path / "p")]
+    moments = random.Random(7)
+    expected, left_incomplete = expected_keys(tasks, LONG_PLAN), 0
+    for attempt in range(40):
+        process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = len(predictions.done_keys())
+        if attempt < 3:  # let it get to work, then kill it within the next few prompts
+            deadline = time.monotonic() + 60
+            while (
+                len(predictions.done_keys()) == before
+                and time.monotonic() < deadline
+                and process.poll() is None
+            ):
+                time.sleep(0.02)
+            time.sleep(moments.uniform(0, 0.2))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            left_incomplete += 0 < len(predictions.done_keys()) < len(expected)
+        if process.wait(timeout=120) == 0:
+            break
+    rows = list(predictions.iter_predictions())
+    counts = Counter(row.key for row in rows)
+    assert set(counts) == expected
+    assert set(counts.values()) == {1}
+    assert left_incomplete, "no kill came while predictions were being made"

@@ -1,0 +1,215 @@
+"""What cannot run is refused whole, before anything is loaded, and the notebooks declare what the plans
+have."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.lab.notebooks.parameters import notebook_parameters
+from arcnb.plans import PlanError, refuse
+from arcnb.search.checks import problems
+from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.sampling.adapters import sampled_sets
+from arcnb.search.sampling.plan import InferencePlan
+from tests.paths import NOTEBOOKS
+
+CELL_LINES = {"03": 20, "07": 25}
+MODULES = {"inference_plan": "InferencePlan", "learning_plan": "SearchPlan", "plan_problems": "problems"}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> TaskSet:
+    return load_tasks("arc-agi-1/training").subset(["007bbfb7"])
+
+
+@pytest.fixture
+def refuse_inference(tasks, tmp_path):
+    """refuse_inference(turns=0, ...) raises PlanError with every reason."""
+    return lambda **asked: refuse(problems(InferencePlan.of(asked), tasks, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"n_predictions": 0}, "n_predictions must be positive, not 0"),
+        ({"per_prompt": 0}, "per_prompt must be positive, not 0"),
+        ({"augment": "flips"}, "augment must be one of none, geometry, colors, all, not 'flips'"),
+        ({"stop_after": -1}, "stop_after must not be negative, it is -1"),
+        ({"shard": 2, "n_shards": 2, "output": "x"}, "shard must be from 0 to n_shards - 1, not 2 of 2"),
+        ({"shard": -1, "n_shards": 2, "output": "x"}, "shard must be from 0 to n_shards - 1, not -1 of 2"),
+        ({"n_shards": 0}, "shard must be from 0 to n_shards - 1, not 0 of 0"),
+        ({"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
+        ({"turns": 0}, "turns must be at least 1, not 0"),
+        ({"turns": 2, "first_share": 0.0}, "first_share must be above 0 and at most 1, not 0.0"),
+        ({"turns": 2, "chooser": "bets"}, "chooser 'bets' does not exist; there are "),
+        ({"turns": 3, "n_predictions": 2}, "2 predictions cannot be divided among 3 turns"),
+        ({"refine_from": "x"}, "refine_from needs turns of at least 2: there is nothing to refine"),
+        ({"turns": 2, "refine_from": "x"}, "refine_from x holds no first turns of these tasks"),
+        ({"temperature": -1.0}, "temperature is -1.0, it must be at least 0"),
+        ({"max_completion_length": 0}, "max_completion_length is 0, it must be at least 1"),
+        ({"engines": -2}, "engines is -2, it must be at least 1, or 0 to choose"),
+        ({"max_length": -1}, "max_length must not be negative, it is -1"),
+        ({"vllm_gpu_memory_utilization": 1.5}, "vllm_gpu_memory_utilization must be above 0 and at most 1"),
+        ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
+        ({"workers": -1}, "workers must be at least 1, got -1"),
+        ({"seconds_per_input": 0.0}, "seconds_per_input must be a number above 0"),
+        ({"program_memory_mb": 0}, "program_memory_mb must be a number above 0"),
+        ({"adapter": "x/A,x/A"}, "called 'A'; take one out or rename it"),
+        ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
+        ({"encoding": "roman"}, "roman"),
+    ],
+)
+def test_an_inference_that_cannot_run_is_refused(refuse_inference, asked, sentence):
+    with pytest.raises(PlanError) as error:
+        refuse_inference(**asked)
+    assert sentence in str(error.value)
+
+
+def test_an_inference_that_can_run_is_not_refused_and_every_reason_is_said_at_once(refuse_inference):
+    refuse_inference()
+    refuse_inference(turns=2, output="x", n_shards=2, adapter="none, auto")
+    with pytest.raises(PlanError) as error:
+        refuse_inference(
+            turns=2, first_share=2.0, temperature=-1.0, workers=-1, template="arc_cod", top_p=0.0
+        )
+    assert len(str(error.value).splitlines()) == 5
+
+
+def test_a_set_that_was_begun_otherwise_is_refused_by_todays_names(refuse_inference, tasks, tmp_path):
+    from arcnb.search.sampling.conditions import conditions, hold_to_conditions
+
+    plan = InferencePlan.of({})
+    (made,) = sampled_sets(plan, tasks, tmp_path).values()
+    hold_to_conditions(made.predictions, conditions(made, plan.rounds))
+    refuse_inference(n_predictions=100, stop_after=3)
+    with pytest.raises(PlanError, match="was begun with max_completion_length 384, not 512; use a new"):
+        refuse_inference(max_completion_length=512)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"arms": "learn, guess"}, "arms are alone and learn, not learn, guess"),
+        ({"arms": ""}, "arms are alone and learn, not none"),
+        ({"arms": "learn, learn"}, "arms names a search twice: learn, learn"),
+        ({"time_budget_hours": -1.0}, "time_budget_hours must not be negative, it is -1.0"),
+        ({"num_processes": -2}, "num_processes must not be negative, it is -2"),
+        ({"n_predictions": -1}, "n_predictions must not be negative, it is -1"),
+        ({"budget_tokens": -1}, "budget_tokens must not be negative, it is -1"),
+        ({"budget_seconds": -1.0}, "budget_seconds must not be negative, it is -1.0"),
+        ({"n_predictions": 0}, "the budget of a task needs a limit: n_predictions, budget_tokens or"),
+        ({"first_round": 3}, "first_round is 3, it must be a multiple of per_prompt, 4"),
+        ({"per_round": 0}, "per_round is 0, it must be a multiple of per_prompt, 4"),
+        ({"per_prompt": 0}, "per_prompt must be positive, not 0"),
+        ({"group_size": 0}, "group_size is 0, it must be positive, or -1 for all tasks"),
+        ({"stop_after": -1}, "stop_after must not be negative, it is -1"),
+        ({"num_train_epochs": 0}, "num_train_epochs must be positive, not 0"),
+        ({"replay": 1.5}, "replay is 1.5, it must be between 0 and 1"),
+        ({"programs_per_task": -1}, "programs_per_task must not be negative, it is -1"),
+        ({"fresh_views": -1}, "fresh_views must not be negative, it is -1"),
+        ({"augment": "x"}, "augment must be one of none, geometry, colors, all, not 'x'"),
+        ({"max_answer_tokens": 0}, "max_answer_tokens must be positive, not 0"),
+        ({"lora_r": 0}, "lora_r must be positive, not 0"),
+        ({"lora_alpha": 0}, "lora_alpha must be positive, not 0"),
+        ({"learning_rate": 0}, "learning_rate must be positive, not 0"),
+        ({"batch_tokens": 0}, "batch_tokens must be positive, not 0"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be positive, not 0"),
+        ({"warmup_steps": 1.5}, "warmup_steps is 1.5: whole steps, or a share below 1"),
+        ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type is 'wavy', it must be one of constant, linear"),
+        ({"lora_target_modules": " "}, "lora_target_modules names no layer for the adapter"),
+        ({"task_ids": "0d3d703e"}, "has no task '0d3d703e'; give task_ids"),
+        ({"task_ids": "007bbfb7", "n_tasks": 2}, 'n_tasks is 2 and task_ids is "007bbfb7"'),
+        ({"submission_rule": "most"}, "no submission_rule 'most'; there are train-score"),
+        ({"temperature": -1.0, "backend": "vlm"}, "temperature is -1.0, it must be at least 0\nunknown"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused(tasks, asked, sentence):
+    with pytest.raises(PlanError) as error:
+        refuse(problems(SearchPlan.of(asked), tasks))
+    assert sentence in str(error.value)
+
+
+def test_a_search_that_can_run_is_not_refused(tasks):
+    for asked in ({}, {"task_ids": "007bbfb7"}, {"arms": "learn", "n_predictions": 0, "budget_tokens": 5}):
+        assert problems(SearchPlan.of(asked), tasks) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "adapter", "expected"),
+    [
+        ("default", "auto", {"default": "default"}),
+        ("org/name", "auto", {"none": ""}),
+        ("org/name", "", {"none": ""}),
+        ("default", "none, auto, x/A", {"none": "", "default": "default", "A": "x/A"}),
+    ],
+)
+def test_auto_is_the_shipped_adapter_for_the_embedded_model(tasks, tmp_path, model, adapter, expected):
+    plan = InferencePlan.of({"model": model, "adapter": adapter})
+    made = sampled_sets(plan, tasks, tmp_path)
+    assert {name: one.adapter for name, one in made.items()} == expected
+    assert {one.model for one in made.values()} == {model}
+
+
+def test_a_search_is_settled_in_its_runs_folder(tmp_path):
+    plan = SearchPlan.of({}).settled(tmp_path)
+    assert (plan.adapter, plan.output) == ("default", str(tmp_path / "search"))
+    assert plan.submission_file == str(tmp_path / "submission.json")
+    named = {"model": "org/name", "output": "there", "submission_file": "here.json"}
+    plan = SearchPlan.of(named).settled(tmp_path)
+    assert (plan.adapter, plan.output, plan.submission_file) == ("", "there", "here.json")
+
+
+def test_options_reach_the_engine_and_the_sampler_by_its_own_names():
+    plan = InferencePlan.of(
+        {
+            "max_completion_length": 12, "top_k": 5, "seeded": False, "max_length": 99, "tensor_parallel": 2,
+            "vllm_gpu_memory_utilization": 0.5, "prefix_caching": False, "server_urls": "a, b,",
+            "load_in_4bit": True, "program_memory_mb": 64,
+        }
+    )  # fmt: skip
+    sampling, options = plan.sampling.sampling(), plan.engine.options(max_lora_rank=8)
+    assert (sampling.max_tokens, sampling.top_k, sampling.seeded) == (12, 5, False)
+    assert (options.max_model_len, options.gpu_memory_utilization, options.max_num_seqs) == (99, 0.5, None)
+    assert (options.tensor_parallel_size, options.enable_prefix_caching) == (2, False)
+    assert (options.server_urls, options.load_in_4bit, options.max_lora_rank) == (("a", "b"), True, 8)
+    assert (plan.programs.limits().memory_mb, plan.made_by) == (64, "default (4 bit)")
+
+
+def test_former_names_are_refused_with_the_new_one():
+    with pytest.raises(PlanError, match="'first_from' is called 'refine_from' now"):
+        InferencePlan.of({"first_from": "x"})
+    with pytest.raises(PlanError, match="'rank' is called 'lora_r' now"):
+        SearchPlan.of({"rank": 4})
+    for plan in (InferencePlan, SearchPlan):
+        for former, name in plan.RENAMED.items():
+            assert plan.find(name), former
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_plans_and_their_check_load_nothing_heavy(module):
+    script = (
+        f"import sys; from arcnb.search.{module} import {MODULES[module]}; print([name for name in "
+        "('torch', 'transformers', 'vllm', 'trl', 'pandas', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("number", CELL_LINES)
+def test_the_parameters_cell_says_what_the_plan_says(number):
+    (path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
+    notebook = nbformat.read(path, as_version=4)
+    (cell,) = (c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
+    assert len(cell.splitlines()) <= CELL_LINES[number]
+    assert cell.splitlines()[-1].startswith("more: dict = {}")
+    declared = notebook_parameters(notebook, path.name)
+    in_cell, further = declared.all()
+    assert len(in_cell) + len(further) == len(declared.plan.options())
+    for name, parameter in in_cell.items():
+        known = declared.plan.find(name)
+        assert parameter.default == known.default, name
+        meaning = f"{known.meaning} ({known.unit})" if known.unit else known.meaning
+        assert meaning.startswith(parameter.comment), name

@@ -1,0 +1,210 @@
+"""BARC-style rows become tasks.  pytest tests/synth/test_barc_tasks.py"""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from arcnb.synth.barc_tasks import BarcError, barc_tasks, transform_of_source
+from arcnb.synth.sources import SourceError, build_tasks
+from arcnb.synth.validation.reports import TaskReport
+
+SCRIPT = """from common import *
+import numpy as np
+
+def main(input_grid):
+    return np.flipud(input_grid)
+
+def generate_input():
+    return np.random.randint(0, 10, (3, 3))
+
+if __name__ == "__main__":
+    print(main(generate_input()))
+"""
+
+
+def flips(n: int, side: int = 3, offset: int = 0) -> list:
+    """`n` examples of turning a grid upside down."""
+    grids = [np.full((side, side), (i + offset) % 9) for i in range(n)]
+    for i, grid in enumerate(grids):
+        grid[0] = 9
+        grid[-1, i % side] = 8
+    return [[grid.tolist(), grid[::-1].tolist()] for grid in grids]
+
+
+def write(path, rows) -> str:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return str(path)
+
+
+def test_rows_become_tasks_with_program_and_provenance(tmp_path):
+    rows = [
+        {"examples": flips(4), "source": SCRIPT},
+        {
+            "examples": flips(5, 4),
+            "messages": [
+                {"role": "user", "content": "Solve"},
+                {
+                    "role": "assistant",
+                    "content": "Think.\n```python\ndef transform(grid):\n    return grid[::-1]\n```",
+                },
+            ],
+        },
+        {"examples": flips(6, 5)},
+    ]
+    first, second, third = barc_tasks(write(tmp_path / "a.jsonl.gz", rows))
+    assert first.task_id == "barc_000000"
+    assert "def transform(input_grid)" in first.program
+    assert "generate_input" not in first.program
+    assert second.program.startswith("def transform")
+    assert third.program is None
+    assert first.meta["row"] == 0
+    assert first.meta["file"] == "a.jsonl.gz"
+    assert len(first.meta["program_sha256"]) == 64
+    assert len(first.test) == 1
+    assert 2 <= len(first.train) <= 3
+
+
+def test_parquet_gives_the_same_tasks(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [{"examples": flips(4), "source": SCRIPT}, {"examples": flips(7, 4), "source": ""}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    jsonl = list(barc_tasks(write(tmp_path / "a.jsonl", rows)))
+    assert [t.fingerprint for t in barc_tasks(tmp_path / "a.parquet")] == [t.fingerprint for t in jsonl]
+
+
+def test_every_rejection_is_counted(tmp_path):
+    identity = [[grid, grid] for grid, _ in flips(4)]
+    large = [[np.full((30, 30), i).tolist(), np.full((30, 30), 9 - i).tolist()] for i in range(4)]
+    repeated = flips(1) * 5
+    invalid = [[[[1, 2], [3]], [[1]]], [[[11]], [[1]]], [[["a"]], [[1]]], *flips(2)]
+    rows = [
+        {"examples": flips(4)},
+        {"examples": identity},
+        {"examples": large},
+        {"examples": repeated},
+        {"examples": invalid},
+        {"examples": flips(4)[:2]},
+        {"nothing": 1},
+    ]
+    report = TaskReport()
+    kept = list(barc_tasks(write(tmp_path / "a.jsonl", rows), report=report))
+    assert len(kept) == 1
+    assert report.rejected == {"identity": 1, "too large": 1, "few examples": 3, "unreadable": 1}
+
+
+def test_4500_cells_are_kept_and_one_more_is_not(tmp_path):
+    exact = [[np.full((25, 30), i).tolist(), np.full((25, 30), 9 - i).tolist()] for i in range(3)]
+    over = [[*pair] for pair in exact]
+    over = [[a, [*b, [0] * 30]] for a, b in over]
+    report = TaskReport()
+    kept = list(
+        barc_tasks(write(tmp_path / "a.jsonl", [{"examples": exact}, {"examples": over}]), report=report)
+    )
+    assert len(kept) == 1
+    assert sum(p.input.size + p.output.size for p in (*kept[0].train, *kept[0].test)) == 4500
+    assert report.rejected == {"too large": 1}
+
+
+def test_duplicate_tasks_and_pairs_are_dropped(tmp_path):
+    row = {"examples": flips(3)}
+    doubled = {"examples": flips(3) + flips(3)}
+    report = TaskReport()
+    tasks = list(barc_tasks(write(tmp_path / "a.jsonl", [row, row, doubled]), seed=0, report=report))
+    for task in tasks:
+        inputs = [pair.input.tobytes() for pair in (*task.train, *task.test)]
+        assert len(set(inputs)) == len(inputs) == 3
+    assert report.rejected["duplicate"] + len(tasks) == 3
+
+
+def test_the_seed_decides_the_draw(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"examples": flips(9, 4)} for _ in range(1)])
+    assert [t.fingerprint for t in barc_tasks(path, 1)] == [t.fingerprint for t in barc_tasks(path, 1)]
+    assert len({next(barc_tasks(path, seed)).fingerprint for seed in range(6)}) > 1
+
+
+def test_integral_floats_are_colors_and_fractions_are_not(tmp_path):
+    floats = [[[[float(cell) for cell in row] for row in grid] for grid in pair] for pair in flips(3)]
+    path = write(tmp_path / "a.jsonl", [{"examples": floats}])
+    assert len(list(barc_tasks(path))) == 1
+    floats[0][0][0][0] = 1.5
+    assert list(barc_tasks(write(tmp_path / "b.jsonl", [{"examples": floats}]))) == []
+
+
+def test_programs_that_do_not_parse_are_dropped_and_counted(tmp_path):
+    broken = [{"role": "assistant", "content": "```python\ndef transform(grid:\n```"}]
+    rows = [{"examples": flips(4), "source": "def main(:"}, {"examples": flips(5), "messages": broken}]
+    report = TaskReport()
+    tasks = list(build_tasks(write(tmp_path / "a.jsonl", rows), report=report))
+    assert [task.program for task in tasks] == [None, None]
+    assert report.programs_dropped == 2
+    assert ("accepted, program dropped", 2) in report.rows()
+
+
+def test_scripts_that_do_not_parse_have_no_program():
+    assert transform_of_source("def main(:") is None
+    assert transform_of_source("x = 1") is None
+    assert (
+        transform_of_source("def transform(grid):\n    return grid")
+        == "def transform(grid):\n    return grid\n"
+    )
+
+
+def test_wrong_files_are_named(tmp_path):
+    with pytest.raises(BarcError, match=r"nothing\.jsonl: no such file"):
+        list(barc_tasks(tmp_path / "nothing.jsonl"))
+    with pytest.raises(BarcError, match=r'a\.jsonl: row 0 has no list "examples"'):
+        list(barc_tasks(write(tmp_path / "a.jsonl", [{"text": 1}])))
+    (tmp_path / "b.jsonl").write_text("not json\n")
+    with pytest.raises(BarcError, match=r"b\.jsonl: line 1 is not JSON"):
+        list(barc_tasks(tmp_path / "b.jsonl"))
+    (tmp_path / "c.csv").write_text("")
+    with pytest.raises(BarcError, match=r"c\.csv: neither JSONL"):
+        list(barc_tasks(tmp_path / "c.csv"))
+
+
+def test_a_dataset_without_programs_is_refused_when_programs_are_required(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"examples": flips(4)}])
+    assert len(list(build_tasks(f"barc:{path}"))) == 1
+    with pytest.raises(SourceError, match="none of its tasks has a program"):
+        list(build_tasks(f"barc:{path}", require_programs=True))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    ["text", ["text"], [{"role": "assistant"}], [{"role": "assistant", "content": None}], {"role": "user"}],
+)
+def test_messages_that_are_no_chat_carry_no_program(tmp_path, messages):
+    rows = [{"examples": flips(4), "messages": messages}, {"examples": flips(5), "source": SCRIPT}]
+    first, second = barc_tasks(write(tmp_path / "a.jsonl", rows))
+    assert first.program is None
+    assert second.program is not None
+
+
+def test_a_line_that_is_no_text_is_counted(tmp_path):
+    file = tmp_path / "a.jsonl"
+    line = json.dumps({"examples": flips(4)}).encode()
+    file.write_bytes(line + b'\n{"a": "\xff"}\n')
+    report = TaskReport()
+    assert len(list(barc_tasks(file, report=report))) == 1
+    assert report.rejected == {"unreadable": 1}
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl.gz", b"no gzip")])
+def test_a_damaged_file_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BarcError, match=rf"{name}: damaged or cut short \("):
+        list(barc_tasks(tmp_path / name))
+
+
+def test_a_compressed_file_that_is_cut_short_is_named(tmp_path):
+    file = tmp_path / "a.jsonl.gz"
+    write(file, [{"examples": flips(4, offset=i)} for i in range(9)])
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BarcError, match="damaged or cut short"):
+        list(barc_tasks(file))

