@@ -13,7 +13,7 @@ seed = 0  # everything derives from it
 guard_action = 'warn'  # what an alarm does
 more: dict = {}  # any other option by name
 """
-MAKE = "from lab_plan import SmallPlan\nplan = SmallPlan.of(run.parameters)\nplan"
+MAKE = "from tests.lab.scripted_plan import SmallPlan\nplan = SmallPlan.of(run.parameters)\nplan"
 RECORD = "run.record({name.replace('.', '-'): value for name, value in plan.values().items()})"
 
 

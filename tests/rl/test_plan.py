@@ -1,5 +1,4 @@
-"""The plan of a GRPO run: one thing for notebook, checks, launcher and checkpoints. pytest
-tests/rl/test_plan.py"""
+"""The plan of a GRPO run: one thing for notebook, checks, launcher and checkpoints."""
 
 import sys
 from pathlib import Path

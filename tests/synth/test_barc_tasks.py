@@ -1,4 +1,4 @@
-"""BARC-style rows become tasks.  pytest tests/synth/test_barc_tasks.py"""
+"""BARC-style rows become tasks."""
 
 import gzip
 import json

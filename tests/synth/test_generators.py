@@ -1,4 +1,4 @@
-"""A contract that every task generator keeps.  pytest tests/synth/test_generators.py"""
+"""A contract that every task generator keeps."""
 
 import ast
 import hashlib

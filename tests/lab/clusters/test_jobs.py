@@ -1,7 +1,4 @@
-"""Job descriptions and submit files: options, typos, environments, both renderers. Needs no scheduler.
-
-pytest tests/lab/clusters/test_jobs.py   (10 seconds)
-"""
+"""Job descriptions and submit files: options, typos, environments, both renderers. Needs no scheduler."""
 
 import os
 import subprocess

@@ -1,7 +1,5 @@
-"""Runs on a real Slurm: arrays, GPUs, states, hold, cancel, requeue, preemption, dependencies, dead daemons.
-
-pytest tests/lab/clusters/test_slurm.py   (a minute; skipped where Slurm is not installed)
-"""
+"""Runs on a real Slurm: arrays, GPUs, states, hold, cancel, requeue, preemption, dependencies, dead
+daemons."""
 
 import json
 import sys

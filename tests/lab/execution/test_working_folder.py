@@ -1,7 +1,4 @@
-"""Relative paths in parameters stay the same files, from wherever a run is resumed.
-
-pytest tests/lab/execution/test_working_folder.py   (10 seconds)
-"""
+"""Relative paths in parameters stay the same files, from wherever a run is resumed."""
 
 import os
 

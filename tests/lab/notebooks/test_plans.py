@@ -1,7 +1,4 @@
-"""Options of a notebook's plan, given in every way there is, reach it and are told of by one name.
-
-pytest tests/lab/notebooks/test_plans.py   (40 seconds)
-"""
+"""Options of a notebook's plan, given in every way there is, reach it and are told of by one name."""
 
 import json
 import os
@@ -19,12 +16,13 @@ from arcnb.lab.notebooks import docs
 from arcnb.lab.notebooks.parameters import ParameterError
 from arcnb.lab.runs.run import list_runs
 from tests.lab.scripted_plan import CELL, MAKE, RECORD, flat
+from tests.paths import ROOT
 
 
 @pytest.fixture
 def path(notebook, monkeypatch):
     """The notebook of a plan, whose kernel finds it."""
-    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    folders = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
     return notebook(MAKE, RECORD, parameters=CELL)
 

@@ -1,7 +1,4 @@
-"""Removing runs, runs of other versions, taken names, homes without space.
-
-pytest tests/lab/runs/test_disk.py   (10 seconds)
-"""
+"""Removing runs, runs of other versions, taken names, homes without space."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Run folders and manifests: unique, atomic, found again, honest about artifacts.
-"""
+"""Run folders and manifests: unique, atomic, found again, honest about artifacts."""
 
 from tests.paths import ROOT
 import errno

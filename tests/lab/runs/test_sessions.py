@@ -1,5 +1,4 @@
-"""A notebook in JupyterLab: the kernel owns its run. A real kernel, driven as the front end drives it.
-"""
+"""A notebook in JupyterLab: the kernel owns its run. A real kernel, driven as the front end drives it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The grid DSL on grids small enough to read.  pytest tests/programs/libraries/test_dsl.py"""
+"""The grid DSL on grids small enough to read."""
 
 import inspect
 import subprocess

@@ -3,7 +3,6 @@
 RE-ARC has a program for each of the 400 ARC-AGI-1 training tasks. As fenced completions they go through
 extraction, sandbox, scoring and reward; 391 must come out solved. The nine others are the verifiers'
 disagreement with the original data, named below. Any other loss is a bug of ours.
-
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Duplicates found together are those found one by one.  pytest tests/synth/validation/test_duplicates.py"""
+"""Duplicates found together are those found one by one."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What validation rejects, removes and keeps.  pytest tests/synth/validation/test_validation.py"""
+"""What validation rejects, removes and keeps."""
 
 from dataclasses import replace
 
