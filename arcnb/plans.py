@@ -28,13 +28,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+from arcnb.errors import ArcnbError
 from arcnb.machine.library_source import config_fields
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
-
-
-class PlanError(ValueError):
-    """Parameters that do not exist, do not fit, or do not go together; the message has a line for each."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +127,15 @@ class Plan:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any] | None = None, **given: Any) -> Self:
-        """The plan that a notebook's parameters ask for; PlanError names every parameter that is wrong."""
+        """The plan that a notebook's parameters ask for; ArcnbError names every parameter that is wrong."""
         chosen, problems = {}, []
         for name, value in opened(parameters or {}, cls.knows).items():
             try:
                 known = cls.find(name)
                 if known.path in chosen:
-                    raise PlanError(f"{name!r} is given twice, also as {known.flat!r}")
+                    raise ArcnbError(f"{name!r} is given twice, also as {known.flat!r}")
                 chosen[known.path] = fitting(value, known.kind, known.flat, known.default)
-            except PlanError as error:
+            except ArcnbError as error:
                 problems.append(str(error))
         refuse(problems)
         return _built(cls, chosen, given)
@@ -155,18 +152,18 @@ class Plan:
 
     @classmethod
     def find(cls, name: str) -> Option:
-        """The option of this name; PlanError for one that is unknown, renamed, or of several branches."""
+        """The option of this name; ArcnbError for one that is unknown, renamed, or of several branches."""
         known = _names(cls).get(name, [])
         if len(known) == 1:
             return known[0]
         if known:
             paths = " or ".join(found.path for found in known)
-            raise PlanError(f"{name!r} is an option of several branches; say {paths}")
+            raise ArcnbError(f"{name!r} is an option of several branches; say {paths}")
         if name in cls.RENAMED:
-            raise PlanError(f"parameter {name!r} is called {cls.RENAMED[name]!r} now")
+            raise ArcnbError(f"parameter {name!r} is called {cls.RENAMED[name]!r} now")
         if name in _reserved(cls):
-            raise PlanError(f"{name} is derived from the other settings and cannot be set")
-        raise PlanError(f"there is no parameter {name!r}{nearest(name, _names(cls))}")
+            raise ArcnbError(f"{name} is derived from the other settings and cannot be set")
+        raise ArcnbError(f"there is no parameter {name!r}{nearest(name, _names(cls))}")
 
     @classmethod
     def knows(cls, name: str) -> bool:
@@ -209,7 +206,7 @@ class Plan:
             return self.table().to_html()
 
 
-def refuse(problems: Iterable[str], error: type[ValueError] = PlanError) -> None:
+def refuse(problems: Iterable[str], error: type[ValueError] = ArcnbError) -> None:
     """Raise one error with every problem, if there is any."""
     problems = list(dict.fromkeys(problems))
     if problems:
@@ -239,21 +236,21 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def opened(
     parameters: Mapping[str, Any], whole: Callable[[str], bool] = lambda name: False
 ) -> dict[str, Any]:
-    """Flat values: the others, and what `more` holds, nested mappings by dotted names. PlanError where `more`
-    gives a parameter that has a line of its own. whole: see `dotted`."""
+    """Flat values: the others, and what `more` holds, nested mappings by dotted names. ArcnbError where
+    `more` gives a parameter that has a line of its own. whole: see `dotted`."""
     more = parameters.get(MORE)
     if MORE in parameters and not isinstance(more, Mapping):
-        raise PlanError(f"{MORE} must be a dictionary of further parameters, not {more!r}")
+        raise ArcnbError(f"{MORE} must be a dictionary of further parameters, not {more!r}")
     values = {name: value for name, value in parameters.items() if name != MORE}
     for name, value in dotted(more or {}, "", whole).items():
         if name in values:
-            raise PlanError(f"{MORE} gives {name!r}, which has a line of its own in the parameters cell")
+            raise ArcnbError(f"{MORE} gives {name!r}, which has a line of its own in the parameters cell")
         values[name] = value
     return values
 
 
 def fitting(value: Any, kind: str, name: str, default: Any) -> Any:
-    """The value, with whole numbers for floats made floats; PlanError if it is not of this kind."""
+    """The value, with whole numbers for floats made floats; ArcnbError if it is not of this kind."""
     if kind == "any":
         return value
     wanted = ast.parse(kind, mode="eval").body
@@ -261,7 +258,7 @@ def fitting(value: Any, kind: str, name: str, default: Any) -> Any:
         if _is(candidate, wanted):
             return candidate
     got = f"{value!r} of type {type(value).__name__}"
-    raise PlanError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
+    raise ArcnbError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
 
 
 def _is(value: Any, kind: ast.expr) -> bool:

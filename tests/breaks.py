@@ -374,7 +374,7 @@ BREAKS: list[Break] = [
     Break(
         "An unknown parameter is refused",
         "arcnb/lab/notebooks/parameters.py",
-        '        raise ParameterError(f"{where}{joint}{error}") from None',
+        '        raise ArcnbError(f"{where}{joint}{error}") from None',
         '        return Parameter(name, None, "any", "")',
         ("tests/lab/notebooks/test_parameters.py::test_unknown_names_suggest_the_nearest",),
     ),

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_model
 from tests.random_llama import first_tokens, random_llama
 
@@ -60,7 +61,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         for mark in item.iter_markers("long"):
             if len(mark.args) != 1 or not isinstance(mark.args[0], str):
-                raise pytest.UsageError(f"{item.nodeid}: pytest.mark.long takes one text, the reason")
+                raise ArcnbError(f"{item.nodeid}: pytest.mark.long takes one text, the reason")
 
 
 def pytest_configure(config):

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from arcnb.plans import Library, Plan, PlanError, Settings, branch, library, opened, option, refuse
+from arcnb.errors import ArcnbError
+from arcnb.plans import Library, Plan, Settings, branch, library, opened, option, refuse
 
 CONFIG = (
     "transformers/training_args.py:TrainingArguments",
@@ -65,7 +66,7 @@ def test_a_mapping_is_the_value_of_an_option_that_takes_one():
 
 
 def test_every_problem_is_named_in_one_error():
-    with pytest.raises(PlanError) as error:
+    with pytest.raises(ArcnbError) as error:
         Toy.of({"sed": 1, "max_tokens": 3, "window": "a", "output_dir": "x"})
     assert str(error.value).splitlines() == [
         "there is no parameter 'sed'; did you mean 'seed'?",
@@ -76,17 +77,17 @@ def test_every_problem_is_named_in_one_error():
 
 
 def test_a_word_of_two_branches_has_to_say_which():
-    with pytest.raises(PlanError, match=r"say guard\.action or search\.action"):
+    with pytest.raises(ArcnbError, match=r"say guard\.action or search\.action"):
         Toy.of({"action": "stop"})
     assert Toy.of({"guard_action": "stop"}).guard.action == "stop"
 
 
 def test_the_same_option_cannot_be_given_twice():
-    with pytest.raises(PlanError, match="given twice"):
+    with pytest.raises(ArcnbError, match="given twice"):
         Toy.of({"guard.window": 3, "window": 4})
-    with pytest.raises(PlanError, match="a line of its own"):
+    with pytest.raises(ArcnbError, match="a line of its own"):
         opened({"seed": 1, "more": {"seed": 2}})
-    with pytest.raises(PlanError, match="more must be a dictionary"):
+    with pytest.raises(ArcnbError, match="more must be a dictionary"):
         opened({"more": 3})
 
 
@@ -129,5 +130,5 @@ def test_the_table_says_what_was_given():
 
 def test_refuse_joins_problems_and_is_silent_without_any():
     refuse([])
-    with pytest.raises(PlanError, match="a\nb"):
+    with pytest.raises(ArcnbError, match="a\nb"):
         refuse(["a", "b", "a"])

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.grids import MAX_SIDE, N_COLORS, Grid, GridError, as_grid
+from arcnb.arc.grids import MAX_SIDE, N_COLORS, Grid, as_grid
+from arcnb.errors import ArcnbError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,10 +24,10 @@ def grid_type() -> pa.DataType:
 def grids_from_arrow(column: pa.Array, where: str = "grid") -> list[Grid | None]:
     """The grids of a `list<list<uint8>>` array, None where null; every grid is validated as `as_grid` does.
 
-    The grids share one read-only buffer. A wrong one raises `GridError`: `where`, its index, what is wrong.
+    The grids share one read-only buffer. A wrong one raises `ArcnbError`: `where`, its index, what is wrong.
     """
     if column.type != grid_type():
-        raise GridError(f"{where}: a column of {column.type}, not of grids ({grid_type()})")
+        raise ArcnbError(f"{where}: a column of {column.type}, not of grids ({grid_type()})")
     rows = column.flatten()  # without the rows of null entries, unlike .values
     cells = rows.flatten()
     heights = _lengths(column)

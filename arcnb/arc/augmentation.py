@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.arc.grids import N_COLORS, Grid, as_grid
+from arcnb.errors import ArcnbError
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task import Pair, Task
 
 # Most draws keep 0, which is the background in most tasks; some do not, so that no model relies on it.
 _P_MOVE_BACKGROUND = 0.1
-
-
-class AugmentationError(ValueError):
-    """Parameters that are not an augmentation."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,13 @@ class Augmentation:
 
     def __post_init__(self):
         if self.n_rot90 not in (0, 1, 2, 3):
-            raise AugmentationError(f"n_rot90 is 0, 1, 2 or 3, not {self.n_rot90!r}")
+            raise ArcnbError(f"n_rot90 is 0, 1, 2 or 3, not {self.n_rot90!r}")
         object.__setattr__(self, "hflip", bool(self.hflip))
         object.__setattr__(self, "n_rot90", int(self.n_rot90))
         if self.color_map is not None:
             color_map = tuple(self.color_map)
             if sorted(color_map) != list(range(N_COLORS)):
-                raise AugmentationError(f"color_map is a permutation of 0..9, not {color_map!r}")
+                raise ArcnbError(f"color_map is a permutation of 0..9, not {color_map!r}")
             object.__setattr__(self, "color_map", tuple(map(int, color_map)))
 
     def apply(self, grid: Grid) -> Grid:

@@ -9,20 +9,18 @@ from typing import TypeAlias
 
 import numpy as np
 
+from arcnb.errors import ArcnbError
+
 MAX_SIDE = 30
 N_COLORS = 10
 
 Grid: TypeAlias = np.ndarray
 
 
-class GridError(ValueError):
-    """A value that is not an ARC grid; the message says where it was and what is wrong with it."""
-
-
 def as_grid(value: object, where: str = "grid") -> Grid:
     """Validate `value` and return it as a fresh read-only uint8 array (rows, columns).
 
-    Accepted are nested lists or tuples of integers and integer arrays. Refused, with a `GridError` that
+    Accepted are nested lists or tuples of integers and integer arrays. Refused, with a `ArcnbError` that
     starts with `where`: anything ragged, empty, not two-dimensional or larger than 30 a side, values
     outside 0..9, and values that are not integers (bools, text, None, every float, even 1.0).
     """
@@ -31,10 +29,10 @@ def as_grid(value: object, where: str = "grid") -> Grid:
     else:
         array = _from_rows(value.tolist() if isinstance(value, np.ndarray) else value, where)
     if max(array.shape) > MAX_SIDE:
-        raise GridError(f"{where}: {_shape(array)} is larger than {MAX_SIDE}x{MAX_SIDE}")
+        raise ArcnbError(f"{where}: {_shape(array)} is larger than {MAX_SIDE}x{MAX_SIDE}")
     if array.min() < 0 or array.max() >= N_COLORS:
         row, column = np.argwhere((array < 0) | (array >= N_COLORS))[0]
-        raise GridError(f"{where}: row {row}, column {column} holds {array[row, column]}, not a colour 0..9")
+        raise ArcnbError(f"{where}: row {row}, column {column} holds {array[row, column]}, not a colour 0..9")
     grid = array.astype(np.uint8, order="C")
     grid.flags.writeable = False
     return grid
@@ -47,34 +45,34 @@ def grid_lists(grid: Grid) -> list[list[int]]:
 
 def _integer_array(array: np.ndarray, where: str) -> np.ndarray:
     if array.dtype.kind not in "iu":
-        raise GridError(f"{where}: an array of {array.dtype}, not of integers")
+        raise ArcnbError(f"{where}: an array of {array.dtype}, not of integers")
     if array.ndim != 2:
-        raise GridError(f"{where}: {array.ndim} dimensions instead of 2")
+        raise ArcnbError(f"{where}: {array.ndim} dimensions instead of 2")
     if not array.size:
-        raise GridError(f"{where}: empty grid of shape {_shape(array)}")
+        raise ArcnbError(f"{where}: empty grid of shape {_shape(array)}")
     return array
 
 
 def _from_rows(rows: object, where: str) -> np.ndarray:
     if not _is_list(rows):
-        raise GridError(f"{where}: {_quoted(rows)} is not a list of rows")
+        raise ArcnbError(f"{where}: {_quoted(rows)} is not a list of rows")
     if not rows:
-        raise GridError(f"{where}: empty grid, no rows")
+        raise ArcnbError(f"{where}: empty grid, no rows")
     for r, row in enumerate(rows):
         if not _is_list(row):
-            raise GridError(f"{where}: row {r} is {_quoted(row)}, not a list of cells")
+            raise ArcnbError(f"{where}: row {r} is {_quoted(row)}, not a list of cells")
         if not len(row):
-            raise GridError(f"{where}: row {r} is empty")
+            raise ArcnbError(f"{where}: row {r} is empty")
         if len(row) != len(rows[0]):
-            raise GridError(f"{where}: ragged, row {r} has {len(row)} cells but row 0 has {len(rows[0])}")
+            raise ArcnbError(f"{where}: ragged, row {r} has {len(row)} cells but row 0 has {len(rows[0])}")
         if set(map(type, row)) != {int}:  # the usual case costs no Python loop over cells
             for c, cell in enumerate(row):
                 if isinstance(cell, bool | np.bool_) or not isinstance(cell, int | np.integer):
-                    raise GridError(f"{where}: row {r}, column {c} is {_quoted(cell)}, not an integer")
+                    raise ArcnbError(f"{where}: row {r}, column {c} is {_quoted(cell)}, not an integer")
     try:
         return np.array(rows, dtype=np.int64)
     except OverflowError:
-        raise GridError(f"{where}: a cell holds an integer beyond 64 bits, not a colour 0..9") from None
+        raise ArcnbError(f"{where}: a cell holds an integer beyond 64 bits, not a colour 0..9") from None
 
 
 def _is_list(value: object) -> bool:

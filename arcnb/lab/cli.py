@@ -22,11 +22,9 @@ import os
 import signal
 import sys
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.commands import batch, cluster, runs
 from arcnb.lab.commands.options import say
-from arcnb.lab.notebooks.files import NotebookError
-from arcnb.lab.notebooks.parameters import ParameterError
-from arcnb.lab.runs.manifest import RunError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["ARCNB_RUNS"] = options.runs  # notebooks look up earlier runs there, too
     try:
         return int(options.command(options))
-    except (NotebookError, ParameterError, RunError) as error:
+    except ArcnbError as error:
         return say(error, 2)
     except KeyboardInterrupt:
         return say("interrupted before the notebook started", 128 + signal.SIGINT)

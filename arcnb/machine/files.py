@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from arcnb.errors import ArcnbError
 from arcnb.machine.places import pid_place
 
 _REASONS = {
@@ -35,10 +36,6 @@ _TEMPORARY = re.compile(r"\..+\.(?:(\w*)-)?(\d+)-[0-9a-f]{8}\.tmp")  # place and
 _DAY = 24 * 3600.0
 
 
-class PartFileError(ValueError):
-    """A file could not be written; what was there before is untouched."""
-
-
 def is_temporary(path: Path) -> bool:
     """Whether the name is that of an unfinished file (or hidden, as editors' copies are)."""
     return path.name.startswith(".")
@@ -49,7 +46,7 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
     """Open a temporary file beside `path`; when the block ends well it becomes `path`, complete and on disk.
 
     Raises FileExistsError when `path` exists by then; with `same_is_fine` only if its bytes differ, so that a
-    notebook may run twice. Raises `PartFileError`, one sentence, when the disk is full or the folder cannot
+    notebook may run twice. Raises `ArcnbError`, one sentence, when the disk is full or the folder cannot
     be written. Whatever goes wrong, the temporary file is removed and nothing else has changed.
     """
     path = Path(path)
@@ -129,6 +126,6 @@ def _rename_to_new(temporary: Path, path: Path) -> None:
         temporary.rename(path)
 
 
-def _explained(path: Path, error: OSError) -> PartFileError:
+def _explained(path: Path, error: OSError) -> ArcnbError:
     reason = _REASONS.get(error.errno, error.strerror or str(error))
-    return PartFileError(f"{path}: cannot be written, {reason}; files already there are untouched")
+    return ArcnbError(f"{path}: cannot be written, {reason}; files already there are untouched")

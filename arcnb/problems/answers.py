@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from arcnb.errors import ArcnbError
 from arcnb.problems.languages.registry import Language
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem
 from arcnb.programs.extraction import Extraction
 
 FORMATS = ("plain", "reasoning")
@@ -37,9 +38,9 @@ class Reading:
 
 
 def check_format(name: str) -> None:
-    """ProblemError for a format that does not exist."""
+    """ArcnbError for a format that does not exist."""
     if name not in FORMATS:
-        raise ProblemError(f"answer format {name!r} does not exist; there are {', '.join(FORMATS)}")
+        raise ArcnbError(f"answer format {name!r} does not exist; there are {', '.join(FORMATS)}")
 
 
 def read_answer(

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arcnb.arc.predictions.prediction import Prediction
+from arcnb.errors import ArcnbError
 from arcnb.problems.answers import Reading, check_format, read_answer
 from arcnb.problems.languages.registry import Answer, Languages, Question
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem
 from arcnb.programs.judging import MAX_MESSAGE
 
 
@@ -30,7 +31,7 @@ class ProblemJudge:
     def __post_init__(self):
         check_format(self.answer_format)
         if self.max_tests < 1:
-            raise ProblemError(f"max_tests_per_problem must be at least 1, not {self.max_tests}")
+            raise ArcnbError(f"max_tests_per_problem must be at least 1, not {self.max_tests}")
 
     def judge(
         self, predictions: Iterable[Prediction], problems: Mapping[str, Problem], all_tests: bool = False
@@ -75,7 +76,7 @@ class ProblemJudge:
 
     def _read(self, prediction: Prediction, problems: Mapping[str, Problem]) -> Reading:
         if prediction.task_id not in problems:
-            raise ProblemError(f"prediction {prediction.id}: problem {prediction.task_id} is not at hand")
+            raise ArcnbError(f"prediction {prediction.id}: problem {prediction.task_id} is not at hand")
         problem = problems[prediction.task_id]
         return read_answer(
             prediction.completion_prefix + prediction.completion,
@@ -100,7 +101,7 @@ def _shares(part: str, answers: Sequence[Answer]) -> dict:
 
 
 def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
-    """Run every reference solution on all tests; how many there were. ProblemError names the first problem
+    """Run every reference solution on all tests; how many there were. ArcnbError names the first problem
     whose solution fails, and the test."""
     by_language: dict[str, list[Problem]] = {}
     for problem in problems:
@@ -117,7 +118,7 @@ def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
                     got = (
                         answer.shown if answer.status == "ok" else f"{answer.status}: {answer.error_message}"
                     )
-                    raise ProblemError(
+                    raise ArcnbError(
                         f"{problem.source or 'problems'}: problem {problem.problem_id}: its own solution "
                         f"fails test {number} ({test.call or 'script'}): {got}"
                     )

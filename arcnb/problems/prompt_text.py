@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts import chat
-from arcnb.models.prompts.rendering import Prompt, PromptError, render_blocks
+from arcnb.models.prompts.rendering import Prompt, render_blocks
 from arcnb.problems.answers import FORMATS
 from arcnb.problems.sets.problem import Problem, TestCase
 
@@ -35,7 +36,7 @@ class ProblemFormat:
         }
         blocks = render_blocks(self.template, variables)
         if not blocks.get("user"):
-            raise PromptError(f"template {self.template}: it has no block user")
+            raise ArcnbError(f"template {self.template}: it has no block user")
         messages = [
             {"role": role, "content": blocks[role]} for role in ("system", "user") if blocks.get(role)
         ]
@@ -47,10 +48,10 @@ class ProblemFormat:
 
 
 def problem_format(template: str = "plain", shown_tests: int = 0) -> ProblemFormat:
-    """The checked format: a name of this room's templates or the path of a file. PromptError otherwise."""
+    """The checked format: a name of this room's templates or the path of a file. ArcnbError otherwise."""
     path = TEMPLATES / f"{template}.jinja" if template in FORMATS else Path(template).expanduser()
     if not path.is_file():
-        raise PromptError(f"there is no template {template}; known are {', '.join(FORMATS)}, or give a path")
+        raise ArcnbError(f"there is no template {template}; known are {', '.join(FORMATS)}, or give a path")
     return ProblemFormat(str(path), shown_tests)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.scores.metrics import score
+from arcnb.errors import ArcnbError
 from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.programs.extraction import Extraction, extract_program
 
@@ -32,10 +33,6 @@ MAX_MESSAGE = 500  # characters of an error message that are kept
 AUGMENTED_INPUTS = 256  # tasks whose augmented inputs are remembered: predictions of one prompt come together
 
 
-class JudgingError(ValueError):
-    """A prediction that cannot be judged; the message names it."""
-
-
 def judge(
     predictions: Iterable[Prediction],
     tasks: Mapping[str, Task],
@@ -47,7 +44,7 @@ def judge(
     The copy keeps everything that was asked and answered, the completion first of all, whatever went wrong;
     program, extraction, status, error, outputs, fingerprint, scores and times are set anew. Predictions may
     be an endless iterator: a bounded number of them is under way at a time. `limits` replace the executor's
-    own. JudgingError: a prediction of a task that is not among `tasks`.
+    own. ArcnbError: a prediction of a task that is not among `tasks`.
     """
     waiting: deque[tuple[Prediction, Extraction]] = deque()
     asked = Asked(tasks, executor.entry, limits)
@@ -83,9 +80,9 @@ class Asked:
         self._tasks, self._entry, self._limits, self._inputs = tasks, entry, limits, inputs
 
     def about(self, prediction: Prediction) -> tuple[Extraction, Job]:
-        """The program as it was found, and the job. JudgingError: the prediction's task is not at hand."""
+        """The program as it was found, and the job. ArcnbError: the prediction's task is not at hand."""
         if prediction.task_id not in self._tasks:
-            raise JudgingError(f"prediction {prediction.id}: task {prediction.task_id} is not at hand")
+            raise ArcnbError(f"prediction {prediction.id}: task {prediction.task_id} is not at hand")
         found = extract_program(
             prediction.completion_prefix + prediction.completion,
             entry=self._entry,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.errors import ArcnbError
 from arcnb.programs.syntax import ProgramSyntaxError, bound_names, imports_of, parse_program
 
 if TYPE_CHECKING:
@@ -36,15 +37,11 @@ LIBRARIES = {
 PREDEFINED = "common"  # its names are there without an import
 
 
-class UsageError(ValueError):
-    """An unknown library."""
-
-
 @cache
 def library_names(library: str) -> tuple[str, ...]:
     """What can be counted for a library, sorted: `name`, `Class.NAME` of class constants, `.attribute`."""
     if library not in LIBRARIES:
-        raise UsageError(
+        raise ArcnbError(
             f"library {library!r} is not one that programs import; there are {', '.join(LIBRARIES)}"
         )
     module = importlib.import_module(LIBRARIES[library])

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.merging import merged_model
 from arcnb.models.lora.sums import add_adapters, check_addable
 from arcnb.models.memory.fitting import visible_gpus
@@ -24,7 +25,7 @@ from arcnb.models.memory.gpu_choice import VARIABLE
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import LaunchError, announce, launch
-from arcnb.plans import PlanError, refuse
+from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.service import usable_processors
 from arcnb.rl.checks import context_of, free_memory_problems, problems
@@ -36,8 +37,8 @@ from arcnb.rl.watching.report import ROLLED_BACK, TrainingReport
 
 
 def run_grpo(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence = ()) -> TrainingReport:
-    """Carry the plan out, where it has to be. PlanError with all that the plan is refused for; PlanError,
-    CheckpointError or ValueError for what only training finds out, before anything heavy is loaded."""
+    """Carry the plan out, where it has to be. ArcnbError with all that the plan is refused for, or with
+    what only training finds out, before anything heavy is loaded."""
     asked, plan = plan, decided(plan)
     refuse(problems(plan, tasks, eval_tasks))
     if asked.use_vllm == "auto":
@@ -67,7 +68,7 @@ def _train_on_folded(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> T
     model = resolve_model(plan.model)
     start = resolve_adapter(plan.adapter, model)
     if start is None:
-        raise PlanError("fold_adapter=True needs an adapter to fold into the model")
+        raise ArcnbError("fold_adapter=True needs an adapter to fold into the model")
     check_addable(start)  # before anything is trained that it could not be added to
     folded = replace(plan, model=str(merged_model(model, start).folder), adapter="", fold_adapter=False)
     report = _train(folded, tasks, eval_tasks)
@@ -144,7 +145,7 @@ def _one_launch(plan: GrpoPlan, path: Path, environment: dict | None) -> dict:
         raise LaunchError("the training processes ended without a report")
     values = json.loads(report.read_text())
     if "error" in values:
-        raise PlanError(values["error"])
+        raise ArcnbError(values["error"])
     if interrupted and values["status"] == ROLLED_BACK:  # too late for the processes to say so
         values["status"] = "preempted"
     return values

@@ -20,9 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from arcnb.arc.grids import GridError, as_grid
+from arcnb.arc.grids import as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
+from arcnb.errors import ArcnbError
 from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
 from arcnb.synth.splits import draw_n_train
@@ -33,24 +34,20 @@ MAX_CELLS = 4500  # 5 x 30 x 30, inputs and outputs of all drawn pairs together
 MAX_DRAWS = 10
 
 
-class BarcError(ValueError):
-    """A file that is not BARC-style data; the message names file and row."""
-
-
 def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None) -> Iterator[Task]:
     """The tasks of a file, one for each usable row, in the file's order.
 
     Rejections counted in `report`: `few examples` (fewer than 3 valid, different ones), `too large`,
     `identity`, `duplicate` (same grids as an earlier task), `unreadable` (no object with `examples`).
     A program that does not parse is left out, its task kept and counted in `programs_dropped`.
-    BarcError for a file of another kind, one that is damaged, or when its first row has no `examples`.
+    ArcnbError for a file of another kind, one that is damaged, or when its first row has no `examples`.
     """
     path, report = Path(path), TaskReport() if report is None else report
     fingerprints: set[str] = set()
     for index, row in enumerate(_rows(path)):
         if not isinstance(row, Mapping) or not isinstance(row.get("examples"), list | np.ndarray):
             if index == 0:
-                raise BarcError(f'{path}: row 0 has no list "examples"')
+                raise ArcnbError(f'{path}: row 0 has no list "examples"')
             report.reject("unreadable", path.name)
             continue
         reason, task = _task(path, index, row, seed)
@@ -88,7 +85,7 @@ def _pairs(examples: list) -> list[Pair]:
         try:
             given, output = example
             pair = Pair(as_grid(_lists(given)), as_grid(_lists(output)))
-        except (GridError, TypeError, ValueError):
+        except (ArcnbError, TypeError, ValueError):
             continue
         found.setdefault((pair.input.shape, pair.input.tobytes()), pair)
     return list(found.values())
@@ -165,12 +162,12 @@ def _rows(path: Path) -> Iterator[object]:
     try:
         yield from _rows_of_kind(path)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise BarcError(f"{path}: damaged or cut short ({error})") from error
+        raise ArcnbError(f"{path}: damaged or cut short ({error})") from error
 
 
 def _rows_of_kind(path: Path) -> Iterator[object]:
     if not path.exists():
-        raise BarcError(f"{path}: no such file")
+        raise ArcnbError(f"{path}: no such file")
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = suffixes[-1] if suffixes else ""
     if kind == ".parquet":
@@ -181,7 +178,7 @@ def _rows_of_kind(path: Path) -> Iterator[object]:
     elif kind in (".jsonl", ".json"):
         yield from _json_rows(path)
     else:
-        raise BarcError(f"{path}: neither JSONL (.jsonl, .json, .gz) nor Parquet (.parquet)")
+        raise ArcnbError(f"{path}: neither JSONL (.jsonl, .json, .gz) nor Parquet (.parquet)")
 
 
 def _json_rows(path: Path) -> Iterator[object]:
@@ -193,5 +190,5 @@ def _json_rows(path: Path) -> Iterator[object]:
                     yield json.loads(line)
                 except ValueError as error:  # no JSON, or no text
                     if number == 0:
-                        raise BarcError(f"{path}: line 1 is not JSON ({error})") from None
+                        raise ArcnbError(f"{path}: line 1 is not JSON ({error})") from None
                     yield None

@@ -19,7 +19,8 @@ from multiprocessing import get_context
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.synth.sources import SourceError, SourceSettings, never_ends
+from arcnb.errors import ArcnbError
+from arcnb.synth.sources import SourceSettings, never_ends
 from arcnb.synth.task_sets import parsed_recipe, source_tasks
 
 CHUNK = 16  # tasks that go from process to process at a time
@@ -41,12 +42,12 @@ class TaskStream:
     fresh: bool = True
 
     def parts(self) -> list[tuple[str, int, bool]]:
-        """(source, tasks in one round, whether it makes new ones for ever). SourceError names a wrong one."""
+        """(source, tasks in one round, whether it makes new ones for ever). ArcnbError names a wrong one."""
         parts = []
         for source, n in parsed_recipe(self.recipe):
             endless = never_ends(source)
             if n is None and endless:
-                raise SourceError(f"source {source} never ends: say its share, for instance {source}*1000")
+                raise ArcnbError(f"source {source} never ends: say its share, for instance {source}*1000")
             parts.append((source, n or len(list(self._made(source, None))), endless and self.fresh))
         return parts
 
@@ -123,9 +124,7 @@ class _Reader:
             except queue.Empty:
                 if self._process.is_alive():
                     continue
-                raise SourceError(
-                    f"a process that makes tasks died (exit {self._process.exitcode})"
-                ) from None
+                raise ArcnbError(f"a process that makes tasks died (exit {self._process.exitcode})") from None
             if isinstance(chunk, Exception):
                 raise chunk
             return chunk

@@ -18,15 +18,12 @@ import numpy as np
 from arcnb.arc.grids import as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
+from arcnb.errors import ArcnbError
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer
 from arcnb.synth.rules import compiled, program
 
 PIXELS = (2, 5)  # pixels in an input: outputs of a task differ, so that it is not a constant
-
-
-class LadderError(ValueError):
-    """A ladder or a rung that does not exist; the message names it."""
 
 
 def _lines(n: int, rng: Rng) -> tuple[list[str], int, int]:
@@ -70,7 +67,7 @@ def ladder_task(ladder: str, rung: int, seed: int = 0, n_train: int = 3) -> Task
     """The task on one rung, counted from 1: a function of (ladder, rung, seed), with its program."""
     steps_of, highest = _ladder(ladder)
     if not 1 <= rung <= highest:
-        raise LadderError(f"ladder {ladder} has rungs 1 to {highest}, not {rung}")
+        raise ArcnbError(f"ladder {ladder} has rungs 1 to {highest}, not {rung}")
     rng = seeded_rng(seed, "ladder", ladder, rung)
     steps, height, width = steps_of(rung, rng)
     text = program(*(f"grid = {step}" for step in steps), "return grid")
@@ -93,7 +90,7 @@ def ladder_tasks(ladder: str, highest: int = 0, seed: int = 0) -> list[Task]:
 
 def _ladder(name: str) -> tuple[Callable[[int, Rng], tuple[list[str], int, int]], int]:
     if name not in LADDERS:
-        raise LadderError(f"no ladder {name!r}; there are {', '.join(LADDERS)}")
+        raise ArcnbError(f"no ladder {name!r}; there are {', '.join(LADDERS)}")
     return LADDERS[name]
 
 

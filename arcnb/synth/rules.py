@@ -15,6 +15,7 @@ import numpy as np
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
+from arcnb.errors import ArcnbError
 from arcnb.programs.libraries import dsl
 from arcnb.synth.inputs import Rng
 from arcnb.synth.splits import draw_n_train
@@ -26,8 +27,13 @@ _NAMES = {name: getattr(dsl, name) for name in dsl.__all__}  # what a rule's pro
 MAX_TRIES = 30  # draws of a task's rule and inputs until one is worth showing
 
 
-class RuleError(ValueError):
-    """A generator that does not exist, or one that made no usable task; the message names it."""
+class NoExample(ArcnbError):
+    """A generator drew as often as it may and made no usable example; the message names it."""
+
+    def __init__(self, message: str, too_large: bool = False):
+        super().__init__(message)
+        self.too_large = too_large
+        self.reason = "too large" if too_large else "no valid example"
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def generator(family: str) -> Callable:
     def register(make: Callable[[Rng], Rule]) -> Callable[[Rng], Rule]:
         name = make.__name__
         if name in GENERATORS:
-            raise RuleError(f"two generators are called {name}")
+            raise ArcnbError(f"two generators are called {name}")
         GENERATORS[name] = TaskGenerator(name, family, make)
         return make
 
@@ -92,7 +98,7 @@ def rule_task(
     """Task `index` of a generator: rule, inputs and outputs from (name, seed, index) alone.
 
     n_train: None draws it from ARC's distribution. Inputs are distinct; each pair changes something, and not
-    all outputs are equal; the program has no line without effect. RuleError when 30 tries gave no such task.
+    all outputs are equal; the program has no line without effect. NoExample when 30 tries gave no such task.
     """
     for attempt in range(MAX_TRIES):
         rng = seeded_rng(seed, "dsl task", task_generator.name, index, attempt)
@@ -114,7 +120,7 @@ def rule_task(
             program=text,
             meta=meta,
         )
-    raise RuleError(
+    raise NoExample(
         f"generator {task_generator.name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries"
     )
 

@@ -27,6 +27,7 @@ from typing import TypeAlias
 
 from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
@@ -34,14 +35,12 @@ from arcnb.synth.barc_tasks import barc_tasks
 from arcnb.synth.ladder import LADDERS, ladder_tasks
 from arcnb.synth.rearc.tasks import (
     DEFAULT_MAX_CELLS,
-    RearcError,
-    RearcSizeError,
     original_task,
     rearc_ids,
     rearc_task,
     reproduced_ids,
 )
-from arcnb.synth.rules import GENERATORS, RuleError, TaskGenerator, rule_task
+from arcnb.synth.rules import GENERATORS, NoExample, TaskGenerator, rule_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.synth.validation.validation import BLOCK, ValidationSettings, origin, validated
@@ -58,13 +57,9 @@ Draw: TypeAlias = tuple[str, int, int, int | None]  # generator, seed, index, n_
 Source: TypeAlias = "Callable[[str, int | None, SourceSettings, TaskReport], Iterator[Task]]"
 
 
-class SourceError(ValueError):
-    """A source that does not exist, cannot give what was asked, or has no programs; the message names it."""
-
-
 @dataclass(frozen=True)
 class SourceSettings:
-    """What every source gets: seed, and bounds on the tasks it makes. SourceError names a wrong one.
+    """What every source gets: seed, and bounds on the tasks it makes. ArcnbError names a wrong one.
 
     n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`. workers:
     processes that make tasks of the DSL; their number changes nothing but the time. They are spawned, so a
@@ -83,12 +78,12 @@ class SourceSettings:
 
     def __post_init__(self):
         if not 0.0 <= self.diff_lb <= self.diff_ub <= 1.0:
-            raise SourceError(
+            raise ArcnbError(
                 f"difficulty goes from diff_lb to diff_ub within 0..1, not {self.diff_lb} to {self.diff_ub}"
             )
         for name in ("max_cells", "workers", "block_size"):
             if getattr(self, name) < 1:
-                raise SourceError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ArcnbError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
 def build_tasks(
@@ -103,16 +98,16 @@ def build_tasks(
     """Up to `n_tasks` tasks of a source, always the same and in the same order for the same settings.
 
     n_tasks: None is for sources that end. require_programs: tasks without a program are counted and left out;
-    SourceError when none is left. executor: where it is given, tasks of the DSL are validated (see
+    ArcnbError when none is left. executor: where it is given, tasks of the DSL are validated (see
     `validation`), and those of BARC data when programs are required; RE-ARC's are checked as they are made.
     report: gets the counts.
 
     A source with fewer different tasks than asked for ends early (see `max_per_program` of the validation).
-    SourceError for an unknown source names the nearest one.
+    ArcnbError for an unknown source names the nearest one.
     """
     make, argument = _find(source)
     if n_tasks is None and never_ends(source):
-        raise SourceError(f"source {source} never ends: n_tasks is needed")
+        raise ArcnbError(f"source {source} never ends: n_tasks is needed")
     report = TaskReport() if report is None else report
     tasks = make(argument, n_tasks, settings, report)
     if require_programs:
@@ -130,7 +125,7 @@ def build_tasks(
 
 
 def never_ends(source: str) -> bool:
-    """Whether the source makes new tasks for as long as one asks. SourceError if it does not exist."""
+    """Whether the source makes new tasks for as long as one asks. ArcnbError if it does not exist."""
     return _find(source)[0] in (_rearc, _dsl)
 
 
@@ -142,9 +137,9 @@ def source_names() -> list[str]:
 
 
 def synth_task(generator: str, seed: int, index: int, n_train: int | None = None, n_test: int = 1) -> Task:
-    """Task `index` of a DSL generator: the same on every machine and in any order. SourceError if unknown."""
+    """Task `index` of a DSL generator: the same on every machine and in any order. ArcnbError if unknown."""
     if generator not in GENERATORS:
-        raise SourceError(f"no generator {generator!r}{_nearest(generator, GENERATORS)}")
+        raise ArcnbError(f"no generator {generator!r}{_nearest(generator, GENERATORS)}")
     return rule_task(GENERATORS[generator], seed, index, n_train, n_test)
 
 
@@ -179,8 +174,8 @@ def _rearc(
                 diff_ub=settings.diff_ub,
                 max_cells=settings.max_cells,
             )
-        except RearcError as error:
-            report.reject("too large" if isinstance(error, RearcSizeError) else "no valid example", "rearc")
+        except NoExample as none:
+            report.reject(none.reason, "rearc")
             rejected_in_a_row += 1
             if rejected_in_a_row > MAX_REJECTED:
                 raise
@@ -257,7 +252,7 @@ def _drawn_task(draw: Draw) -> Task | None:
     name, seed, index, n_train = draw
     try:
         return rule_task(GENERATORS[name], seed, index, n_train)
-    except RuleError:
+    except NoExample:
         return None
 
 
@@ -303,7 +298,7 @@ def _find(source: str) -> tuple[Source, str]:
         *(f"dsl/{name}" for name in GENERATORS),
         *(f"rearc/{name}" for name in rearc_ids()),
     ]
-    raise SourceError(f"no task source {source!r}, and no such file{_nearest(source, known)}")
+    raise ArcnbError(f"no task source {source!r}, and no such file{_nearest(source, known)}")
 
 
 def _generators(argument: str) -> list[TaskGenerator]:
@@ -341,4 +336,4 @@ def _with_program(source: str, tasks: Iterable[Task], report: TaskReport) -> Ite
             n_with += 1
             yield task
     if not n_with:
-        raise SourceError(f"source {source}: none of its tasks has a program")
+        raise ArcnbError(f"source {source}: none of its tasks has a program")

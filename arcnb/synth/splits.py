@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from arcnb.arc.tasks.task import Task, TaskError
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 
 N_HELD_OUT = 80
 
@@ -73,10 +74,10 @@ def is_held_out(task: Task) -> bool:
 
 
 def trainable_tasks(tasks: TaskSet) -> TaskSet:
-    """The tasks, in order, that are not held out of training. TaskError when none is left."""
+    """The tasks, in order, that are not held out of training. ArcnbError when none is left."""
     kept = [task.task_id for task in tasks if not is_held_out(task)]
     if not kept:
-        raise TaskError(f"{tasks.name}: all of its {len(tasks)} tasks are held out of training")
+        raise ArcnbError(f"{tasks.name}: all of its {len(tasks)} tasks are held out of training")
     return tasks.subset(kept) if len(kept) < len(tasks) else tasks
 
 

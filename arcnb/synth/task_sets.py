@@ -21,12 +21,14 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import SOURCES, TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth.rearc.augmented import P_PLAIN, augmented_task
-from arcnb.synth.rearc.tasks import RearcError, RearcSizeError, rearc_task
-from arcnb.synth.sources import MAX_REJECTED, SourceError, SourceSettings, build_tasks, never_ends
+from arcnb.synth.rearc.tasks import rearc_task
+from arcnb.synth.rules import NoExample
+from arcnb.synth.sources import MAX_REJECTED, SourceSettings, build_tasks, never_ends
 from arcnb.synth.splits import training_split
 from arcnb.synth.validation.reports import TaskReport
 
@@ -49,20 +51,20 @@ def build_task_set(
     n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" or "held_out" keeps that
     part of the ARC-AGI-1 training tasks, by id, and n_tasks counts those (but a source that never ends makes
     so many before). augment: RE-ARC tasks are turned and recolored together with their programs (see
-    `arcnb.synth.rearc.augmented`). report: gets the counts of tasks taken and rejected. SourceError names the
+    `arcnb.synth.rearc.augmented`). report: gets the counts of tasks taken and rejected. ArcnbError names the
     source, the split or the number that is wrong, before a task is made, and a recipe that gives no task.
     """
     report = TaskReport() if report is None else report
     parts_of_split = training_split()._asdict()
     if split and split not in parts_of_split:
-        raise SourceError(f"split is {split!r}, it must be one of {', '.join(parts_of_split)} or empty")
+        raise ArcnbError(f"split is {split!r}, it must be one of {', '.join(parts_of_split)} or empty")
     kept = frozenset(parts_of_split.get(split, ()))
     if n_tasks < 0:
-        raise SourceError(f"n_tasks must not be negative, it is {n_tasks}")
+        raise ArcnbError(f"n_tasks must not be negative, it is {n_tasks}")
     parts = list(parsed_recipe(recipe))
     for source, n in parts:
         if never_ends(source) and n is None and not n_tasks:
-            raise SourceError(f"source {source} never ends: say how many tasks, for instance {source}*1000")
+            raise ArcnbError(f"source {source} never ends: say how many tasks, for instance {source}*1000")
     started = time.monotonic()
     tasks: list[Task] = []
     versions = []
@@ -81,7 +83,7 @@ def build_task_set(
     report.core_seconds += workers * (time.monotonic() - started)
     if not tasks:
         rejected = ", ".join(f"{reason} {n:,}" for reason, n in report.rejected.most_common())
-        raise SourceError(
+        raise ArcnbError(
             f"{recipe} gave no task"
             + (f" of the {split} split" if split else "")
             + (f"; rejected: {rejected}" if rejected else "")
@@ -90,13 +92,13 @@ def build_task_set(
 
 
 def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:
-    """(source, number of tasks or None) of each part of a recipe. SourceError for one that cannot be read."""
+    """(source, number of tasks or None) of each part of a recipe. ArcnbError for one that cannot be read."""
     for part in recipe.split(" + "):
         source, star, count = part.strip().partition("*")
         if star and not count.strip().isdigit():
-            raise SourceError(f"{part.strip()!r} in {recipe!r}: what follows * is a number of tasks")
+            raise ArcnbError(f"{part.strip()!r} in {recipe!r}: what follows * is a number of tasks")
         if not source.strip():
-            raise SourceError(f"{recipe!r} has a part without a source")
+            raise ArcnbError(f"{recipe!r} has a part without a source")
         yield source.strip(), int(count) if star else None
 
 
@@ -108,7 +110,7 @@ def recipe_problems(*recipes: str) -> list[str]:
             for source, n in parsed_recipe(recipe):
                 if never_ends(source) and n is None:
                     found.append(f"source {source} never ends: say how many, for instance {source}*1000")
-        except SourceError as error:
+        except ArcnbError as error:
             found.append(str(error))
     return found
 
@@ -127,7 +129,7 @@ def source_tasks(
     settings = replace(settings, workers=workers)
     if source == "rearc":
         if n is None:
-            raise SourceError("source rearc never ends: say how many tasks, for instance rearc*1000")
+            raise ArcnbError("source rearc never ends: say how many tasks, for instance rearc*1000")
         yield from islice(_rearc_tasks(settings, augment, report), n)
         return
     with Executor(workers) as executor:
@@ -152,7 +154,7 @@ def _rearc_tasks(settings: SourceSettings, augment: bool, report: TaskReport) ->
                 rejected_in_a_row += 1
                 report.reject(task, "rearc")
                 if rejected_in_a_row > MAX_REJECTED:
-                    raise SourceError(
+                    raise ArcnbError(
                         f"source rearc: {rejected_in_a_row:,} tasks in a row were rejected, the last one as "
                         f"{task!r}, with max_cells {settings.max_cells} and difficulty {settings.diff_lb} to "
                         f"{settings.diff_ub}"
@@ -177,10 +179,8 @@ def _rearc_one(task_id: str, index: int, settings: SourceSettings, augment: bool
     bounds = {"diff_lb": settings.diff_lb, "diff_ub": upper, "max_cells": settings.max_cells}
     try:
         task = rearc_task(task_id, settings.seed, index, settings.n_train, **bounds)
-    except RearcSizeError:
-        return "too large"
-    except RearcError:
-        return "no valid example"
+    except NoExample as none:
+        return none.reason
     if augment and random.random() >= P_PLAIN:
         augmentation = Augmentation.sample(random)
         turned = augmented_task(task, augmentation)

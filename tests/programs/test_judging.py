@@ -12,8 +12,9 @@ from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.scores.metrics import score
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.programs.executor.executor import Executor
-from arcnb.programs.judging import JudgingError, judge, run_program
+from arcnb.programs.judging import judge, run_program
 from tests.paths import GOLDEN
 
 GOLDEN = json.loads((GOLDEN / "arc25_code.json").read_text())
@@ -165,7 +166,7 @@ def test_judging_again_sets_everything_anew(task, executor):
 
 
 def test_a_prediction_of_an_unknown_task_is_named(task, executor):
-    with pytest.raises(JudgingError, match="prediction flip/0/0/0: task flip is not at hand"):
+    with pytest.raises(ArcnbError, match="prediction flip/0/0/0: task flip is not at hand"):
         list(judge([prediction(task, "x")], {}, executor))
 
 

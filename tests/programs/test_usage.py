@@ -2,10 +2,10 @@
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.programs.syntax import ProgramSyntaxError
 from arcnb.programs.usage import (
     LIBRARIES,
-    UsageError,
     library_names,
     main_library,
     program_usage,
@@ -83,7 +83,7 @@ def test_no_programs_give_an_empty_table():
 
 
 def test_errors_name_what_is_wrong():
-    with pytest.raises(UsageError, match="library 'numpy'"):
+    with pytest.raises(ArcnbError, match="library 'numpy'"):
         library_names("numpy")
     with pytest.raises(ProgramSyntaxError):
         program_usage("x = ", "common")

@@ -5,8 +5,8 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import record_rule
-from arcnb.arc.tasks.task import TaskError
 from arcnb.arc.tasks.task_set import write_tasks
+from arcnb.errors import ArcnbError
 from arcnb.rl.difficulty import tasks_solved_between, training_tasks
 from arcnb.rl.plan import GrpoPlan
 
@@ -56,29 +56,31 @@ def test_a_task_without_predictions_is_left_out(tasks, predictions):
 
 @pytest.mark.parametrize(("low", "high"), [(-0.1, 1), (0.5, 0.5), (0, 1.01), (0.9, 0.1)])
 def test_shares_out_of_order_are_refused(tasks, predictions, low, high):
-    with pytest.raises(TaskError, match="0 <= min_solved < max_solved <= 1"):
+    with pytest.raises(ArcnbError, match="0 <= min_solved < max_solved <= 1"):
         tasks_solved_between(tasks, predictions, low, high)
 
 
 def test_nothing_to_choose_from_is_said(tasks, predictions, tmp_path):
-    with pytest.raises(TaskError, match="holds no first turns of the tasks of swaps"):
+    with pytest.raises(ArcnbError, match="holds no first turns of the tasks of swaps"):
         tasks_solved_between(tasks, PredictionSet(tmp_path / "empty"), 0, 1)
-    with pytest.raises(TaskError, match=r"more than 0\.3 and at most 0\.9 of its samples; .* share is 1"):
+    with pytest.raises(ArcnbError, match=r"more than 0\.3 and at most 0\.9 of its samples; .* share is 1"):
         tasks_solved_between(tasks, predictions, 0.3, 0.9)
 
 
 def test_another_version_of_a_task_is_named(tasks, tmp_path):
     other = PredictionSet(tmp_path / "other")
     other.write_part([sample(tasks[1], 0, True, True, fingerprint="0" * 16)], round=0)
-    with pytest.raises(TaskError, match="another version of swap1"):
+    with pytest.raises(ArcnbError, match="another version of swap1"):
         tasks_solved_between(tasks, other, 0, 1)
 
 
 def test_shares_that_early_stop_made_too_high_are_refused(tasks, predictions):
     record_rule(predictions, early_stop=4, n_predictions=8)  # by which the last two tasks ended after 4 of 8
-    with pytest.raises(TaskError, match=r"^learn_from .*: tasks of swaps were stopped by stop_after, so the"):
+    with pytest.raises(
+        ArcnbError, match=r"^learn_from .*: tasks of swaps were stopped by stop_after, so the"
+    ):
         tasks_solved_between(tasks, predictions, 0, 1)
-    with pytest.raises(TaskError, match="no task is solved"):  # the first one went to its end
+    with pytest.raises(ArcnbError, match="no task is solved"):  # the first one went to its end
         tasks_solved_between(tasks.subset(["swap0"]), predictions, 0, 1)
     predictions.write_part([sample(task, i, False, False) for task in tasks for i in range(4, 8)], round=1)
     assert tasks_solved_between(tasks, predictions, 0, 1).ids == ["swap1", "swap2"], "it was filled up"

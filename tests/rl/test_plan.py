@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.problems.plan import ProblemPlan
 from arcnb.rl.launch import decided, run_grpo
 from arcnb.rl.plan import GrpoPlan
@@ -22,7 +22,7 @@ def test_settings_of_the_literature_are_options_by_their_own_names():
     }
     plan = GrpoPlan.of({"more": asked})
     assert asked.items() <= plan.settings.items()
-    with pytest.raises(PlanError, match="did you mean 'epsilon_high'"):
+    with pytest.raises(ArcnbError, match="did you mean 'epsilon_high'"):
         GrpoPlan.of({"epsilon_hig": 0.28})
 
 

@@ -264,7 +264,8 @@ def test_the_engine_has_a_cache_of_the_size_given(script, small_model, tmp_path,
     """What vLLM is called with, past the backend that opens it."""
     import vllm
 
-    from arcnb.models.sampling.backends import EngineOptions, GenerationError, open_backend
+    from arcnb.errors import ArcnbError
+    from arcnb.models.sampling.backends import EngineOptions, open_backend
 
     class Whole:
         def __init__(self, **options):
@@ -278,7 +279,7 @@ def test_the_engine_has_a_cache_of_the_size_given(script, small_model, tmp_path,
     ((*asked, more),) = script.engines
     script.true_small_engine(*asked, **more)
     options = EngineOptions(max_model_len=512, gpu_memory_utilization=args.share, max_lora_rank=16)
-    with pytest.raises(GenerationError, match="it has seen enough"):
+    with pytest.raises(ArcnbError, match="it has seen enough"):
         open_backend("vllm", small_model, None, options)
     assert {seen["kv_cache_memory_bytes"] for seen in options_seen} == {3 << 29}
     assert {seen["gpu_memory_utilization"] for seen in options_seen} == {0.06}

@@ -8,8 +8,9 @@ import nbformat
 import pytest
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.parameters import notebook_parameters
-from arcnb.plans import PlanError, refuse
+from arcnb.plans import refuse
 from arcnb.search.checks import problems
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.sampling.adapters import sampled_sets
@@ -27,7 +28,7 @@ def tasks() -> TaskSet:
 
 @pytest.fixture
 def refuse_inference(tasks, tmp_path):
-    """refuse_inference(turns=0, ...) raises PlanError with every reason."""
+    """refuse_inference(turns=0, ...) raises ArcnbError with every reason."""
     return lambda **asked: refuse(problems(InferencePlan.of(asked), tasks, tmp_path))
 
 
@@ -63,7 +64,7 @@ def refuse_inference(tasks, tmp_path):
     ],
 )
 def test_an_inference_that_cannot_run_is_refused(refuse_inference, asked, sentence):
-    with pytest.raises(PlanError) as error:
+    with pytest.raises(ArcnbError) as error:
         refuse_inference(**asked)
     assert sentence in str(error.value)
 
@@ -71,7 +72,7 @@ def test_an_inference_that_cannot_run_is_refused(refuse_inference, asked, senten
 def test_an_inference_that_can_run_is_not_refused_and_every_reason_is_said_at_once(refuse_inference):
     refuse_inference()
     refuse_inference(turns=2, output="x", n_shards=2, adapter="none, auto")
-    with pytest.raises(PlanError) as error:
+    with pytest.raises(ArcnbError) as error:
         refuse_inference(
             turns=2, first_share=2.0, temperature=-1.0, workers=-1, template="arc_cod", top_p=0.0
         )
@@ -85,7 +86,7 @@ def test_a_set_that_was_begun_otherwise_is_refused_by_todays_names(refuse_infere
     (made,) = sampled_sets(plan, tasks, tmp_path).values()
     hold_to_conditions(made.predictions, conditions(made, plan.rounds))
     refuse_inference(n_predictions=100, stop_after=3)
-    with pytest.raises(PlanError, match="was begun with max_completion_length 384, not 512; use a new"):
+    with pytest.raises(ArcnbError, match="was begun with max_completion_length 384, not 512; use a new"):
         refuse_inference(max_completion_length=512)
 
 
@@ -127,7 +128,7 @@ def test_a_set_that_was_begun_otherwise_is_refused_by_todays_names(refuse_infere
     ],
 )
 def test_a_search_that_cannot_run_is_refused(tasks, asked, sentence):
-    with pytest.raises(PlanError) as error:
+    with pytest.raises(ArcnbError) as error:
         refuse(problems(SearchPlan.of(asked), tasks))
     assert sentence in str(error.value)
 
@@ -179,9 +180,9 @@ def test_options_reach_the_engine_and_the_sampler_by_its_own_names():
 
 
 def test_former_names_are_refused_with_the_new_one():
-    with pytest.raises(PlanError, match="'first_from' is called 'refine_from' now"):
+    with pytest.raises(ArcnbError, match="'first_from' is called 'refine_from' now"):
         InferencePlan.of({"first_from": "x"})
-    with pytest.raises(PlanError, match="'rank' is called 'lora_r' now"):
+    with pytest.raises(ArcnbError, match="'rank' is called 'lora_r' now"):
         SearchPlan.of({"rank": 4})
     for plan in (InferencePlan, SearchPlan):
         for former, name in plan.RENAMED.items():

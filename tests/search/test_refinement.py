@@ -14,23 +14,17 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.arc.views import View
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import prompt_ids
-from arcnb.models.prompts.conversations import ConversationError, Conversations
+from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.prompts.rendering import PromptError
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft.conversations import conversation_rows
-from arcnb.models.sft.rows import IGNORED, SftError
+from arcnb.models.sft.rows import IGNORED
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.search.refinement.conversation_view import ConversationView
-from arcnb.search.refinement.rows import (
-    RefinementError,
-    refinement_rows,
-    turn_numbers,
-    write_conversations,
-    write_refinement,
-)
+from arcnb.search.refinement.rows import refinement_rows, turn_numbers, write_conversations, write_refinement
 from arcnb.search.refinement.successes import successful_rows
 from arcnb.search.turns.selection import choose
 
@@ -165,7 +159,7 @@ def test_a_failure_on_a_test_input_is_never_told(written, tasks, tokenizer, exec
     dataset = built(sets, tasks, tokenizer, executor, chooser="diverse")
     assert dataset.n_right_on_train == 1
     assert [parent.index for parent in dataset.parents] == [1]
-    with pytest.raises(RefinementError, match="1 programs failed on test inputs only"):
+    with pytest.raises(ArcnbError, match="1 programs failed on test inputs only"):
         built([written("b", [failing])], tasks, tokenizer, executor, chooser="failed")
 
 
@@ -189,7 +183,7 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
     limited = built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0])
     assert list(limited.too_long.values()) == lengths[1:]
     assert limited.lengths().loc[1, "max"] == lengths[0]
-    with pytest.raises(RefinementError, match=f"2 conversations exceed {lengths[0] - 1} tokens"):
+    with pytest.raises(ArcnbError, match=f"2 conversations exceed {lengths[0] - 1} tokens"):
         built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
 
 
@@ -209,7 +203,7 @@ def test_any_depth_from_several_sets(written, tasks, tokenizer, executor):
     answers = [m["content"] for m in row["messages"] if m["role"] == "assistant"]
     assert answers == ["```python\n" + text for text in (ZEROES, COPIES, SMALL)]
     assert {row["turn"] for row in built(sets, tasks, tokenizer, executor).rows} == {1, 2, 3}
-    with pytest.raises(ConversationError, match="0/0/1 refines mirror0/0/0/0, which no prediction set"):
+    with pytest.raises(ArcnbError, match="0/0/1 refines mirror0/0/0/0, which no prediction set"):
         built(sets[1:], tasks, tokenizer, executor)
 
 
@@ -250,20 +244,20 @@ def test_children_of_different_parents_are_not_the_same_answer(written, tasks, t
 
 def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, executor, tmp_path):
     sets = [written("a", [prediction(tasks[0], ZEROES)])]
-    with pytest.raises(RefinementError, match=r"mirror0/0/0/0 answers a task that is not in this task set"):
+    with pytest.raises(ArcnbError, match=r"mirror0/0/0/0 answers a task that is not in this task set"):
         built(sets, tasks.subset(["mirror1"]), tokenizer, executor)
     changed = Task.from_dict("mirror0", tasks[1].to_dict())
     with pytest.raises(
-        RefinementError, match=r"mirror0/0/0/0 answers another version of its task: the fingerprints differ"
+        ArcnbError, match=r"mirror0/0/0/0 answers another version of its task: the fingerprints differ"
     ):
         built(sets, TaskSet("changed", (changed,), "1"), tokenizer, executor)
-    with pytest.raises(RefinementError, match="nowhere holds no predictions"):
+    with pytest.raises(ArcnbError, match="nowhere holds no predictions"):
         built([PredictionSet(tmp_path / "nowhere")], tasks, tokenizer, executor)
-    with pytest.raises(RefinementError, match="holds no completions"):
+    with pytest.raises(ArcnbError, match="holds no completions"):
         built([written("empty", [prediction(tasks[0], "")])], tasks, tokenizer, executor)
-    with pytest.raises(RefinementError, match="no prediction set is named: predictions takes"):
+    with pytest.raises(ArcnbError, match="no prediction set is named: predictions takes"):
         built([], tasks, tokenizer, executor)
-    with pytest.raises(RefinementError, match="nothing to refine: of 1 tasks 1 are solved and are left out"):
+    with pytest.raises(ArcnbError, match="nothing to refine: of 1 tasks 1 are solved and are left out"):
         built([written("solved", [prediction(tasks[0], SOLVES)])], tasks, tokenizer, executor)
 
 
@@ -275,7 +269,7 @@ def test_a_template_that_asks_for_test_outputs_is_refused(tmp_path):
         "{{ pairs[0]['solution'] }}",
     ):
         path.write_text("{% block user %}\n" + leak + "{% endblock %}")
-        with pytest.raises(PromptError, match=r"leaky.jinja, line 2: it mentions .* never show test outputs"):
+        with pytest.raises(ArcnbError, match=r"leaky.jinja, line 2: it mentions .* never show test outputs"):
             prompt_format(refine_template=str(path))
     path.write_text("{% block user %}{{ test_input }} {{ test_size }} predict the test output{% endblock %}")
     prompt_format(template=str(path))
@@ -345,9 +339,9 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
         assert tokenizer.decode(counted) == SOLVES + tokenizer.eos_token
         read = made["input_ids"][: -len(counted)]
         assert tokenizer.decode(read).endswith(row["prefix"])
-    with pytest.raises(SftError, match=r"none of .* fits max_length=10"):
+    with pytest.raises(ArcnbError, match=r"none of .* fits max_length=10"):
         conversation_rows(path, small_model, max_length=10)
-    with pytest.raises(SftError, match="no file of conversations"):
+    with pytest.raises(ArcnbError, match="no file of conversations"):
         conversation_rows(tmp_path / "none.parquet", small_model, max_length=10)
 
 
@@ -380,5 +374,5 @@ def test_turns_are_read_from_a_parameter():
     assert turn_numbers("") == []
     assert turn_numbers("0, 2,") == [0, 2]
     for text in ("x", "0,-1", "1.5"):
-        with pytest.raises(RefinementError, match="turns_to_refine takes numbers separated by commas"):
+        with pytest.raises(ArcnbError, match="turns_to_refine takes numbers separated by commas"):
             turn_numbers(text)

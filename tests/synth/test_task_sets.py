@@ -3,8 +3,9 @@
 import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
+from arcnb.errors import ArcnbError
 from arcnb.synth import task_sets
-from arcnb.synth.sources import BATCH, SourceError, SourceSettings
+from arcnb.synth.sources import BATCH, SourceSettings
 from arcnb.synth.splits import training_split
 from arcnb.synth.task_sets import build_task_set
 from arcnb.synth.validation.reports import TaskReport
@@ -52,16 +53,16 @@ def test_training_data_holds_no_held_out_task(built):
 
 
 def test_a_recipe_that_cannot_be_read_is_refused():
-    with pytest.raises(SourceError, match=r"'rearc\*many' in 'dsl\*3 \+ rearc\*many': what follows"):
+    with pytest.raises(ArcnbError, match=r"'rearc\*many' in 'dsl\*3 \+ rearc\*many': what follows"):
         build_task_set("dsl*3 + rearc*many")
     for recipe in ("", "dsl*3 + ", "*5"):
-        with pytest.raises(SourceError, match="has a part without a source"):
+        with pytest.raises(ArcnbError, match="has a part without a source"):
             build_task_set(recipe)
 
 
 def test_a_part_of_no_tasks_takes_none():
     assert {task.source for task in build_task_set("rearc*0 + ladder/lines", 3)} == {"ladder"}
-    with pytest.raises(SourceError, match=r"dsl\*0 gave no task"):
+    with pytest.raises(ArcnbError, match=r"dsl\*0 gave no task"):
         build_task_set("dsl*0", 3)
 
 
@@ -89,7 +90,7 @@ def test_what_a_source_lacks_the_next_one_gives(tmp_path):
 )
 def test_a_wrong_part_is_refused_before_those_before_it_are_made(recipe, sentence):
     report = TaskReport()
-    with pytest.raises(SourceError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         build_task_set(recipe, report=report)
     assert report.seen == 0
 
@@ -104,25 +105,25 @@ def test_a_wrong_part_is_refused_before_those_before_it_are_made(recipe, sentenc
 )
 def test_wrong_numbers_are_refused_by_name_before_a_task_is_made(asked, sentence):
     report = TaskReport()
-    with pytest.raises(SourceError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         build_task_set("rearc*3", report=report, **asked)
     assert report.seen == 0
 
 
 @pytest.mark.parametrize("bounds", [{"diff_ub": 3.0}, {"diff_lb": 0.5, "diff_ub": 0.2}, {"diff_ub": -1.0}])
 def test_a_difficulty_outside_its_range_is_refused(bounds):
-    with pytest.raises(SourceError, match=r"difficulty goes from diff_lb to diff_ub within 0\.\.1"):
+    with pytest.raises(ArcnbError, match=r"difficulty goes from diff_lb to diff_ub within 0\.\.1"):
         SourceSettings(**bounds)
 
 
 def test_a_source_without_a_task_says_what_it_rejected(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"examples": [[[[1]], [[2]]]]}\nnonsense\n')
-    with pytest.raises(SourceError, match=r"gave no task; rejected: few examples 1, unreadable 1$"):
+    with pytest.raises(ArcnbError, match=r"gave no task; rejected: few examples 1, unreadable 1$"):
         build_task_set(f"barc:{file}")
 
 
 def test_rearc_gives_up_when_nothing_fits(monkeypatch):
     monkeypatch.setattr(task_sets, "MAX_REJECTED", 3)
-    with pytest.raises(SourceError, match=r"4 tasks in a row were rejected.*'too large', with max_cells 5 "):
+    with pytest.raises(ArcnbError, match=r"4 tasks in a row were rejected.*'too large', with max_cells 5 "):
         build_task_set("rearc*3", settings=SourceSettings(max_cells=5))

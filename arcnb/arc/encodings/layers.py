@@ -11,20 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from arcnb.arc.grids import Grid
+from arcnb.errors import ArcnbError
 
 COLOR_NAMES = ("Black", "Blue", "Red", "Green", "Yellow", "Gray", "Pink", "Orange", "Purple", "Brown")
 SYMBOLS = "ñò÷ûąćďęĚĞ"
 _DIGITS = "0123456789"
 _FENCE = "```"
 _NO_DIGIT = "\ufffd"
-
-
-class EncodingError(ValueError):
-    """A spec that names no encoding, or text that is no grid; `line` and `column` count from 1."""
-
-    def __init__(self, message: str, line: int | None = None, column: int | None = None):
-        super().__init__(message if line is None else f"line {line}, column {column}: {message}")
-        self.line, self.column = line, column
 
 
 class Line(NamedTuple):
@@ -34,8 +27,8 @@ class Line(NamedTuple):
     line: int
     column: int
 
-    def error(self, message: str, offset: int = 0) -> EncodingError:
-        return EncodingError(message, self.line, self.column + offset)
+    def error(self, message: str, offset: int = 0) -> ArcnbError:
+        return ArcnbError(f"line {self.line}, column {self.column + offset}: {message}")
 
     def after(self, n: int) -> Line:
         return Line(self.text[n:], self.line, self.column + n)
@@ -66,7 +59,7 @@ class Separated:
 
     def __post_init__(self):
         if not self.separator or re.search(r"[\d\n]", self.separator):
-            raise EncodingError(f"a separator is text without digits and line breaks, not {self.separator!r}")
+            raise ArcnbError(f"a separator is text without digits and line breaks, not {self.separator!r}")
 
     def write(self, grid: Grid) -> str:
         return "\n".join(self.separator.join(map(str, row)) for row in grid.tolist())
@@ -88,7 +81,7 @@ class Repeat:
 
     def __post_init__(self):
         if self.n < 1:
-            raise EncodingError(f"digits are repeated 1 or more times, not {self.n}")
+            raise ArcnbError(f"digits are repeated 1 or more times, not {self.n}")
 
     def write(self, grid: Grid) -> str:
         return "\n".join("".join(str(cell) * self.n for cell in row) for row in grid.tolist())

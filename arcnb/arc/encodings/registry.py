@@ -14,7 +14,7 @@ Layers that cannot be told apart when read, like a fence in a fence, are refused
     shape(inner), GridShapeEncoder           in a fence tagged "grid shape: 2x3"
 
 Reading takes the first fence of its kind and leaves the text around it alone. What is read is a valid grid
-or an `EncodingError` with line and column. `strict=False` forgives an unclosed fence, a wrong stated shape
+or an `ArcnbError` with line and column. `strict=False` forgives an unclosed fence, a wrong stated shape
 or row number, uneven repeats, digits among symbols and blanks around separated digits.
 """
 
@@ -26,10 +26,11 @@ from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 
 from arcnb.arc.encodings import layers
-from arcnb.arc.encodings.layers import EncodingError, Layer, Line, Rows, stripped
-from arcnb.arc.grids import Grid, GridError, as_grid
+from arcnb.arc.encodings.layers import Layer, Line, Rows, stripped
+from arcnb.arc.grids import Grid, as_grid
+from arcnb.errors import ArcnbError
 
-__all__ = ["ENCODINGS", "EncodingError", "GridEncoding", "grid_encoding"]
+__all__ = ["ENCODINGS", "GridEncoding", "grid_encoding"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class GridEncoding:
         return self.layer.write(as_grid(grid))
 
     def to_grid(self, text: str, strict: bool = True) -> Grid:
-        """The grid in `text`; blank space around it does not count. Raises `EncodingError`."""
+        """The grid in `text`; blank space around it does not count. Raises `ArcnbError`."""
         lines = stripped([Line(row, i, 1) for i, row in enumerate(text.split("\n"), 1)])
         if not lines:
-            raise EncodingError("no grid, the text is empty", 1, 1)
+            raise ArcnbError("line 1, column 1: no grid, the text is empty")
         return _as_grid(self.layer.read(lines, strict))
 
 
@@ -76,14 +77,14 @@ _LONG_NAMES = {
 
 @lru_cache(64)  # every prompt asks for its encoding
 def grid_encoding(spec: str) -> GridEncoding:
-    """The encoding that `spec` describes; raises `EncodingError` naming what is wrong in it."""
+    """The encoding that `spec` describes; raises `ArcnbError` naming what is wrong in it."""
     try:
         tree = ast.parse(spec.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
-        raise EncodingError(f"encoding {spec!r}: not of the form name or name(parameter) ({error})") from None
+        raise ArcnbError(f"encoding {spec!r}: not of the form name or name(parameter) ({error})") from None
     encoding = GridEncoding(spec, _layer(tree, spec))
     if not _reads_what_it_writes(encoding):
-        raise EncodingError(f"encoding {spec!r}: it cannot read what it writes, its layers spoil each other")
+        raise ArcnbError(f"encoding {spec!r}: it cannot read what it writes, its layers spoil each other")
     return encoding
 
 
@@ -92,29 +93,29 @@ def _reads_what_it_writes(encoding: GridEncoding) -> bool:
     grid = as_grid([[(row + column) % 10 for column in range(10)] for row in range(12)])
     try:
         return encoding.to_grid(encoding.to_text(grid)).tolist() == grid.tolist()
-    except EncodingError:
+    except ArcnbError:
         return False
 
 
 def _layer(node: ast.expr, spec: str) -> Layer:
     function, given = (node.func, _arguments(node)) if isinstance(node, ast.Call) else (node, [])
     if not isinstance(function, ast.Name):
-        raise EncodingError(f"encoding {spec!r}: {ast.unparse(node)} is not a name or name(parameter)")
+        raise ArcnbError(f"encoding {spec!r}: {ast.unparse(node)} is not a name or name(parameter)")
     name = _LONG_NAMES.get(function.id, function.id)
     if name not in ENCODINGS:
         near = difflib.get_close_matches(function.id, [*ENCODINGS, *_LONG_NAMES], n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ENCODINGS)}"
-        raise EncodingError(f"encoding {spec!r}: no encoding {function.id!r}; {hint}")
+        raise ArcnbError(f"encoding {spec!r}: no encoding {function.id!r}; {hint}")
     parameters = fields(ENCODINGS[name])
     if len(given) > len(parameters):
-        raise EncodingError(f"encoding {spec!r}: {name} takes {len(parameters) or 'no'} parameters")
+        raise ArcnbError(f"encoding {spec!r}: {name} takes {len(parameters) or 'no'} parameters")
     if len(given) < len(parameters) and parameters[0].default is MISSING:
-        raise EncodingError(f"encoding {spec!r}: {name} needs its parameter {parameters[0].name}")
+        raise ArcnbError(f"encoding {spec!r}: {name} needs its parameter {parameters[0].name}")
     values = [_value(argument, parameters[0], name, spec) for argument in given]
     try:
         return ENCODINGS[name](*values)
-    except EncodingError as error:
-        raise EncodingError(f"encoding {spec!r}: {error}") from None
+    except ArcnbError as error:
+        raise ArcnbError(f"encoding {spec!r}: {error}") from None
 
 
 def _arguments(call: ast.Call) -> list[ast.keyword]:
@@ -123,15 +124,13 @@ def _arguments(call: ast.Call) -> list[ast.keyword]:
 
 def _value(argument: ast.keyword, parameter, name: str, spec: str) -> str | int | Layer:
     if argument.arg not in (None, parameter.name):
-        raise EncodingError(
-            f"encoding {spec!r}: {name} has no parameter {argument.arg}, only {parameter.name}"
-        )
+        raise ArcnbError(f"encoding {spec!r}: {name} has no parameter {argument.arg}, only {parameter.name}")
     if parameter.type == "Layer":
         return _layer(argument.value, spec)
     value = argument.value.value if isinstance(argument.value, ast.Constant) else None
     if type(value).__name__ != parameter.type:
         given = ast.unparse(argument.value)
-        raise EncodingError(f"encoding {spec!r}: {parameter.name} of {name} is {parameter.type}, not {given}")
+        raise ArcnbError(f"encoding {spec!r}: {parameter.name} of {name} is {parameter.type}, not {given}")
     return value
 
 
@@ -144,5 +143,5 @@ def _as_grid(rows: Rows) -> Grid:
             raise line.error(f"ragged, this row has {len(row)} cells but the first has {width}")
     try:
         return as_grid([row for _, row in rows], "the grid read")
-    except GridError as error:
+    except ArcnbError as error:
         raise rows[0][0].error(str(error)) from None

@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arcnb.arc.arrow_grids import grids_from_arrow
-from arcnb.arc.grids import MAX_SIDE, Grid, GridError, as_grid
+from arcnb.arc.grids import MAX_SIDE, Grid, as_grid
 from arcnb.arc.predictions.prediction import FINGERPRINT_LENGTH, output_fingerprint
+from arcnb.errors import ArcnbError
 
 _COLOUR = bytes(range(10)).rjust(48 + 10, b"\xff").ljust(256, b"\xff")  # b"0" becomes 0
 _DIGIT = b"0123456789".ljust(256, b"x")
@@ -80,7 +81,7 @@ def from_part(part: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def outputs_text(outputs: Sequence[Grid | None] | None) -> str | None:
-    """Outputs as they stand in a part. GridError says which of them is no grid."""
+    """Outputs as they stand in a part. ArcnbError says which of them is no grid."""
     if outputs is None:
         return None
     return " ".join(
@@ -89,11 +90,11 @@ def outputs_text(outputs: Sequence[Grid | None] | None) -> str | None:
 
 
 def outputs_from_text(text: str | None) -> list[Grid | None] | None:
-    """The grids, read-only, in a text of the column `outputs`; GridError when it is none."""
+    """The grids, read-only, in a text of the column `outputs`; ArcnbError when it is none."""
     if text is None:
         return None
     if not _OUTPUTS.fullmatch(text):
-        raise GridError(f"outputs: {text[:60]!r} is no text of grids")
+        raise ArcnbError(f"outputs: {text[:60]!r} is no text of grids")
     return [None if grid == "-" else _grid(grid) for grid in text.split(" ")] if text else []
 
 
@@ -111,7 +112,7 @@ def _grid(text: str) -> Grid:
     width, cells = text.split(":")
     height, rest = divmod(len(cells), int(width) or 1)
     if rest or not 1 <= int(width) <= MAX_SIDE or height > MAX_SIDE:
-        raise GridError(f"outputs: {len(cells)} cells are no grid of width {width}")
+        raise ArcnbError(f"outputs: {len(cells)} cells are no grid of width {width}")
     return np.frombuffer(cells.encode("ascii").translate(_COLOUR), np.uint8).reshape(height, int(width))
 
 

@@ -23,20 +23,14 @@ import pyarrow.parquet as pq
 
 from arcnb.arc.predictions.layout import from_part, part_columns, part_schema, to_part
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
-from arcnb.arc.predictions.tables import (
-    PREDICTION_SCHEMA,
-    PredictionFileError,
-    predictions_frame,
-    records,
-    to_frame,
-    to_table,
-)
-from arcnb.machine.files import PartFileError, is_temporary, new_file, remove_abandoned
+from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, predictions_frame, records, to_frame, to_table
+from arcnb.errors import ArcnbError
+from arcnb.machine.files import is_temporary, new_file, remove_abandoned
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PREDICTION_SCHEMA", "PredictionFileError", "PredictionSet", "predictions_frame"]
+__all__ = ["PREDICTION_SCHEMA", "ArcnbError", "PredictionSet", "predictions_frame"]
 
 _PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-pa(?:rt|ck)(\d{5})\.parquet")
 _PART_SCHEMA = part_schema(PREDICTION_SCHEMA)
@@ -87,7 +81,7 @@ class PredictionSet:
         parts = sorted(p for p in self.folder.glob("*.parquet") if not is_temporary(p))
         for part in parts:
             if not _PART_NAME.fullmatch(part.name):
-                raise PredictionFileError(f"{part}: not named like a part of a prediction set")
+                raise ArcnbError(f"{part}: not named like a part of a prediction set")
         return parts
 
     def write_part(
@@ -95,11 +89,11 @@ class PredictionSet:
     ) -> Path | None:
         """Write predictions as one new part, complete on disk when this returns; its path, None for no rows.
 
-        Raises `PredictionFileError`, in one sentence, when a record does not fit the schema or the file
+        Raises `ArcnbError`, in one sentence, when a record does not fit the schema or the file
         cannot be written (a full disk, say); parts written before stay as they are.
         """
         if not 0 <= shard < n_shards:
-            raise PredictionFileError(f"shard {shard} is not one of the {n_shards} shards 0..{n_shards - 1}")
+            raise ArcnbError(f"shard {shard} is not one of the {n_shards} shards 0..{n_shards - 1}")
         table = to_table(list(rows))
         if not table.num_rows:
             return None
@@ -113,8 +107,6 @@ class PredictionSet:
                 return path
             except FileExistsError:
                 continue
-            except PartFileError as error:
-                raise PredictionFileError(str(error)) from error
 
     def pack(self, shard: int = 0, n_shards: int = 1) -> Path | None:
         """Put the parts of a finished shard into one, which then takes their place; None if there is no more
@@ -122,7 +114,7 @@ class PredictionSet:
 
         Nothing may be writing to that shard; other shards may. The packed part is complete on disk before the
         first of the others goes, and readers drop rows that they see twice, so a pack that was killed does no
-        harm. Raises `PredictionFileError` when it cannot be written; the parts then stay.
+        harm. Raises `ArcnbError` when it cannot be written; the parts then stay.
         """
         remove_abandoned(self.folder)
         mine = [part for part in self.parts() if f"-shard{shard:02d}-of-{n_shards:02d}-" in part.name]
@@ -138,8 +130,8 @@ class PredictionSet:
                     chosen = pa.array(ids[start : start + slice_], pa.string())
                     table = pa.concat_tables([_read_part(part, FIELD_NAMES, chosen) for part in mine])
                     writer.write_table(to_part(table.take(_first_of_each_key(table))), row_group_size=1 << 20)
-        except (PartFileError, FileExistsError) as error:
-            raise PredictionFileError(str(error)) from error
+        except FileExistsError as error:
+            raise ArcnbError(str(error)) from error
         for part in mine:
             part.unlink()
         return path
@@ -206,7 +198,7 @@ class PredictionSet:
             parts = self.parts()
             try:
                 return [keep(_read_part(part, columns, task_ids)) for part in parts]
-            except PredictionFileError:
+            except ArcnbError:
                 if all(part.exists() for part in parts):
                     raise
                 # parts have just been packed into another one: look again
@@ -223,9 +215,7 @@ def _read_part(part: Path, columns: Sequence[str], task_ids: pa.Array | None) ->
         tables = [from_part(group, columns).cast(schema) for group in groups]
         table = pa.concat_tables(tables or [schema.empty_table()])
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise PredictionFileError(
-            f"{part}: damaged or not a prediction part ({_first_line(error)})"
-        ) from None
+        raise ArcnbError(f"{part}: damaged or not a prediction part ({_first_line(error)})") from None
     return table
 
 
@@ -252,9 +242,7 @@ def _first_of_each_key(table: pa.Table) -> pa.Array:
 def _known(columns: Sequence[str] | None) -> Sequence[str]:
     unknown = [name for name in columns or () if name not in FIELD_NAMES]
     if unknown:
-        raise PredictionFileError(
-            f"no column {unknown[0]!r} in a prediction; there are {', '.join(FIELD_NAMES)}"
-        )
+        raise ArcnbError(f"no column {unknown[0]!r} in a prediction; there are {', '.join(FIELD_NAMES)}")
     return FIELD_NAMES if columns is None else columns
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arcnb.arc.grids import Grid, GridError
+from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.layout import outputs_from_text, outputs_text
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction
-from arcnb.machine.files import PartFileError
+from arcnb.errors import ArcnbError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +37,6 @@ _REQUIRED = {
 PREDICTION_SCHEMA = pa.schema(
     [pa.field(name, _TYPES.get(name, pa.string()), nullable=name not in _REQUIRED) for name in FIELD_NAMES]
 )
-
-
-class PredictionFileError(PartFileError):
-    """A part cannot be written, or is damaged, or is not a part of a prediction set."""
 
 
 def records(table: pa.Table) -> Iterator[Prediction]:
@@ -67,7 +63,7 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def to_table(predictions: list[Prediction]) -> pa.Table:
-    """The records as a table of PREDICTION_SCHEMA. PredictionFileError names one that does not fit it."""
+    """The records as a table of PREDICTION_SCHEMA. ArcnbError names one that does not fit it."""
     columns = {}
     for field in PREDICTION_SCHEMA:
         if field.name == "outputs":
@@ -87,7 +83,7 @@ def _column(field: pa.Field, predictions: list[Prediction]) -> pa.Array:
                 pa.array([value], field.type)
             except (pa.ArrowException, OverflowError, ValueError, TypeError):
                 message = f"prediction {prediction.id}: {field.name} is {value!r}, not {field.type}"
-                raise PredictionFileError(message) from None
+                raise ArcnbError(message) from None
         raise
 
 
@@ -96,8 +92,8 @@ def _outputs_to_arrow(predictions: list[Prediction]) -> pa.Array:
     for prediction in predictions:
         try:  # what is written has to be readable: reading refuses what is no grid
             texts.append(outputs_text(prediction.outputs))
-        except GridError as error:
-            raise PredictionFileError(f"prediction {prediction.id}: {error}") from None
+        except ArcnbError as error:
+            raise ArcnbError(f"prediction {prediction.id}: {error}") from None
     return pa.array(texts, pa.string())
 
 

@@ -16,20 +16,20 @@ from arcnb.arc.scores.tables import (
     LOOSE_COLUMN,
     METRIC_COLUMNS,
     TABLE_COLUMNS,
-    MetricsError,
     aggregate,
     error_table,
     error_types,
     mean_row,
 )
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 
 __all__ = [
     "FAILURES",
     "LOOSE_COLUMN",
     "METRIC_COLUMNS",
     "TABLE_COLUMNS",
-    "MetricsError",
+    "ArcnbError",
     "PairedDifference",
     "aggregate",
     "error_table",
@@ -47,12 +47,12 @@ def score(outputs: Sequence[Grid | None] | None, task: Task) -> dict[str, float 
 
     outputs: grids in the original frame, train then test, None for one that is missing; or None when the
     program gave no valid outputs, which scores 0. Scores of a partition whose expected outputs are unknown
-    are None. A wrong number of outputs raises `MetricsError`: it is no answer to this task.
+    are None. A wrong number of outputs raises `ArcnbError`: it is no answer to this task.
     """
     expected = [pair.output for pair in (*task.train, *task.test)]
     outputs = [None] * len(expected) if outputs is None else list(outputs)
     if len(outputs) != len(expected):
-        raise MetricsError(f"task {task.task_id}: {len(outputs)} outputs for {len(expected)} inputs")
+        raise ArcnbError(f"task {task.task_id}: {len(outputs)} outputs for {len(expected)} inputs")
     n_train = len(task.train)
     return {
         **_partition("train", outputs[:n_train], expected[:n_train]),

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, MetricsError, aggregate
+from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +28,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     not depend on what came out; see arcnb.arc.predictions.stop_rules.
     """
     if not (0 <= c <= n and 1 <= k <= n):
-        raise MetricsError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n}, c={c}, k={k}")
+        raise ArcnbError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n}, c={c}, k={k}")
     return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
@@ -49,7 +50,7 @@ def pass_at_k_curve(
 
     needed = {"is_correct": ["train_is_correct", "test_is_correct"]}.get(column, [column])
     if not set(needed) <= {"train_is_correct", "test_is_correct"}:
-        raise MetricsError(f"pass@k is of is_correct, train_is_correct or test_is_correct, not {column!r}")
+        raise ArcnbError(f"pass@k is of is_correct, train_is_correct or test_is_correct, not {column!r}")
     table = aggregate(frame, task_ids)
     table = table[table[column].notna()]
     right = frame[needed].astype(float).fillna(0).prod(axis=1)
@@ -117,7 +118,7 @@ def paired_difference(
     frames have. Tasks with unknown values are left out.
     """
     if column not in (*TABLE_COLUMNS, LOOSE_COLUMN):
-        raise MetricsError(
+        raise ArcnbError(
             f"no column {column!r} to compare; there are {', '.join(TABLE_COLUMNS)}, {LOOSE_COLUMN}"
         )
     tasks = None if task_ids is None else list(task_ids)
@@ -127,7 +128,7 @@ def paired_difference(
     known = (a[column].notna() & b[column].notna()).to_numpy()
     a, b = a[known], b[known]
     if a.empty:
-        raise MetricsError(f"the two prediction sets have no task in common whose {column} is known")
+        raise ArcnbError(f"the two prediction sets have no task in common whose {column} is known")
     solved = column if "is_correct" in column else "is_correct"
     solved_a, solved_b = (table[solved].to_numpy() == 1 for table in (a, b))
     only_a, only_b = int((solved_a & ~solved_b).sum()), int((solved_b & ~solved_a).sum())

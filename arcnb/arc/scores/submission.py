@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.grids import GridError, as_grid, grid_lists
+from arcnb.arc.grids import as_grid, grid_lists
 from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 SUBMISSION_COLUMNS = ("task_id", "program", "status", "outputs", "train_correct_grids")
 _KEYS = tuple(f"attempt_{i + 1}" for i in range(N_ATTEMPTS))
 _PADDING = [[0]]
-
-
-class SubmissionError(ValueError):
-    """A submission that Kaggle would refuse, or that does not fit the tasks."""
 
 
 class Submission(dict):
@@ -79,11 +76,11 @@ def create_submission(frame: pd.DataFrame, tasks: Iterable[Task], rule: str = "t
     """Two attempts for every test input of every task, chosen by a rule of `attempts.RULES`.
 
     frame: predictions with `SUBMISSION_COLUMNS`. The attempts differ wherever there are two different outputs
-    to choose from (the legacy rule aside). Predictions of other tasks are ignored. Raises `SubmissionError`
+    to choose from (the legacy rule aside). Predictions of other tasks are ignored. Raises `ArcnbError`
     for an unknown rule and for outputs that do not fit the task.
     """
     if rule not in RULES:
-        raise SubmissionError(f"no rule {rule!r}; there are {', '.join(RULES)}")
+        raise ArcnbError(f"no rule {rule!r}; there are {', '.join(RULES)}")
     valid = frame[frame["status"] == "ok"]
     rows = dict(list(valid.groupby(valid["task_id"].astype(object), sort=False)))
     entries, padded = {}, {}
@@ -107,18 +104,18 @@ def choose_attempts(candidates: Sequence[Candidate], n_test: int, rule: Rule) ->
 
 
 def validate_submission(submission: Mapping, tasks: Iterable[Task]) -> None:
-    """Raise `SubmissionError`, a sentence that names the problem, unless Kaggle would take the submission."""
+    """Raise `ArcnbError`, a sentence that names the problem, unless Kaggle would take the submission."""
     tasks = {task.task_id: task for task in tasks}
     for task_id in tasks:
         if task_id not in submission:
-            raise SubmissionError(f"task {task_id} is missing from the submission")
+            raise ArcnbError(f"task {task_id} is missing from the submission")
     for task_id, entries in submission.items():
         if task_id not in tasks:
-            raise SubmissionError(f"task {task_id} of the submission is not in the task set")
+            raise ArcnbError(f"task {task_id} of the submission is not in the task set")
         n_test = len(tasks[task_id].test)
         if not isinstance(entries, list) or len(entries) != n_test:
             n = len(entries) if isinstance(entries, list) else "no list of"
-            raise SubmissionError(f"task {task_id}: {n} entries for {n_test} test inputs")
+            raise ArcnbError(f"task {task_id}: {n} entries for {n_test} test inputs")
         for i, entry in enumerate(entries):
             _check_entry(entry, f"task {task_id}, test {i}")
 
@@ -126,16 +123,16 @@ def validate_submission(submission: Mapping, tasks: Iterable[Task]) -> None:
 def score_submission(submission: Mapping, tasks: Iterable[Task]) -> SubmissionScore:
     """Score against the known test outputs. A task that the submission lacks counts 0.
 
-    Raises `SubmissionError` for a task that is not in `tasks`, or whose test outputs are unknown.
+    Raises `ArcnbError` for a task that is not in `tasks`, or whose test outputs are unknown.
     """
     tasks = {task.task_id: task for task in tasks}
     strangers = [task_id for task_id in submission if task_id not in tasks]
     if strangers:
-        raise SubmissionError(f"task {strangers[0]} of the submission is not in the task set")
+        raise ArcnbError(f"task {strangers[0]} of the submission is not in the task set")
     per_task, n_right, n_outputs = {}, 0, 0
     for task_id, task in tasks.items():
         if not task.has_test_outputs:
-            raise SubmissionError(f"task {task_id}: its test outputs are unknown, so it cannot be scored")
+            raise ArcnbError(f"task {task_id}: its test outputs are unknown, so it cannot be scored")
         entries = submission.get(task_id, [])
         pairs = zip(entries, task.test, strict=False)
         right = sum(any(entry[key] == grid_lists(pair.output) for key in _KEYS) for entry, pair in pairs)
@@ -168,23 +165,16 @@ def _candidates(rows: pd.DataFrame | None, task: Task) -> list[Candidate]:
     ):
         if len(outputs) != n_train + n_test:
             expected = f"{n_train} train and {n_test} test inputs"
-            raise SubmissionError(
-                f"task {task.task_id}: a prediction has {len(outputs)} outputs for {expected}"
-            )
+            raise ArcnbError(f"task {task.task_id}: a prediction has {len(outputs)} outputs for {expected}")
         candidates.append(Candidate(program, tuple(outputs[n_train:]), float(train_score)))
     return candidates
 
 
 def _check_entry(entry: object, name: str) -> None:
     if not isinstance(entry, dict) or set(entry) != set(_KEYS):
-        raise SubmissionError(f"{name}: the entry does not have exactly the keys {' and '.join(_KEYS)}")
+        raise ArcnbError(f"{name}: the entry does not have exactly the keys {' and '.join(_KEYS)}")
     for key, grid in entry.items():
-        try:
-            as_grid(grid, f"{name}, {key}")
-        except GridError as error:
-            raise SubmissionError(str(error)) from None
+        as_grid(grid, f"{name}, {key}")
         plain = isinstance(grid, list) and all(isinstance(row, list) for row in grid)
         if not plain or any(type(cell) is not int for row in grid for cell in row):
-            raise SubmissionError(
-                f"{name}, {key}: not lists of plain integers, which is all that JSON can hold"
-            )
+            raise ArcnbError(f"{name}, {key}: not lists of plain integers, which is all that JSON can hold")

@@ -14,6 +14,7 @@ import numpy as np
 
 from arcnb.arc.predictions.prediction import SCORE_COLUMNS
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,16 +38,12 @@ FAILURES = (
 )  # fmt: skip
 
 
-class MetricsError(ValueError):
-    """Predictions that cannot be scored or tabulated as they are."""
-
-
 def aggregate(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None = None) -> pd.DataFrame:
     """The table: index task_id, columns `TABLE_COLUMNS` in this order and then `is_correct_any`.
 
     task_ids: the tasks that count, in the order of the rows (ids, or the task set); default those of the
     frame. Means and rates are over all predictions of a task, failures as 0; "unique outputs" is distinct
-    outputs per prediction. `mean_row` gives the last line. Raises `MetricsError` for predictions never
+    outputs per prediction. `mean_row` gives the last line. Raises `ArcnbError` for predictions never
     judged, or of a task that is not among `task_ids`.
     """
     import pandas as pd
@@ -106,7 +103,7 @@ def error_table(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | 
     n_preds = counts.sum(axis=1).astype(int)
     unknown = set(counts.columns) - {"ok", *FAILURES}
     if unknown:
-        raise MetricsError(f"unknown status {sorted(unknown)[0]!r} in the predictions")
+        raise ArcnbError(f"unknown status {sorted(unknown)[0]!r} in the predictions")
     rates = counts.reindex(columns=list(FAILURES), fill_value=0).div(n_preds.clip(lower=1), axis=0)
     rates.columns.name = None
     rates.insert(0, "error_rate", rates.sum(axis=1))
@@ -126,12 +123,12 @@ def _index(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None)
     unjudged = frame["status"].isna()
     if unjudged.any():
         first = frame.loc[unjudged, "task_id"].iloc[0]
-        raise MetricsError(f"{unjudged.sum()} predictions were never judged, the first of task {first}")
+        raise ArcnbError(f"{unjudged.sum()} predictions were never judged, the first of task {first}")
     present = list(dict.fromkeys(frame["task_id"]))
     ids = present if task_ids is None else [t.task_id if isinstance(t, Task) else t for t in task_ids]
     strangers = set(present) - set(ids)
     if strangers:
-        raise MetricsError(f"there are predictions of task {min(strangers)}, which is not in the task set")
+        raise ArcnbError(f"there are predictions of task {min(strangers)}, which is not in the task set")
     return pd.Index(ids, name="task_id", dtype=object)
 
 

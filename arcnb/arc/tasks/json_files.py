@@ -16,8 +16,9 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from arcnb.arc.grids import GridError, as_grid, grid_lists
-from arcnb.arc.tasks.task import Pair, Task, TaskError, unique_ids
+from arcnb.arc.grids import as_grid, grid_lists
+from arcnb.arc.tasks.task import Pair, Task, unique_ids
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file
 
 _SUFFIX = re.compile(r"\.json(\.gz)?$")
@@ -31,8 +32,8 @@ def is_arc_json(path: Path) -> bool:
 def read_arc_json(path: Path) -> list[Task]:
     """The tasks of a file, with the outputs of its solutions file where there is one.
 
-    Raises `TaskError` naming file, task and pair: missing, truncated or malformed files, bad grids, a task id
-    that occurs twice, solutions that lack a task or a grid.
+    Raises `ArcnbError` naming file, task and pair: missing, truncated or malformed files, bad grids, a task
+    id that occurs twice, solutions that lack a task or a grid.
     """
     content = _load(path)
     if isinstance(content.get("train"), list):
@@ -54,7 +55,7 @@ def read_arc_folder(folder: Path) -> list[Task]:
     for file in files:
         one = read_arc_json(file)
         if [task.task_id for task in one] != [_SUFFIX.sub("", file.name)]:
-            raise TaskError(f"{folder}: {file.name} is not a single task; name one file to load instead")
+            raise ArcnbError(f"{folder}: {file.name} is not a single task; name one file to load instead")
         tasks += one
     return tasks
 
@@ -65,7 +66,7 @@ def arc_files(folder: Path) -> list[Path]:
     challenges = [file for file in files if solutions_path(file) is not None]
     if len(challenges) > 1:
         names = ", ".join(file.name for file in challenges)
-        raise TaskError(f"{folder}: holds several challenges files ({names}); name the one to load")
+        raise ArcnbError(f"{folder}: holds several challenges files ({names}); name the one to load")
     return challenges or files
 
 
@@ -96,7 +97,7 @@ def write_arc_json(tasks: Iterable[Task], path: str | Path) -> None:
     """
     path, tasks = Path(path), list(unique_ids(tasks, str(path)))
     if not _SUFFIX.search(path.name):
-        raise TaskError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
+        raise ArcnbError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
     solutions = _new_solutions_path(path)
     if solutions is None:
         _dump({task.task_id: task.to_dict() for task in tasks}, path)
@@ -111,37 +112,34 @@ def _with_outputs(task: Task, outputs: dict, solutions: Path) -> Task:
     name = f"{solutions}: task {task.task_id}"
     grids = outputs.get(task.task_id)
     if not isinstance(grids, list):
-        raise TaskError(f"{name} {'is missing' if grids is None else 'holds no list of grids'}")
+        raise ArcnbError(f"{name} {'is missing' if grids is None else 'holds no list of grids'}")
     if len(grids) != len(task.test):
-        raise TaskError(f"{name} has {len(grids)} test outputs for {len(task.test)} test inputs")
-    try:
-        known = [as_grid(grid, f"{name}, test pair {i} output") for i, grid in enumerate(grids)]
-    except GridError as error:
-        raise TaskError(str(error)) from None
+        raise ArcnbError(f"{name} has {len(grids)} test outputs for {len(task.test)} test inputs")
+    known = [as_grid(grid, f"{name}, test pair {i} output") for i, grid in enumerate(grids)]
     pairs = tuple(Pair(pair.input, output) for pair, output in zip(task.test, known, strict=True))
     return Task(task.task_id, task.train, pairs)
 
 
 def _load(path: Path) -> dict:
     if not is_arc_json(path):
-        raise TaskError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
+        raise ArcnbError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.name.endswith(".gz") else data).decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, path))
     except FileNotFoundError:
-        raise TaskError(f"{path}: no such file") from None
+        raise ArcnbError(f"{path}: no such file") from None
     except (EOFError, OSError, RecursionError, zlib.error) as error:
-        raise TaskError(f"{path}: cannot be read, damaged or cut short ({error})") from None
+        raise ArcnbError(f"{path}: cannot be read, damaged or cut short ({error})") from None
     except UnicodeDecodeError as error:
-        raise TaskError(f"{path}: not UTF-8 text at byte {error.start}") from None
+        raise ArcnbError(f"{path}: not UTF-8 text at byte {error.start}") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise TaskError(f"{path}: not JSON, damaged or cut short at {where} ({error.msg})") from None
+        raise ArcnbError(f"{path}: not JSON, damaged or cut short at {where} ({error.msg})") from None
     except ValueError as error:  # a number of thousands of digits
-        raise TaskError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
+        raise ArcnbError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(content, dict):
-        raise TaskError(f"{path}: holds a {type(content).__name__}, not an object of tasks")
+        raise ArcnbError(f"{path}: holds a {type(content).__name__}, not an object of tasks")
     return content
 
 
@@ -149,7 +147,7 @@ def _object(pairs: list[tuple[str, object]], path: Path) -> dict:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         key = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise TaskError(f"{path}: task id or key {key!r} occurs twice")
+        raise ArcnbError(f"{path}: task id or key {key!r} occurs twice")
     return mapping
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
-from arcnb.arc.grids import GridError
-from arcnb.arc.tasks.task import Pair, Task, TaskError, unique_ids
+from arcnb.arc.tasks.task import Pair, Task, unique_ids
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
 
 _BATCH = 1000  # tasks in memory at a time when streaming; a few MB of cells
@@ -50,19 +50,19 @@ def write_task_parquet(tasks: Iterable[Task], path: Path) -> int:
 
 
 def iter_task_parquet(path: Path) -> Iterator[Task]:
-    """The tasks of one file, in batches. Raises `TaskError` naming file, task and pair."""
+    """The tasks of one file, in batches. Raises `ArcnbError` naming file, task and pair."""
     try:
         with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
             columns = [name for name in TASK_SCHEMA.names if name in file.schema_arrow.names]
             for name in ("task_id", "train", "test"):
                 if name not in columns:
-                    raise TaskError(f"{path}: no column {name!r}, so this is not a task set")
+                    raise ArcnbError(f"{path}: no column {name!r}, so this is not a task set")
             for batch in file.iter_batches(_BATCH, columns=columns):
                 yield from _read_batch(batch, path)
     except FileNotFoundError:
-        raise TaskError(f"{path}: no such file") from None
+        raise ArcnbError(f"{path}: no such file") from None
     except (OSError, pa.ArrowException) as error:
-        raise TaskError(f"{path}: damaged or cut short ({str(error).splitlines()[0]})") from None
+        raise ArcnbError(f"{path}: damaged or cut short ({str(error).splitlines()[0]})") from None
 
 
 def _to_table(tasks: list[Task]) -> pa.Table:
@@ -95,10 +95,10 @@ def _read_batch(batch: pa.RecordBatch, path: Path) -> list[Task]:
     ids = texts("task_id")
     for task_id in ids:
         if not isinstance(task_id, str):
-            raise TaskError(f"{path}: a task_id is {task_id!r}, not text")
+            raise ArcnbError(f"{path}: a task_id is {task_id!r}, not text")
     try:
         parts = [_pairs_from_arrow(batch[part], needs_output=part == "train") for part in ("train", "test")]
-    except (GridError, pa.ArrowException):
+    except (ArcnbError, pa.ArrowException):
         # Something is wrong, or other than usual (wider integers, say): go task by task, which names it.
         rows = zip(ids, batch["train"].to_pylist(), batch["test"].to_pylist(), strict=True)
         read = [Task.from_dict(task_id, {"train": a, "test": b}, str(path)) for task_id, a, b in rows]
@@ -111,7 +111,7 @@ def _meta(text: str | None, name: str) -> dict:
     try:
         return json.loads(text) if text else {}
     except ValueError as error:
-        raise TaskError(f"{name}: meta is not JSON ({error})") from None
+        raise ArcnbError(f"{name}: meta is not JSON ({error})") from None
 
 
 def _pairs_from_arrow(column: pa.Array, needs_output: bool) -> list[tuple[Pair, ...]]:
@@ -119,9 +119,9 @@ def _pairs_from_arrow(column: pa.Array, needs_output: bool) -> list[tuple[Pair, 
     structs = column.flatten()
     fields = structs.type.names
     if None in lengths or 0 in lengths or structs.null_count or sorted(fields) != ["input", "output"]:
-        raise GridError("a partition without pairs, or a pair that is not one")
+        raise ArcnbError("a partition without pairs, or a pair that is not one")
     grids = dict(zip(fields, structs.flatten(), strict=True))
     if grids["input"].null_count or (needs_output and grids["output"].null_count):
-        raise GridError("a grid is missing")
+        raise ArcnbError("a grid is missing")
     pairs = map(Pair, grids_from_arrow(grids["input"]), grids_from_arrow(grids["output"]))
     return [tuple(islice(pairs, length)) for length in lengths]

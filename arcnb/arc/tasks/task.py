@@ -9,11 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from arcnb.arc.grids import Grid, GridError, as_grid, grid_lists
-
-
-class TaskError(ValueError):
-    """A task, or a file of tasks, that is not as it should be; the message names file, task and pair."""
+from arcnb.arc.grids import Grid, as_grid, grid_lists
+from arcnb.errors import ArcnbError
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +61,11 @@ class Task:
     def from_dict(cls, task_id: str, mapping: Mapping, where: str = "", **more) -> Task:
         """A task from its ARC JSON form `{"train": [{"input", "output"}], "test": [{"input", "output"?}]}`.
 
-        Raises `TaskError` naming `where` (a file), the task and the pair. `more` fills the other fields.
+        Raises `ArcnbError` naming `where` (a file), the task and the pair. `more` fills the other fields.
         """
         name = f"{where}: task {task_id}" if where else f"task {task_id}"
         if not isinstance(mapping, Mapping):
-            raise TaskError(f"{name}: {type(mapping).__name__} instead of an object with train and test")
+            raise ArcnbError(f"{name}: {type(mapping).__name__} instead of an object with train and test")
         partitions = {part: _read_pairs(mapping, part, name) for part in ("train", "test")}
         return cls(task_id, **partitions, **more)
 
@@ -109,11 +106,11 @@ class Task:
 
 
 def unique_ids(tasks: Iterable[Task], where: str) -> Iterator[Task]:
-    """The tasks as they come; raises `TaskError`, naming `where`, at the first id that occurs twice."""
+    """The tasks as they come; raises `ArcnbError`, naming `where`, at the first id that occurs twice."""
     seen: set[str] = set()
     for task in tasks:
         if task.task_id in seen:
-            raise TaskError(f"{where}: task id {task.task_id!r} occurs twice")
+            raise ArcnbError(f"{where}: task id {task.task_id!r} occurs twice")
         seen.add(task.task_id)
         yield task
 
@@ -125,22 +122,19 @@ def _looks_like_grid(value: object) -> bool:
 def _read_pairs(mapping: Mapping, part: str, name: str) -> tuple[Pair, ...]:
     pairs = mapping.get(part)
     if not isinstance(pairs, list | tuple):
-        raise TaskError(f'{name}: "{part}" is {"missing" if pairs is None else "not a list of pairs"}')
+        raise ArcnbError(f'{name}: "{part}" is {"missing" if pairs is None else "not a list of pairs"}')
     if not pairs:
-        raise TaskError(f"{name}: no {part} pairs")
+        raise ArcnbError(f"{name}: no {part} pairs")
     return tuple(_read_pair(pair, part, f"{name}, {part} pair {i}") for i, pair in enumerate(pairs))
 
 
 def _read_pair(pair: object, part: str, name: str) -> Pair:
     if not isinstance(pair, Mapping) or "input" not in pair:
-        raise TaskError(f'{name}: has no "input"')
+        raise ArcnbError(f'{name}: has no "input"')
     output = pair.get("output")
     if output is None and part == "train":
-        raise TaskError(f'{name}: has no "output"')
-    try:
-        return Pair(
-            as_grid(pair["input"], f"{name} input"),
-            None if output is None else as_grid(output, f"{name} output"),
-        )
-    except GridError as error:
-        raise TaskError(str(error)) from None
+        raise ArcnbError(f'{name}: has no "output"')
+    return Pair(
+        as_grid(pair["input"], f"{name} input"),
+        None if output is None else as_grid(output, f"{name} output"),
+    )

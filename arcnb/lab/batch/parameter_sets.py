@@ -9,13 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.notebooks.parameters import (
-    Declared,
-    Parameter,
-    ParameterError,
-    check_parameters,
-    find_parameter,
-)
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters, find_parameter
 from arcnb.lab.notebooks.profiles import load_yaml, parse_value
 
 NAME_CHARACTERS = 100  # of the part of a run's name that tells the sets apart
@@ -30,10 +25,10 @@ def grid_sets(axes: Sequence[str], declared: Declared, where: str) -> list[Value
     for text in axes:
         name, equals, values = text.partition("=")
         if not equals or not values.strip():
-            raise ParameterError(f"--grid {text!r} should be written name=value,value")
+            raise ArcnbError(f"--grid {text!r} should be written name=value,value")
         known = find_parameter(name, declared, where)
         if known.name in choices:
-            raise ParameterError(f"--grid gives {name!r} twice")
+            raise ArcnbError(f"--grid gives {name!r} twice")
         choices[known.name] = _values(values, known)
     sets = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
     return [check_parameters(values, declared, where) for values in sets]
@@ -43,7 +38,7 @@ def listed_sets(path: Path, declared: Declared) -> list[Values]:
     """A YAML list of mappings, each a parameter set."""
     sets = load_yaml(path)
     if not isinstance(sets, list) or not sets or not all(isinstance(values, dict) for values in sets):
-        raise ParameterError(f"{path} must hold a list of parameter sets (`- name: value` ...)")
+        raise ArcnbError(f"{path} must hold a list of parameter sets (`- name: value` ...)")
     return [
         check_parameters(values, declared, f"{path}, set {number}")
         for number, values in enumerate(sets, start=1)
@@ -57,20 +52,20 @@ def multiplied(lists: Sequence[Sequence[Values]]) -> list[Values]:
         merged: Values = {}
         for part in parts:
             if twice := merged.keys() & part.keys():
-                raise ParameterError(f"the grid and the list both give {sorted(twice)[0]!r}")
+                raise ArcnbError(f"the grid and the list both give {sorted(twice)[0]!r}")
             merged |= part
         sets.append(merged)
     return sets
 
 
 def refuse_duplicates(sets: Sequence[Values], base: Values) -> None:
-    """ParameterError if two sets, completed by the base values, are the same."""
+    """ArcnbError if two sets, completed by the base values, are the same."""
     seen: dict[str, int] = {}
     for number, values in enumerate(sets, start=1):
         key = json.dumps(base | values, sort_keys=True)
         if key in seen:
             given = ", ".join(f"{name} = {value!r}" for name, value in values.items()) or "the base values"
-            raise ParameterError(f"set {number} of the sweep is the same as set {seen[key]}: {given}")
+            raise ArcnbError(f"set {number} of the sweep is the same as set {seen[key]}: {given}")
         seen[key] = number
 
 
@@ -103,6 +98,6 @@ def _values(text: str, parameter: Parameter) -> list[Any]:
     if text.lstrip().startswith("["):
         values = load_yaml(Path("--grid"), text)
         if not isinstance(values, list) or not values:
-            raise ParameterError(f"--grid {parameter.name}={text} is not a list")
+            raise ArcnbError(f"--grid {parameter.name}={text} is not a list")
         return values
     return [parse_value(value.strip(), parameter) for value in text.split(",")]

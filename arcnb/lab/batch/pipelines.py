@@ -22,16 +22,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch.placeholders import stages_named
 from arcnb.lab.notebooks import files, profiles
-from arcnb.lab.notebooks.parameters import (
-    Declared,
-    ParameterError,
-    check_parameters,
-    default_values,
-    find_parameter,
-    nearest,
-)
+from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter, nearest
 from arcnb.lab.runs.run import check_name
 
 STAGE_KEYS = ("notebook", "profile", "parameters", "after", "job")
@@ -61,12 +55,12 @@ class Pipeline:
 
 
 def read_pipeline(path: Path) -> Pipeline:
-    """ParameterError or NotebookError in one sentence for whatever is wrong with the file."""
+    """ArcnbError in one sentence for whatever is wrong with the file."""
     content = profiles.read_yaml(path)
     _refuse_unknown(content, ("name", "about", "stages"), str(path))
     described = content.get("stages")
     if not isinstance(described, dict) or not described:
-        raise ParameterError(f"{path} must hold `stages:` with at least one stage in it")
+        raise ArcnbError(f"{path} must hold `stages:` with at least one stage in it")
     name = str(content.get("name", path.stem))
     check_name(name)
     stages = {}
@@ -74,14 +68,14 @@ def read_pipeline(path: Path) -> Pipeline:
         where = f"{path}, stage {stage!r}"
         check_name(str(stage))
         if not isinstance(description, dict) or "notebook" not in description:
-            raise ParameterError(f"{where} must say which `notebook:` it runs")
+            raise ArcnbError(f"{where} must say which `notebook:` it runs")
         _refuse_unknown(description, STAGE_KEYS, where)
         stages[stage] = _stage(stage, description, path, where)
     for stage in stages.values():
         for other in stage.needs:
             if other not in stages:
                 known = [name for name in stages if name != stage.name]
-                raise ParameterError(
+                raise ArcnbError(
                     f"{path}, stage {stage.name!r} needs stage {other!r}, which is not there"
                     f"{nearest(other, known)}"
                 )
@@ -90,7 +84,7 @@ def read_pipeline(path: Path) -> Pipeline:
         sorter.prepare()
     except CycleError as error:
         circle = " needs ".join(reversed(error.args[1]))
-        raise ParameterError(f"{path}: the stages wait for each other in a cycle: {circle}") from None
+        raise ArcnbError(f"{path}: the stages wait for each other in a cycle: {circle}") from None
     about = str(content.get("about", "")).strip()
     return Pipeline(name, path, {name: stages[name] for name in _in_order(stages)}, about)
 
@@ -115,7 +109,7 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
         values |= profiles.profile_values(profile, notebook.stem, declared)
     given = description.get("parameters") or {}
     if not isinstance(given, dict):
-        raise ParameterError(f"{where}: `parameters:` must hold `name: value` lines")
+        raise ArcnbError(f"{where}: `parameters:` must hold `name: value` lines")
     said = f"{where}: {notebook.name}"
     given = own.opened(given)
     referring = {key: value for key, value in given.items() if any(stages_named(value))}
@@ -127,7 +121,7 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
     needs = [stage for value in values.values() for stage, _ in stages_named(value)]
     job = description.get("job") or {}
     if not isinstance(job, dict):
-        raise ParameterError(f"{where}: `job:` must hold `option: value` lines")
+        raise ArcnbError(f"{where}: `job:` must hold `option: value` lines")
     return Stage(name, notebook, own, values, tuple(dict.fromkeys([*map(str, after), *needs])), job)
 
 
@@ -140,4 +134,4 @@ def _notebook(reference: Any, path: Path) -> Path:
 def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in content:
         if key not in known:
-            raise ParameterError(f"{where} has an unknown key {key!r}{nearest(key, known)}")
+            raise ArcnbError(f"{where} has an unknown key {key!r}{nearest(key, known)}")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.notebooks.parameters import ParameterError, nearest
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.parameters import nearest
 from arcnb.lab.runs.run import Run
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
@@ -29,7 +30,7 @@ def stages_named(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def resolved(value: Any, runs: Mapping[str, Run], where: str) -> Any:
-    """The value with every reference replaced; ParameterError names the reference that leads nowhere."""
+    """The value with every reference replaced; ArcnbError names the reference that leads nowhere."""
     return _replaced(value, lambda stage, thing: _thing(runs, stage, thing, where))
 
 
@@ -49,17 +50,17 @@ def _replaced(value: Any, find: Callable[[str, str], Any]) -> Any:
 def _thing(runs: Mapping[str, Run], stage: str, thing: str, where: str) -> Any:
     reference = f"{where}: ${{{stage}.{thing}}}"
     if stage not in runs:
-        raise ParameterError(f"{reference} speaks of a stage that is not there{nearest(stage, runs)}")
+        raise ArcnbError(f"{reference} speaks of a stage that is not there{nearest(stage, runs)}")
     run = runs[stage]
     if thing == "folder":
         return str(run.path)
     manifest = run.manifest
     if manifest["status"] != "done":
-        raise ParameterError(f"{reference} needs a finished run, and {run.path.name} is {run.status}")
+        raise ArcnbError(f"{reference} needs a finished run, and {run.path.name} is {run.status}")
     if thing.startswith("outcome."):
         key = thing.removeprefix("outcome.")
         if key not in manifest["outcome"]:
-            raise ParameterError(
+            raise ArcnbError(
                 f"{reference} is not in the outcome of {run.path.name}{nearest(key, manifest['outcome'])}"
             )
         return manifest["outcome"][key]
@@ -67,10 +68,10 @@ def _thing(runs: Mapping[str, Run], stage: str, thing: str, where: str) -> Any:
     for known_by in (str, lambda path: path.name, lambda path: path.stem):
         found = [path for path in paths if known_by(path) == thing]
         if len(found) > 1:
-            raise ParameterError(
+            raise ArcnbError(
                 f"{reference} may be {' or '.join(map(str, found))} of {run.path.name}: name one"
             )
         if found:
             return str(run.path / found[0])
     names = [path.stem for path in paths]
-    raise ParameterError(f"{reference} is no artifact of {run.path.name}{nearest(thing, names)}")
+    raise ArcnbError(f"{reference} is no artifact of {run.path.name}{nearest(thing, names)}")

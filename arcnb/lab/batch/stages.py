@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch import workers
 from arcnb.lab.batch.pipelines import Pipeline, Stage
 from arcnb.lab.batch.placeholders import resolved
 from arcnb.lab.notebooks.files import notebook_record
-from arcnb.lab.notebooks.parameters import ParameterError, check_parameters, nearest
+from arcnb.lab.notebooks.parameters import check_parameters, nearest
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import differences, run_inputs
-from arcnb.lab.runs.manifest import RunError
 from arcnb.lab.runs.queueing import queue_run, runs_called
 from arcnb.lab.runs.run import Run
 
@@ -51,7 +51,7 @@ def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str],
     stages that run whether or not they are done."""
     for name in again:
         if name not in pipeline.stages:
-            raise ParameterError(f"{pipeline.path} has no stage {name!r}{nearest(name, pipeline.stages)}")
+            raise ArcnbError(f"{pipeline.path} has no stage {name!r}{nearest(name, pipeline.stages)}")
     report = StagesReport()
     for stage in pipeline.stages.values():
         missing = [name for name in stage.needs if name in report.problems]
@@ -60,7 +60,7 @@ def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str],
             continue
         try:
             run, remark = _stage_run(pipeline, stage, report.runs, stage.name in again)
-        except (ParameterError, RunError) as error:
+        except ArcnbError as error:
             report.problems[stage.name] = str(error)
             continue
         report.runs[stage.name] = run

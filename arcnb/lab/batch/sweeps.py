@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch import parameter_sets
 from arcnb.lab.pages.run_cards import value_text
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.manifest import RunError, locked, plain, write_whole
+from arcnb.lab.runs.manifest import locked, plain, write_whole
 from arcnb.lab.runs.queueing import queue_run
 from arcnb.lab.runs.run import Run, check_name, runs_root
 
@@ -72,7 +73,7 @@ class Sweep:
         try:
             status, _ = member.run.verdict()
             manifest = member.run.manifest
-        except RunError:  # removed or broken meanwhile: the others still make a table
+        except ArcnbError:  # removed or broken meanwhile: the others still make a table
             return {**member.values, "status": "unreadable", "run": member.run.path.name}
         row: dict[str, Any] = {**member.values, "status": status, "run_seconds": manifest["seconds"]}
         simple = {
@@ -97,7 +98,7 @@ def plan_sweep(
     """The sweep's folder with a run for every set: those it has already, and new queued ones.
 
     `base`: the complete parameters of a run of no set; `sets`: what changes; `shared`: what all sets have
-    and no name needs to tell ("{sweep}" in a text is the sweep's folder). RunError if there is a sweep of
+    and no name needs to tell ("{sweep}" in a text is the sweep's folder). ArcnbError if there is a sweep of
     that name with another notebook or other values.
     """
     check_name(name)
@@ -107,15 +108,15 @@ def plan_sweep(
     parameter_sets.refuse_duplicates(sets, fixed)
     names = [parameter_sets.set_name(values) for values in sets]
     if len(set(names)) < len(names):
-        raise RunError(f"two sets of sweep {name!r} would have the same name, {_twice(names)}")
+        raise ArcnbError(f"two sets of sweep {name!r} would have the same name, {_twice(names)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make {folder}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
     with locked(folder):
         record = _read(folder) or {"schema": SCHEMA, "notebook": str(notebook), "members": {}}
         if record["notebook"] != str(notebook):
-            raise RunError(
+            raise ArcnbError(
                 f"there is a sweep {name!r} of {record['notebook']} already, in {folder}; take another name"
             )
         known = {member: _kept(folder, entry) for member, entry in record["members"].items()}
@@ -152,7 +153,7 @@ def _refuse_other_values(sweep: str, member: str, run: Run, values: Mapping[str,
     recorded = run.manifest["parameters"]
     for name in sorted({*recorded, *values}):
         if recorded.get(name) != values.get(name):
-            raise RunError(
+            raise ArcnbError(
                 f"there is a sweep {sweep!r} already, and its run {member} has {name} = "
                 f"{recorded.get(name)!r}, not {values.get(name)!r}; take another name"
             )
@@ -165,9 +166,9 @@ def _read(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise ArcnbError(f"{path} cannot be read: {error}") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise RunError(f"{path} is of another version of arcnb; this one reads schema {SCHEMA}")
+        raise ArcnbError(f"{path} is of another version of arcnb; this one reads schema {SCHEMA}")
     return record
 
 

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.lab.notebooks.parameters import ParameterError
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.manifest import RunError
 from arcnb.lab.runs.run import Run
 from arcnb.machine.processes import ending_with_parent
 
@@ -59,16 +58,16 @@ def slots(jobs: int | None, gpus_each: int) -> list[Slot]:
     one. With `gpus_each` 0 no GPU is handed out, and all runs see all of them."""
     gpus = visible_gpus()
     if jobs is not None and jobs < 1:
-        raise ParameterError(f"--jobs must be at least 1, got {jobs}")
+        raise ArcnbError(f"--jobs must be at least 1, got {jobs}")
     if gpus_each < 0:
-        raise ParameterError(f"--gpus must not be negative, got {gpus_each}")
+        raise ArcnbError(f"--gpus must not be negative, got {gpus_each}")
     if not gpus or gpus_each == 0:
         return [{} for _ in range(jobs or 1)]
     groups = [gpus[start : start + gpus_each] for start in range(0, len(gpus) - gpus_each + 1, gpus_each)]
     if not groups:
-        raise ParameterError(f"a run is to have {gpus_each} GPUs, and there are {len(gpus)}")
+        raise ArcnbError(f"a run is to have {gpus_each} GPUs, and there are {len(gpus)}")
     if jobs is not None and jobs > len(groups):
-        raise ParameterError(
+        raise ArcnbError(
             f"{jobs} runs at once need {jobs * gpus_each} GPUs, and there are {len(gpus)}; lower --jobs, "
             "or share them by --gpus 0"
         )
@@ -126,7 +125,7 @@ def _attempt(run: Run) -> tuple[object, ...] | None:
     """What changes when somebody runs or cancels it; None if its manifest cannot be read."""
     try:
         manifest = run.manifest
-    except RunError:
+    except ArcnbError:
         return None
     return manifest["status"], manifest["end"], len(manifest["attempts"])
 
@@ -142,7 +141,7 @@ def _begin(
         return 0 if attempt[0] == "done" else 1
     try:
         return _start(run, slot, quiet)
-    except RunError as error:
+    except ArcnbError as error:
         print(f"arcnb: {error}", file=sys.stderr)
         return 1
 
@@ -161,7 +160,7 @@ def _start(run: Run, slot: Slot, quiet: bool) -> "subprocess.Popen[bytes]":
                 preexec_fn=ending_with_parent(),
             )
     except OSError as error:
-        raise RunError(f"cannot start {run.path.name}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot start {run.path.name}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

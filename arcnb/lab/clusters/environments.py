@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from arcnb.lab.runs.manifest import RunError
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import runs_root
 
 
@@ -33,7 +33,7 @@ def archive_path(requirements: Path) -> Path:
 
 def build_archive(requirements: Path) -> bool:
     """Build the archive unless it is there; True if it was built now. Of two at once one builds, and the
-    other waits. RunError with pip's last words if it cannot be built."""
+    other waits. ArcnbError with pip's last words if it cannot be built."""
     archive = archive_path(requirements)
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def build_archive(requirements: Path) -> bool:
                 finally:
                     part.unlink(missing_ok=True)
     except OSError as error:
-        raise RunError(f"cannot build {archive}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot build {archive}: {error.strerror or error}") from None
     return True
 
 
@@ -70,4 +70,4 @@ def _call(command: list[str], requirements: Path) -> None:
     if result.returncode != 0:
         lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["it gave no reason"]
         error = next((line for line in lines if line.startswith("ERROR")), lines[-1])
-        raise RunError(f"no environment could be built from {requirements}: {error}")
+        raise ArcnbError(f"no environment could be built from {requirements}: {error}")

@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.notebooks.parameters import Parameter, ParameterError, check_parameters
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.parameters import Parameter, check_parameters
 from arcnb.lab.runs.run import Run
 
 OPTIONS = {
@@ -104,7 +105,7 @@ def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name, value in checked.items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and re.search(r"[\n\r]", text):
-                raise ParameterError(f"{where}: {name} must be one line, got {text!r}")
+                raise ArcnbError(f"{where}: {name} must be one line, got {text!r}")
     return checked
 
 
@@ -112,7 +113,7 @@ def resources_of(options: Mapping[str, Any], where: str) -> Resources:
     options = {name: option.default for name, option in OPTIONS.items()} | dict(options)
     for name, least in (("gpus", 0), ("cpus", 1), ("at_once", 0), ("grace", 0)):
         if options[name] < least:
-            raise ParameterError(f"{where}: {name} must be at least {least}, got {options[name]}")
+            raise ArcnbError(f"{where}: {name} must be at least {least}, got {options[name]}")
     return Resources(
         gpus=options["gpus"],
         cpus=options["cpus"],
@@ -131,19 +132,19 @@ def environment_of(options: Mapping[str, Any], where: str) -> Environment:
     """The environment that the options name; a venv must be there, a packed one is built by the caller."""
     kinds = [name for name in ("venv", "container", "packed") if options.get(name)]
     if len(kinds) > 1:
-        raise ParameterError(f"{where}: give one of venv, container and packed, not {' and '.join(kinds)}")
+        raise ArcnbError(f"{where}: give one of venv, container and packed, not {' and '.join(kinds)}")
     variables = dict(options.get("env", {}))
     for name in variables:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ParameterError(f"{where}: {name!r} is no name of an environment variable")
+            raise ArcnbError(f"{where}: {name!r} is no name of an environment variable")
     python = sys.executable
     if options.get("venv"):
         python = str(Path(options["venv"]).expanduser().absolute() / "bin" / "python")
         if not Path(python).exists():
-            raise ParameterError(f"{where}: {options['venv']} is no venv: it has no bin/python")
+            raise ArcnbError(f"{where}: {options['venv']} is no venv: it has no bin/python")
     packed = Path(options["packed"]).expanduser() if options.get("packed") else None
     if packed is not None and not packed.is_file():
-        raise ParameterError(f"{where}: there is no requirements file {packed}")
+        raise ArcnbError(f"{where}: there is no requirements file {packed}")
     return Environment(python, options.get("container", ""), packed, variables)
 
 
@@ -152,7 +153,7 @@ def megabytes(text: str, where: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT]?)i?B?", text.strip(), re.I)
     size = float(match[1]) * {"M": 1, "": 1024, "G": 1024, "T": 1024**2}[match[2].upper()] if match else 0
     if size < 1:
-        raise ParameterError(f"{where}: memory must be written like 16G or 512M, got {text!r}")
+        raise ArcnbError(f"{where}: memory must be written like 16G or 512M, got {text!r}")
     return round(size)
 
 
@@ -167,5 +168,5 @@ def minutes(text: str, where: str) -> int:
         days, hours, mins = (int(part or 0) for part in match.groups())
         total = days * 1440 + hours * 60 + mins
     if total < 1:
-        raise ParameterError(f"{where}: time must be written like 4h, 90m or 2:30:00, got {text!r}")
+        raise ArcnbError(f"{where}: time must be written like 4h, 90m or 2:30:00, got {text!r}")
     return round(total)

@@ -6,10 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.clusters.environments import archive_path, environment_name
 from arcnb.lab.clusters.jobs import Job
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.manifest import RunError, write_whole
+from arcnb.lab.runs.manifest import write_whole
 from arcnb.lab.runs.run import runs_root
 
 
@@ -36,7 +37,7 @@ def write_script(job: Job, scheduler: str) -> list[Path]:
     """runs.txt, one run folder a line, and task.sh, which starts one of them."""
     for folder in (job.folder, *(run.path for run in job.runs)):
         if set(str(folder)) & set("\n\r\"'%$`\\"):
-            raise RunError(
+            raise ArcnbError(
                 f"{folder}: quotes, backticks, %, $, backslashes, line breaks in a path are too much to ask"
             )
     repository = provenance.repository()

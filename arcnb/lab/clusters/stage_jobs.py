@@ -7,14 +7,13 @@ of is looked up when it starts.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import Pipeline
 from arcnb.lab.batch.stages import earlier_run, stage_inputs
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.jobs import Job, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.submitting import JOB_FOLDER, note_task, prepare_job, stamp, submit_job, withdraw
-from arcnb.lab.notebooks.parameters import ParameterError
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.manifest import RunError
 from arcnb.lab.runs.queueing import queue_run
 from arcnb.lab.runs.run import Run, runs_root
 
@@ -72,7 +71,7 @@ def submit_pipeline(
             for name in todo:
                 note_task(runs[name], scheduler, f"{number} (DAG)", jobs[name].folder, files[name])
                 tell(f"{name}: {scheduler} {number} (DAG), {runs[name].path}")
-    except (RunError, ParameterError):
+    except ArcnbError:
         # Stages that are with the scheduler already have dependents that are not: nothing of it is to run.
         if sent:
             slurm.cancel([task for names in tasks.values() for task in names])
@@ -103,7 +102,7 @@ def _stage_runs(
                         tell(f"{name}: done with the same inputs, {earlier.path}")
                         continue
                     if earlier.status == "running" or earlier.manifest.get("waits_for"):
-                        raise RunError(
+                        raise ArcnbError(
                             f"stage {name!r} is under way already: {earlier.path} ({earlier.status}); "
                             "wait for it, or arcnb cancel it"
                         )
@@ -113,7 +112,7 @@ def _stage_runs(
                 run_name = pipeline.run_name(name)
                 runs[name] = queue_run(run_name, stage.notebook, stage.written, surroundings, needed, inputs)
                 fresh.append(runs[name])
-    except (RunError, ParameterError):
+    except ArcnbError:
         withdraw(fresh)
         raise
     return runs, fresh, todo
@@ -124,6 +123,6 @@ def _submit_dag(pipeline: Pipeline, jobs: Mapping[str, Job], todo: list[str]) ->
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make {folder}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
     needs = {name: [other for other in pipeline.stages[name].needs if other in todo] for name in todo}
     return htcondor.submit_dag(jobs, needs, folder / "pipeline.dag")

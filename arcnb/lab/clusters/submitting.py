@@ -10,12 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.environments import build_archive
 from arcnb.lab.clusters.jobs import Environment, Job, Resources
-from arcnb.lab.notebooks.parameters import ParameterError, nearest
+from arcnb.lab.notebooks.parameters import nearest
 from arcnb.lab.runs import disk
-from arcnb.lab.runs.manifest import RunError, locked, now, write_manifest, write_whole
+from arcnb.lab.runs.manifest import locked, now, write_manifest, write_whole
 from arcnb.lab.runs.run import Run
 
 SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "htcondor": htcondor}
@@ -25,7 +26,7 @@ RECORD = "job.json"
 
 def scheduler_named(name: str) -> ModuleType:
     if name not in SCHEDULERS:
-        raise ParameterError(f"arcnb knows no scheduler {name!r}{nearest(name, SCHEDULERS)}")
+        raise ArcnbError(f"arcnb knows no scheduler {name!r}{nearest(name, SCHEDULERS)}")
     return SCHEDULERS[name]
 
 
@@ -73,7 +74,7 @@ def prepare_job(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make {folder}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
     job = Job(name, folder, tuple(runs), resources, environment)
     files: list[Path] = scheduler_named(scheduler).write_files(job, after)
     return job, files

@@ -3,19 +3,22 @@
 import shutil
 import subprocess
 
-from arcnb.lab.runs.manifest import RunError
+from arcnb.errors import ArcnbError
 
 SECONDS = 60.0  # a scheduler that takes longer to answer is taken for unreachable
 
 WHERE = {"slurm": "a login node of the Slurm cluster", "htcondor": "a submit node of the HTCondor pool"}
 
 
-class SchedulerError(RunError):
-    """A scheduler that is not installed, cannot be reached or refuses; one sentence with its own words."""
+class SchedulerError(ArcnbError):
+    """A scheduler that is not installed, cannot be reached or refuses; one sentence with its own words.
 
+    refused: it was asked, and said no: to this job or task, perhaps not to another.
+    """
 
-class SchedulerRefusal(SchedulerError):
-    """It was asked, and said no: to this job or task, perhaps not to another."""
+    def __init__(self, message: str, refused: bool = False):
+        super().__init__(message)
+        self.refused = refused
 
 
 def call(scheduler: str, *command: str, refused: str | None = None) -> str:
@@ -36,5 +39,7 @@ def call(scheduler: str, *command: str, refused: str | None = None) -> str:
     if result.returncode != 0:
         words = " ".join((result.stderr.strip() or result.stdout.strip()).split()) or "it gave no reason"
         opening = refused or f"{scheduler} does not answer"
-        raise SchedulerRefusal(f"{opening}: {words[:600]} ({command[0]}, exit code {result.returncode})")
+        raise SchedulerError(
+            f"{opening}: {words[:600]} ({command[0]}, exit code {result.returncode})", refused=True
+        )
     return result.stdout

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch import parameter_sets, stages, workers
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.batch.sweeps import Sweep, plan_sweep
@@ -11,8 +12,7 @@ from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
 from arcnb.lab.notebooks import files
-from arcnb.lab.notebooks.parameters import Declared, ParameterError
-from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.notebooks.parameters import Declared
 from arcnb.lab.runs.run import Run
 
 
@@ -37,7 +37,7 @@ def sweep(options: argparse.Namespace) -> int:
         else:
             try:
                 status, why = run.verdict()
-            except RunError as error:
+            except ArcnbError as error:
                 note(f"{names[run.path]}: {error}")
                 return
             reason = why or (f"exit code {code}, see {run.path / workers.LOG}" if code else "")
@@ -62,13 +62,9 @@ def planned_sweep(options: argparse.Namespace) -> Sweep:
         sets.append([{shard: number} for number in range(options.shards)])
         fixed = {n_shards: options.shards, output: base.get(output) or "{sweep}/predictions"}
         if len(sets) > 1 and not base.get(output):
-            raise ParameterError(
-                "the shards of several parameter sets would share one output; sweep them apart"
-            )
+            raise ArcnbError("the shards of several parameter sets would share one output; sweep them apart")
     if not sets:
-        raise ParameterError(
-            "a sweep needs parameter sets: --grid name=value,value, --list FILE or --shards N"
-        )
+        raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --list FILE or --shards N")
     name = options.name or path.stem
     return plan_sweep(name, path, base, parameter_sets.multiplied(sets), fixed)
 
@@ -78,9 +74,9 @@ def shard_parameters(n_shards: int, declared: Declared, path: Path) -> list[str]
     wanted = ("shard", "n_shards", "output")
     missing = [name for name in wanted if not declared.knows(name)]
     if missing:
-        raise ParameterError(f"{path.name} cannot be run in shards: it has no parameter {missing[0]!r}")
+        raise ArcnbError(f"{path.name} cannot be run in shards: it has no parameter {missing[0]!r}")
     if n_shards < 1:
-        raise ParameterError(f"--shards must be at least 1, got {n_shards}")
+        raise ArcnbError(f"--shards must be at least 1, got {n_shards}")
     return [declared.find(name).name for name in wanted]
 
 

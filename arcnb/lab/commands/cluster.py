@@ -7,17 +7,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.clusters import stage_jobs, status, submitting
 from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
-from arcnb.lab.clusters.tools import SchedulerError, SchedulerRefusal
+from arcnb.lab.clusters.tools import SchedulerError
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.batch import add_set_options, planned_sweep
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.notebooks import files, profiles
-from arcnb.lab.notebooks.parameters import ParameterError
 from arcnb.lab.runs import provenance, queueing
-from arcnb.lab.runs.manifest import RunError
 from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.run import Run, check_name, list_runs
 
@@ -29,7 +28,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.resume:
         return _submit_runs(options, given, shared.runs_named([options.resume]), fresh=[])
     if options.notebook is None:
-        raise ParameterError("arcnb submit needs a notebook, a pipeline's YAML file, or --resume and a run")
+        raise ArcnbError("arcnb submit needs a notebook, a pipeline's YAML file, or --resume and a run")
     if options.notebook.endswith((".yaml", ".yml")):
         _refuse_for_pipeline(options)
         return stage_jobs.submit_pipeline(
@@ -85,7 +84,7 @@ def _submit_runs(
             submitting.withdraw(fresh)
             return 0
         tasks = submitting.submit_job(options.on, job, files)
-    except (RunError, ParameterError):
+    except ArcnbError:
         submitting.withdraw(fresh)
         raise
     for run, task in zip(todo, tasks, strict=True):
@@ -101,7 +100,7 @@ def show_status(options: argparse.Namespace) -> int:
     else:
         runs = []
         for run in list_runs():
-            with contextlib.suppress(RunError):  # of another version: `arcnb ls` says so
+            with contextlib.suppress(ArcnbError):  # of another version: `arcnb ls` says so
                 if options.all or status.is_open(run):
                     runs.append(run)
     found = status.standings(runs)
@@ -127,7 +126,7 @@ def cancel(options: argparse.Namespace) -> int:
                     submitted.setdefault(record["scheduler"], {}).setdefault(record["task"], []).append(run)
             else:
                 code = _cancel_here(run) or code
-        except RunError as error:
+        except ArcnbError as error:
             code = say(error, 2)
     for name, tasks in submitted.items():
         code = _cancel_tasks(name, tasks) or code
@@ -167,12 +166,12 @@ def _cancel_tasks(name: str, tasks: dict[str, list[Run]]) -> int:
     """All at once, which is quick; if that is refused, each by itself: the others may well be stopped."""
     try:
         submitting.scheduler_named(name).cancel(list(tasks))
-    except SchedulerRefusal as error:
+    except SchedulerError as error:
+        if not error.refused:
+            return say(error, 2)
         if len(tasks) > 1:
             return max(_cancel_tasks(name, {task: runs}) for task, runs in tasks.items())
         return say(f"{name} {next(iter(tasks))}: {error}", 2)
-    except SchedulerError as error:
-        return say(error, 2)
     for task, runs in tasks.items():
         for run in runs:
             status.write_cancelled(run)
@@ -198,16 +197,16 @@ def job_options(options: argparse.Namespace) -> dict[str, Any]:
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ParameterError(f"--env {text!r} should be written NAME=VALUE")
+        raise ArcnbError(f"--env {text!r} should be written NAME=VALUE")
     return name, value
 
 
 def _refuse_for_pipeline(options: argparse.Namespace) -> None:
     for name in ("grid", "list", "parameter", "profile", "name", "after"):
         if getattr(options, name):
-            raise ParameterError(f"a pipeline's file says its parameters itself; leave out --{name}")
+            raise ArcnbError(f"a pipeline's file says its parameters itself; leave out --{name}")
     if options.shards is not None:
-        raise ParameterError("a pipeline's file says its parameters itself; leave out --shards")
+        raise ArcnbError("a pipeline's file says its parameters itself; leave out --shards")
 
 
 def add_commands(commands: Any) -> None:

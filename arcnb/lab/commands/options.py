@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch.sweeps import Sweep, find_sweep
 from arcnb.lab.notebooks import files, profiles
-from arcnb.lab.notebooks.parameters import Declared, ParameterError, check_parameters, default_values
-from arcnb.lab.runs.manifest import RunError
+from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values
 from arcnb.lab.runs.run import Run, find_run
 
 NOTEBOOK = "3, 03, inference, 03_inference or a path"
@@ -53,7 +53,7 @@ def given_values(options: argparse.Namespace, path: Path, declared: dict[str, De
         profile = profiles.find_profile(reference, path.parent)
         given = profiles.profile_values(profile, path.stem, declared)
         if not given:  # a profile of other notebooks: a run on the defaults is not what was asked for
-            raise ParameterError(f"{profile} gives no parameter of {path.stem}")
+            raise ArcnbError(f"{profile} gives no parameter of {path.stem}")
         values |= given
     for name, text in options.parameter:
         value = profiles.parse_value(text, own.find(name)) if own.knows(name) else profiles.parse_value(text)
@@ -69,17 +69,17 @@ def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, 
 
 def named(reference: str, beginnings: bool = True) -> Sweep | Run:
     """The sweep or the run that a reference speaks of. Both may be called after their notebook: then nobody
-    knows which is meant, and RunError says how to name either."""
+    knows which is meant, and ArcnbError says how to name either."""
     sweep = find_sweep(reference) if reference.strip() else None
     if sweep is None:
         return find_run(reference, beginnings=beginnings)
     try:
         run = find_run(reference, beginnings=False)
-    except RunError:
+    except ArcnbError:
         return sweep
     if not sweep.members:  # its runs were removed
         return run
-    raise RunError(
+    raise ArcnbError(
         f"{reference!r} is a sweep and a run; say which by its folder, {sweep.folder} or {run.path}"
     )
 

@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch.sweeps import Sweep
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.execution.usable_home import substitute_home
 from arcnb.lab.notebooks import files
-from arcnb.lab.notebooks.files import NotebookError
-from arcnb.lab.notebooks.parameters import ParameterError, default_values, find_parameter, folded
+from arcnb.lab.notebooks.parameters import default_values, find_parameter, folded
 from arcnb.lab.pages.run_cards import duration_text, size_text
 from arcnb.lab.runs import disk, queueing, resuming
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
-from arcnb.lab.runs.manifest import RunError, read_manifest
+from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
 
 
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     """`arcnb run`: check everything, make or reopen the run folder, execute, export the page."""
     earlier = find_run(options.resume) if options.resume else None
     if earlier is None and options.notebook is None:
-        raise ParameterError("arcnb run needs a notebook, or --resume and a run")
+        raise ArcnbError("arcnb run needs a notebook, or --resume and a run")
     path = files.find_notebook(options.notebook or _source_of(earlier))
     declared = files.declared_beside(path)
     given = shared.given_values(options, path, declared)
@@ -92,7 +92,7 @@ def ls(options: argparse.Namespace) -> int:
             status, why = item.verdict()
             manifest = item.manifest
             beat = read_heartbeat(item.path) if status == "running" else None
-        except RunError as error:
+        except ArcnbError as error:
             print(f"{'unreadable':10} {item.path.name}  {error}")
             continue
         took = f"{manifest['seconds']:.0f} s" if manifest["seconds"] is not None else ""
@@ -124,7 +124,8 @@ def report(options: argparse.Namespace) -> int:
 
 
 def write_report(runs: list[Run], output: Path, title: str) -> int:
-    from arcnb.lab.pages.export import ExportError, export_run
+    from arcnb.errors import ArcnbError
+    from arcnb.lab.pages.export import export_run
     from arcnb.lab.pages.index import write_index
 
     try:
@@ -132,7 +133,7 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
             if item.copy_path.is_file():
                 export_run(item)
         print(write_index(runs, output, title))
-    except ExportError as error:
+    except ArcnbError as error:
         return say(error, 1)
     except ImportError as error:
         return say(f"{output} could not be written: {type(error).__name__}: {error}", 1)
@@ -185,7 +186,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
         )
     except PapermillException:
         pass  # the manifest tells it better
-    except RunError as error:
+    except ArcnbError as error:
         say(error, 1)
     files.sign(current.copy_path)
     _export(current)
@@ -206,19 +207,20 @@ def _export(current: Run) -> None:
     """A page not written, or not waited for, does not make a good run a bad one; it is said and left."""
     later = f"`arcnb report {current.path.name}` writes it later"
     try:
-        from arcnb.lab.pages.export import ExportError, export_run
+        from arcnb.errors import ArcnbError
+        from arcnb.lab.pages.export import export_run
 
         export_run(current)
     except KeyboardInterrupt:
         note(f"arcnb: interrupted while the report of {current.path} was written; {later}")
-    except ExportError as error:
+    except ArcnbError as error:
         note(f"arcnb: {error}; {later}")
 
 
 def _source_of(earlier: Run | None) -> str:
     source = (earlier.manifest["notebook"] or {}).get("path") if earlier else None
     if source is None:
-        raise NotebookError(f"{earlier} does not say which notebook it ran; name it")
+        raise ArcnbError(f"{earlier} does not say which notebook it ran; name it")
     return str(source)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import nbformat
 from papermill.engines import NotebookExecutionManager
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.execution.console import Console
 from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.manifest import RunError, now, seconds_between, write_whole
+from arcnb.lab.runs.manifest import now, seconds_between, write_whole
 from arcnb.lab.runs.processes import memory_gb, process_identity
 from arcnb.lab.runs.run import Run
 
@@ -54,7 +55,7 @@ class RunRecord(NotebookExecutionManager):
     def save(self, **kwargs: Any) -> None:
         """A save on the way may fail (the disk is full for a moment); the last, in notebook_complete, may
         not."""
-        with contextlib.suppress(RunError):
+        with contextlib.suppress(ArcnbError):
             super().save(**kwargs)
 
     def notebook_complete(self, **kwargs: Any) -> None:
@@ -67,10 +68,10 @@ class RunRecord(NotebookExecutionManager):
             self.nb.cells.insert(0, self._banner())
         try:
             self.write_copies()
-        except RunError as error:
+        except ArcnbError as error:
             if self.status == "done":  # what nobody can look at is not done
                 self.status = "failed"
-                self.error = {"type": "RunError", "message": str(error), "sentence": f"the end: {error}"}
+                self.error = {"type": "ArcnbError", "message": str(error), "sentence": f"the end: {error}"}
         fields = {"status": self.status, "end": now(), "error": self.error, "cell": self.where}
         if self.peak_memory_gb:
             fields["peak_memory_gb"] = self.peak_memory_gb
@@ -129,7 +130,7 @@ class RunRecord(NotebookExecutionManager):
         """Write down that a stop was asked for, so that the reason is known even if this process is killed
         next."""
         self.stop = request
-        with contextlib.suppress(RunError):
+        with contextlib.suppress(ArcnbError):
             self.run.update(stop=request)
 
     def note_progress(self, line: str) -> None:

@@ -44,7 +44,7 @@ else:
         ) -> Any:
             """Check the parameters, make a run folder unless `run_folder` names one, execute.
 
-            Raises ParameterError or RunError before the kernel starts, RunStopped for a run that was
+            Raises ArcnbError before the kernel starts, RunStopped for a run that was
             preempted or killed; for a failing cell papermill raises PapermillExecutionError after this
             returns.
             """

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.lab.pages import run_cards
-from arcnb.lab.runs.manifest import RunError
 from arcnb.lab.runs.run import RUN_DIR, Run, list_runs, runs_root
-from arcnb.machine.files import PartFileError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,14 +51,15 @@ def task_sets() -> pd.DataFrame:
     """Task sets on this machine: the named sources and what runs have written."""
     import pandas as pd
 
-    from arcnb.arc.tasks.task_set import SOURCES, TaskError, load_tasks
+    from arcnb.arc.tasks.task_set import SOURCES, load_tasks
+    from arcnb.errors import ArcnbError
 
     rows: list[tuple[str, Any, str]] = []
     for name in SOURCES:
         try:
             tasks = load_tasks(name)
             rows.append((name, len(tasks), tasks.version))
-        except TaskError as error:
+        except ArcnbError as error:
             rows.append((name, None, str(error)))
     rows += [
         (str(run.path / item["path"]), manifest["outcome"].get("tasks"), f"written by {run.path.name}")
@@ -101,7 +101,7 @@ def latest_predictions() -> PredictionSet | None:
         try:
             if one.parts():
                 return one
-        except PartFileError:
+        except ArcnbError:
             continue
     return None
 
@@ -112,7 +112,7 @@ def _recent() -> list[tuple[Run, dict[str, Any]]]:
     for run in list_runs()[::-1][:_RECENT]:
         try:
             found.append((run, run.manifest))
-        except RunError:
+        except ArcnbError:
             continue
     return found
 
@@ -122,7 +122,7 @@ def _run_row(run: Run) -> str:
     try:
         status, why = run.verdict()
         manifest = run.manifest
-    except RunError as error:
+    except ArcnbError as error:
         name, says = html.escape(run.path.name), html.escape(str(error))
         return f"<tr><td></td><td {left}>{name}</td><td></td><td {left}>{says}</td><td></td></tr>"
     took = "" if manifest["seconds"] is None else run_cards.duration_text(manifest["seconds"])

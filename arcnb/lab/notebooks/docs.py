@@ -53,7 +53,7 @@ class NotebookFacts:
 
 
 def notebook_facts(folder: Path | None = None) -> list[NotebookFacts]:
-    """The notebooks of a folder (default: the project's), by name. Raises NotebookError, ParameterError."""
+    """The notebooks of a folder (default: the project's), by name. Raises ArcnbError."""
     return [_facts(path) for path in sorted((folder or notebooks_folder()).glob("*.ipynb"))]
 
 

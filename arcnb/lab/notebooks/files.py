@@ -5,14 +5,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.notebooks.parameters import Declared, ParameterError, nearest, notebook_parameters
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.parameters import Declared, nearest, notebook_parameters
 from arcnb.lab.runs import provenance
 
 ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
-
-
-class NotebookError(ValueError):
-    """A notebook that is not there or cannot be read."""
 
 
 def notebooks_folder() -> Path:
@@ -32,10 +29,8 @@ def find_notebook(reference: str) -> Path:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise NotebookError(
-            f"{reference!r} names several notebooks: {', '.join(path.stem for path in matches)}"
-        )
-    raise NotebookError(
+        raise ArcnbError(f"{reference!r} names several notebooks: {', '.join(path.stem for path in matches)}")
+    raise ArcnbError(
         f"there is no notebook {reference!r}, neither as a file nor in {folder}{nearest(reference, stems)}"
     )
 
@@ -47,19 +42,17 @@ def _parts(stem: str) -> tuple[str, str]:
 
 
 def read_notebook(path: Path) -> Any:
-    """The notebook as nbformat 4; NotebookError in one sentence if that is impossible."""
+    """The notebook as nbformat 4; ArcnbError in one sentence if that is impossible."""
     import nbformat
 
     try:
         notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
         nbformat.validate(notebook)
     except (OSError, ValueError, nbformat.ValidationError) as error:
-        raise NotebookError(
-            f"{path} is not a notebook that can be read: {str(error).splitlines()[0]}"
-        ) from None
+        raise ArcnbError(f"{path} is not a notebook that can be read: {str(error).splitlines()[0]}") from None
     language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     if language != "python":
-        raise NotebookError(f"{path} is a notebook in {language}; arcnb runs Python notebooks")
+        raise ArcnbError(f"{path} is a notebook in {language}; arcnb runs Python notebooks")
     return notebook
 
 
@@ -90,7 +83,7 @@ def declared_beside(path: Path) -> dict[str, Declared]:
         if sibling.stem not in declared:
             try:
                 declared[sibling.stem] = notebook_parameters(read_notebook(sibling), sibling.name)
-            except (NotebookError, ParameterError):
+            except ArcnbError:
                 continue  # its own run will say so
     return declared
 

@@ -23,16 +23,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arcnb.plans import MORE, Plan, PlanError, dotted, fitting, nearest
+from arcnb.errors import ArcnbError
+from arcnb.plans import MORE, Plan, dotted, fitting, nearest
 
 __all__ = [
-    "Declared", "Parameter", "ParameterError", "check_parameters", "default_values", "find_parameter",
-    "folded", "nearest", "notebook_parameters",
+    "ArcnbError",
+    "Declared",
+    "Parameter",
+    "check_parameters",
+    "default_values",
+    "find_parameter",
+    "folded",
+    "nearest",
+    "notebook_parameters",
 ]  # fmt: skip
-
-
-class ParameterError(ValueError):
-    """An unknown parameter, a value of the wrong type, or a parameters cell that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +74,16 @@ class Declared(dict[str, Parameter]):
         try:
             return getattr(importlib.import_module(module), name) if name else None
         except (ImportError, AttributeError) as error:
-            raise ParameterError(
-                f"the notebook's plan {self.plan_name} cannot be imported: {error}"
-            ) from None
+            raise ArcnbError(f"the notebook's plan {self.plan_name} cannot be imported: {error}") from None
 
     def find(self, name: str) -> Parameter:
-        """The parameter of this name; PlanError for one that neither the cell nor the plan has."""
+        """The parameter of this name; ArcnbError for one that neither the cell nor the plan has."""
         if name in self and not _holds_more(name, self):
             return self[name]
         if name in self.former:
-            raise PlanError(f"parameter {name!r} is called {self.former[name]!r} now")
+            raise ArcnbError(f"parameter {name!r} is called {self.former[name]!r} now")
         if self.plan is None:
-            raise PlanError(f"has no parameter {name!r}{nearest(name, self)}")
+            raise ArcnbError(f"has no parameter {name!r}{nearest(name, self)}")
         known = self.plan.find(name)
         in_cell = self._by_path.get(known.path)
         return in_cell or Parameter(
@@ -104,7 +106,7 @@ class Declared(dict[str, Parameter]):
     def knows(self, name: str) -> bool:
         try:
             self.find(name)
-        except PlanError:
+        except ArcnbError:
             return False
         return True
 
@@ -153,7 +155,7 @@ def check_parameters(
     values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str
 ) -> dict[str, Any]:
     """Return `values` flat: names of the cell, and paths of the plan's other options (those in `more`, too);
-    whole numbers for float parameters made floats. ParameterError for the first unknown name (with the
+    whole numbers for float parameters made floats. ArcnbError for the first unknown name (with the
     nearest known one), ill-typed value, or parameter given by two names. `where` opens the message: a
     notebook or a file."""
     declared = declared if isinstance(declared, Declared) else Declared(declared)
@@ -162,21 +164,21 @@ def check_parameters(
     for name, value in declared.opened(values).items():
         known = find_parameter(name, declared, where)
         if called.setdefault(known.name, name) != name:
-            raise ParameterError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")
+            raise ArcnbError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")
         try:
             checked[known.name] = fitting(value, known.kind, known.name, known.default)
-        except PlanError as error:
-            raise ParameterError(f"{where}: {error}") from None
+        except ArcnbError as error:
+            raise ArcnbError(f"{where}: {error}") from None
     return checked
 
 
 def find_parameter(name: str, declared: Declared, where: str) -> Parameter:
-    """The parameter of this name; ParameterError, opened by `where`, for one that is unknown."""
+    """The parameter of this name; ArcnbError, opened by `where`, for one that is unknown."""
     try:
         return declared.find(name)
-    except PlanError as error:
+    except ArcnbError as error:
         joint = " " if str(error).startswith("has ") else ": "
-        raise ParameterError(f"{where}{joint}{error}") from None
+        raise ArcnbError(f"{where}{joint}{error}") from None
 
 
 def folded(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
@@ -230,7 +232,7 @@ def _read_cell(source: str, where: str) -> dict[str, Parameter]:
     try:
         body = ast.parse(source).body
     except SyntaxError as error:
-        raise ParameterError(
+        raise ArcnbError(
             f"{where}: the parameters cell is not Python: line {error.lineno}: {error.msg}"
         ) from None
     comments = _comments(source)

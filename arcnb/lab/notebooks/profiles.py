@@ -21,7 +21,8 @@ from typing import Any
 
 import yaml
 
-from arcnb.lab.notebooks.parameters import Declared, Parameter, ParameterError, check_parameters, nearest
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters, nearest
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 
@@ -33,7 +34,7 @@ def find_profile(reference: str, notebooks: Path) -> Path:
         if path.is_file():
             return path
     names = [path.stem for path in folder.glob("*.yaml")]
-    raise ParameterError(
+    raise ArcnbError(
         f"there is no profile {reference!r}, neither as a file nor in {folder}{nearest(reference, names)}"
     )
 
@@ -46,12 +47,12 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
     plain = {key: value for key, value in values.items() if key not in sections}
     for key, value in plain.items():
         if isinstance(value, dict) and not _takes(key, value, declared[notebook]):
-            raise ParameterError(
+            raise ArcnbError(
                 f"{path}: {key!r} is neither a notebook nor a parameter{nearest(key, [*declared, 'all'])}"
             )
     for key, section in sections.items():
         if not isinstance(section, dict):
-            raise ParameterError(f"{path}: section {key!r} must hold parameters, got {section!r}")
+            raise ArcnbError(f"{path}: section {key!r} must hold parameters, got {section!r}")
 
     chosen = {}
     for name, value in sections.get("all", {}).items():
@@ -60,7 +61,7 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
         }
         if not takers:
             names = {name for parameters in declared.values() for name in parameters.names()}
-            raise ParameterError(
+            raise ArcnbError(
                 f"{path}: no notebook has the parameter {name!r} of section 'all'{nearest(name, names)}"
             )
         for stem, parameters in takers.items():
@@ -80,13 +81,13 @@ def _takes(name: str, value: Any, declared: Declared) -> bool:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file whose top is a mapping (an empty file is an empty one); ParameterError names file and
+    """A YAML file whose top is a mapping (an empty file is an empty one); ArcnbError names file and
     line."""
     values = load_yaml(path)
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ParameterError(f"{path} must hold `name: value` lines, got a {type(values).__name__}")
+        raise ArcnbError(f"{path} must hold `name: value` lines, got a {type(values).__name__}")
     return values
 
 
@@ -95,11 +96,11 @@ def load_yaml(path: Path, text: str | None = None) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8") if text is None else text, Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{path} cannot be read: {error}") from None
+        raise ArcnbError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ParameterError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+        raise ArcnbError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
 
 
 def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")) -> Any:

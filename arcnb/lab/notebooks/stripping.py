@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.notebooks.files import ERROR_TAG, NotebookError, read_notebook
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
 from arcnb.lab.runs.manifest import write_whole
 
 _ADDED = {"injected-parameters", ERROR_TAG}  # cells that papermill and the engine add
@@ -37,7 +38,7 @@ def stripped(notebook: Any) -> dict[str, Any]:
 
 
 def strip_file(path: Path) -> bool:
-    """Strip a notebook in place; whether that changed it. Raises NotebookError, RunError."""
+    """Strip a notebook in place; whether that changed it. Raises ArcnbError."""
     text = json.dumps(stripped(read_notebook(path)), indent=1, ensure_ascii=False) + "\n"
     changed = text != path.read_text(encoding="utf-8")
     if changed:
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
         for name in arguments:
             if strip_file(Path(name)):
                 print(f"stripped {name}")
-    except NotebookError as error:
+    except ArcnbError as error:
         print(f"arcnb: {error}", file=sys.stderr)
         return 2
     return 0

@@ -11,36 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.arc.pictures.palettes import palette_css
-from arcnb.lab.notebooks.files import ERROR_TAG, NotebookError, read_notebook
-from arcnb.lab.notebooks.parameters import Declared, Parameter, ParameterError, notebook_parameters
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
+from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
 from arcnb.lab.pages import run_cards
-from arcnb.lab.runs.manifest import RunError, write_whole
+from arcnb.lab.runs.manifest import write_whole
 from arcnb.lab.runs.run import Run
-from arcnb.plans import PlanError
 
 MAX_BYTES = 15_000_000
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-class ExportError(ValueError):
-    """A page that could not be written; one sentence with the run folder and why."""
-
-
 def export_run(run: Run, output: Path | None = None) -> Path:
     """Write the page of a run (default: beside its executed notebook) and return its path.
 
-    Raises ExportError for whatever went wrong, a missing package too: the run itself is over, and its
+    Raises ArcnbError for whatever went wrong, a missing package too: the run itself is over, and its
     manifest keeps the reason as `report_problem` until a page was written.
     """
     try:
         written = _export(run, output)
     except Exception as error:
-        told = isinstance(error, ExportError | RunError)
+        told = isinstance(error, ArcnbError)
         why = " ".join((f"{error}" if told else f"{type(error).__name__}: {error}").split())
-        with contextlib.suppress(RunError):  # a folder that takes no page may take no manifest either
+        with contextlib.suppress(ArcnbError):  # a folder that takes no page may take no manifest either
             run.update(report_problem=why)
-        raise ExportError(f"the report of {run.path} could not be written: {why}") from error
-    with contextlib.suppress(RunError):
+        raise ArcnbError(f"the report of {run.path} could not be written: {why}") from error
+    with contextlib.suppress(ArcnbError):
         if run.manifest.get("report_problem"):
             run.update(report_problem=None)
     return written
@@ -49,10 +45,7 @@ def export_run(run: Run, output: Path | None = None) -> Path:
 def _export(run: Run, output: Path | None) -> Path:
     source = (run.manifest["notebook"] or {}).get("path")
     folders = [run.path] + ([Path(source).parent] if source else [])
-    try:
-        notebook = read_notebook(run.copy_path)
-    except NotebookError as error:
-        raise ExportError(str(error)) from None
+    notebook = read_notebook(run.copy_path)
     page = notebook_page(notebook, folders, run)
     output = run.page_path if output is None else output
     write_whole(output, page)
@@ -125,7 +118,7 @@ def _lighten_largest(blocks: list[list[str]], excess: int) -> None:
     cell, index = max(places, key=lambda place: len(blocks[place[0]][place[1]]))
     size = len(blocks[cell][index].encode())
     if size < 1000:
-        raise ExportError(f"the page is {run_cards.size_text(excess)} too large, by outputs many and small")
+        raise ArcnbError(f"the page is {run_cards.size_text(excess)} too large, by outputs many and small")
     note = (
         f"An output of {run_cards.size_text(size)} is left out to keep this page small; the notebook has it."
     )
@@ -138,7 +131,7 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
     status, why = run.verdict()
     try:
         declared = notebook_parameters(notebook)
-    except ParameterError:
+    except ArcnbError:
         declared = Declared()
     parameters = []
     for name, value in manifest["parameters"].items():
@@ -169,5 +162,5 @@ def _declared(name: str, declared: Declared) -> Parameter | None:
     """None for what the notebook, or its plan as it is today, does not know."""
     try:
         return declared.find(name)
-    except (ParameterError, PlanError):
+    except ArcnbError:
         return None

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.notebooks.files import NotebookError, read_notebook
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.files import read_notebook
 from arcnb.lab.pages import run_cards
 from arcnb.lab.pages.export import page_html
 from arcnb.lab.runs.manifest import write_whole
@@ -79,7 +80,7 @@ def _opening(run: Run) -> tuple[str, str]:
 
     try:
         cells = read_notebook(run.copy_path)["cells"]
-    except NotebookError:
+    except ArcnbError:
         return "", ""
     text = next((cell["source"] for cell in cells if cell["source"].startswith("# ")), "")
     heading, _, rest = text.partition("\n")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.lab.pages import run_cards
-from arcnb.lab.runs.manifest import RunError, seconds_between
+from arcnb.lab.runs.manifest import seconds_between
 from arcnb.lab.runs.run import Run, find_run, list_runs
 from arcnb.models.training.log import read_metrics
 from arcnb.search.comparing.evaluation import table_frame
@@ -26,15 +27,15 @@ def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
     """{name: run} of runs (paths, folder names or run names) and names, separated by commas.
 
     Without references the last four that are done. Names default to the runs' own, the folder's where two
-    share one. RunError for a run that does not exist or is named twice, and names that do not fit.
+    share one. ArcnbError for a run that does not exist or is named twice, and names that do not fit.
     """
     asked = [one.strip() for one in references.split(",") if one.strip()]
     runs = [find_run(one) for one in asked] if asked else _latest()
     given = [one.strip() for one in names.split(",") if one.strip()]
     if not runs:
-        raise RunError("there are no runs to compare yet")
+        raise ArcnbError("there are no runs to compare yet")
     if given and len(given) != len(runs):
-        raise RunError(f"{len(runs)} runs but {len(given)} names")
+        raise ArcnbError(f"{len(runs)} runs but {len(given)} names")
     own = [run.name for run in runs]
     labels = given or [
         name if own.count(name) == 1 else run.path.name for name, run in zip(own, runs, strict=True)
@@ -42,7 +43,9 @@ def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
     found: dict[str, Run] = {}
     for label, run in zip(labels, runs, strict=True):
         if label in found:
-            raise RunError(f"two of the runs to compare are called {label!r}; name each once, or give names")
+            raise ArcnbError(
+                f"two of the runs to compare are called {label!r}; name each once, or give names"
+            )
         found[label] = run
     return found
 
@@ -52,7 +55,7 @@ def _latest() -> list[Run]:
     for run in list_runs()[::-1]:
         try:
             fits = run.status == "done" and run.name not in _LAUNCHERS
-        except RunError:  # of an older version, say: it is not among the last that can be compared
+        except ArcnbError:  # of an older version, say: it is not among the last that can be compared
             continue
         if fits:
             found.insert(0, run)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.runs.manifest import MANIFEST, RunError
+from arcnb.lab.runs.manifest import (MANIFEST)
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import pieces
 from arcnb.lab.runs.run import Run, belongs_to_a_run, list_runs, runs_root
 
@@ -45,32 +46,32 @@ def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
 
 
 def refuse_at_work(runs: Sequence[Run]) -> None:
-    """RunError for the first of the runs that is running, or that a scheduler is about to start."""
+    """ArcnbError for the first of the runs that is running, or that a scheduler is about to start."""
     for run in runs:
         status, why, waits_for = _doings(run)
         if status == "running":
             doubt = f" {why}; if it is dead, delete the folder by hand" if why else ""
-            raise RunError(f"{run.path} is running{doubt or '; stop it before you remove it'}")
+            raise ArcnbError(f"{run.path} is running{doubt or '; stop it before you remove it'}")
         if waits_for:
-            raise RunError(f"{run.path} waits as {waits_for}; arcnb cancel it first")
+            raise ArcnbError(f"{run.path} waits as {waits_for}; arcnb cancel it first")
 
 
 def refuse_needed(runs: Sequence[Run]) -> None:
-    """RunError for the first of the runs that a run which stays points to."""
+    """ArcnbError for the first of the runs that a run which stays points to."""
     going = {run.path.resolve() for run in runs}
     pointed = pointers(list_runs())
     for run in runs:
         if staying := sorted(pointed.get(run.path.resolve(), set()) - going):
             more = f" and {len(staying) - 1} more" if len(staying) > 1 else ""
-            raise RunError(
+            raise ArcnbError(
                 f"{run.path.name} is kept: {staying[0].name}{more} points to it; remove that first or --force"
             )
 
 
 def remove(run: Run) -> None:
-    """Remove the folder; RunError in one sentence if that is impossible, or if it is not of a run."""
+    """Remove the folder; ArcnbError in one sentence if that is impossible, or if it is not of a run."""
     if not belongs_to_a_run(run.path, runs_root()):
-        raise RunError(f"{run.path} is not a run of arcnb, so it is left alone")
+        raise ArcnbError(f"{run.path} is not a run of arcnb, so it is left alone")
     bin_ = runs_root() / REMOVED
     target = bin_ / f"{run.path.name}.{os.getpid()}"
     try:
@@ -83,7 +84,7 @@ def remove(run: Run) -> None:
         with contextlib.suppress(OSError):
             bin_.rmdir()  # stays while it holds what somebody else is removing
     except OSError as error:
-        raise RunError(f"cannot remove {run.path}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot remove {run.path}: {error.strerror or error}") from None
 
 
 def _doings(run: Run) -> tuple[str | None, str | None, str | None]:
@@ -91,7 +92,7 @@ def _doings(run: Run) -> tuple[str | None, str | None, str | None]:
     one: of none that this version knows to be at work."""
     try:
         return *run.verdict(), run.manifest.get("waits_for")
-    except RunError:
+    except ArcnbError:
         return None, None, None
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.runs.manifest import RunError, now, plain, write_whole
+from arcnb.lab.runs.manifest import (now, plain, write_whole)
+from arcnb.errors import ArcnbError
 
 HEARTBEAT = "heartbeat.json"
 HEARTBEAT_SECONDS = 5.0
@@ -58,7 +59,7 @@ class Heartbeat(threading.Thread):
             if self.urgent or time.monotonic() >= due:
                 self.urgent = False
                 due = time.monotonic() + HEARTBEAT_SECONDS
-                with contextlib.suppress(RunError):
+                with contextlib.suppress(ArcnbError):
                     write_whole(self.folder / HEARTBEAT, json.dumps(plain({"time": now(), **self.facts()})))
             self.over.wait(0.2 if self.tick is not None else HEARTBEAT_SECONDS)
 

@@ -28,6 +28,7 @@ Only in runs that were queued first (arcnb.lab.runs.queueing):
     inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.runs.fingerprints)
 """
 
+from arcnb.errors import ArcnbError
 import contextlib
 import dataclasses
 import fcntl
@@ -44,10 +45,6 @@ MANIFEST = "manifest.json"
 STATUSES = ("queued", "running", "done", "failed", "preempted", "killed")
 
 
-class RunError(ValueError):
-    """A run folder that cannot be made, read or written; the message is one sentence with the path."""
-
-
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
@@ -61,13 +58,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{folder} is not a run folder: it holds no {MANIFEST}") from None
+        raise ArcnbError(f"{folder} is not a run folder: it holds no {MANIFEST}") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise ArcnbError(f"{path} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
-        raise RunError(f"{path} is not a manifest of arcnb: it has no schema number")
+        raise ArcnbError(f"{path} is not a manifest of arcnb: it has no schema number")
     if manifest["schema"] != SCHEMA:
-        raise RunError(f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}")
+        raise ArcnbError(f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}")
     return manifest
 
 
@@ -93,7 +90,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise RunError(f"cannot open {folder}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot open {folder}: {error.strerror or error}") from None
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -103,7 +100,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never a part; RunError if
+    """Write a text file so that readers see the old content or the new, never a part; ArcnbError if
     impossible."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -115,7 +112,7 @@ def write_whole(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        raise ArcnbError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.runs.manifest import RunError
+from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import notebook_record
 from arcnb.lab.runs.run import Run, latest_run, list_runs, new_run
 
@@ -36,12 +36,12 @@ def queue_run(
 
 
 def refuse_taken(name: str) -> None:
-    """RunError if a run of that name exists: results under one name should be of one run."""
+    """ArcnbError if a run of that name exists: results under one name should be of one run."""
     try:
         taken = latest_run(name)
-    except RunError:
+    except ArcnbError:
         return
-    raise RunError(
+    raise ArcnbError(
         f"there is a run called {name!r} already, {taken.path} ({taken.status}); take another name, "
         "go on in it by --resume, or make a second one of that name by --again"
     )
@@ -55,6 +55,6 @@ def runs_called(name: str) -> list[Run]:
             try:
                 if run.name == name:
                     found.append(run)
-            except RunError:
+            except ArcnbError:
                 continue
     return found

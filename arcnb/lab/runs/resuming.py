@@ -15,9 +15,11 @@ from typing import Any
 
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import run_inputs
-from arcnb.lab.runs.manifest import RunError, locked, working_folder, write_manifest
+from arcnb.lab.runs.manifest import (locked, working_folder, write_manifest)
+from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import notebook_record
-from arcnb.lab.notebooks.parameters import Declared, ParameterError, check_parameters
+from arcnb.lab.notebooks.parameters import (Declared, check_parameters)
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.batch.placeholders import resolved
 from arcnb.lab.runs.run import JOB, Run, fresh_attempt
@@ -26,7 +28,7 @@ KERNEL_SECONDS = 10.0  # a kernel notices within a second that its runner is gon
 
 
 def kept_values(run: Run, given: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
-    """The run's parameters, for its first or its next attempt. ParameterError if `given` asks for others
+    """The run's parameters, for its first or its next attempt. ArcnbError if `given` asks for others
     (results of two settings must not mix in one folder), the notebook no longer has one of them, or a
     reference to another run leads nowhere."""
     manifest = run.manifest
@@ -37,7 +39,7 @@ def kept_values(run: Run, given: Mapping[str, Any], declared: Declared) -> dict[
     for name, value in given.items():
         had = recorded.get(name, declared.find(name).default)
         if had != value:
-            raise ParameterError(
+            raise ArcnbError(
                 f"{run.path.name} ran with {name} = {had!r}, so it cannot be resumed with {value!r}; "
                 "start a new run for that"
             )
@@ -48,7 +50,7 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
     """Start the next attempt with these values: note the one before and put its executed copy aside.
 
     Returns whether the notebook has changed since the last attempt, or since the run was queued. Raises
-    RunError if somebody is at work in the folder, or a scheduler is about to be: of two who resume a run at
+    ArcnbError if somebody is at work in the folder, or a scheduler is about to be: of two who resume a run at
     once, one gets it.
     """
     _refuse_busy(run)
@@ -82,10 +84,10 @@ def _refuse_busy(run: Run) -> None:
     if status == "running" and _same_job_again(manifest):
         return
     if status in ("running", "done"):
-        raise RunError(f"{run.path} is {status}" + (f" ({why})" if why else "") + ", so it cannot be resumed")
+        raise ArcnbError(f"{run.path} is {status}" + (f" ({why})" if why else "") + ", so it cannot be resumed")
     waiting = manifest.get("waits_for")
     if waiting and waiting.split()[0] != os.environ.get(JOB, " ").split(" ")[0]:
-        raise RunError(f"{run.path} waits as {waiting}; arcnb cancel it before you run it elsewhere")
+        raise ArcnbError(f"{run.path} waits as {waiting}; arcnb cancel it before you run it elsewhere")
 
 
 def _same_job_again(manifest: dict[str, Any]) -> bool:
@@ -102,7 +104,7 @@ def _wait_for_kernel(run: Run) -> None:
     deadline = time.monotonic() + KERNEL_SECONDS
     while kernel and is_alive(kernel):
         if time.monotonic() > deadline:
-            raise RunError(
+            raise ArcnbError(
                 f"a kernel of {run.path.name} is still at work (process {kernel['pid']}); end it first"
             )
         time.sleep(0.1)

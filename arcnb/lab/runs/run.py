@@ -22,22 +22,12 @@ from typing import Any
 
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.heartbeat import read_heartbeat
-from arcnb.lab.runs.manifest import (
-    MANIFEST,
-    SCHEMA,
-    STATUSES,
-    RunError,
-    locked,
-    now,
-    plain,
-    read_manifest,
-    seconds_between,
-    write_manifest,
-)
+from arcnb.lab.runs.manifest import (MANIFEST, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest)
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 
-__all__ = ["Run", "RunError", "find_run", "latest_run", "list_runs", "new_run", "open_run", "runs_root"]
+__all__ = ["Run", "ArcnbError", "find_run", "latest_run", "list_runs", "new_run", "open_run", "runs_root"]
 
 RUNS = "ARCNB_RUNS"  # the root of all runs
 RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
@@ -121,7 +111,7 @@ class Run:
         whose artifacts were inputs; those that a parameter points into are found without help).
 
         Outcome values are numbers, texts, lists or data frames (kept as rows). Outside `arcnb run` this also
-        marks the run as done, so it belongs into the last cell. Raises RunError for an artifact that does not
+        marks the run as done, so it belongs into the last cell. Raises ArcnbError for an artifact that does not
         exist.
         """
         entries = [self._artifact(artifact) for artifact in artifacts]
@@ -143,9 +133,9 @@ class Run:
     def _artifact(self, artifact: str | Path) -> dict[str, Any]:
         path = (self.path / artifact).resolve()
         if not path.is_relative_to(self.path):
-            raise RunError(f"artifact {artifact} is not below the run folder {self.path}")
+            raise ArcnbError(f"artifact {artifact} is not below the run folder {self.path}")
         if not path.exists():
-            raise RunError(f"artifact {artifact} does not exist in {self.path}")
+            raise ArcnbError(f"artifact {artifact} does not exist in {self.path}")
         files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
         return {"path": str(path.relative_to(self.path)), "bytes": sum(item.stat().st_size for item in files)}
 
@@ -193,16 +183,16 @@ def new_run(
     run = Run(_new_folder(root, name))
     try:
         write_manifest(run.path, manifest)
-    except RunError:
+    except ArcnbError:
         run.path.rmdir()  # a folder without a manifest is nobody's
         raise
     return run
 
 
 def check_name(name: str) -> None:
-    """RunError unless a folder can be called so."""
+    """ArcnbError unless a folder can be called so."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise RunError(f"run name {name!r} may hold letters, digits, dots, hyphens and underscores only")
+        raise ArcnbError(f"run name {name!r} may hold letters, digits, dots, hyphens and underscores only")
 
 
 def fresh_attempt(owner: str) -> dict[str, Any]:
@@ -234,10 +224,10 @@ def _new_folder(root: Path, name: str) -> Path:
             return folder
         except FileExistsError:
             if not root.is_dir():
-                raise RunError(f"cannot make a run folder in {root}: it is not a folder") from None
+                raise ArcnbError(f"cannot make a run folder in {root}: it is not a folder") from None
             count += 1
         except OSError as error:
-            raise RunError(f"cannot make a run folder in {root}: {error.strerror or error}") from None
+            raise ArcnbError(f"cannot make a run folder in {root}: {error.strerror or error}") from None
 
 
 def open_run(name: str | None = None) -> Run:
@@ -265,21 +255,21 @@ def list_runs(root: str | Path | None = None) -> list[Run]:
 
 
 def latest_run(name: str, root: str | Path | None = None, status: str | None = None) -> Run:
-    """The newest run of that name (and, if given, that status); RunError if there is none."""
+    """The newest run of that name (and, if given, that status); ArcnbError if there is none."""
     for run in reversed(list_runs(root)):
         if re.match(rf"\d{{8}}-\d{{6}}-{re.escape(name)}(-\d+)?$", run.path.name):
-            with contextlib.suppress(RunError):  # an unreadable one is none that anybody asked for
+            with contextlib.suppress(ArcnbError):  # an unreadable one is none that anybody asked for
                 if run.name == name and status in (None, run.status):
                     return run
     wanted = f"{status} run" if status else "run"
-    raise RunError(f"there is no {wanted} called {name!r} in {runs_root() if root is None else root}")
+    raise ArcnbError(f"there is no {wanted} called {name!r} in {runs_root() if root is None else root}")
 
 
 def find_run(reference: str | Path, root: str | Path | None = None, beginnings: bool = True) -> Run:
     """A run by its folder's path, its folder's name, a beginning of that which fits one run only (unless
     `beginnings` is false: for what cannot be undone), or its run name (the newest of several)."""
     if not str(reference).strip():
-        raise RunError("an empty text names no run")
+        raise ArcnbError("an empty text names no run")
     root = runs_root() if root is None else Path(root).expanduser().resolve()
     folder = Path(reference).resolve()
     if (folder / MANIFEST).is_file() and belongs_to_a_run(folder, root):
@@ -290,13 +280,13 @@ def find_run(reference: str | Path, root: str | Path | None = None, beginnings: 
     if len(exact or runs) == 1:
         return (exact or runs)[0]
     if runs:
-        raise RunError(
+        raise ArcnbError(
             f"{str(reference)!r} fits {len(runs)} runs in {root}, the last is {runs[-1].path.name}"
         )
     try:
         return latest_run(str(reference), root)
-    except RunError:
-        raise RunError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
+    except ArcnbError:
+        raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
 
 
 def belongs_to_a_run(folder: Path, root: Path) -> bool:
@@ -306,7 +296,7 @@ def belongs_to_a_run(folder: Path, root: Path) -> bool:
         return True
     try:
         manifest = read_manifest(folder)
-    except RunError:
+    except ArcnbError:
         return False
     return isinstance(manifest.get("name"), str) and manifest.get("status") in STATUSES
 
@@ -336,6 +326,6 @@ def _is_run(folder: Path) -> bool:
         return False
     try:
         read_manifest(folder)
-    except RunError:
+    except ArcnbError:
         return False
     return True

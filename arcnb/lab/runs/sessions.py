@@ -18,9 +18,12 @@ from types import FrameType
 from typing import Any
 
 from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
-from arcnb.lab.runs.manifest import MANIFEST, RunError, now, seconds_between
-from arcnb.lab.notebooks.files import NotebookError, notebook_record, read_notebook
-from arcnb.lab.notebooks.parameters import ParameterError, notebook_parameters
+from arcnb.lab.runs.manifest import (MANIFEST, now, seconds_between)
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.files import (notebook_record, read_notebook)
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.parameters import (notebook_parameters)
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import RUN_DIR, Run, new_run
 from arcnb.lab.execution.stopping import NUDGE
 from arcnb.plans import opened
@@ -92,7 +95,7 @@ def _close() -> None:
             "sentence": "the notebook ended before its last cell",
         }
         run.update(status=kind, end=end, seconds=seconds_between(manifest["start"], end), error=error)
-    except RunError as problem:
+    except ArcnbError as problem:
         print(f"arcnb: {problem}", file=sys.stderr)
 
 
@@ -150,7 +153,7 @@ def _parameters(shell: Any, path: Path) -> dict[str, Any]:
     values = {name: shell.user_ns[name] for name in names if name in shell.user_ns}
     try:
         declared = notebook_parameters(read_notebook(path), path.name)
-    except (NotebookError, ParameterError):
+    except ArcnbError:
         return values
     if not declared.plan_name:
         return values

@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.models.embedded import FOLDER_NAME, HUB_ID, cache_folder
 
 WEIGHTS = "adapter_model.safetensors"
@@ -18,12 +19,8 @@ _EDGE = 1 << 20  # bytes compared at either end of a weight file
 _QUANTIZED_NAMES = ("-unsloth-bnb-4bit", "-bnb-4bit")
 
 
-class AdapterError(ValueError):
-    """An adapter that is missing, damaged, or made for another model."""
-
-
 def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
-    """Raises AdapterError unless the folder `adapter` is a LoRA adapter for the model in folder `model`.
+    """Raises ArcnbError unless the folder `adapter` is a LoRA adapter for the model in folder `model`.
 
     `model_name` is the name under which the user asked for the model (for hub ids and messages).
     Models without readable safetensors, or with packed 4-bit weights, are judged by name only.
@@ -32,10 +29,10 @@ def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
     trained_on = str(settings.get("base_model_name_or_path") or "")
     shapes = tensor_shapes(adapter / WEIGHTS)
     if trained_on and _is_other_model(trained_on, model, model_name):
-        raise AdapterError(f"adapter {adapter} was trained on {trained_on}, not on model {model_name!r}")
+        raise ArcnbError(f"adapter {adapter} was trained on {trained_on}, not on model {model_name!r}")
     if (problem := _misfit(shapes, _model_shapes(model))) is not None:
         origin = f" (it was trained on {trained_on})" if trained_on else ""
-        raise AdapterError(f"adapter {adapter} does not fit model {model_name!r}: {problem}{origin}")
+        raise ArcnbError(f"adapter {adapter} does not fit model {model_name!r}: {problem}{origin}")
 
 
 def adapter_rank(adapter: Path) -> int:
@@ -52,23 +49,23 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(path, framework="np") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{path} is not a readable safetensors file: {error}") from error
+        raise ArcnbError(f"{path} is not a readable safetensors file: {error}") from error
 
 
 def adapter_settings(adapter: Path) -> dict:
-    """What stands in a LoRA folder's adapter_config.json; AdapterError where it is none."""
+    """What stands in a LoRA folder's adapter_config.json; ArcnbError where it is none."""
     if not adapter.is_dir():
-        raise AdapterError(f"adapter folder {adapter} does not exist")
+        raise ArcnbError(f"adapter folder {adapter} does not exist")
     path = adapter / "adapter_config.json"
     if not path.is_file() or not (adapter / WEIGHTS).is_file():
         missing = path.name if not path.is_file() else WEIGHTS
-        raise AdapterError(f"{adapter} is not an adapter folder: {missing} is missing")
+        raise ArcnbError(f"{adapter} is not an adapter folder: {missing} is missing")
     try:
         settings = json.loads(path.read_text())
     except ValueError as error:
-        raise AdapterError(f"{path} is not valid JSON: {error}") from error
+        raise ArcnbError(f"{path} is not valid JSON: {error}") from error
     if settings.get("peft_type", "LORA") != "LORA":
-        raise AdapterError(f"adapter {adapter} is of type {settings['peft_type']}; only LORA is supported")
+        raise ArcnbError(f"adapter {adapter} is of type {settings['peft_type']}; only LORA is supported")
     return settings
 
 

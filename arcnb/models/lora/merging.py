@@ -30,7 +30,7 @@ TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"
 
 def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
     """The model with the adapter folded in, made once per pair and machine; again when one of them is saved
-    anew under its path. Raises AdapterError."""
+    anew under its path. Raises ArcnbError."""
     check_adapter(adapter, model.folder, model.name)
     digest = hashlib.sha256(str(model.folder.resolve()).encode())
     digest.update(_content_of(model.folder).encode())

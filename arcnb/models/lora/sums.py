@@ -6,7 +6,8 @@ import json
 import math
 from pathlib import Path
 
-from arcnb.models.lora.compatibility import WEIGHTS, AdapterError, adapter_settings
+from arcnb.errors import ArcnbError
+from arcnb.models.lora.compatibility import WEIGHTS, adapter_settings
 
 _MORE = (
     "use_dora",
@@ -24,7 +25,7 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
     """Write the LoRA that adds to every weight what the two add together; returns its folder.
 
     Its rank is the sum of theirs and its scale is 1; it belongs to the model of the first. Matrices are
-    float32. Raises AdapterError as check_addable.
+    float32. Raises ArcnbError as check_addable.
     """
     import torch
     from safetensors.torch import load_file, save_file
@@ -57,13 +58,13 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
 
 
 def check_addable(adapter: Path) -> dict:
-    """The adapter's settings; AdapterError where it is more than two matrices a layer, all of one rank."""
+    """The adapter's settings; ArcnbError where it is more than two matrices a layer, all of one rank."""
     config = adapter_settings(adapter)
     more = [name for name in _MORE if config.get(name)]
     if config.get("bias", "none") != "none":
         more.append("bias")
     if more:
-        raise AdapterError(f"adapter {adapter} cannot be added to another one: it has {', '.join(more)}")
+        raise ArcnbError(f"adapter {adapter} cannot be added to another one: it has {', '.join(more)}")
     return config
 
 

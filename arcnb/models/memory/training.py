@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arcnb.errors import ArcnbError
 from arcnb.models.memory.fitting import GIB
-from arcnb.problems.sets.problem import ProblemError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,10 +26,6 @@ KNOWN = {
     "Qwen2.5-14B": (48, 5120, 13824, 40, 8, 152064, False),
     "Qwen2.5-32B": (64, 5120, 27648, 40, 8, 152064, False),
 }
-
-
-class MemoryPlanError(ProblemError):
-    """A run that cannot fit its GPUs."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +70,12 @@ class Shape:
 
 
 def shape_of(model: str, folder: Path | None = None) -> Shape:
-    """The shape of a model by its config.json, or of a known one by name. MemoryPlanError otherwise."""
+    """The shape of a model by its config.json, or of a known one by name. ArcnbError otherwise."""
     if folder is not None and (folder / "config.json").is_file():
         config = json.loads((folder / "config.json").read_text())
         config = config.get("text_config", config)
         if not {"num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"} <= set(config):
-            raise MemoryPlanError(f"{folder / 'config.json'} does not say the sizes of a plain decoder")
+            raise ArcnbError(f"{folder / 'config.json'} does not say the sizes of a plain decoder")
         heads = config["num_attention_heads"]
         return Shape(
             config["num_hidden_layers"],
@@ -93,7 +89,7 @@ def shape_of(model: str, folder: Path | None = None) -> Shape:
     for name, sizes in KNOWN.items():
         if name.lower() in model.lower():
             return Shape(*sizes)
-    raise MemoryPlanError(
+    raise ArcnbError(
         f"the size of model {model!r} is not known here; give its folder, or one of {', '.join(KNOWN)}"
     )
 
@@ -162,7 +158,7 @@ def estimate(shape: Shape, layout: Layout, gpu_gib: float) -> pd.DataFrame:
 
 
 def check_fit(model: str, shape: Shape, layout: Layout, gpu_gib: float) -> None:
-    """MemoryPlanError for what cannot fit, with the largest item and a remedy."""
+    """ArcnbError for what cannot fit, with the largest item and a remedy."""
     for part, sizes, room in _sides(shape, layout, gpu_gib):
         needed = sum(sizes.values()) / GIB
         if needed <= room:
@@ -172,7 +168,7 @@ def check_fit(model: str, shape: Shape, layout: Layout, gpu_gib: float) -> None:
             "server": "lower max_sequence_length, take a smaller model or larger GPUs",
             "training": "use parallel='zero3' with more GPUs, a LoRA (rank above 0), or shorter completions",
         }[part]
-        raise MemoryPlanError(
+        raise ArcnbError(
             f"{model} cannot fit: each {part} GPU needs about {needed:.1f} GiB ({what}: "
             f"{sizes[what] / GIB:.1f}), and of {gpu_gib:g} GiB there are {room:.1f} to be used; {remedy}"
         )

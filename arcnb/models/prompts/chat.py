@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from arcnb.models.prompts.rendering import Prompt, PromptError
+from arcnb.errors import ArcnbError
+from arcnb.models.prompts.rendering import Prompt
 
 _TODAY = datetime(2024, 7, 26)  # the day that Llama 3.1's template says it is where nobody says another
 
@@ -49,7 +50,7 @@ def render(tokenizer, messages: Sequence[dict], prefix: str = "") -> list[int]:
     There is exactly one begin-of-text token, if the model uses one. Special tokens spelled out in an
     assistant's message, or in one that follows (feedback quotes errors and lines of a program), are removed
     from it: a completion could otherwise end its own turn, or speak for somebody else.
-    Raises PromptError.
+    Raises ArcnbError.
     """
     text = render_text(tokenizer, messages, prefix)
     return _BeginOfText.of(tokenizer).once(_encode(tokenizer, text))
@@ -59,14 +60,14 @@ def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
     """The text behind `render`, for people to read; never give it to an engine."""
     messages = _plain(tokenizer, messages)
     if not getattr(tokenizer, "chat_template", None):
-        raise PromptError(f"the tokenizer of {tokenizer.name_or_path} has no chat template")
+        raise ArcnbError(f"the tokenizer of {tokenizer.name_or_path} has no chat template")
     text = _apply(tokenizer, messages, prefix)
     system = messages[0]["content"].strip() if messages and messages[0]["role"] == "system" else ""
     if text is None or system not in text:
         messages = _without_system(messages)
         text = _apply(tokenizer, messages, prefix)
     if text is None:
-        raise PromptError(f"the chat template of {tokenizer.name_or_path} refuses the messages")
+        raise ArcnbError(f"the chat template of {tokenizer.name_or_path} refuses the messages")
     return _ending_with(tokenizer, text, _apply(tokenizer, messages, ""), prefix) if prefix else text
 
 
@@ -96,7 +97,7 @@ def _apply(tokenizer, messages: list[dict], prefix: str) -> str | None:
     except jinja2.TemplateError:
         return None
     except ValueError as error:  # transformers does not find the final message in the text again
-        raise PromptError(f"the chat template of {tokenizer.name_or_path}: {error}") from error
+        raise ArcnbError(f"the chat template of {tokenizer.name_or_path}: {error}") from error
 
 
 def _without_system(messages: list[dict]) -> list[dict]:
@@ -118,7 +119,7 @@ def _ending_with(tokenizer, text: str, opened: str | None, prefix: str) -> str:
     for found in (prefix, prefix.rstrip(), prefix.lstrip(), prefix.strip()):
         if text.endswith(found):
             return text[: len(text) - len(found)] + prefix
-    raise PromptError(
+    raise ArcnbError(
         f"the chat template of {tokenizer.name_or_path} changes the beginning of the answer, {prefix!r}"
     )
 

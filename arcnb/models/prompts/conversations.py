@@ -18,15 +18,12 @@ from dataclasses import dataclass
 from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.feedback import ProgramError, build_refinement
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.prompts.rendering import Prompt
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Execution, Job
-
-
-class ConversationError(ValueError):
-    """A prediction whose conversation cannot be rebuilt; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,12 @@ class Conversations:
     def asked(self, prediction: Prediction, ancestors: Mapping[str, Prediction]) -> Prompt:
         """The prompt that the prediction answered. ancestors: id -> prediction, for turns above 0.
 
-        ConversationError when a parent is not among them.
+        ArcnbError when a parent is not among them.
         """
         if prediction.parent is None:
             return self.prompt_format.prompt(prediction.view.apply(self.tasks[prediction.task_id]))
         if prediction.parent not in ancestors:
-            raise ConversationError(
+            raise ArcnbError(
                 f"prediction {prediction.id} refines {prediction.parent}, which no prediction set holds"
             )
         return self.refining(ancestors[prediction.parent], ancestors)

@@ -20,7 +20,8 @@ from arcnb.arc.encodings.registry import grid_encoding
 from arcnb.arc.grids import Grid
 from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.tasks.task import Task
-from arcnb.models.prompts.rendering import DEFAULT_ENCODING, Prompt, PromptError, grid_size, render_blocks
+from arcnb.errors import ArcnbError
+from arcnb.models.prompts.rendering import DEFAULT_ENCODING, Prompt, grid_size, render_blocks
 
 _LONGEST_MESSAGE = 300  # characters of an error message that are shown
 _LONGEST_SOURCE = 120  # characters of the failing line
@@ -74,10 +75,10 @@ def build_refinement(
     """The conversation so far, the answer `first.prefix + completion`, and the request to correct it.
 
     outputs: what the program produced for the train inputs (more are ignored); or else error: how it failed.
-    The result can be refined again. Raises PromptError.
+    The result can be refined again. Raises ArcnbError.
     """
     if (outputs is None) == (error is None):
-        raise PromptError(f"task {task.task_id}: a refinement needs either outputs or an error")
+        raise ArcnbError(f"task {task.task_id}: a refinement needs either outputs or an error")
     pairs = () if outputs is None else feedback(task, outputs, encoding)
     if error is not None:
         lines = error.message.strip().splitlines() or ["no message"]
@@ -85,7 +86,7 @@ def build_refinement(
         error = replace(error, message=lines[-1][:_LONGEST_MESSAGE], source=source)
     blocks = render_blocks(template, {"pairs": pairs, "error": error})
     if not blocks.get("user"):
-        raise PromptError(f"template {template}: it has no block user")
+        raise ArcnbError(f"template {template}: it has no block user")
     answer = {"role": "assistant", "content": first.prefix + completion}
     request = {"role": "user", "content": blocks["user"]}
     return Prompt((*first.messages, answer, request), blocks.get("prefix", ""))
@@ -96,7 +97,7 @@ def feedback(
 ) -> tuple[PairFeedback, ...]:
     """Feedback on each train pair of `task`, given the grids that a program produced for them."""
     if len(outputs) < len(task.train):
-        raise PromptError(f"task {task.task_id}: {len(outputs)} outputs for {len(task.train)} train pairs")
+        raise ArcnbError(f"task {task.task_id}: {len(outputs)} outputs for {len(task.train)} train pairs")
     write = grid_encoding(encoding).to_text
     return tuple(
         _pair_feedback(pair.output, output, write) for pair, output in zip(task.train, outputs, strict=False)

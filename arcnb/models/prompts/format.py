@@ -58,7 +58,7 @@ class PromptFormat:
 def prompt_format(
     template: str = DEFAULT_TEMPLATE, encoding: str = "", refine_template: str = "refine"
 ) -> PromptFormat:
-    """The checked format; an empty encoding is the default one. PromptError or EncodingError otherwise.
+    """The checked format; an empty encoding is the default one. ArcnbError otherwise.
 
     Both templates are tried on a small task, so that a name that they do not get is noticed before any work.
     """

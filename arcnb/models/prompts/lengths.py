@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
+from arcnb.errors import ArcnbError
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.prompts.rendering import PromptError
 from arcnb.models.registry import ModelPath, load_tokenizer
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ def length_percentiles(lengths: pd.DataFrame) -> pd.DataFrame:
 
 
 def fitting(lengths: pd.DataFrame, max_prompt_length: int) -> pd.DataFrame:
-    """The rows of tasks whose longest prompt has at most so many tokens. PromptError when there is none."""
+    """The rows of tasks whose longest prompt has at most so many tokens. ArcnbError when there is none."""
     kept = lengths[lengths["prompt_tokens"] <= max_prompt_length]
     if kept.empty:
-        raise PromptError(
+        raise ArcnbError(
             f"none of {len(lengths)} tasks has a prompt of at most max_prompt_length={max_prompt_length}; "
             f"the shortest has {lengths['prompt_tokens'].min()} tokens"
         )

@@ -23,14 +23,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from arcnb.arc.encodings.registry import grid_encoding
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 
 TEMPLATES = Path(__file__).parent / "templates"
 # The shortest encoding for the embedded model's tokenizer (one token a digit, one a line break).
 DEFAULT_TEMPLATE, DEFAULT_ENCODING = "arc_code", "minimal"
-
-
-class PromptError(ValueError):
-    """A template, a choice of pairs or a chat template that makes no prompt."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +48,15 @@ def build_prompt(
     """The first turn for a task.
 
     pair_order: the train pairs to show, in this order (None: all, as they come; fewer shorten the prompt).
-    test_index: the one test input that is shown. Raises PromptError.
+    test_index: the one test input that is shown. Raises ArcnbError.
     """
     order = list(range(len(task.train)) if pair_order is None else pair_order)
     if not order or len(set(order)) != len(order) or not set(order) <= set(range(len(task.train))):
-        raise PromptError(
+        raise ArcnbError(
             f"task {task.task_id}: pair_order {order} is no selection of its {len(task.train)} train pairs"
         )
     if not 0 <= test_index < len(task.test):
-        raise PromptError(
+        raise ArcnbError(
             f"task {task.task_id}: test_index {test_index}, but it has {len(task.test)} test inputs"
         )
     write = grid_encoding(encoding).to_text
@@ -80,7 +77,7 @@ def build_prompt(
     }
     blocks = render_blocks(template, variables)
     if not blocks.get("user"):
-        raise PromptError(f"template {template}: it has no block user")
+        raise ArcnbError(f"template {template}: it has no block user")
     messages = [{"role": role, "content": blocks[role]} for role in ("system", "user") if blocks.get(role)]
     return Prompt(tuple(messages), blocks.get("prefix", ""))
 
@@ -93,24 +90,24 @@ def grid_size(grid) -> str:
 def render_blocks(template: str | Path, variables: dict) -> dict[str, str]:
     """The rendered blocks of a template by name; all but `prefix` without blank space around them.
 
-    Raises PromptError that names the template, and the line or the variable that is wrong.
+    Raises ArcnbError that names the template, and the line or the variable that is wrong.
     """
     loaded = _load_template(str(template))
     context = loaded.new_context(variables)
     try:
         blocks = {name: "".join(block(context)) for name, block in loaded.blocks.items()}
     except (jinja2.TemplateError, TypeError) as error:
-        raise PromptError(f"template {template}: {error}") from error
+        raise ArcnbError(f"template {template}: {error}") from error
     return {name: text if name == "prefix" else text.strip() for name, text in blocks.items()}
 
 
 def template_path(template: str | Path) -> Path:
-    """The file of a template given by name or path. Raises PromptError."""
+    """The file of a template given by name or path. Raises ArcnbError."""
     named = TEMPLATES / f"{template}.jinja"
     path = named if named.is_file() else Path(template).expanduser()
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
-        raise PromptError(f"there is no template {template}; known are {known}, or give the path of a file")
+        raise ArcnbError(f"there is no template {template}; known are {known}, or give the path of a file")
     return path
 
 
@@ -127,4 +124,4 @@ def _compile(path: Path, source: str) -> jinja2.Template:
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise PromptError(f"template {path}, line {error.lineno}: {error.message}") from error
+        raise ArcnbError(f"template {path}, line {error.lineno}: {error.message}") from error

@@ -12,7 +12,8 @@ from pathlib import Path
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from arcnb.models.prompts.rendering import PromptError, render_blocks, template_path
+from arcnb.errors import ArcnbError
+from arcnb.models.prompts.rendering import render_blocks, template_path
 
 _TEST_OUTPUT = re.compile(
     r"(?i)solution|(?<![a-z])tests?_?\w*(output|expected|answer|target)|(output|expected|answer)\w*test"
@@ -21,7 +22,7 @@ _TEST = re.compile(r"(?i)^tests?(_pairs?|_samples?)?$")
 
 
 def refuse_test_outputs(template: str | Path) -> None:
-    """PromptError, naming file and line, when the template's code mentions test pairs' outputs."""
+    """ArcnbError, naming file and line, when the template's code mentions test pairs' outputs."""
     path = template_path(template)
     try:
         tree = ImmutableSandboxedEnvironment().parse(path.read_text())
@@ -31,7 +32,7 @@ def refuse_test_outputs(template: str | Path) -> None:
     for node in tree.find_all((nodes.Name, nodes.Getattr, nodes.Getitem)):
         name = _name(node)
         if name and (_TEST_OUTPUT.search(name) or _TEST.search(name)):
-            raise PromptError(
+            raise ArcnbError(
                 f"template {path}, line {node.lineno}: it mentions {name!r}; prompts never show test outputs"
             )
 

@@ -13,7 +13,7 @@ Completion i of a request is sampled with the seed `derive_seed(request.seed, i)
 same completions; in other company a completion may differ, since sums then round differently.
 
 A request that does not fit the context is answered by completions with `finish_reason` "skipped": it is
-never cut. Engines that cannot start, or die, raise GenerationError with the cause.
+never cut. Engines that cannot start, or die, raise ArcnbError with the cause.
 """
 
 import importlib
@@ -24,12 +24,9 @@ from pathlib import Path
 from typing import Protocol
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.errors import ArcnbError
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.plans import refuse
-
-
-class GenerationError(ValueError):
-    """A backend that cannot be opened as asked, or that failed while generating."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,9 @@ class Request:
 
     def __post_init__(self):
         if self.n < 1:
-            raise GenerationError(f"request {self.key!r}: n is {self.n}, it must be positive")
+            raise ArcnbError(f"request {self.key!r}: n is {self.n}, it must be positive")
         if not len(self.prompt_ids):
-            raise GenerationError(f"request {self.key!r}: the prompt is empty")
+            raise ArcnbError(f"request {self.key!r}: the prompt is empty")
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,9 @@ class Sampling:
     seeded: bool = True
 
     def __post_init__(self):
-        refuse(sampling_problems(self), GenerationError)
+        refuse(sampling_problems(self), ArcnbError)
         if isinstance(self.stop, str):
-            raise GenerationError(f"stop is the text {self.stop!r}, it must be a tuple of texts")
+            raise ArcnbError(f"stop is the text {self.stop!r}, it must be a tuple of texts")
 
 
 def sampling_problems(sampling, longest: str = "max_tokens") -> list[str]:
@@ -165,7 +162,7 @@ class EngineOptions:
 
     def __post_init__(self):
         if self.engines < 0:
-            raise GenerationError(f"engines is {self.engines}, it must be at least 1, or 0 to choose")
+            raise ArcnbError(f"engines is {self.engines}, it must be at least 1, or 0 to choose")
 
 
 class Backend(Protocol):
@@ -198,11 +195,11 @@ BACKENDS = {
 
 
 def backend_name(name: str) -> str:
-    """The key of BACKENDS that a name means on this machine, "auto" included. GenerationError for no name."""
+    """The key of BACKENDS that a name means on this machine, "auto" included. ArcnbError for no name."""
     if name == "auto":
         return "vllm" if importlib.util.find_spec("vllm") else "transformers"
     if name not in BACKENDS:
-        raise GenerationError(f"unknown backend {name!r}; known are auto, {', '.join(BACKENDS)}")
+        raise ArcnbError(f"unknown backend {name!r}; known are auto, {', '.join(BACKENDS)}")
     return name
 
 
@@ -217,12 +214,12 @@ def open_backend(
 
     name: a key of BACKENDS, or "auto": vllm if it is installed, else transformers. adapter: see
     `registry.resolve_adapter`; for servers, the name that they serve it under. `announce` is called with a
-    line that says which backend runs on what. Raises GenerationError, ModelError or AdapterError.
+    line that says which backend runs on what. Raises ArcnbError.
     """
     name = backend_name(name)
     options = options or EngineOptions()
     if options.engines > 1 and name != "vllm":
-        raise GenerationError(
+        raise ArcnbError(
             f"engines is {options.engines}, but only backend 'vllm' can run more than one, not {name!r}"
         )
     resolved = resolve_model(model, need_weights=options.load_format != "dummy" and name != "server")
@@ -250,9 +247,7 @@ def context_length(model: ModelPath, options: EngineOptions) -> int:
     built_for = model.context
     wanted = options.max_model_len or built_for
     if not wanted:
-        raise GenerationError(f"model {model.name!r} does not state its context; set max_length")
+        raise ArcnbError(f"model {model.name!r} does not state its context; set max_length")
     if built_for and wanted > built_for:
-        raise GenerationError(
-            f"max_length is {wanted}, but model {model.name!r} was built for {built_for} tokens"
-        )
+        raise ArcnbError(f"max_length is {wanted}, but model {model.name!r} was built for {built_for} tokens")
     return wanted

@@ -22,16 +22,9 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.errors import ArcnbError
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.sampling.backends import (
-    Completion,
-    EngineOptions,
-    GenerationError,
-    Request,
-    Sampling,
-    fits,
-    skipped,
-)
+from arcnb.models.sampling.backends import Completion, EngineOptions, Request, Sampling, fits, skipped
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class ServerBackend:
 
     def __init__(self, model: ModelPath, adapter: str | None, options: EngineOptions):
         if not options.server_urls:
-            raise GenerationError("server_urls is empty; give the address of a running server")
+            raise ArcnbError("server_urls is empty; give the address of a running server")
         self._lock = threading.Lock()
         self._busy: Counter[str] = Counter()  # completions that each server in use is working on
         self._open: dict[http.client.HTTPConnection, Hashable] = {}
@@ -79,7 +72,7 @@ class ServerBackend:
         lengths = [n for entry in served if isinstance(n := entry.get("max_model_len"), int)]
         limits = [n for n in (*lengths, options.max_model_len, model.context) if n]
         if not limits:
-            raise GenerationError("neither the servers nor the model state a context; set max_length")
+            raise ArcnbError("neither the servers nor the model state a context; set max_length")
         self.context = min(limits)
 
     @property
@@ -100,7 +93,7 @@ class ServerBackend:
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.sampling.backends`."""
         if self._closed:
-            raise GenerationError("the backend is closed")
+            raise ArcnbError("the backend is closed")
         self._call = call = _Call()
         self._busy = Counter(dict.fromkeys(self._servers, 0))
         window = self.options.server_concurrency * len(self._servers)
@@ -178,7 +171,7 @@ class ServerBackend:
                 with self._lock:
                     self._busy.pop(server, None)  # no further work for it
                     if not self._busy:
-                        raise GenerationError(f"no server is left; the last one: {failure}") from failure
+                        raise ArcnbError(f"no server is left; the last one: {failure}") from failure
                 server = self._least_busy()
         return None
 
@@ -239,9 +232,9 @@ class ServerBackend:
             reply = self._exchange(url, "/v1/models")
             entries = {str(entry["id"]): entry for entry in reply["data"]}
         except _ServerFailure as failure:
-            raise GenerationError(f"{failure}; is a vllm server running there?") from failure
+            raise ArcnbError(f"{failure}; is a vllm server running there?") from failure
         except (LookupError, TypeError) as error:
-            raise GenerationError(
+            raise ArcnbError(
                 f"server {url} does not say which models it serves: {json.dumps(reply)[:300]}; "
                 "is it a vllm server?"
             ) from error
@@ -249,11 +242,11 @@ class ServerBackend:
             asked = "any model" if wanted is None else repr(wanted)
             served = ", ".join(entries) or "none"
             hint = "" if wanted is None else ' (an adapter goes by the name it is served under, "" is none)'
-            raise GenerationError(f"the server at {url} does not serve {asked}; it serves {served}{hint}")
+            raise ArcnbError(f"the server at {url} does not serve {asked}; it serves {served}{hint}")
         return next(iter(entries.values())) if wanted is None else entries[wanted]
 
     def _exchange(self, server: str, path: str, question: dict | None = None, key: Hashable = None) -> object:
-        """One question and its answer, both JSON. Raises _ServerFailure, or GenerationError if refused."""
+        """One question and its answer, both JSON. Raises _ServerFailure, or ArcnbError if refused."""
         address = urlsplit(server)
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.netloc, timeout=self.options.server_timeout)
@@ -268,12 +261,10 @@ class ServerBackend:
             if response.status >= 500:
                 raise _ServerFailure(f"server {server} answers {response.status}: {text[:300]}")
             if response.status != 200:
-                raise GenerationError(
-                    f"server {server} refuses the request ({response.status}): {text[:300]}"
-                )
+                raise ArcnbError(f"server {server} refuses the request ({response.status}): {text[:300]}")
             return json.loads(text)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            if isinstance(error, GenerationError):
+            if isinstance(error, ArcnbError):
                 raise
             raise _ServerFailure(
                 f"server {server} gives no answer: {type(error).__name__}: {error}"
@@ -293,9 +284,9 @@ class ServerBackend:
 
 
 def _address(url: str) -> str:
-    """The address of a server without what every client appends to it. GenerationError if it is none."""
+    """The address of a server without what every client appends to it. ArcnbError if it is none."""
     parts = urlsplit(url)
     with contextlib.suppress(ValueError):  # a port that is no number
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return url.rstrip("/").removesuffix("/v1")
-    raise GenerationError(f"server_urls: {url!r} is no address such as http://localhost:8000")
+    raise ArcnbError(f"server_urls: {url!r} is no address such as http://localhost:8000")

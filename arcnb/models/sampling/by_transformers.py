@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.four_bits import four_bit_config, four_bits_problem
 from arcnb.models.memory.gpu_choice import GpuChoice
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
     Completion,
     EngineOptions,
-    GenerationError,
     Request,
     Sampling,
     context_length,
@@ -53,7 +53,7 @@ class TransformersBackend:
         import torch
 
         if options.load_format != "auto" or options.tensor_parallel_size != 1:
-            raise GenerationError("load_format and tensor_parallel_size are for the backend vllm only")
+            raise ArcnbError("load_format and tensor_parallel_size are for the backend vllm only")
         self.model, self.options = model, options
         self.context = context_length(model, options)
         self.tokenizer = load_tokenizer(model)
@@ -111,7 +111,7 @@ class TransformersBackend:
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.sampling.backends`."""
         if self._net is None:
-            raise GenerationError("the backend is closed")
+            raise ArcnbError("the backend is closed")
         self._cancelled = set()
         rows: list[_Row] = []
         for request in requests:
@@ -163,7 +163,7 @@ class TransformersBackend:
                     if row.request.key not in self._cancelled:
                         yield self._completion(row, sampling)
         except torch.cuda.OutOfMemoryError as error:
-            raise GenerationError(
+            raise ArcnbError(
                 f"the GPU ran out of memory with {len(rows)} completions at a time; "
                 f"lower max_num_seqs to {max(1, len(rows) // 2)}"
             ) from error
@@ -280,7 +280,7 @@ def _load(model: ModelPath, options: EngineOptions, device: str):
     settings = {"dtype": torch.float32 if (device, options.dtype) == ("cpu", "auto") else options.dtype}
     if options.load_in_4bit:
         if problem := four_bits_problem():
-            raise GenerationError(problem)
+            raise ArcnbError(problem)
         compute_dtype = torch.float32 if device == "cpu" else torch.bfloat16
         settings["quantization_config"] = four_bit_config(compute_dtype)
         settings["device_map"] = {"": 0 if device == "cuda" else device}
@@ -288,7 +288,7 @@ def _load(model: ModelPath, options: EngineOptions, device: str):
         net = AutoModelForCausalLM.from_pretrained(model.path, **settings)
         return (net if options.load_in_4bit else net.to(device)).eval()
     except torch.cuda.OutOfMemoryError as error:
-        raise GenerationError(
+        raise ArcnbError(
             f"model {model.name!r} does not fit the GPU's free memory; use load_in_4bit, or a smaller model"
         ) from error
 

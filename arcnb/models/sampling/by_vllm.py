@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.lora.merging import merged_model
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
     Completion,
     EngineOptions,
-    GenerationError,
     Request,
     Sampling,
     context_length,
@@ -113,14 +113,14 @@ class VllmBackend:
         """
         folder = resolve_adapter(adapter, self.model)
         if self._merged and folder != self.adapter:
-            raise GenerationError(
+            raise ArcnbError(
                 f"adapter {self.adapter} is merged into this engine's weights, as the only one of a small "
                 "model is; open it with max_lora_rank to change adapters"
             )
         if self._merged:
             return
         if folder and adapter_rank(folder) > self._max_rank:
-            raise GenerationError(
+            raise ArcnbError(
                 f"adapter {folder} has rank {adapter_rank(folder)}, but the engine was opened for rank "
                 f"{self._max_rank}; open it with max_lora_rank={adapter_rank(folder)}"
             )
@@ -140,26 +140,24 @@ class VllmBackend:
         `generate`, and only where no adapter is in use.
 
         An engine that dies and is started again has them, too, so the folder has to stay. Raises
-        GenerationError.
+        ArcnbError.
         """
         if self._generating or self.adapter:
-            raise GenerationError(
-                "weights can be loaded only while nothing is generated, and without an adapter"
-            )
+            raise ArcnbError("weights can be loaded only while nothing is generated, and without an adapter")
         self.engines.admit(wait=True)
         for engine in self.engines:
             try:
                 engine.load_weights(folder)
             except EngineDied as death:
-                raise GenerationError(f"the vllm engine died while it loaded weights: {death}") from death
+                raise ArcnbError(f"the vllm engine died while it loaded weights: {death}") from death
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.sampling.backends`. One call at a time; leaving the iterator early drops the
         rest."""
         if self._generating:
-            raise GenerationError("the backend is already generating; exhaust or close the first iterator")
+            raise ArcnbError("the backend is already generating; exhaust or close the first iterator")
         if not self.engines.running:
-            raise GenerationError("the backend is closed")
+            raise ArcnbError("the backend is closed")
         self._generating, self._cancelled = True, set()
         try:
             yield from self._generate(iter(requests), sampling)
@@ -242,7 +240,7 @@ class VllmBackend:
     ) -> None:
         """Starts a dead engine again, to do all that it left undone; `died` has those that did so before."""
         if engine in died:
-            raise GenerationError(f"the vllm engine died twice: {death}") from death
+            raise ArcnbError(f"the vllm engine died twice: {death}") from death
         died.add(engine)
         self.engines.restart(engine)
         try:

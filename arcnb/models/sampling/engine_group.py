@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
+from arcnb.errors import ArcnbError
 from arcnb.models.memory.fitting import memory_problem
 from arcnb.models.memory.gpu_choice import GpuChoice
-from arcnb.models.sampling.backends import GenerationError
 from arcnb.models.sampling.late_engines import LateEngines
 from arcnb.models.sampling.vllm_engine import EngineSettings, VllmEngine, is_small, on_cpu
 from arcnb.programs.executor.service import usable_processors
@@ -34,7 +34,7 @@ class EngineGroup(Sequence[VllmEngine]):
     """The running ones of `settings.options.engines` engines, 0 for `chosen_engines`; on return the first.
 
     They start one after the other, because vLLM takes memory that another one is about to claim for free: the
-    further ones in a thread, and `admit` takes them in. GenerationError says why the first cannot start.
+    further ones in a thread, and `admit` takes them in. ArcnbError says why the first cannot start.
     """
 
     def __init__(self, settings: EngineSettings):
@@ -83,7 +83,7 @@ class EngineGroup(Sequence[VllmEngine]):
     def admit(self, wait: bool = False) -> None:
         """Takes in the engines that became ready; `wait` for all that still start.
 
-        When one cannot start, that is the GenerationError of this and every later call if the number was
+        When one cannot start, that is the ArcnbError of this and every later call if the number was
         asked for; if it was chosen, a warning says so once, and those that run go on.
         """
         if self._late is None or len(self) == self.wanted:
@@ -92,7 +92,7 @@ class EngineGroup(Sequence[VllmEngine]):
             while ready := self._late.take(wait):
                 self._engines += ready
                 self._turns += ready
-        except GenerationError as error:
+        except ArcnbError as error:
             if not self._chosen:
                 raise
             warnings.warn(f"sampling goes on with {self.number}: {error}", stacklevel=2)

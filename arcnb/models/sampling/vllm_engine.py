@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.four_bits import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, weight_bytes
 from arcnb.models.memory.gpu_choice import GpuChoice
 from arcnb.models.registry import ModelPath
-from arcnb.models.sampling.backends import EngineOptions, GenerationError
+from arcnb.models.sampling.backends import EngineOptions
 from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, start_guard
 from arcnb.models.sampling.engine_log import EngineLog
 from arcnb.models.sampling.engine_spawn import spawning
@@ -89,7 +90,7 @@ class VllmEngine:
         """Waits for the next outputs and returns those that are finished. Raises EngineDied."""
         engine = self._llm.llm_engine
         if not engine.has_unfinished_requests():
-            raise GenerationError(f"the vllm engine lost its requests: {self._cause()}")
+            raise ArcnbError(f"the vllm engine lost its requests: {self._cause()}")
         with self._deadly():
             return [output for output in engine.step() if output.finished]
 
@@ -156,7 +157,7 @@ class VllmEngine:
         return self._log.last_error() or "its process was ended from outside, as when memory runs out"
 
     def start(self, running: int = 0) -> None:
-        """Returns when the engine is ready. Raises GenerationError.
+        """Returns when the engine is ready. Raises ArcnbError.
 
         running: engines of `settings.options.engines` that are there already, and have their parts of the
         memory. The first one's start hides what vLLM prints in this process.
@@ -171,15 +172,13 @@ class VllmEngine:
         envs.disable_envs_cache()  # an engine inside this process, such as a trainer's, has them remembered
         self._dead_engine = EngineDeadError
         if on_cpu() and options.load_in_4bit:
-            raise GenerationError(
-                "load_in_4bit on a CPU needs backend=transformers: vllm has no kernels there"
-            )
+            raise ArcnbError("load_in_4bit on a CPU needs backend=transformers: vllm has no kernels there")
         if options.load_in_4bit and (problem := four_bits_problem(in_vllm=True)):
-            raise GenerationError(problem)
+            raise ArcnbError(problem)
         if not on_cpu():
             self._gpus.take()
             if problem := memory_problem(model.folder, self.settings.context, options, running):
-                raise GenerationError(problem)
+                raise ArcnbError(problem)
         self.mark, self._guard = start_guard()
         marks = {MARK_VARIABLE: self.mark, "VLLM_PROCESS_NAME_PREFIX": f"VLLM-{self.mark}"}
         try:
@@ -199,7 +198,7 @@ class VllmEngine:
                 raise
             cause = self._log.last_error() or f"{type(error).__name__}: {error}"
             advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options, running)
-            raise GenerationError(f"vllm cannot start with {model.name!r}: {cause} ({advice})") from error
+            raise ArcnbError(f"vllm cannot start with {model.name!r}: {cause} ({advice})") from error
 
 
 def on_cpu() -> bool:

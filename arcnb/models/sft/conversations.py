@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import answer_ids, render
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.sft.rows import RowTable, SftError, SftRows
+from arcnb.models.sft.rows import RowTable, SftRows
 
 COLUMNS = ("task_id", "messages", "prefix", "answer")
 
@@ -44,12 +45,12 @@ def conversations_problem(path: str | Path) -> str | None:
 def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) -> SftRows:
     """Tokenised rows `input_ids, labels, length`; labels count the last answer and its end token only.
 
-    Rows beyond max_length are left out and counted. SftError when none is left or the file is another one.
+    Rows beyond max_length are left out and counted. ArcnbError when none is left or the file is another one.
     """
     import pyarrow.parquet as pq
 
     if problem := conversations_problem(path):
-        raise SftError(problem)
+        raise ArcnbError(problem)
     found = pq.read_table(path, columns=list(COLUMNS)).to_pylist()
     tokenizer = load_tokenizer(model)
     table = RowTable(max_length, {})
@@ -60,5 +61,5 @@ def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) ->
     if not len(table):
         too_long = table.too_long
         longest = f"; the shortest has {min(too_long.values())} tokens" if too_long else ""
-        raise SftError(f"{path}: none of {len(found)} conversations fits max_length={max_length}{longest}")
+        raise ArcnbError(f"{path}: none of {len(found)} conversations fits max_length={max_length}{longest}")
     return SftRows(table.dataset(), table.too_long)

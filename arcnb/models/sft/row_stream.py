@@ -25,8 +25,9 @@ from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.machine.progress import progress
-from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, SftError, packed_rows
+from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
 
 END = "end"  # file that says: no block follows
 FAILED = "failed.txt"
@@ -89,7 +90,8 @@ def row_stream(
 
     tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
     are counted and passed over. Blocks of an earlier try are taken where its tasks, builder and plan are
-    written as these are. SftError when no row is to be had; what else goes wrong later reaches whoever reads.
+    written as these are. ArcnbError when no row is to be had; what else goes wrong later reaches whoever
+    reads.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +116,7 @@ def row_stream(
 
 
 def read_rows(folder: str) -> Iterator[dict]:
-    """The rows of all blocks, in order, waiting for those to come. SftError when their maker failed."""
+    """The rows of all blocks, in order, waiting for those to come. ArcnbError when their maker failed."""
     import pyarrow.parquet as pq
 
     root = Path(folder)
@@ -152,11 +154,11 @@ def _arrays(column) -> list:
 
 def _check_maker(root: Path) -> None:
     if (root / FAILED).exists():
-        raise SftError((root / FAILED).read_text())
+        raise ArcnbError((root / FAILED).read_text())
     if not (root / MAKER).exists() or _is_running((root / MAKER).read_text()):
         return
     if not (root / FAILED).exists() and not (root / END).exists():  # it may have ended since
-        raise SftError(f"the process that makes the rows in {root} has died")
+        raise ArcnbError(f"the process that makes the rows in {root} has died")
 
 
 def _is_running(pid: str) -> bool:
@@ -182,7 +184,7 @@ def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) ->
         _write_blocks(tasks, builder, root, plan, parent)
     except _Orphaned:
         os.killpg(0, signal.SIGKILL)
-    except SftError as error:  # says all that there is to say
+    except ArcnbError as error:  # says all that there is to say
         _write_whole(root / FAILED, str(error))
         sys.exit(1)
     except Exception as error:
@@ -217,7 +219,7 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent:
         if os.getppid() != parent:
             raise _Orphaned
     if counts["rows"] < plan.n_rows:
-        raise SftError(f"the tasks ended after {counts['rows']:,} of {plan.n_rows:,} rows")
+        raise ArcnbError(f"the tasks ended after {counts['rows']:,} of {plan.n_rows:,} rows")
 
 
 def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator[RowTable]:
@@ -234,7 +236,7 @@ def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator
                 before, table = 0, RowTable(plan.max_length, counts["too_long"])
         fruitless = 0 if len(table) > before else fruitless + len(rows)
         if fruitless > ENOUGH:
-            raise SftError(
+            raise ArcnbError(
                 f"{fruitless:,} rows in a row exceed max_length={plan.max_length}; "
                 f"the shortest has {min(counts['too_long'].values())}"
             )
@@ -253,7 +255,7 @@ def _with_program(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
         counts["n_without_program"] += number == 0
         if fruitless > ENOUGH:
             different = counts["n_without_program"]
-            raise SftError(
+            raise ArcnbError(
                 f"tasks: none of {fruitless:,} in a row has a program to learn from ({different:,} different "
                 "ones so far); rearc, dsl and BARC-style rows have some"
             )

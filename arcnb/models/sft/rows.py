@@ -21,10 +21,10 @@ import numpy as np
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
+from arcnb.errors import ArcnbError
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.prompts.rendering import PromptError
 from arcnb.models.registry import ModelPath, load_tokenizer
 
 IGNORED = -100  # label of a token that does not count in the loss
@@ -32,10 +32,6 @@ CHUNK = 64  # rows that a process makes at a time
 _LEAST = Task.from_dict(
     "least", {"train": [{"input": [[0]], "output": [[0]]}], "test": [{"input": [[0]]}]}
 )  # no task has a shorter prompt
-
-
-class SftError(ValueError):
-    """Fine-tuning that cannot start; the message names the parameter or the tasks."""
 
 
 @cache
@@ -165,14 +161,14 @@ def sft_rows(
     workers: int = 1,
     start_method: str | None = None,
 ) -> SftRows:
-    """Tokenised rows 0..n_rows-1 of the tasks that have a program. SftError when none is left.
+    """Tokenised rows 0..n_rows-1 of the tasks that have a program. ArcnbError when none is left.
 
     augment: (task, how often it has come round) -> the task to show; it has to be picklable for workers (see
     `arcnb.synth.rearc.augmented.FreshAugmentations`).
     """
     with_program = [task for task in tasks if task.program]
     if not with_program:
-        raise SftError(f"none of the {len(tasks)} tasks has a program to learn from")
+        raise ArcnbError(f"none of the {len(tasks)} tasks has a program to learn from")
     builder = RowBuilder(model, prompt_format, seed, augment)
     table = RowTable(max_length, {})
     drawn = ((i, with_program[i % len(with_program)], i // len(with_program)) for i in range(n_rows))
@@ -182,28 +178,28 @@ def sft_rows(
                 table.add(*row)
             bar.update(len(rows))
     if not len(table):
-        raise SftError(
+        raise ArcnbError(
             f"every row exceeds max_length={max_length}; the shortest has {min(table.too_long.values())}"
         )
     return SftRows(table.dataset(), table.too_long, len(tasks) - len(with_program))
 
 
 def check_max_length(model: ModelPath, max_length: int, prompt_format: PromptFormat) -> None:
-    """SftError where rows would exceed what the model was built for, or where no row could be short enough.
+    """ArcnbError where rows would exceed what the model was built for, or where no row could be short enough.
 
     The shortest is of a task whose grids are single cells. What tasks of a recipe need is known only once
     they are made.
     """
     if model.context and max_length > model.context:
-        raise SftError(
+        raise ArcnbError(
             f"max_length={max_length} exceeds the {model.context} tokens that {model.name!r} was built for"
         )
     try:
         least = len(prompt_format.prompt_ids(_tokenizer(model), _LEAST))
-    except PromptError:  # a template that shows more pairs than one by their numbers
+    except ArcnbError:  # a template that shows more pairs than one by their numbers
         return
     if least >= max_length:
-        raise SftError(
+        raise ArcnbError(
             f"no row fits max_length={max_length}: with template {prompt_format.template} already the prompt "
             f"of a task with one pair of single cells has {least} tokens, and its program comes on top"
         )

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
 from arcnb.models.sft.row_stream import RowStream
-from arcnb.models.sft.rows import SftError, SftRows, collator
+from arcnb.models.sft.rows import SftRows, collator
 from arcnb.models.training.checkpoints import newest_complete, set_aside_log, step_of
 from arcnb.models.training.log import (
     logged_as,
@@ -85,13 +86,13 @@ def train_sft(
     rows: a RowStream, SftRows, or a dataset of theirs, packed or not. eval_rows: of `sft_rows`. steps: of the
     schedule; 0: as the plan says, which a stream needs max_steps for. callbacks: of transformers, where one
     process trains. SIGTERM and the first SIGINT save a checkpoint and end the training as "preempted".
-    SftError names, after a full disk, the checkpoint to resume from; CheckpointError: `resume` leads to none,
-    or to one of other settings. What else is wrong with a plan `problems` says, which is not asked here.
+    ArcnbError: after a full disk it names the checkpoint to resume from; `resume` leads to none, or to one of
+    other settings. What else is wrong with a plan `problems` says, which is not asked here.
     """
     if isinstance(rows, SftRows):
         rows = rows.dataset
     if isinstance(rows, RowStream) and not steps and plan.trl["max_steps"] < 1:
-        raise SftError("a stream of rows has no end: max_steps says how long to train")
+        raise ArcnbError("a stream of rows has no end: max_steps says how long to train")
     steps = steps or plan.steps(0 if isinstance(rows, RowStream) else len(rows))
     model = resolve_model(plan.model)
     checkpoint = resumed_from(plan, output)
@@ -168,7 +169,7 @@ def _train(
             trainer.save_model(str(output / "adapter"))
         except (OSError, SafetensorError) as error:  # a full disk, above all
             kept = newest_complete(output / "checkpoints")
-            raise SftError(
+            raise ArcnbError(
                 f"training under {output} ended at step {trainer.state.global_step}: {error}; "
                 + (f"{kept.name} is complete, resume from it" if kept else "there is no complete checkpoint")
             ) from error

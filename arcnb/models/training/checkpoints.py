@@ -14,12 +14,10 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
+
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers' mark of a checkpoint that a signal asked for
 STATE = "trainer_state.json"
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that is damaged or of other settings; the message names it."""
 
 
 def step_of(checkpoint: Path) -> int:
@@ -89,7 +87,7 @@ def newest_complete(folder: Path, announce=print) -> Path | None:
 
 def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
     """The checkpoint meant by `resume`: "" or "never": none; "auto": the newest complete one of this run, if
-    any; else the path of a run folder, a folder of checkpoints or one checkpoint. CheckpointError if that has
+    any; else the path of a run folder, a folder of checkpoints or one checkpoint. ArcnbError if that has
     none. A run that began from another one's checkpoint and was stopped goes on from its own."""
     if resume in ("", "never"):
         return None
@@ -104,11 +102,11 @@ def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
     if step_of(folder) >= 0:
         problem = checkpoint_problem(folder) if folder.is_dir() else "it does not exist"
         if problem:
-            raise CheckpointError(f"resume={resume!r}: {problem}")
+            raise ArcnbError(f"resume={resume!r}: {problem}")
         return folder
     found = newest_complete(folder / "checkpoints", announce) or newest_complete(folder, announce)
     if found is None:
-        raise CheckpointError(f"resume={resume!r}: there is no complete checkpoint")
+        raise ArcnbError(f"resume={resume!r}: there is no complete checkpoint")
     return found
 
 
@@ -124,7 +122,7 @@ def refuse_differences(
     announce=print,
     said=plain_difference,
 ) -> None:
-    """CheckpointError that names every setting which differs from the checkpoint's, unless `accept`.
+    """ArcnbError that names every setting which differs from the checkpoint's, unless `accept`.
 
     before: the checkpoint's settings, None where it does not say them. said: one difference as a sentence.
     """
@@ -138,7 +136,7 @@ def refuse_differences(
         return
     sentence = f"{checkpoint} is of other settings: {'; '.join(differences)}"
     if not accept:
-        raise CheckpointError(f"{sentence}; set accept_other_settings=True to resume all the same")
+        raise ArcnbError(f"{sentence}; set accept_other_settings=True to resume all the same")
     announce(sentence)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from arcnb.errors import ArcnbError
 from arcnb.problems.languages.python import SHOWN, last_block
 from arcnb.problems.languages.q_process import Interpreter, Transcript, run_script
 from arcnb.problems.languages.q_text import (
@@ -21,7 +22,7 @@ from arcnb.problems.languages.q_text import (
     status_of,
 )
 from arcnb.problems.languages.registry import Answer, Question
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.sandbox.landlock import abi_version
@@ -66,7 +67,7 @@ class QLanguage:
     def expected(self, problem: Problem) -> list[str]:
         """What the tests expect, as q writes it; evaluated once, by a process without any program.
 
-        ProblemError names the test whose expected value is no q.
+        ArcnbError names the test whose expected value is no q.
         """
         if problem.fingerprint not in self._expected:
             mark = secrets.token_hex(8)
@@ -76,7 +77,7 @@ class QLanguage:
             for number, test in enumerate(problem.tests):
                 good, value = found.get(number, (False, transcript.status))
                 if not good:
-                    raise ProblemError(
+                    raise ArcnbError(
                         f"{problem.source or 'problems'}: problem {problem.problem_id}: its tests cannot be "
                         f"parsed: test {number} expects {test.expected!r}, which is no value of q ('{value})"
                     )

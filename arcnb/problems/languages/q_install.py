@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.problems.languages.q_process import Interpreter, run_script
 from arcnb.problems.languages.q_text import DRIVER, answers, driver, error_mark
-from arcnb.problems.sets.problem import ProblemError
 from arcnb.programs.executor.limits import Limits
 
 LICENCES = ("kc.lic", "k4.lic", "ks.lic", "kx.lic")
@@ -26,21 +26,17 @@ CERTIFICATES = ("/etc/ssl", "/etc/pki", "/usr/share/ca-certificates")
 QUICK = Limits(seconds=30.0, memory_mb=1024)
 
 
-class QMissing(ProblemError):
-    """There is no q that runs here; the message says what to install and where the licence goes."""
-
-
 def find_q(environment: Mapping[str, str] | None = None, check: bool = True) -> Interpreter:
-    """The q of this machine: the binary in QHOME or on PATH, else PyKX. QMissing where none runs."""
+    """The q of this machine: the binary in QHOME or on PATH, else PyKX. ArcnbError where none runs."""
     environment = os.environ if environment is None else environment
     binary = _binary(environment)
     if binary is None and importlib.util.find_spec("pykx") is None:
-        raise QMissing(f"problems in q need a q interpreter, and none was found; {WHAT_TO_DO}")
+        raise ArcnbError(f"problems in q need a q interpreter, and none was found; {WHAT_TO_DO}")
     licence = _licence(environment, binary)
     in_variable = {name: environment[name] for name in LICENCE_VARIABLES if environment.get(name)}
     if licence is None and not (binary is None and in_variable):
         where = binary or "PyKX"
-        raise QMissing(
+        raise ArcnbError(
             f"q was found ({where}), but no licence file ({', '.join(LICENCES[:2])}); {WHAT_TO_DO}"
         )
     interpreter = _of_binary(binary, licence) if binary else _of_pykx(licence, in_variable)
@@ -50,13 +46,13 @@ def find_q(environment: Mapping[str, str] | None = None, check: bool = True) -> 
 
 
 def refuse_silent(interpreter: Interpreter) -> None:
-    """QMissing, quoting what it said, unless the interpreter evaluates 1+1."""
+    """ArcnbError, quoting what it said, unless the interpreter evaluates 1+1."""
     transcript = run_script(interpreter, {DRIVER: driver("probe", ["1+1"], False)}, DRIVER, QUICK)
     if answers(transcript.text, "probe").get(0) != (True, "2"):
         said = (
             error_mark(transcript.text) or transcript.text.strip()[:200] or f"nothing ({transcript.status})"
         )
-        raise QMissing(f"{interpreter.described} does not evaluate 1+1, it says {said!r}; {WHAT_TO_DO}")
+        raise ArcnbError(f"{interpreter.described} does not evaluate 1+1, it says {said!r}; {WHAT_TO_DO}")
 
 
 def _binary(environment: Mapping[str, str]) -> Path | None:

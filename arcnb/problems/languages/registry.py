@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arcnb.problems.sets.problem import Problem, ProblemError, TestCase
+from arcnb.errors import ArcnbError
+from arcnb.problems.sets.problem import Problem, TestCase
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.extraction import Extraction
 
@@ -57,7 +58,7 @@ class Language(Protocol):
 class Languages:
     """The languages of a set of problems; made when first needed, and closed together.
 
-    executor: runs Python; its limits are kept for q, too. ProblemError for an unknown language, QMissing
+    executor: runs Python; its limits are kept for q, too. ArcnbError for an unknown language, and
     where q problems are to be judged without a q.
     """
 
@@ -80,7 +81,7 @@ class Languages:
             from arcnb.problems.languages.q_install import find_q
 
             return QLanguage(find_q(), self.executor.limits, self.executor.workers)
-        raise ProblemError(f"language {name!r} is not known; there are python, q")
+        raise ArcnbError(f"language {name!r} is not known; there are python, q")
 
     def close(self) -> None:
         for language in self._made.values():

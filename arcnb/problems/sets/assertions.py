@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import ast
 
+from arcnb.errors import ArcnbError
 from arcnb.problems.sets.problem import TestCase
-
-
-class AssertionCodeError(ValueError):
-    """Assertion code that is not code."""
 
 
 class _NotConstant(ValueError):
@@ -24,12 +21,12 @@ class _NotConstant(ValueError):
 
 
 def python_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
-    """(tests, number of assertions left out). AssertionCodeError where the code does not parse."""
+    """(tests, number of assertions left out). ArcnbError where the code does not parse."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f"line {error.lineno}: " if getattr(error, "lineno", None) else ""
-        raise AssertionCodeError(f"{line}{getattr(error, 'msg', None) or error}") from None
+        raise ArcnbError(f"{line}{getattr(error, 'msg', None) or error}") from None
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     setup = "\n".join(map(ast.unparse, imports))
     names = {"candidate": entry} if entry else {}
@@ -201,7 +198,7 @@ def _name(function: ast.expr) -> str:
 
 
 def q_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
-    """Lines `expression~expected` of q, empty ones and comments apart. AssertionCodeError without a `~`."""
+    """Lines `expression~expected` of q, empty ones and comments apart. ArcnbError without a `~`."""
     tests = []
     for number, line in enumerate(code.splitlines(), 1):
         text = line.strip()
@@ -209,7 +206,7 @@ def q_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
             continue
         at = _match_sign(text)
         if at is None:
-            raise AssertionCodeError(f"line {number} is not of the form expression~expected: {text!r}")
+            raise ArcnbError(f"line {number} is not of the form expression~expected: {text!r}")
         tests.append(TestCase(text[:at].strip(), text[at + 1 :].strip()))
     return tests, 0
 

@@ -13,7 +13,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from arcnb.problems.sets.problem import InseparableTestsError, Problem, ProblemError, TestCase
+from arcnb.errors import ArcnbError
+from arcnb.problems.sets.problem import InseparableTests, Problem, TestCase
 from arcnb.problems.sets.values import decode
 
 HUMAN_EVAL = (
@@ -31,7 +32,7 @@ class ProblemSet(list):
 
 
 def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
-    """The problems of a source, ids unique. ProblemError names file and problem.
+    """The problems of a source, ids unique. ArcnbError names file and problem.
 
     Problems of HumanEval- and MBPP-style files whose assertions cannot be taken apart are passed over.
     """
@@ -44,24 +45,24 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
         return ProblemSet(simple_problems(text, seed))
     path = Path(source).expanduser()
     if not path.is_file():
-        raise ProblemError(f"problems {text!r}: no such file; names of our own are simple*N and human-eval")
+        raise ArcnbError(f"problems {text!r}: no such file; names of our own are simple*N and human-eval")
     problems, seen = ProblemSet(), set()
     for number, row in enumerate(_rows(path), 1):
         if not isinstance(row, Mapping):
-            raise ProblemError(f"{path}: row {number} is {type(row).__name__}, not an object")
+            raise ArcnbError(f"{path}: row {number} is {type(row).__name__}, not an object")
         try:
             problem = _problem(row, str(path))
-        except InseparableTestsError as error:
+        except InseparableTests as error:
             if "problem_id" in row:  # of our own form: somebody wrote it for us and can mend it
                 raise
             problems.passed_over.append(str(error))
             continue
         if problem.problem_id in seen:
-            raise ProblemError(f"{path}: problem_id {problem.problem_id!r} occurs twice")
+            raise ArcnbError(f"{path}: problem_id {problem.problem_id!r} occurs twice")
         seen.add(problem.problem_id)
         problems.append(problem)
     if not problems:
-        raise ProblemError(f"{path}: it holds no problems")
+        raise ArcnbError(f"{path}: it holds no problems")
     return problems
 
 
@@ -82,12 +83,12 @@ def _rows(path: Path) -> Iterable[object]:
         yield from pq.read_table(path).to_pylist()
         return
     if not name.endswith((".jsonl", ".json")):
-        raise ProblemError(f"{path}: problems come as .jsonl, .json or .parquet, not as {path.suffix!r}")
+        raise ArcnbError(f"{path}: problems come as .jsonl, .json or .parquet, not as {path.suffix!r}")
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ProblemError(f"{path}: it cannot be read: {error}") from None
+        raise ArcnbError(f"{path}: it cannot be read: {error}") from None
     if name.endswith(".json"):
         yield from _parsed(text, path, 1) if text.strip() else ()
         return
@@ -100,7 +101,7 @@ def _parsed(text: str, path: Path, line: int):
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ProblemError(f"{path}, line {line}: no JSON: {error}") from None
+        raise ArcnbError(f"{path}, line {line}: no JSON: {error}") from None
 
 
 def _problem(row: Mapping, where: str) -> Problem:
@@ -146,7 +147,7 @@ def mbpp_problem(row: Mapping, where: str = "") -> Problem:
         calls = [n.func.id for n in ast.walk(ast.parse("\n".join(tests))) if _is_call(n, ast)]
     except SyntaxError as error:
         name = f"{where}: problem {row['task_id']}" if where else f"problem {row['task_id']}"
-        raise ProblemError(f"{name}: its tests cannot be parsed: {error.msg}") from None
+        raise ArcnbError(f"{name}: its tests cannot be parsed: {error.msg}") from None
     entry = next((name for name in calls if name in defined), "") or next(
         (name for name in calls if name not in ("set", "sorted", "list", "abs", "round", "tuple")), ""
     )
@@ -187,4 +188,4 @@ def _human_eval_file() -> Path:
         ):
             if path.is_file():
                 return path
-    raise ProblemError(HUMAN_EVAL)
+    raise ArcnbError(HUMAN_EVAL)

@@ -12,21 +12,22 @@ from __future__ import annotations
 import re
 
 from arcnb.arc.seeds import derive_seed, rng
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.errors import ArcnbError
+from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.simple_kinds import KINDS, WORDS
 
 N_TESTS = 8
 
 
 def simple_problems(name: str, seed: int = 0) -> list[Problem]:
-    """`simple*N` or `simple/held_out*N`. ProblemError for another name, or for more than there are."""
+    """`simple*N` or `simple/held_out*N`. ArcnbError for another name, or for more than there are."""
     match = re.fullmatch(r"simple(/held_out)?(?:\*(\d+))?", name)
     if not match:
-        raise ProblemError(f"{name!r}: generated problems are simple*N and simple/held_out*N")
+        raise ArcnbError(f"{name!r}: generated problems are simple*N and simple/held_out*N")
     choices = [choice for choice in _choices() if held_out(*choice) == bool(match[1])]
     wanted = int(match[2] or len(choices))
     if not 0 < wanted <= len(choices):
-        raise ProblemError(f"{name!r}: there are 1 to {len(choices)} problems in this split")
+        raise ArcnbError(f"{name!r}: there are 1 to {len(choices)} problems in this split")
     order = rng(seed, "simple problems").permutation(len(choices))
     return [_problem(*choices[int(i)], seed) for i in order[:wanted]]
 

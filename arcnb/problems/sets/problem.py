@@ -18,17 +18,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from keyword import iskeyword
 
+from arcnb.errors import ArcnbError
 from arcnb.problems.sets.values import encode
 
 LANGUAGES = ("python", "q")
 COMPARISONS = ("equal", "close", "true", "false", "text")
 
 
-class ProblemError(ValueError):
-    """A problem that cannot be judged; the message names file, problem and test."""
-
-
-class InseparableTestsError(ProblemError):
+class InseparableTests(ArcnbError):
     """A problem whose assertions cannot be judged outside of the program's process."""
 
 
@@ -101,24 +98,24 @@ class Problem:
 
     @classmethod
     def from_row(cls, row: Mapping, where: str = "") -> Problem:
-        """A problem from its row (docs/problems.md). ProblemError names `where`, the problem, the test."""
+        """A problem from its row (docs/problems.md). ArcnbError names `where`, the problem, the test."""
         name = f"problem {row.get('problem_id', '?')}"
         name = f"{where}: {name}" if where else name
         for field in ("problem_id", "description", "language"):
             if not isinstance(row.get(field), str) or not row[field].strip():
-                raise ProblemError(f"{name}: {field} is missing or no text")
+                raise ArcnbError(f"{name}: {field} is missing or no text")
         language, entry = row["language"].lower(), str(row.get("entry_point") or "")
         if language not in LANGUAGES:
-            raise ProblemError(
+            raise ArcnbError(
                 f"{name}: language {row['language']!r} is not known; there are {', '.join(LANGUAGES)}"
             )
         pattern = r"[A-Za-z_]\w*" if language == "python" else r"\.?[A-Za-z][\w.]*"
         if entry and (not re.fullmatch(pattern, entry) or (language == "python" and iskeyword(entry))):
-            raise ProblemError(f"{name}: entry_point {entry!r} is no name of {language}")
+            raise ArcnbError(f"{name}: entry_point {entry!r} is no name of {language}")
         tests, left_out = _tests(row.get("tests"), language, entry, name)
         for field in ("solution", "preamble"):
             if not isinstance(row.get(field) or "", str):
-                raise ProblemError(f"{name}: {field} is no text")
+                raise ArcnbError(f"{name}: {field} is no text")
         texts = {key: str(row.get(key) or "") for key in ("preamble", "source")}
         texts["difficulty"] = "" if row.get("difficulty") is None else str(row["difficulty"])
         solution = row.get("solution") or None
@@ -138,10 +135,10 @@ def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase,
         read = assertions.python_tests if language == "python" else assertions.q_tests
         try:
             found, left_out = read(tests, entry)
-        except assertions.AssertionCodeError as error:
-            raise ProblemError(f"{name}: its tests cannot be parsed: {error}") from None
+        except ArcnbError as error:
+            raise ArcnbError(f"{name}: its tests cannot be parsed: {error}") from None
         if not found:
-            raise InseparableTestsError(
+            raise InseparableTests(
                 f"{name}: none of its {left_out} assertions compares a call with a constant, so that "
                 "the comparison can be made outside the program"
                 if left_out
@@ -149,9 +146,9 @@ def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase,
             )
         return tuple(found), left_out
     if not tests or isinstance(tests, str):
-        raise ProblemError(f"{name}: it has no tests")
+        raise ArcnbError(f"{name}: it has no tests")
     if not isinstance(tests, list | tuple):
-        raise ProblemError(f"{name}: its tests are neither a list nor assertion code")
+        raise ArcnbError(f"{name}: its tests are neither a list nor assertion code")
     return tuple(_test(test, language, entry, f"{name}, test {i}") for i, test in enumerate(tests)), 0
 
 
@@ -160,22 +157,22 @@ def _test(test, language: str, entry: str, name: str) -> TestCase:
         try:
             test = json.loads(test)
         except ValueError as error:
-            raise ProblemError(f"{name}: it cannot be parsed: {error}") from None
+            raise ArcnbError(f"{name}: it cannot be parsed: {error}") from None
     if not isinstance(test, Mapping) or "input" not in test or "expected" not in test:
-        raise ProblemError(f'{name}: it needs "input" and "expected"')
+        raise ArcnbError(f'{name}: it needs "input" and "expected"')
     asked, expected = test["input"], test["expected"]
     if language == "q":
         if not isinstance(asked, str) or not isinstance(expected, str):
-            raise ProblemError(f"{name}: input and expected of a q test are texts of q")
+            raise ArcnbError(f"{name}: input and expected of a q test are texts of q")
         return TestCase(f"{entry}[{asked}]" if entry else asked, expected)
     if not entry:
         if not isinstance(asked, str) or not isinstance(expected, str):
-            raise ProblemError(f"{name}: without entry_point, input is standard input and expected is output")
+            raise ArcnbError(f"{name}: without entry_point, input is standard input and expected is output")
         return TestCase("", expected, "text", stdin=asked)
     try:
         encode([asked, expected])
     except TypeError as error:
-        raise ProblemError(f"{name}: it holds no plain values: {error}") from None
+        raise ArcnbError(f"{name}: it holds no plain values: {error}") from None
     arguments = asked if isinstance(asked, list | tuple) else [asked]
     call = f"{entry}({', '.join(map(_literal, arguments))})"
     return TestCase(call, expected, loose=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arcnb.errors import ArcnbError
 from arcnb.models.embedded import embedded_model
 from arcnb.models.memory.fitting import GIB, visible_gpus
-from arcnb.models.memory.training import Layout, MemoryPlanError, check_fit, estimate, shape_of
+from arcnb.models.memory.training import Layout, check_fit, estimate, shape_of
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.processes import command_line
 from arcnb.plans import refuse
@@ -42,7 +43,7 @@ def gpu_gib(asked: float = 0.0) -> float:
 
 
 def dry_run(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence, full: bool = False) -> DryRun:
-    """The commands and the estimate. MemoryPlanError where the run cannot fit, PlanError for what it would be
+    """The commands and the estimate. ArcnbError where the run cannot fit, and for what it would be
     refused anywhere. full: without LoRA.
 
     With the plan's `dry_run` a model whose size is unknown is refused, too; otherwise its table is empty.
@@ -83,7 +84,7 @@ def dry_run(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence, full: bool
 def _memory(model: str, folder: Path, layout: Layout, room: float, insist: bool) -> pd.DataFrame:
     try:
         shape = shape_of(model, folder)
-    except MemoryPlanError:
+    except ArcnbError:
         if insist:
             raise
         import pandas as pd

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.sampling.backends import EngineOptions, Sampling, open_backend
 from arcnb.problems.grading import check_solutions
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.files import ProblemSet
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.sample_evaluation import Evaluation, evaluate
 from arcnb.programs.executor.executor import Executor
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> str:
-    """Run all reference solutions; one sentence. ProblemError names the first problem whose solution fails,
+    """Run all reference solutions; one sentence. ArcnbError names the first problem whose solution fails,
     and a problem that stands in both sets."""
     shared = {problem.fingerprint for problem in training} & {problem.fingerprint for problem in evaluation}
     for problem in evaluation:
         if problem.fingerprint in shared:
-            raise ProblemError(f"problem {problem.problem_id} is in both the training and the evaluation set")
+            raise ArcnbError(f"problem {problem.problem_id} is in both the training and the evaluation set")
     with Executor(plan.workers or None, plan.subject.limits) as executor, Languages(executor) as languages:
         n = check_solutions([*training, *evaluation], languages)
         used = sorted({problem.language for problem in [*training, *evaluation]})

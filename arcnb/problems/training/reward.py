@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.problems.sets.problem import Problem, ProblemError
+from arcnb.errors import ArcnbError
+from arcnb.problems.sets.problem import Problem
 from arcnb.rl.rewards.function import Answers
 from arcnb.rl.rewards.schemes import Scores
 from arcnb.rl.rewards.terms import RewardPlan, Rollout
@@ -26,7 +27,7 @@ class TestcaseRewards(RewardPlan):
     """base x share of tests passed + perfect when all pass; binary: base + perfect, or nothing.
 
     format_weight: added when the answer kept its format. The terms of arcnb.rl.rewards.terms come on top.
-    ProblemError for a negative weight, or weights that are all zero.
+    ArcnbError for a negative weight, or weights that are all zero.
     """
 
     __test__ = False
@@ -41,11 +42,9 @@ class TestcaseRewards(RewardPlan):
         named = {"base_reward_weight": self.base, "perfect_reward_weight": self.perfect}
         for name, weight in (named | {"format_reward_weight": self.format_weight}).items():
             if weight < 0:
-                raise ProblemError(f"{name} is {weight}; it must be at least 0")
+                raise ArcnbError(f"{name} is {weight}; it must be at least 0")
         if not self.base + self.perfect:
-            raise ProblemError(
-                "base_reward_weight and perfect_reward_weight are both 0: tests would not count"
-            )
+            raise ArcnbError("base_reward_weight and perfect_reward_weight are both 0: tests would not count")
 
     @property
     def bounds(self) -> tuple[float, float]:

@@ -19,20 +19,17 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from arcnb.errors import ArcnbError
 from arcnb.programs import wire
 from arcnb.programs.executor.lanes import Ticket
-from arcnb.programs.executor.limits import STATUSES, Execution, Job, Limits, LimitsError
+from arcnb.programs.executor.limits import STATUSES, Execution, Job, Limits
 from arcnb.programs.executor.service import Service
 from arcnb.programs.sandbox.preload import kind_of
 
-__all__ = ["STATUSES", "Execution", "Executor", "Job", "JobError", "Limits", "LimitsError"]
+__all__ = ["STATUSES", "ArcnbError", "Execution", "Executor", "Job", "Limits"]
 
 _CELL = np.dtype(np.uint8)
 WINDOW = 4096  # jobs that `run` takes ahead of what has been consumed
-
-
-class JobError(ValueError):
-    """A job that cannot be run: its program is no text, or an input is no grid."""
 
 
 class Executor:
@@ -52,7 +49,7 @@ class Executor:
         adaptive: bool = False,
     ) -> None:
         if workers is not None and workers < 1:
-            raise LimitsError(f"workers must be at least 1, got {workers}")
+            raise ArcnbError(f"workers must be at least 1, got {workers}")
         self.limits = limits
         self.entry = entry
         self._service = Service(workers, entry, adaptive)
@@ -126,9 +123,9 @@ class Executor:
             deliver(Execution("no_code", key=job.key))
             return
         if not isinstance(job.program, str):
-            raise JobError(f"job {job.key!r}: the program must be text, got {type(job.program).__name__}")
+            raise ArcnbError(f"job {job.key!r}: the program must be text, got {type(job.program).__name__}")
         if not 0 < len(job.inputs) < 1 << 16:
-            raise JobError(f"job {job.key!r}: 1 to 65535 inputs expected, got {len(job.inputs)}")
+            raise ArcnbError(f"job {job.key!r}: 1 to 65535 inputs expected, got {len(job.inputs)}")
         grids = [_grid_bytes(grid, number, job) for number, grid in enumerate(job.inputs)]
         program = job.program.encode("utf-8", "surrogatepass")
         asker = (job.key, deliver, fail)
@@ -151,21 +148,21 @@ def _unwrap(outcome: Execution | BaseException) -> Execution:
 
 
 def _grid_bytes(value: object, number: int, job: Job) -> bytes:
-    """An input as the wire carries it; ``JobError`` names the input that is no grid."""
+    """An input as the wire carries it; ``ArcnbError`` names the input that is no grid."""
     array = np.asarray(value)
     shape, kind = array.shape, array.dtype
     if len(shape) != 2 or kind.kind not in "iu" or not (min(shape) > 0 and max(shape) <= wire.MAX_SIDE):
-        raise JobError(
+        raise ArcnbError(
             f"job {job.key!r}, input {number}: a grid of integers, 1..30 a side, expected, "
             f"got {kind} of shape {shape}"
         )
     if kind != _CELL:
         if array.min() < 0 or array.max() > 9:
-            raise JobError(
+            raise ArcnbError(
                 f"job {job.key!r}, input {number}: cells {array.min()}..{array.max()}, outside 0..9"
             )
         array = array.astype(_CELL)
     cells = array.tobytes()
     if cells.translate(None, wire.DIGITS):
-        raise JobError(f"job {job.key!r}, input {number}: cell {array.max()} is outside 0..9")
+        raise ArcnbError(f"job {job.key!r}, input {number}: cell {array.max()} is outside 0..9")
     return bytes(shape) + cells

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from arcnb.errors import ArcnbError
+
 Grid = np.ndarray
 
 STATUSES = (
@@ -25,10 +27,6 @@ STATUSES = (
     "nondeterministic",  # a second run, isolated and in another order, gave other outputs
     "crashed",  # its process died or answered nonsense
 )
-
-
-class LimitsError(ValueError):
-    """A limit that cannot be kept; the message names the parameter and its value."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Limits:
         for name in ("seconds", "seconds_per_input", "memory_mb", "output_mb"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-                raise LimitsError(f"{name} must be a number above 0 and below 1,000,000, got {value!r}")
+                raise ArcnbError(f"{name} must be a number above 0 and below 1,000,000, got {value!r}")
         fields = (self.seconds, self.seconds_per_input, self.memory_mb, self.output_mb)
         object.__setattr__(self, "_hash", hash((*fields, self.fresh_calls, self.check_determinism)))
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from trl.generation.vllm_generation import VLLMGeneration
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.merging import TOKENIZER
 from arcnb.models.memory.fitting import cache_bytes_per_token
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
-from arcnb.plans import PlanError
 from arcnb.rl.trainer.callbacks import RunState
 
 _MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
@@ -36,7 +36,7 @@ class CpuGeneration(VLLMGeneration):
     def _init_vllm(self) -> None:
         for name, plain in _PLAIN.items():
             if (getattr(self, name) or 0) != plain or self.generation_kwargs:
-                raise PlanError(
+                raise ArcnbError(
                     f"use_vllm=True on a CPU samples plainly, {name}={plain:g}; take use_vllm=False"
                 )
         self.mode = "apart"  # neither of TRL's: nothing of the engine is in this process

@@ -30,7 +30,7 @@ from vllm.v1.attention.backends.flash_attn import (
 )
 from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
 
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 
 SHORTEST = 256  # shared tokens below which reading them once is not worth a part of its own (vLLM's bound)
 
@@ -198,7 +198,7 @@ class GroupAttentionImpl(FlashAttentionImpl):
             "attention sinks": self.sinks is not None,
         }.items():
             if holds:
-                raise PlanError(f"vllm_group_attention=True does not go with {unfit}, which this model has")
+                raise ArcnbError(f"vllm_group_attention=True does not go with {unfit}, which this model has")
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, *scales, **named):
         """Shapes and arguments as vLLM's own; `output` is filled and returned."""

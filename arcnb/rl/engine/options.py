@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # group attention was never tried with vLLM 0.23's second one
 KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
@@ -62,7 +62,7 @@ def group_attention() -> Iterator[None]:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     if os.environ.get(RUNNER, "0") != "0":
-        raise PlanError(f"vllm_group_attention=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
+        raise ArcnbError(f"vllm_group_attention=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
     os.environ[RUNNER] = "0"  # for good: the engine looks it up as long as it lives
     backend = AttentionBackendEnum.FLASH_ATTN
     register_backend(backend, "arcnb.rl.engine.group_attention.GroupAttentionBackend")
@@ -76,7 +76,7 @@ def group_attention() -> Iterator[None]:
 
 
 def check_group_attention(trainer) -> None:
-    """PlanError where the engine in this process was opened with another attention after all."""
+    """ArcnbError where the engine in this process was opened with another attention after all."""
     from arcnb.rl.engine.group_attention import GroupAttentionBuilder
 
     executor = trainer.vllm_generation.llm.llm_engine.model_executor
@@ -84,7 +84,7 @@ def check_group_attention(trainer) -> None:
     builders = [group.get_metadata_builder() for kind in runner.attn_groups for group in kind]
     if not all(isinstance(builder, GroupAttentionBuilder) for builder in builders):
         names = ", ".join(sorted({type(builder).__name__ for builder in builders}))
-        raise PlanError(
+        raise ArcnbError(
             f"vllm_group_attention=True: vLLM attends by {names} for this model; take it off (it needs flash "
             "attention, one GPU an engine and vLLM 0.23)"
         )

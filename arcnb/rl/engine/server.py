@@ -19,11 +19,11 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from arcnb.errors import ArcnbError
 from arcnb.machine.processes import end_session, ending_with_parent
 from arcnb.models.memory.fitting import visible_gpus
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.processes import LaunchError
-from arcnb.plans import PlanError
 from arcnb.rl.trainer.trainers import vllm_environment
 
 READY_SECONDS = 900  # a large model is read, compiled and its graphs are captured
@@ -33,11 +33,11 @@ END_SECONDS = 20  # that the server gets to end in order
 def shared_out(n_server: int, n_training: int) -> tuple[list[str], list[str]]:
     """(GPUs of the server, GPUs of training) by number, of those visible; the server's are the last.
 
-    PlanError where there are too few.
+    ArcnbError where there are too few.
     """
     gpus = [str(gpu.index) for gpu in visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))]
     if n_server + n_training > len(gpus):
-        raise PlanError(
+        raise ArcnbError(
             f"vllm_server_gpus={n_server} and num_processes={n_training} need {n_server + n_training} GPUs, "
             f"and there are {len(gpus)}"
         )

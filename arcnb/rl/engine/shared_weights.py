@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.rl.engine.options import engines_opened_by
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SharedWeights:
     def opening(self) -> Iterator[None]:
         """The engine that a TRL trainer opens meanwhile has the only copy of the weights.
 
-        Raises PlanError where the engine keeps them in another way than the policy, or where more than
+        Raises ArcnbError where the engine keeps them in another way than the policy, or where more than
         a LoRA is trained.
         """
 
@@ -56,7 +56,7 @@ class SharedWeights:
         for name, parameter in frozen.items():
             place, original = places.get(name), originals[name]
             if place is None or not _equal(place, original):
-                raise PlanError(
+                raise ArcnbError(
                     f"vllm_shared_weights=True is not for this model: vLLM keeps {name} in another way"
                 )
             parameter.data = place
@@ -87,7 +87,7 @@ class SharedWeights:
             if "lora_" in name:
                 continue
             if parameter.requires_grad:
-                raise PlanError(
+                raise ArcnbError(
                     f"vllm_shared_weights=True needs a LoRA alone to be trained, but {name} is, too"
                 )
             plain = name.removeprefix(_WRAPPED).replace(".base_layer", "")

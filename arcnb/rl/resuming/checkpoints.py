@@ -29,7 +29,7 @@ def saved_state(checkpoint: Path) -> dict:
 
 
 def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, announce=print) -> None:
-    """CheckpointError that names every setting which differs from the checkpoint's, unless `accept`."""
+    """ArcnbError that names every setting which differs from the checkpoint's, unless `accept`."""
     before = saved_state(checkpoint).get("settings")
     refuse_differences(checkpoint, before, settings, accept, announce, _difference)
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from arcnb.errors import ArcnbError
 from arcnb.rl.shared_prompt.kernels import kernel_for
-from arcnb.rl.shared_prompt.packing import PrefixLayout, SharedPrefixError
+from arcnb.rl.shared_prompt.packing import PrefixLayout
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +54,7 @@ def attention_forward(
     """transformers' attention function. query: (1, H, T, D); key, value: (1, H or fewer, T, D).
 
     Returns (1, T, H, D). The mask is not looked at when a layout is given.
-    Raises SharedPrefixError for dropout, a sliding window shorter than the sequences, soft caps, sinks.
+    Raises ArcnbError for dropout, a sliding window shorter than the sequences, soft caps, sinks.
     """
     if shared_prefix is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -136,12 +137,12 @@ def _same_dtype(query, key, value):
 def _check(kwargs: dict, dropout: float, layout: PrefixLayout) -> None:
     for name in _UNSUPPORTED:
         if kwargs.get(name) is not None:
-            raise SharedPrefixError(f"shared-prompt attention does not support the model's {name}")
+            raise ArcnbError(f"shared-prompt attention does not support the model's {name}")
     window = kwargs.get("sliding_window")
     if window is not None and layout.longest > window:
-        raise SharedPrefixError(
+        raise ArcnbError(
             f"shared-prompt attention does not support sequences of {layout.longest} tokens "
             f"with the model's sliding_window={window}"
         )
     if dropout:
-        raise SharedPrefixError(f"shared-prompt attention does not support attention_dropout={dropout}")
+        raise ArcnbError(f"shared-prompt attention does not support attention_dropout={dropout}")

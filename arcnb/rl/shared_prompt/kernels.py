@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from arcnb.rl.shared_prompt.packing import Blocks, SharedPrefixError
+from arcnb.errors import ArcnbError
+from arcnb.rl.shared_prompt.packing import Blocks
 
 if TYPE_CHECKING:
     import torch
@@ -40,9 +41,7 @@ def kernel_for(name: str, query: torch.Tensor, shared: Blocks | None = None) -> 
     if name == "auto":
         name = best_kernel(query.device.type, query.dtype, shared)
     if name not in KERNELS:
-        raise SharedPrefixError(
-            f"there is no attention kernel {name!r}; there are auto, {', '.join(KERNELS)}"
-        )
+        raise ArcnbError(f"there is no attention kernel {name!r}; there are auto, {', '.join(KERNELS)}")
     return KERNELS[name]
 
 

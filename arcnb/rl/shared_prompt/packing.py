@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
+from arcnb.errors import ArcnbError
+
 if TYPE_CHECKING:
     import torch
 
 # Bounds what a pass through one layer needs at once; at 8B shape about 0.3 MB a token.
 TOKEN_BUDGET = 65536
-
-
-class SharedPrefixError(ValueError):
-    """A batch, model or setting that shared-prompt training cannot treat exactly; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def pack(
     token_budget: most tokens of a row; a larger group is spread over several rows and its prompt repeated
     in each. A row holds at least a prompt and one completion, whatever the budget. None: one row.
     A batch without any completion token gives one row of one token, to keep a graph to differentiate.
-    Raises SharedPrefixError: a prompt of fewer than two tokens, a completion with masked tokens inside.
+    Raises ArcnbError: a prompt of fewer than two tokens, a completion with masked tokens inside.
     """
     groups = _groups(input_ids, attention_mask, n_completion)
     device = input_ids.device
@@ -149,11 +147,9 @@ def _groups(input_ids, attention_mask, n_completion: int) -> list[_Group]:
         prompt = ids[row, :n_prompt][mask[row, :n_prompt]].tolist()
         length = int(mask[row, n_prompt:].sum())
         if not mask[row, n_prompt : n_prompt + length].all():
-            raise SharedPrefixError(f"completion {row} of the batch has masked tokens before its end")
+            raise ArcnbError(f"completion {row} of the batch has masked tokens before its end")
         if len(prompt) < 2:
-            raise SharedPrefixError(
-                f"prompt {row} of the batch has {len(prompt)} tokens; at least 2 are needed"
-            )
+            raise ArcnbError(f"prompt {row} of the batch has {len(prompt)} tokens; at least 2 are needed")
         if length:
             group = groups.setdefault(tuple(prompt), _Group(prompt, []))
             group.completions.append((row, ids[row, n_prompt : n_prompt + length].tolist()))

@@ -19,9 +19,10 @@ import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.precision import input_casting
 from arcnb.rl.shared_prompt.attention import NAME, register
-from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET, PackedRow, SharedPrefixError, pack
+from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET, PackedRow, pack
 from arcnb.rl.shared_prompt.reuse import KeptPass, adapter_state, graph_of_training
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def shared_prefix_trainer(
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             if self.aux_loss_enabled:
-                raise SharedPrefixError(
+                raise ArcnbError(
                     "shared-prompt training does not support the load-balancing loss of a mixture of experts"
                 )
             prepare_model(self.accelerator.unwrap_model(self.model))
@@ -99,7 +100,7 @@ def shared_prefix_trainer(
             """
             given = [name for name, value in multimodal.items() if value is not None]
             if given:
-                raise SharedPrefixError(f"shared-prompt training is for text alone, not for {given[0]}")
+                raise ArcnbError(f"shared-prompt training is for text alone, not for {given[0]}")
             kept, self._kept = self._kept, None
             if torch.is_grad_enabled():
                 found = kept and kept.reordered(input_ids, attention_mask)
@@ -156,12 +157,10 @@ def prepare_model(model) -> None:
     register()
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "chunked_attention" in (getattr(inner.config.get_text_config(), "layer_types", None) or ()):
-        raise SharedPrefixError("shared-prompt attention does not support the model's chunked attention")
+        raise ArcnbError("shared-prompt attention does not support the model's chunked attention")
     inner.set_attn_implementation(NAME)
     if inner.config._attn_implementation != NAME:
-        raise SharedPrefixError(
-            f"{type(inner).__name__} does not take its attention from transformers' interface"
-        )
+        raise ArcnbError(f"{type(inner).__name__} does not take its attention from transformers' interface")
 
 
 def row_log_probs(
@@ -171,7 +170,7 @@ def row_log_probs(
 
     model must have TRL's fused head (`trl.trainer.utils.add_fused_lm_head`), which projects onto the
     vocabulary in tiles, so that logits are never whole; entropies are None if its outputs leave them out.
-    Raises SharedPrefixError for a model in which some layer does not use the attention given.
+    Raises ArcnbError for a model in which some layer does not use the attention given.
     """
     import torch
 
@@ -203,7 +202,7 @@ def _check_all_layers(model, calls: int) -> None:
     inner = getattr(model, "module", model)  # of a model that is spread over processes
     layers = inner.config.get_text_config().num_hidden_layers
     if calls != layers:
-        raise SharedPrefixError(
+        raise ArcnbError(
             f"{calls} of the model's {layers} layers used shared-prompt attention; it cannot be packed"
         )
 

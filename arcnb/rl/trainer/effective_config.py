@@ -10,9 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-
-class EffectiveConfigError(ValueError):
-    """The trainer runs with other settings than were asked, for no reason that is known here."""
+from arcnb.errors import ArcnbError
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,12 @@ def _same(asked: object, effective: object) -> bool:
 
 
 def check_effective(asked: Mapping, arguments, accept: bool = False) -> list[Difference]:
-    """The differences, all of them explained. EffectiveConfigError otherwise, unless `accept`."""
+    """The differences, all of them explained. ArcnbError otherwise, unless `accept`."""
     found = differences(asked, arguments)
     unexplained = [difference for difference in found if difference.reason is None]
     if unexplained and not accept:
         named = "; ".join(f"{d.name} was asked as {d.asked!r} and is {d.effective!r}" for d in unexplained)
-        raise EffectiveConfigError(
+        raise ArcnbError(
             f"the trainer changed settings without a known reason: {named}; "
             "ask for what it runs with, or set accept_other_config=True"
         )

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.training.checkpoints import checkpoint_to_resume, step_of
 from arcnb.models.training.log import read_metrics, reporting
 from arcnb.models.training.preemption import Stop, listen, saving_on_signals
-from arcnb.plans import PlanError, refuse
+from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.checks import context_of, gpu_share_problem
 from arcnb.rl.plan import GrpoPlan
@@ -50,7 +51,7 @@ def train_grpo(
     """Train in this process and leave everything under the plan's output. The plan is checked (rl.checks).
 
     callbacks: of transformers; they come before evaluation and guard, and one with an attribute `trainer` is
-    given it. Raises PlanError, CheckpointError or ValueError before anything heavy is loaded.
+    given it. Raises ArcnbError or ValueError before anything heavy is loaded.
     """
     output = Path(plan.output)
     model = resolve_model(plan.model)
@@ -124,7 +125,7 @@ def _fitting(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tuple[
         if subject.rows.longest_prompt(tasks[int(index)], prompt_format, tokenizer) <= limit:
             fitting.append(tasks[int(index)])
     if plan.eval_steps and not fitting:
-        raise PlanError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
+        raise ArcnbError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
     return fitting, seen - len(fitting)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.rl.rewards.function import Answers, Outcome, ProgramReward
 from arcnb.rl.rewards.schemes import reward_scheme
 from arcnb.rl.rewards.terms import Rollout
@@ -40,10 +40,10 @@ class EpisodeReward(ProgramReward):
         self.turns, self.turn_reward, self.improvement_weight = turns, turn_reward, improvement_weight
 
     def _answers(self, step: int, completions, completion_ids, columns: Mapping) -> list[Answers]:
-        """Each episode's answers, which were judged while it was played. PlanError when the trainer ignored
+        """Each episode's answers, which were judged while it was played. ArcnbError when the trainer ignored
         the rollout function."""
         if "episode" not in columns:
-            raise PlanError(
+            raise ArcnbError(
                 "turns above 1, but the trainer did not call the rollout function; use trainer='trl'"
             )
         episodes: list[Episode] = columns["episode"]

@@ -15,9 +15,9 @@ from arcnb.arc.predictions.prediction import SCORE_COLUMNS
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import render
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.plans import PlanError
 from arcnb.rl.rows import PromptRows, trainer_text
 
 _REMEMBERED = 8192  # rows; many more than a trainer asks for ahead
@@ -43,9 +43,9 @@ class RememberingRows(PromptRows):
         return row
 
     def made(self, prompt: str) -> dict:
-        """The row that has this prompt. PlanError when it was made in another process."""
+        """The row that has this prompt. ArcnbError when it was made in another process."""
         if prompt not in self._made:
-            raise PlanError(
+            raise ArcnbError(
                 "turns above 1 needs the rows made in the training process; leave dataloader_num_workers at 0"
             )
         return self._made[prompt]
@@ -93,7 +93,7 @@ def frozen_rows(
 ) -> FrozenRows:
     """The rows of a `refine.parquet` whose prompts fit; `too_long` says by parent which do not.
 
-    Their tasks are those the conversations are about. PlanError for another file or other tasks, and when
+    Their tasks are those the conversations are about. ArcnbError for another file or other tasks, and when
     no conversation is left.
     """
     found = _read(path)
@@ -102,11 +102,11 @@ def frozen_rows(
     for row in found:
         task = by_id.get(row["task_id"])
         if task is None:
-            raise PlanError(
+            raise ArcnbError(
                 f"{path} refines task {row['task_id']}, which is not in the task set or held out of training"
             )
         if task.fingerprint != row["task_fingerprint"]:
-            raise PlanError(
+            raise ArcnbError(
                 f"{path} refines another version of task {row['task_id']}: the fingerprints differ"
             )
         length = len(render(tokenizer, row["messages"], row["prefix"]))
@@ -115,7 +115,7 @@ def frozen_rows(
         else:
             fitting.append(row)
     if not fitting:
-        raise PlanError(f"{path}: none of {len(found)} conversations is within {max_prompt_tokens} tokens")
+        raise ArcnbError(f"{path}: none of {len(found)} conversations is within {max_prompt_tokens} tokens")
     used = {row["task_id"] for row in fitting}
     shown = [task for task in tasks if task.task_id in used]
     return FrozenRows(shown, prompt_format, tokenizer, seed, too_long=too_long, conversations=fitting)
@@ -126,13 +126,13 @@ def _read(path: str | Path) -> list[dict]:
     import pyarrow.parquet as pq
 
     if not Path(path).is_file():
-        raise PlanError(f"{path} is no file of conversations (there is no such file)")
+        raise ArcnbError(f"{path} is no file of conversations (there is no such file)")
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         first = str(error).strip().splitlines()[0]
-        raise PlanError(f"{path} is no file of conversations ({first})") from None
+        raise ArcnbError(f"{path} is no file of conversations ({first})") from None
     missing = {"task_id", "task_fingerprint", "messages", "prefix", "parent", "turn", "parent_status"}
     if missing := sorted(missing - set(table.column_names)):
-        raise PlanError(f"{path} has no column {missing[0]!r}; make it with notebook 04")
+        raise ArcnbError(f"{path} has no column {missing[0]!r}; make it with notebook 04")
     return table.to_pylist()

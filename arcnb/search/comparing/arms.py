@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.search.comparing.evaluation import EvaluationError, check_versions, table_frame
+from arcnb.errors import ArcnbError
+from arcnb.search.comparing.evaluation import check_versions, table_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,32 +27,32 @@ _SOURCE = re.compile(r"(?P<folder>.+?)\s*(?:\[:(?P<first>\d+)\])?")
 
 
 def parse_arms(text: str) -> dict[str, list[list[tuple[Path, int]]]]:
-    """{arm: [seed: [(folder, first turns to take, 0 for the whole set)]]}; EvaluationError otherwise."""
+    """{arm: [seed: [(folder, first turns to take, 0 for the whole set)]]}; ArcnbError otherwise."""
     arms: dict[str, list[list[tuple[Path, int]]]] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, seeds = entry.partition("=")
         name = name.strip()
         if not equals or not name or not seeds.strip():
-            raise EvaluationError(f"compare: {entry!r} is not of the form NAME = SET + SET | SET + SET")
+            raise ArcnbError(f"compare: {entry!r} is not of the form NAME = SET + SET | SET + SET")
         if name in arms:
-            raise EvaluationError(f"compare: two arms are called {name!r}")
+            raise ArcnbError(f"compare: two arms are called {name!r}")
         arms[name] = [[_source(one, name) for one in seed.split("+")] for seed in seeds.split("|")]
     counts = {name: len(seeds) for name, seeds in arms.items()}
     if len(arms) < 2:
-        raise EvaluationError(f"compare: a comparison needs at least two arms, not {len(arms)}")
+        raise ArcnbError(f"compare: a comparison needs at least two arms, not {len(arms)}")
     if len(set(counts.values())) > 1:
         named = ", ".join(f"{name} {n}" for name, n in counts.items())
-        raise EvaluationError(f"compare: each needs the same number of seeds, there are {named}")
+        raise ArcnbError(f"compare: each needs the same number of seeds, there are {named}")
     return arms
 
 
 def _source(text: str, arm: str) -> tuple[Path, int]:
     found = _SOURCE.fullmatch(text.strip())
     if not found:
-        raise EvaluationError(f"compare: a seed of {arm!r} names no folder")
+        raise ArcnbError(f"compare: a seed of {arm!r} names no folder")
     path = Path(found["folder"])
     if not path.is_dir():
-        raise EvaluationError(f"compare: prediction set {path} of {arm!r} does not exist")
+        raise ArcnbError(f"compare: prediction set {path} of {arm!r} does not exist")
     return path, int(found["first"] or 0)
 
 
@@ -71,7 +72,7 @@ def _folders(text: str) -> list[Path]:
 
 
 def check_arms(text: str, tasks: TaskSet) -> None:
-    """EvaluationError for arms that cannot be read, or that answer another version of a task."""
+    """ArcnbError for arms that cannot be read, or that answer another version of a task."""
     check_versions(map(PredictionSet, _folders(text)), tasks)
 
 
@@ -95,15 +96,13 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
             part = part[part["turn"] == 0]
             part = part[part.groupby("task_id").cumcount() < first]
         if part.empty:
-            raise EvaluationError(
-                f"compare: prediction set {path} of {name} holds no predictions of these tasks"
-            )
+            raise ArcnbError(f"compare: prediction set {path} of {name} holds no predictions of these tasks")
         parts.append(part)
     frame = pd.concat(parts, ignore_index=True)
     twice = frame.duplicated(["task_id", "round", "index", "turn"])
     if twice.any():
         row = frame[twice].iloc[0]
-        raise EvaluationError(
+        raise ArcnbError(
             f"compare: {name} holds prediction {row.task_id}/{row['round']}/{row['index']}/{row.turn} twice; "
             "cut a set that is shared, as in FOLDER[:64]"
         )

@@ -25,6 +25,7 @@ from arcnb.arc.scores.submission import Submission, SubmissionScore, create_subm
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.plans import nearest
 from arcnb.search.comparing.changes import Change, changes
 from arcnb.search.turns.stand_ins import with_stage
@@ -48,30 +49,26 @@ RESAMPLES = 2000
 SLICE = 50  # tasks whose programs and outputs are in memory at the same time
 
 
-class EvaluationError(ValueError):
-    """Prediction sets that cannot be evaluated; the message names the folder."""
-
-
 def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     """{name: prediction set} of folders, and names, separated by commas.
 
     A folder that is no set but has some in it (of adapters that were compared, say) stands for all of them.
-    Names default to the folders': that of the run folder around `predictions`. EvaluationError for a folder
+    Names default to the folders': that of the run folder around `predictions`. ArcnbError for a folder
     that does not exist, or names that do not fit.
     """
     listed = [Path(folder.strip()) for folder in folders.split(",") if folder.strip()]
     paths = [path for folder in listed for path in _sets_in(folder)]
     given = [name.strip() for name in names.split(",") if name.strip()]
     if not paths:
-        raise EvaluationError("no prediction set is named: predictions takes folders, separated by commas")
+        raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
     if given and len(given) != len(paths):
-        raise EvaluationError(f"{len(paths)} prediction sets but {len(given)} names")
+        raise ArcnbError(f"{len(paths)} prediction sets but {len(given)} names")
     sets: dict[str, PredictionSet] = {}
     for path, name in zip(paths, given or [_name_of(path) for path in paths], strict=True):
         if not path.is_dir():
-            raise EvaluationError(f"prediction set {path} does not exist")
+            raise ArcnbError(f"prediction set {path} does not exist")
         if name in sets:
-            raise EvaluationError(f"two prediction sets are called {name!r}; give names")
+            raise ArcnbError(f"two prediction sets are called {name!r}; give names")
         sets[name] = PredictionSet(path)
     return sets
 
@@ -100,11 +97,11 @@ def table_frame(predictions: PredictionSet, task_ids: Sequence[str] | None = Non
 
 
 def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
-    """{name: its table_frame}; EvaluationError for a set without predictions."""
+    """{name: its table_frame}; ArcnbError for a set without predictions."""
     frames = {name: table_frame(one) for name, one in sets.items()}
     for name, frame in frames.items():
         if frame.empty:
-            raise EvaluationError(f"prediction set {sets[name].folder} holds no predictions")
+            raise ArcnbError(f"prediction set {sets[name].folder} holds no predictions")
     return frames
 
 
@@ -114,7 +111,7 @@ def tasks_to_count(
     """(the tasks that tables are over: those that some set has predictions of, or all; a sentence that says
     how many of the task set were predicted).
 
-    EvaluationError for predictions of another version of a task, see `check_versions`.
+    ArcnbError for predictions of another version of a task, see `check_versions`.
     """
     answered = check_versions(sets.values(), tasks)
     predicted = [id_ for id_ in tasks.ids if id_ in answered]
@@ -133,7 +130,7 @@ def predicted_shares(frames: Mapping[str, pd.DataFrame], tasks: TaskSet) -> pd.S
 def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
     """The ids of all tasks that the sets have predictions of.
 
-    EvaluationError for predictions of another version of a task; one whose test outputs were hidden is the
+    ArcnbError for predictions of another version of a task; one whose test outputs were hidden is the
     same.
     """
     hidden = {
@@ -146,18 +143,18 @@ def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
         for task_id, fingerprint in frame.itertuples(index=False):
             answered.add(task_id)
             if fingerprint not in versions.get(task_id, (fingerprint,)):
-                raise EvaluationError(
+                raise ArcnbError(
                     f"{one.folder} answers another version of task {task_id}: the fingerprints differ"
                 )
     return answered
 
 
 def set_to_submit(sets: Mapping[str, PredictionSet], name: str, rule: str) -> PredictionSet:
-    """The set of that name, "" for the first. EvaluationError where there is none, or no such rule."""
+    """The set of that name, "" for the first. ArcnbError where there is none, or no such rule."""
     if rule not in RULES:
-        raise EvaluationError(f"submission_rule {rule!r} does not exist; there are {', '.join(RULES)}")
+        raise ArcnbError(f"submission_rule {rule!r} does not exist; there are {', '.join(RULES)}")
     if name and name not in sets:
-        raise EvaluationError(f"submission_set {name!r} is none of the sets{nearest(name, sets)}")
+        raise ArcnbError(f"submission_set {name!r} is none of the sets{nearest(name, sets)}")
     return sets[name] if name else next(iter(sets.values()))
 
 
@@ -231,10 +228,10 @@ def changed_by_training(
     """What made the second of two sets another than the first (`arcnb.search.comparing.changes`). trained: a
     task set.
 
-    EvaluationError for another number of sets.
+    ArcnbError for another number of sets.
     """
     if len(frames) != 2:
-        raise EvaluationError(f"trained compares two sets, before and after, but there are {len(frames)}")
+        raise ArcnbError(f"trained compares two sets, before and after, but there are {len(frames)}")
     before, after = frames.values()
     return changes(before, after, list(tasks), load_tasks(trained).ids, seed)
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from arcnb.arc.scores.metrics import TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
+from arcnb.errors import ArcnbError
 from arcnb.search.comparing.arms import Arms
-from arcnb.search.comparing.evaluation import EvaluationError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,12 +126,12 @@ def compare_arms(
 ) -> FairComparison:
     """Arms of `read_arms` compared at `budget` completions a task, and at equal generated tokens.
 
-    first: how many predictions of each task the arms share; EvaluationError when they do not. Equal tokens:
+    first: how many predictions of each task the arms share; ArcnbError when they do not. Equal tokens:
     a task gets as many as the arm spent least on it among those that used up its completions; an arm that
     stopped because it had solved the train pairs keeps what it has.
     """
     if not 0 < first < budget:
-        raise EvaluationError(f"arms: first is {first} and budget {budget}; what they share has to be a part")
+        raise ArcnbError(f"arms: first is {first} and budget {budget}; what they share has to be a part")
     _check_shared(arms, first)
     by_completions = {
         name: [frame[frame["place"] < budget] for frame in frames] for name, frames in arms.items()
@@ -208,7 +208,7 @@ def _check_shared(arms: Arms, first: int) -> None:
             odd = set(a["task_id"]) ^ set(b["task_id"])
             same = a.merge(b, how="outer", indicator=True)
             odd |= set(same.loc[same["_merge"] != "both", "task_id"])
-            raise EvaluationError(
+            raise ArcnbError(
                 f"arms {name!r} and {other!r} do not share their first {first} predictions (seed {number}, "
                 f"{len(odd)} tasks, the first {min(odd)}); compare arms that refine the same first turns"
             )
@@ -253,7 +253,7 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
     start = np.array(beginning)
     known = ~np.isnan(a).any(axis=0) & ~np.isnan(b).any(axis=0)
     if not known.any():
-        raise EvaluationError("arms: no task has known test outputs, so nothing can be compared")
+        raise ArcnbError("arms: no task has known test outputs, so nothing can be compared")
     a, b, start = a[:, known], b[:, known], start[:, known]
     weights = _weights(a.shape[1], seed, kind, name_a, name_b)
     per_task = (b - a).mean(axis=0)

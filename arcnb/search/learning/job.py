@@ -22,11 +22,11 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.merging import merged_model
 from arcnb.models.memory.fitting import visible_gpus
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import open_backend
-from arcnb.plans import PlanError
 from arcnb.programs.executor.service import usable_processors
 from arcnb.search.learning.budgets import Clock
 from arcnb.search.learning.learner import check_modules
@@ -124,14 +124,14 @@ def run_shards(plan: SearchPlan, announce=print) -> dict[str, dict]:
     sets.
 
     What they print goes to `process0.log` and so on in the output folder. When the caller is interrupted they
-    are, too, and get time to write what they have; when it is killed they notice. PlanError, with a process's
-    last words, when one fails (the others finish first), and when nothing at all was made.
+    are, too, and get time to write what they have; when it is killed they notice. ArcnbError, with a
+    process's last words, when one fails (the others finish first), and when nothing at all was made.
     """
     processes = plan.num_processes or max(1, _n_gpus())
     outcomes = run_search(plan, announce) if processes == 1 else _in_processes(plan, processes)
     for arm in plan.searches:
         if not len(arm_predictions(plan, arm)):
-            raise PlanError(f"search {arm!r} made nothing: {_why_nothing(plan, outcomes)}")
+            raise ArcnbError(f"search {arm!r} made nothing: {_why_nothing(plan, outcomes)}")
     return outcomes
 
 
@@ -172,7 +172,9 @@ def _in_processes(plan: SearchPlan, processes: int) -> dict[str, dict]:
     if failed:
         log = folder / f"process{failed[0]}.log"
         words = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        raise PlanError(f"{len(failed)} of {processes} processes failed; the first said: {words} (see {log})")
+        raise ArcnbError(
+            f"{len(failed)} of {processes} processes failed; the first said: {words} (see {log})"
+        )
     outcomes = {}
     for shard in range(processes):
         for arm, outcome in json.loads((folder / f"reports{shard}.json").read_text()).items():

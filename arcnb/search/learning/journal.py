@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 
 GIB = 1 << 30
 # Seconds that a line says its step took: start-up is loading the trainer, saving and switching adapters.
@@ -37,7 +37,7 @@ class StepJournal:
         """Only one process at a time works on a shard; the journal is read again when it is our turn.
 
         Waits for another that is ending (a killed run leaves processes that write down what they have);
-        PlanError when it goes on.
+        ArcnbError when it goes on.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         end = time.monotonic() + seconds
@@ -48,7 +48,7 @@ class StepJournal:
                     break
                 except OSError:
                     if time.monotonic() > end:
-                        raise PlanError(f"another process is at work on {self.path}") from None
+                        raise ArcnbError(f"another process is at work on {self.path}") from None
                     time.sleep(0.2)
             self._look_up()
             yield
@@ -94,7 +94,7 @@ class StepJournal:
         try:
             return [json.loads(line) for line in whole.splitlines()]
         except ValueError as error:
-            raise PlanError(f"{self.path} is damaged ({error}); it says which steps are done") from None
+            raise ArcnbError(f"{self.path} is damaged ({error}); it says which steps are done") from None
 
     @staticmethod
     def _key(line: dict) -> tuple[str, int, int]:

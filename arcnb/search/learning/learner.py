@@ -17,18 +17,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft.rows import IGNORED, collator
-from arcnb.plans import PlanError, option
+from arcnb.plans import option
 from arcnb.search.learning.loss import add_answer_gradients
 from arcnb.search.learning.memory import PartSize, bytes_per_token, out_of_memory, padded_tokens
 
 SCHEDULES = ("constant", "linear", "cosine")
-
-
-class LearningError(RuntimeError):
-    """A training that gave no usable adapter; the message says why."""
 
 
 class LearningStopped(Exception):
@@ -70,7 +67,7 @@ class LoraSettings:
 
 
 def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
-    """PlanError for a name that none of the model's layers has; its weights are not loaded.
+    """ArcnbError for a name that none of the model's layers has; its weights are not loaded.
 
     peft passes over such a name as long as another one fits.
     """
@@ -83,7 +80,7 @@ def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
     for wanted in modules:
         if not any(f".{name}".endswith(f".{wanted}") for name in layers):
             known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
-            raise PlanError(f"lora_target_modules: {model.name} has no layer {wanted!r}; there are {known}")
+            raise ArcnbError(f"lora_target_modules: {model.name} has no layer {wanted!r}; there are {known}")
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class LoraLearner:
         try:
             self._net = get_peft_model(base, config)
         except ValueError as error:  # no layer of the model has such a name
-            raise PlanError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
+            raise ArcnbError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
         self._modules = settings.modules
         self._size = PartSize(settings.batch_tokens, False)
         if settings.gradient_checkpointing:
@@ -152,14 +149,14 @@ class LoraLearner:
 
         rows: {"input_ids", "labels"}, see `arcnb.search.learning.rows`. start: the adapter to go on from.
         stop: asked before every step; LearningStopped as soon as it says so, which leaves nothing. Raises
-        LearningError without rows, when a loss or a weight is not finite, or when memory runs out. Before
+        ArcnbError without rows, when a loss or a weight is not finite, or when memory runs out. Before
         that, a step that runs out of memory is done again in smaller parts, with the same gradient, and last
         with recomputed activations; what did fit is kept for the steps and calls after it.
         """
         import torch
 
         if not rows:
-            raise LearningError("there is nothing to learn from")
+            raise ArcnbError("there is nothing to learn from")
         started, size_before = time.monotonic(), str(self._size)
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -169,9 +166,9 @@ class LoraLearner:
             with input_casting(self._net, enabled=self.device != "cuda"):  # there it is all under autocast
                 losses = self._train(list(rows), stop)
         except RuntimeError as error:
-            if isinstance(error, LearningError) or not out_of_memory(error):
+            if not out_of_memory(error):
                 raise
-            raise LearningError(f"the GPU's memory does not even hold the adapter: {error}") from error
+            raise ArcnbError(f"the GPU's memory does not even hold the adapter: {error}") from error
         notes = []
         if str(self._size) != size_before:
             notes.append(
@@ -252,9 +249,9 @@ class LoraLearner:
         for number, value in enumerate(values.tolist()):
             if not math.isfinite(value):
                 what = "loss" if number < len(losses) else "gradient"
-                raise LearningError(f"the {what} of step {number % len(losses) + 1} is {value}")
+                raise ArcnbError(f"the {what} of step {number % len(losses) + 1} is {value}")
         if not all(bool(weight.isfinite().all()) for weight in weights):
-            raise LearningError("the adapter's weights are not finite")
+            raise ArcnbError("the adapter's weights are not finite")
         return values[: len(losses)].tolist()
 
     def _step_loss(self, rows: list[dict]):
@@ -279,7 +276,7 @@ class LoraLearner:
         return total
 
     def _make_room(self, rows: list[dict], why: str) -> None:
-        """Forgets a step's gradients and sees to it that it takes less memory; LearningError if it cannot."""
+        """Forgets a step's gradients and sees to it that it takes less memory; ArcnbError if it cannot."""
         import torch
 
         self._net.zero_grad(set_to_none=True)
@@ -289,7 +286,7 @@ class LoraLearner:
         if not self._size.lower(rows):
             part = max(self._size.parts(rows), key=padded_tokens)
             size = bytes_per_token(self._net.config, self._modules, True) * padded_tokens(part) / 2**30
-            raise LearningError(
+            raise ArcnbError(
                 f"the GPU ran out of memory with one row of {padded_tokens(part):,} tokens and gradient "
                 f"checkpointing, which need about {size:.1f} GB beside the weights: {why}"
             )

@@ -31,9 +31,9 @@ from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import write_tasks
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import ModelPath
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
 from arcnb.search.learning.hindsight import dealt, relabel_tasks
@@ -198,7 +198,7 @@ class SearchAndLearn:
         for group in groups:
             adapter = self.current[group]
             if adapter is not None and not adapter.is_dir():
-                raise PlanError(f"adapter {adapter} of group {group} is gone, so the search cannot go on")
+                raise ArcnbError(f"adapter {adapter} of group {group} is gone, so the search cannot go on")
             self.engine.use_adapter(adapter)
             for task in self._active_tasks(group):
                 tasks.append(task)

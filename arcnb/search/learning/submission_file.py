@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.submission import Submission, SubmissionError, create_submission, validate_submission
+from arcnb.arc.scores.submission import Submission, create_submission, validate_submission
 from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.errors import ArcnbError
 
 COLUMNS = ["task_id", "program", "status", "outputs", "train_correct_grids"]
 
@@ -51,7 +52,7 @@ class SubmissionFile:
     def _is_valid(self) -> bool:
         try:
             validate_submission(json.loads(self.path.read_bytes()), self.tasks)
-        except (OSError, ValueError, SubmissionError):
+        except (OSError, ValueError, ArcnbError):
             return False
         return True
 

@@ -16,6 +16,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
@@ -27,14 +28,10 @@ from arcnb.search.turns.selection import choose
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RefinementDataset", "RefinementError", "refinement_rows", "write_refinement"]
+__all__ = ["ArcnbError", "RefinementDataset", "refinement_rows", "write_refinement"]
 
 
 SLICE = 50  # tasks whose predictions are in memory at the same time
-
-
-class RefinementError(ValueError):
-    """Nothing to refine, or predictions that do not fit the tasks; the message says which."""
 
 
 @dataclass
@@ -85,12 +82,12 @@ class RefinementDataset:
 
 
 def turn_numbers(text: str) -> list[int]:
-    """Turns separated by commas, counted from 0. RefinementError for anything else."""
+    """Turns separated by commas, counted from 0. ArcnbError for anything else."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         if not part.isdecimal():
             wanted = 'numbers separated by commas, as in "0,1"'
-            raise RefinementError(f"turns_to_refine takes {wanted}, not {part!r}")
+            raise ArcnbError(f"turns_to_refine takes {wanted}, not {part!r}")
     return [int(part) for part in parts]
 
 
@@ -131,7 +128,7 @@ def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tup
 
 
 def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tuple[str, Gathered]]:
-    """(task id, its predictions), some tasks in memory at a time. RefinementError before the first for sets
+    """(task id, its predictions), some tasks in memory at a time. ArcnbError before the first for sets
     without predictions or completions, and for predictions that do not fit the tasks."""
     _check_sets(sets, {task.task_id: task.fingerprint for task in tasks})
     for start in range(0, len(tasks), SLICE):
@@ -145,12 +142,12 @@ def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tup
 
 def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) -> None:
     if not sets:
-        raise RefinementError("no prediction set is named: predictions takes folders, separated by commas")
+        raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
     for one in sets:
         names = [*KEY_COLUMNS, "task_fingerprint", "status", "pair_order", "completion"]
         frame = one.read(columns=names)
         if frame.empty:
-            raise RefinementError(f"prediction set {one.folder} holds no predictions")
+            raise ArcnbError(f"prediction set {one.folder} holds no predictions")
         expected = frame["task_id"].astype(object).map(fingerprints)
         problems = [
             (expected.isna(), "answers a task that is not in this task set"),
@@ -164,9 +161,9 @@ def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) 
         for wrong, what in problems:
             if wrong.any():
                 id_ = "/".join(str(frame.loc[wrong, name].iloc[0]) for name in KEY_COLUMNS)
-                raise RefinementError(f"{one.folder}: prediction {id_} {what}")
+                raise ArcnbError(f"{one.folder}: prediction {id_} {what}")
         if not frame["completion"].astype(bool).any():
-            raise RefinementError(f"prediction set {one.folder} holds no completions: nothing can be rebuilt")
+            raise ArcnbError(f"prediction set {one.folder} holds no completions: nothing can be rebuilt")
 
 
 def refinement_rows(
@@ -190,7 +187,7 @@ def refinement_rows(
     rewards that ask for improvement, no message mentions those of test pairs.
 
     turns: only refine predictions of these turns (empty: of all). executor: see
-    arcnb.models.prompts.conversations. RefinementError when no candidate is left, or for predictions that do
+    arcnb.models.prompts.conversations. ArcnbError when no candidate is left, or for predictions that do
     not fit the tasks.
     """
     wanted = set(turns)
@@ -211,7 +208,7 @@ def refinement_rows(
             ancestors = found.ancestors(number)
             _add(dataset, book, parent, sets[number], ancestors, tokenizer, max_prompt_length)
     if not dataset.rows:
-        raise RefinementError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_length))
+        raise ArcnbError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_length))
     return dataset
 
 

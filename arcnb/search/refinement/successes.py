@@ -14,21 +14,22 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.refinement.rows import Gathered, RefinementError, gather
+from arcnb.search.refinement.rows import Gathered, gather
 from arcnb.search.turns.selection import choose
 
 PARTNERS = ("children", "siblings", "both")
 
 
 def check_successes(partners: str, per_task: int) -> None:
-    """RefinementError for what `successful_rows` does not know, for a stage to ask before its work."""
+    """ArcnbError for what `successful_rows` does not know, for a stage to ask before its work."""
     if partners not in PARTNERS:
-        raise RefinementError(f"successes come from {', '.join(PARTNERS)}, not from {partners!r}")
+        raise ArcnbError(f"successes come from {', '.join(PARTNERS)}, not from {partners!r}")
     if per_task < 1:
-        raise RefinementError(f"the successes of a task, at most, must be at least 1, not {per_task}")
+        raise ArcnbError(f"the successes of a task, at most, must be at least 1, not {per_task}")
 
 
 def successful_rows(
@@ -46,7 +47,7 @@ def successful_rows(
     answer}`: what the model reads, how its answer begins, and the rest of it. Empty when nothing succeeded.
 
     Solved means right on every pair whose output is known; distinct answers first come, first kept.
-    chooser: which of a prompt's misses are corrected. RefinementError as `refinement_rows`.
+    chooser: which of a prompt's misses are corrected. ArcnbError as `refinement_rows`.
     """
     check_successes(partners, per_task)
     book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import adapter_name, resolve_adapter, resolve_model
-from arcnb.plans import PlanError
 from arcnb.search.sampling.plan import InferencePlan
 from arcnb.search.sampling.sampled_set import SampledSet
 
@@ -52,7 +52,7 @@ def adapter_runs(adapters: str, folder: str | Path, model: str = "") -> list[Ada
     if len(listed) == 1:
         return [AdapterRun(names[0], chosen[0], PredictionSet(folder))]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PlanError(f"two of the adapters to compare are called {twice[0]!r}; take one out or rename it")
+        raise ArcnbError(f"two of the adapters to compare are called {twice[0]!r}; take one out or rename it")
     runs = zip(names, chosen, strict=True)
     return [AdapterRun(name, adapter, PredictionSet(Path(folder) / name)) for name, adapter in runs]
 

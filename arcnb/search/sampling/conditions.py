@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
 from arcnb.models.prompts.rendering import template_path
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
-from arcnb.plans import PlanError
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 
@@ -70,7 +70,7 @@ def _digest_of_named(adapter: str) -> str:
 
 
 def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
-    """Begin the set with these conditions, or compare. PlanError names what was added or changed."""
+    """Begin the set with these conditions, or compare. ArcnbError names what was added or changed."""
     path = predictions.folder / FILE_NAME
     if not path.exists():
         _compare_rows(predictions, wanted["tasks"])
@@ -84,20 +84,20 @@ def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
 
 
 def begun_with(predictions: PredictionSet) -> dict:
-    """The conditions that the set was begun with. FileNotFoundError without the file, PlanError for a
+    """The conditions that the set was begun with. FileNotFoundError without the file, ArcnbError for a
     damaged one."""
     path = predictions.folder / FILE_NAME
     try:
         begun = json.loads(path.read_bytes())
         return {name: begun[name] for name in ("tasks", "settings")}
     except (ValueError, KeyError, TypeError) as error:
-        raise PlanError(
+        raise ArcnbError(
             f"{path} is damaged ({error!r}); it says how the predictions beside it were made"
         ) from None
 
 
 def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
-    """PlanError where the set was begun with other conditions, or holds other tasks; nothing is written."""
+    """ArcnbError where the set was begun with other conditions, or holds other tasks; nothing is written."""
     try:
         begun = begun_with(predictions)
     except FileNotFoundError:
@@ -106,16 +106,16 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
     tasks, settings = begun["tasks"], begun["settings"]
     changed = [id_ for id_, print_ in wanted["tasks"].items() if tasks.get(id_, print_) != print_]
     if changed:
-        raise PlanError(_of_other_tasks(predictions, changed))
+        raise ArcnbError(_of_other_tasks(predictions, changed))
     added = [id_ for id_ in wanted["tasks"] if id_ not in tasks]
     if added:
-        raise PlanError(
+        raise ArcnbError(
             f"{predictions.folder} was begun with {len(tasks)} tasks and without {_some(added)}; "
             f"use a new folder for the larger task set"
         )
     for name, value in wanted["settings"].items():
         if settings.get(name, value if name in LATER else None) != value:
-            raise PlanError(
+            raise ArcnbError(
                 f"{predictions.folder} was begun with {_TODAY.get(name, name)} {settings.get(name)!r}, not "
                 f"{value!r}; use a new folder for the changed setting"
             )
@@ -127,7 +127,7 @@ def _compare_rows(predictions: PredictionSet, fingerprints: dict[str, str]) -> N
     rows = zip(frame["task_id"], frame["task_fingerprint"], strict=True)
     changed = {id_ for id_, fingerprint in rows if fingerprints.get(id_, fingerprint) != fingerprint}
     if changed:
-        raise PlanError(_of_other_tasks(predictions, sorted(changed)))
+        raise ArcnbError(_of_other_tasks(predictions, sorted(changed)))
 
 
 def _of_other_tasks(predictions: PredictionSet, changed: list[str]) -> str:

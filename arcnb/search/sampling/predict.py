@@ -27,7 +27,7 @@ __all__ = ["InferenceReport", "RoundPlan", "predict", "shard_of"]
 def predict(
     made: SampledSet, backend, executor: Executor, plan: RoundPlan, division: RoundPlan | None = None
 ) -> InferenceReport:
-    """Fill the set up to the plan and say what was done. Raises PlanError before any work is lost.
+    """Fill the set up to the plan and say what was done. Raises ArcnbError before any work is lost.
 
     division: the plan whose work is divided among the shards, where this one is a part of it.
     """

@@ -13,10 +13,10 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.questions import Question, first_question
 from arcnb.search.turns.budget import TurnPlan
@@ -64,7 +64,7 @@ class LaterTurns:
         expected = chosen[slot].id if chosen else None
         if parent != expected:
             found, wanted = parent or "nothing", expected or "nothing"
-            raise PlanError(
+            raise ArcnbError(
                 f"task {task_id}: the set refines {found} in turn {self.turn}, slot {slot}, where this plan "
                 f"refines {wanted}: its earlier turns are others, use a new folder"
             )

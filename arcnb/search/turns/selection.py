@@ -15,10 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from arcnb.arc.predictions.prediction import Prediction
-
-
-class SelectionError(ValueError):
-    """A chooser that does not exist, or k that is not positive."""
+from arcnb.errors import ArcnbError
 
 
 def refinable(predictions: Iterable[Prediction]) -> list[Prediction]:
@@ -121,9 +118,9 @@ CHOOSERS: dict[str, Callable[[Sequence[Prediction], int, np.random.Generator], l
 def choose(
     name: str, predictions: Sequence[Prediction], k: int, random: np.random.Generator
 ) -> list[Prediction]:
-    """At most k predictions of one task by the chooser of that name. SelectionError for bad arguments."""
+    """At most k predictions of one task by the chooser of that name. ArcnbError for bad arguments."""
     if name not in CHOOSERS:
-        raise SelectionError(f"chooser {name!r} does not exist; there are {', '.join(CHOOSERS)}")
+        raise ArcnbError(f"chooser {name!r} does not exist; there are {', '.join(CHOOSERS)}")
     if k < 1:
-        raise SelectionError(f"the number of predictions to refine must be positive, not {k}")
+        raise ArcnbError(f"the number of predictions to refine must be positive, not {k}")
     return CHOOSERS[name](predictions, k, random)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.search.sampling.conditions import begun_with
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.turns.budget import TurnPlan
@@ -39,5 +39,5 @@ def _recorded_plan(predictions: PredictionSet) -> TurnPlan | None:
             return None
         turns, n_predictions, first_share, per_prompt = (settings[name] for name in _PLANNED)
         return TurnPlan(RoundPlan(n_predictions, per_prompt), turns, first_share)
-    except (FileNotFoundError, PlanError):  # a set can be looked at though nobody knows how it was made
+    except (FileNotFoundError, ArcnbError):  # a set can be looked at though nobody knows how it was made
         return None

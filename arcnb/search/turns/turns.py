@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.rendering import template_path
 from arcnb.models.sampling.backends import Sampling
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.conditions import compare_conditions, conditions, hold_to_conditions
 from arcnb.search.sampling.early_stop import EarlyStop
@@ -40,7 +40,7 @@ def predict_turns(
     """Fill the set up to the plan and say what was done; one turn is plain `predict`.
 
     refine_from: a finished set, whose first turns (as many as the plan has of them) are refined; the set
-    then holds the later turns only, and their parents are ids of that set. Raises PlanError before any work
+    then holds the later turns only, and their parents are ids of that set. Raises ArcnbError before any work
     is lost, and when no first turn of all these tasks leaves room for an answer.
     """
     room = backend.context - made.sampling.max_tokens
@@ -71,9 +71,9 @@ def predict_turns(
 
 
 def _check_room(report: InferenceReport, plan: TurnPlan, sampling: Sampling, room: int) -> None:
-    """PlanError for a set that stays empty; of a shard, the other shards may have prompts that fit."""
+    """ArcnbError for a set that stays empty; of a shard, the other shards may have prompts that fit."""
     if plan.rounds.n_shards == 1 and report.too_long and not report.made and not report.found:
-        raise PlanError(
+        raise ArcnbError(
             f"no prompt fits: those of {len(report.too_long)} tasks have {min(report.too_long.values()):,} "
             f"tokens and more, and answers of {sampling.max_tokens:,} leave {room:,} of the context "
             "(max_length, max_completion_length)"
@@ -81,7 +81,7 @@ def _check_room(report: InferenceReport, plan: TurnPlan, sampling: Sampling, roo
 
 
 def check_turns(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None = None) -> None:
-    """PlanError where `predict_turns` would refuse `refine_from`, or what the set was begun with.
+    """ArcnbError where `predict_turns` would refuse `refine_from`, or what the set was begun with.
 
     For a stage to ask before it loads a model; nothing is written.
     """
@@ -111,17 +111,17 @@ def _turn_settings(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet 
 
 
 def _digest(refine_from: PredictionSet, plan: TurnPlan, tasks: Sequence[Task]) -> str:
-    """Which first turns these are. PlanError for a set without any, or of another version of the tasks."""
+    """Which first turns these are. ArcnbError for a set without any, or of another version of the tasks."""
     ids = [task.task_id for task in tasks]
     names = ["task_id", "round", "index", "turn", "task_fingerprint", "status", "fingerprint"]
     frame = refine_from.read(columns=names, task_ids=ids)
     frame = frame[(frame["turn"] == 0) & (frame["round"] < plan.first.n_rounds)]
     if frame.empty:
-        raise PlanError(f"refine_from {refine_from.folder} holds no first turns of these tasks")
+        raise ArcnbError(f"refine_from {refine_from.folder} holds no first turns of these tasks")
     known = {task.task_id: task.fingerprint for task in tasks}
     for task_id, fingerprint in zip(frame["task_id"], frame["task_fingerprint"], strict=True):
         if known[task_id] != fingerprint:
-            raise PlanError(
+            raise ArcnbError(
                 f"refine_from {refine_from.folder} answers another version of task {task_id}: "
                 "the fingerprints differ"
             )

@@ -10,8 +10,8 @@ import numpy as np
 from arcnb.synth import inputs
 from arcnb.synth.generators.composed import chain
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rearc.tasks import RearcError, rearc_input
-from arcnb.synth.rules import Rule, RuleError, generator
+from arcnb.synth.rearc.tasks import rearc_input
+from arcnb.synth.rules import NoExample, Rule, generator
 from arcnb.synth.splits import training_split
 
 MAX_SIDE = 16  # of an input; outputs may be larger
@@ -30,15 +30,15 @@ def composed_on_scenes(rng: Rng) -> Rule:
 
 
 def _scene(rng: Rng, task_id: str, difficulty: float, colors: list[int]) -> np.ndarray:
-    """An input with at least two colors; RuleError when none came."""
+    """An input with at least two colors; NoExample when none came."""
     for _ in range(TRIES):
         try:
             grid = rearc_input(task_id, int(rng.integers(2**31)), 0.0, difficulty, MAX_SIDE)
-        except RearcError:
+        except NoExample:
             continue
         found, counts = np.unique(grid, return_counts=True)
         if len(found) > 1:
             mapping = np.zeros(10, dtype=np.uint8)
             mapping[found[np.argsort(-counts, kind="stable")]] = [0, *colors][: len(found)]
             return mapping[grid]
-    raise RuleError(f"RE-ARC task {task_id} has no scene of two colors and at most {MAX_SIDE} a side")
+    raise NoExample(f"RE-ARC task {task_id} has no scene of two colors and at most {MAX_SIDE} a side")

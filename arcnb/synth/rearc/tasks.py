@@ -19,8 +19,10 @@ from arcnb.arc.grids import MAX_SIDE, Grid, as_grid
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.programs.libraries.rearc_dsl import load_rearc_module
 from arcnb.synth.rearc.programs import rewritten_verifier, verifier_ids
+from arcnb.synth.rules import NoExample
 from arcnb.synth.splits import draw_n_train
 
 MAX_DRAWS = (
@@ -45,14 +47,6 @@ UNREPRODUCED = {
 }
 
 
-class RearcError(ValueError):
-    """An unknown task, bad bounds, or examples that could not be made; the message names the task."""
-
-
-class RearcSizeError(RearcError):
-    """The examples of a task do not get small enough."""
-
-
 def rearc_ids() -> tuple[str, ...]:
     """The 400 task ids, sorted."""
     return verifier_ids()
@@ -61,7 +55,7 @@ def rearc_ids() -> tuple[str, ...]:
 def rearc_program(task_id: str, line_length: int = 60) -> str:
     """A program, `transform(grid)` on `rearc_dsl`, that solves task `task_id`: its verifier, rewritten.
 
-    `line_length` as in `rewritten_verifier`: 0 keeps one call a line. RearcError for an unknown task.
+    `line_length` as in `rewritten_verifier`: 0 keeps one call a line. ArcnbError for an unknown task.
     """
     _check_id(task_id)
     return rewritten_verifier(task_id, line_length)
@@ -73,9 +67,9 @@ def reproduced_ids() -> tuple[str, ...]:
 
 
 def original_task(task_id: str) -> Task:
-    """The ARC-AGI-1 training task itself, with its RE-ARC program. RearcError if it fails on that."""
+    """The ARC-AGI-1 training task itself, with its RE-ARC program. ArcnbError if it fails on that."""
     if task_id in UNREPRODUCED:
-        raise RearcError(f"RE-ARC task {task_id}: {UNREPRODUCED[task_id]}")
+        raise ArcnbError(f"RE-ARC task {task_id}: {UNREPRODUCED[task_id]}")
     program = rearc_program(task_id)
     return replace(_originals()[task_id], source="rearc", program=program, meta={"original": task_id})
 
@@ -111,7 +105,7 @@ def rearc_task(
 
     n_train: None draws it from ARC's distribution. max_cells: bound on the cells of all inputs and outputs
     together; while exceeded, or while all outputs are equal, the examples are drawn again, each time 20%
-    easier. RearcSizeError when ten draws do not fit.
+    easier. NoExample, too large, when ten draws do not fit.
     """
     _check_id(task_id)
     if n_train is None:
@@ -121,14 +115,16 @@ def rearc_task(
         stream = derive_seed(seed, "rearc task", task_id, index, attempt)
         try:
             examples = _drawn_examples(task_id, n_train + n_test, stream, diff_lb, upper, max_side, max_cells)
-        except RearcSizeError:
+        except NoExample as none:
+            if not none.too_large:
+                raise
             continue
         outputs = [pair.output for pair, _ in examples]
         if any(not np.array_equal(output, outputs[0]) for output in outputs):  # else a constant solves it
             break
     else:
-        raise RearcSizeError(
-            f"RE-ARC task {task_id}: {n_train + n_test} pairs never fit in {max_cells} cells"
+        raise NoExample(
+            f"RE-ARC task {task_id}: {n_train + n_test} pairs never fit in {max_cells} cells", too_large=True
         )
     pairs = tuple(pair for pair, _ in examples)
     meta = {
@@ -150,7 +146,7 @@ def rearc_task(
 
 
 def rearc_input(task_id: str, seed: int, diff_lb: float, diff_ub: float, max_side: int = MAX_SIDE) -> Grid:
-    """One input of the task's generator, a function of the arguments alone; RearcError when none fits."""
+    """One input of the task's generator, a function of the arguments alone; NoExample when none fits."""
     _check_id(task_id)
     return _example(task_id, seed, 0, diff_lb, diff_ub, max_side, INPUT_ATTEMPTS)[1].input
 
@@ -189,7 +185,7 @@ def _drawn_examples(
 ) -> list[tuple[Pair, float]]:
     _check_id(task_id)
     if not 0.0 <= diff_lb <= diff_ub <= 1.0:
-        raise RearcError(
+        raise ArcnbError(
             f"difficulty bounds must satisfy 0 <= diff_lb <= diff_ub <= 1, not {diff_lb}, {diff_ub}"
         )
     found: dict[tuple, tuple[Pair, float]] = {}
@@ -202,9 +198,9 @@ def _drawn_examples(
             found[rows] = (pair, difficulty)
             n_cells += pair.input.size + pair.output.size
         if n_cells > max_cells:
-            raise RearcSizeError(f"RE-ARC task {task_id}: more than {max_cells} cells")
+            raise NoExample(f"RE-ARC task {task_id}: more than {max_cells} cells", too_large=True)
     if len(found) < n:
-        raise RearcError(
+        raise NoExample(
             f"RE-ARC task {task_id}: no {n} distinct examples "
             f"(difficulty {diff_lb}..{diff_ub}, max_side {max_side})"
         )
@@ -237,7 +233,7 @@ def _example(
             samples = getattr(source, "difficulty_samples", [])
             difficulty = sum(samples) / len(samples) if samples else diff_lb
             return rows, Pair(as_grid(np.array(rows)), as_grid(np.array(output))), difficulty
-    raise RearcError(
+    raise NoExample(
         f"RE-ARC task {task_id}: no valid example in {attempts} draws "
         f"(difficulty {diff_lb}..{diff_ub}, max_side {max_side})"
     )
@@ -255,4 +251,4 @@ def _functions(task_id: str) -> tuple:
 
 def _check_id(task_id: str) -> None:
     if task_id not in verifier_ids():
-        raise RearcError(f"RE-ARC has no task {task_id!r}; its ids are those of arc-agi-1/training")
+        raise ArcnbError(f"RE-ARC has no task {task_id!r}; its ids are those of arc-agi-1/training")

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from arcnb.arc.grids import GridError, as_grid
+from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.layout import outputs_from_text, outputs_text
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import PREDICTION_SCHEMA
+from arcnb.errors import ArcnbError
 
 A, B = as_grid([[1, 2], [3, 4]]), as_grid([[5]])
 
@@ -93,7 +94,7 @@ def test_outputs_are_texts_of_width_and_cells(tmp_path):
      "2:1234  -", "2:12\u0663\u0663", "x", "2:1234\n"],
 )  # fmt: skip
 def test_a_text_that_is_no_outputs_is_refused(text):
-    with pytest.raises(GridError, match="outputs: "):
+    with pytest.raises(ArcnbError, match="outputs: "):
         outputs_from_text(text)
 
 

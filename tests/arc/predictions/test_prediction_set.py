@@ -16,12 +16,8 @@ import pytest
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.prediction import FIELD_NAMES, Prediction, output_fingerprint
-from arcnb.arc.predictions.prediction_set import (
-    PREDICTION_SCHEMA,
-    PredictionFileError,
-    PredictionSet,
-    predictions_frame,
-)
+from arcnb.arc.predictions.prediction_set import PREDICTION_SCHEMA, PredictionSet, predictions_frame
+from arcnb.errors import ArcnbError
 
 A, B = as_grid([[1, 2], [3, 4]]), as_grid([[5]])
 
@@ -106,7 +102,7 @@ def test_columns_and_tasks_can_be_chosen(tmp_path):
     assert list(frame.columns) == ["status", "task_id"]
     assert frame["task_id"].tolist() == ["a", "a", "c", "c"]
     assert [p.id for p in predictions.iter_predictions(task_ids=["b"])] == ["b/0/0/0", "b/0/1/0"]
-    with pytest.raises(PredictionFileError, match="no column 'stat' in a prediction"):
+    with pytest.raises(ArcnbError, match="no column 'stat' in a prediction"):
         predictions.read(["stat"])
 
 
@@ -196,7 +192,7 @@ def test_file_systems_without_hard_links_are_served_too(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("shard", "n_shards"), [(2, 2), (-1, 1), (0, 0)])
 def test_impossible_shards_are_refused(shard, n_shards, tmp_path):
-    with pytest.raises(PredictionFileError, match="is not one of the"):
+    with pytest.raises(ArcnbError, match="is not one of the"):
         PredictionSet(tmp_path).write_part([prediction()], 0, shard, n_shards)
 
 
@@ -212,7 +208,7 @@ def test_impossible_shards_are_refused(shard, n_shards, tmp_path):
 )
 def test_a_record_that_does_not_fit_is_named_and_nothing_is_written(fields, message, tmp_path):
     records = [prediction(), prediction(**{"index": 1, **fields})]
-    with pytest.raises(PredictionFileError, match=message):
+    with pytest.raises(ArcnbError, match=message):
         PredictionSet(tmp_path).write_part(records, round=0)
     assert list(tmp_path.iterdir()) == []
 
@@ -238,7 +234,7 @@ def test_a_damaged_part_is_named_in_one_sentence(damage, tmp_path):
     else:
         data = part.read_bytes()
         part.write_bytes({"cut": data[:-30], "empty": b"", "text": b"hello"}[damage])
-    with pytest.raises(PredictionFileError) as caught:
+    with pytest.raises(ArcnbError) as caught:
         predictions.read()
     assert str(caught.value).startswith(f"{part}: damaged or not a prediction part")
     assert "\n" not in str(caught.value)
@@ -246,7 +242,7 @@ def test_a_damaged_part_is_named_in_one_sentence(damage, tmp_path):
 
 def test_a_parquet_file_of_another_name_is_refused(tmp_path):
     (tmp_path / "tasks.parquet").write_bytes(b"")
-    with pytest.raises(PredictionFileError, match=r"tasks\.parquet: not named like a part"):
+    with pytest.raises(ArcnbError, match=r"tasks\.parquet: not named like a part"):
         PredictionSet(tmp_path).read()
 
 
@@ -374,7 +370,7 @@ def test_a_write_that_the_system_refuses_is_one_sentence_and_earlier_parts_stay(
     )
     assert done.stderr == ""
     (line,) = done.stdout.splitlines()
-    assert line.startswith("PredictionFileError")
+    assert line.startswith("ArcnbError")
     assert "round00001-shard00-of-01-part00000.parquet: cannot be written, the file size limit" in line
     assert [p.name for p in tmp_path.iterdir()] == ["round00000-shard00-of-01-part00000.parquet"]
     assert len(PredictionSet(tmp_path)) == 1
@@ -390,7 +386,7 @@ def test_a_full_disk_is_one_sentence_and_earlier_parts_stay(tmp_path):
         predictions = PredictionSet(tmp_path)
         predictions.write_part([prediction()], round=0)
         rows = [prediction(index=i, completion=random.randbytes(1000).hex()) for i in range(200)]
-        with pytest.raises(PredictionFileError, match="cannot be written, the disk is full; files already"):
+        with pytest.raises(ArcnbError, match="cannot be written, the disk is full; files already"):
             predictions.write_part(rows, round=1)
         assert len(list(tmp_path.iterdir())) == 1
         assert len(predictions) == 1
@@ -401,7 +397,7 @@ def test_a_full_disk_is_one_sentence_and_earlier_parts_stay(tmp_path):
 @pytest.mark.parametrize("folder", ["file", "file/predictions"])
 def test_a_folder_that_cannot_be_written_is_named(folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(PredictionFileError, match=f"{folder}/round.*: cannot be written, a .*file"):
+    with pytest.raises(ArcnbError, match=f"{folder}/round.*: cannot be written, a .*file"):
         PredictionSet(tmp_path / folder).write_part([prediction()], round=0)
 
 
@@ -471,5 +467,5 @@ def test_a_reader_that_looked_before_the_packing_looks_again(tmp_path, monkeypat
     assert len(predictions) == 60
     damaged = look(predictions)[0]
     damaged.write_bytes(b"PAR1")
-    with pytest.raises(PredictionFileError, match="damaged"):
+    with pytest.raises(ArcnbError, match="damaged"):
         len(predictions)

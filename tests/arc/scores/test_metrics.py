@@ -14,7 +14,6 @@ from arcnb.arc.scores.metrics import (
     LOOSE_COLUMN,
     METRIC_COLUMNS,
     TABLE_COLUMNS,
-    MetricsError,
     aggregate,
     error_table,
     error_types,
@@ -27,6 +26,7 @@ from arcnb.arc.scores.metrics import (
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.errors import ArcnbError
 from tests.arc.golden_grids import cases, same_number
 
 GOLDEN = "arc25_metrics.json.gz"
@@ -92,7 +92,7 @@ def test_scores_agree_with_the_reference(case):
 @pytest.mark.parametrize("case", cases(GOLDEN, "get_metrics", quirk=True), ids=lambda case: case["id"])
 def test_a_wrong_number_of_outputs_is_refused_where_the_reference_scores_those_that_exist(case):
     outputs = [as_grid(grid) for grid in case["args"]["predictions"]]
-    with pytest.raises(MetricsError, match=r"^task t: \d outputs for \d inputs"):
+    with pytest.raises(ArcnbError, match=r"^task t: \d outputs for \d inputs"):
         score(outputs, Task.from_dict("t", case["args"]["task"]))
 
 
@@ -252,9 +252,9 @@ def test_a_task_set_says_which_test_outputs_are_known():
 
 
 def test_predictions_that_were_not_judged_or_belong_elsewhere_are_refused():
-    with pytest.raises(MetricsError, match="1 predictions were never judged, the first of task b"):
+    with pytest.raises(ArcnbError, match="1 predictions were never judged, the first of task b"):
         aggregate(frame(("a", "ok", "x", 1, 1), ("b", None, None, None, None)))
-    with pytest.raises(MetricsError, match="task b, which is not in the task set"):
+    with pytest.raises(ArcnbError, match="task b, which is not in the task set"):
         aggregate(right_or_wrong(a=(1, 1), b=(1, 1)), ["a"])
 
 
@@ -270,7 +270,7 @@ def test_error_types_and_statuses_are_counted():
     assert table["error_rate"].tolist() == [0.5, 1, 0]
     assert table["timeout"].tolist() == [0.5, 0.5, 0]
     assert error_types(frame(*rows)).to_dict() == {"Timeout": 2, "Memory": 1}
-    with pytest.raises(MetricsError, match="unknown status 'strange'"):
+    with pytest.raises(ArcnbError, match="unknown status 'strange'"):
         error_table(frame(("a", "strange", None, 0, 0)))
 
 
@@ -294,7 +294,7 @@ def test_pass_at_k_at_sizes_where_floats_would_overflow():
 
 @pytest.mark.parametrize(("n", "c", "k"), [(2, 3, 1), (2, -1, 1), (2, 1, 0), (2, 1, 3)])
 def test_pass_at_k_refuses_impossible_numbers(n, c, k):
-    with pytest.raises(MetricsError, match=f"not n={n}, c={c}, k={k}"):
+    with pytest.raises(ArcnbError, match=f"not n={n}, c={c}, k={k}"):
         pass_at_k(n, c, k)
 
 
@@ -326,7 +326,7 @@ def test_the_curve_can_be_of_train_alone_and_leaves_unknown_tasks_out():
         1,
         2,
     ]
-    with pytest.raises(MetricsError, match="not 'n_preds'"):
+    with pytest.raises(ArcnbError, match="not 'n_preds'"):
         pass_at_k_curve(rows, column="n_preds")
 
 
@@ -372,9 +372,9 @@ def test_tasks_of_one_set_only_are_left_out_unless_asked_for():
     assert paired_difference(a, b).n_tasks == 1
     everything = paired_difference(a, b, task_ids=["x", "y", "z"])
     assert (everything.n_tasks, everything.only_a) == (3, 1)
-    with pytest.raises(MetricsError, match="no task in common"):
+    with pytest.raises(ArcnbError, match="no task in common"):
         paired_difference(right_or_wrong(x=(1, 1)), right_or_wrong(z=(1, 0)))
-    with pytest.raises(MetricsError, match="no column 'nothing'"):
+    with pytest.raises(ArcnbError, match="no column 'nothing'"):
         paired_difference(a, b, "nothing")
 
 

@@ -10,7 +10,6 @@ from arcnb.arc.predictions.prediction_set import predictions_frame
 from arcnb.arc.scores.attempts import RULES, Candidate, count_votes
 from arcnb.arc.scores.submission import (
     SUBMISSION_COLUMNS,
-    SubmissionError,
     choose_attempts,
     create_submission,
     score_submission,
@@ -19,6 +18,7 @@ from arcnb.arc.scores.submission import (
 )
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
+from arcnb.errors import ArcnbError
 from tests.arc.golden_grids import cases
 
 GOLDEN = "arc25_submission.json"
@@ -115,7 +115,7 @@ def test_our_rules_never_spend_both_attempts_on_one_grid(case, rule):
 @pytest.mark.parametrize("case", cases(GOLDEN, "evaluate_submission"), ids=lambda case: case["id"])
 def test_scores_agree_with_the_reference(case):
     if "raises" in case["expect"]:
-        with pytest.raises(SubmissionError, match="task unknown of the submission is not in the task set"):
+        with pytest.raises(ArcnbError, match="task unknown of the submission is not in the task set"):
             score_submission(case["args"]["submission"], golden_tasks(case))
     else:
         assert (
@@ -137,7 +137,7 @@ def test_a_missing_task_counts_zero_where_the_reference_leaves_it_out(case):
 @pytest.mark.parametrize("case", cases(GOLDEN, "validate_submission"), ids=lambda case: case["id"])
 def test_validation_agrees_with_the_reference(case):
     if "raises" in case["expect"]:
-        with pytest.raises(SubmissionError):
+        with pytest.raises(ArcnbError):
             validate_submission(case["args"]["submission"], golden_tasks(case))
     else:
         validate_submission(case["args"]["submission"], golden_tasks(case))
@@ -147,7 +147,7 @@ def test_validation_agrees_with_the_reference(case):
     "case", cases(GOLDEN, "validate_submission", quirk=True), ids=lambda case: case["id"]
 )
 def test_grids_that_are_none_are_refused_where_the_reference_lets_them_pass(case):
-    with pytest.raises(SubmissionError, match=r"^task t\d, test \d, attempt_\d: "):
+    with pytest.raises(ArcnbError, match=r"^task t\d, test \d, attempt_\d: "):
         validate_submission(case["args"]["submission"], golden_tasks(case))
 
 
@@ -237,13 +237,11 @@ def test_both_ways_of_averaging():
 
 
 def test_defects_are_refused_by_name(tmp_path):
-    with pytest.raises(SubmissionError, match="no rule 'best'; there are train-score, majority, legacy"):
+    with pytest.raises(ArcnbError, match="no rule 'best'; there are train-score, majority, legacy"):
         create_submission(predictions_frame([]), [], rule="best")
-    with pytest.raises(
-        SubmissionError, match="task t: a prediction has 1 outputs for 1 train and 1 test inputs"
-    ):
+    with pytest.raises(ArcnbError, match="task t: a prediction has 1 outputs for 1 train and 1 test inputs"):
         create_submission(predictions_frame([prediction("t", 0, [[[0]]])]), [task("t")])
-    with pytest.raises(SubmissionError, match="task t: its test outputs are unknown"):
+    with pytest.raises(ArcnbError, match="task t: its test outputs are unknown"):
         score_submission({}, [task("t")])
 
 
@@ -268,14 +266,14 @@ def test_defects_are_refused_by_name(tmp_path):
 )
 def test_validation_names_the_problem(entries, message):
     submission = {} if entries is None else {"t": entries}
-    with pytest.raises(SubmissionError) as caught:
+    with pytest.raises(ArcnbError) as caught:
         validate_submission(submission, [task("t")])
     assert message in str(caught.value)
 
 
 def test_a_stranger_in_the_submission_is_refused():
     entry = [{"attempt_1": [[0]], "attempt_2": [[0]]}]
-    with pytest.raises(SubmissionError, match="task u of the submission is not in the task set"):
+    with pytest.raises(ArcnbError, match="task u of the submission is not in the task set"):
         validate_submission({"t": entry, "u": entry}, [task("t")])
 
 

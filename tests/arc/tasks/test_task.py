@@ -5,7 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from arcnb.arc.tasks.task import Pair, Task, TaskError
+from arcnb.arc.tasks.task import Pair, Task
+from arcnb.errors import ArcnbError
 
 GOOD = {
     "train": [{"input": [[1, 2]], "output": [[2, 1]]}, {"input": [[3]], "output": [[4]]}],
@@ -105,7 +106,7 @@ def test_a_pair_takes_lists_and_checks_them():
     ],
 )
 def test_what_is_wrong_is_named_with_file_task_and_pair(mapping, message):
-    with pytest.raises(TaskError) as caught:
+    with pytest.raises(ArcnbError) as caught:
         Task.from_dict("t", mapping, where="file.json")
     assert str(caught.value).startswith(message)
 

@@ -10,8 +10,9 @@ import pytest
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks.task import Pair, Task, TaskError
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.tasks.task_set import SOURCES, TaskSet, iter_tasks, load_tasks, write_arc_json, write_tasks
+from arcnb.errors import ArcnbError
 from tests.arc.golden_grids import cases
 
 PAIR = {"input": [[1]], "output": [[2, 3]]}
@@ -71,7 +72,7 @@ def test_tasks_are_found_by_position_id_and_slice(training):
 
 
 def test_an_unknown_id_is_refused_with_the_nearest(training):
-    with pytest.raises(TaskError, match=r"no task '007bbfb8'; did you mean 007bbfb7\?"):
+    with pytest.raises(ArcnbError, match=r"no task '007bbfb8'; did you mean 007bbfb7\?"):
         training["007bbfb8"]
 
 
@@ -85,19 +86,19 @@ def test_samples_depend_on_the_seed_and_are_nested(training):
 
 @pytest.mark.parametrize("n", [0, -1, 401])
 def test_impossible_samples_are_refused(training, n):
-    with pytest.raises(TaskError, match=f"cannot draw {n} of 400"):
+    with pytest.raises(ArcnbError, match=f"cannot draw {n} of 400"):
         training.sample(n, seed=0)
 
 
 def test_unknown_test_outputs_are_refused_where_they_are_needed():
     tasks = TaskSet("x", tuple(Task.from_dict(f"t{i}", HIDDEN) for i in range(5)))
-    with pytest.raises(TaskError, match="x: the test outputs of t0, t1, t2 and 2 more tasks are unknown"):
+    with pytest.raises(ArcnbError, match="x: the test outputs of t0, t1, t2 and 2 more tasks are unknown"):
         tasks.require_test_outputs()
 
 
 def test_a_duplicate_id_is_refused():
     task = Task.from_dict("t", TASK)
-    with pytest.raises(TaskError, match="task id 't' occurs twice"):
+    with pytest.raises(ArcnbError, match="task id 't' occurs twice"):
         TaskSet("x", (task, task))
 
 
@@ -150,7 +151,7 @@ def test_a_folder_of_parts_is_one_set_without_its_unfinished_files(training, tmp
     (tmp_path / ".a.parquet").write_bytes(b"half a file")
     assert load_tasks(tmp_path).ids == training.ids[:5]
     write_tasks(training[4:6], tmp_path / "d.parquet")
-    with pytest.raises(TaskError, match=f"task id '{training.ids[4]}' occurs twice"):
+    with pytest.raises(ArcnbError, match=f"task id '{training.ids[4]}' occurs twice"):
         load_tasks(tmp_path)
 
 
@@ -180,7 +181,7 @@ def test_nothing_is_overwritten_but_writing_the_same_again_is_fine(training, tmp
 @pytest.mark.parametrize("name", ["x.parquet", "x.json"])
 def test_an_id_that_occurs_twice_is_not_written(name, tmp_path):
     task = Task.from_dict("t", TASK)
-    with pytest.raises(TaskError, match="task id 't' occurs twice"):
+    with pytest.raises(ArcnbError, match="task id 't' occurs twice"):
         (write_arc_json if name.endswith("json") else write_tasks)([task, task], tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -238,7 +239,7 @@ def test_wrong_rows_are_named(columns, message, typed, tmp_path):
         table = table.cast(pa.schema(fields))
     path = tmp_path / "t.parquet"
     pq.write_table(table, path)
-    with pytest.raises(TaskError) as caught:
+    with pytest.raises(ArcnbError) as caught:
         load_tasks(path)
     assert str(caught.value).startswith(str(path))
     assert message in str(caught.value)
@@ -247,7 +248,7 @@ def test_wrong_rows_are_named(columns, message, typed, tmp_path):
 def test_a_cut_parquet_file_is_named(training, tmp_path):
     path = write_tasks(training[:3], tmp_path / "t.parquet")
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TaskError, match=r"t\.parquet: damaged or cut short"):
+    with pytest.raises(ArcnbError, match=r"t\.parquet: damaged or cut short"):
         load_tasks(path)
 
 
@@ -266,7 +267,7 @@ def test_reading_agrees_with_the_reference(case, tmp_path):
         return tasks.require_test_outputs() if args["verify_outputs"] else tasks
 
     if "raises" in case["expect"]:
-        with pytest.raises(TaskError):
+        with pytest.raises(ArcnbError):
             load()
     else:
         assert {task.task_id: task.to_dict() for task in load()} == case["expect"]["value"]
@@ -349,7 +350,7 @@ DUPLICATE = '{"t": %s, "u": %s, "t": %s}' % ((json.dumps(TASK),) * 3)
 )
 def test_defects_of_a_file_are_named(name, content, message, tmp_path):
     write(tmp_path / name, content)
-    with pytest.raises(TaskError, match=re.escape(f"{tmp_path}/{message}")) as caught:
+    with pytest.raises(ArcnbError, match=re.escape(f"{tmp_path}/{message}")) as caught:
         load_tasks(tmp_path / name)
     assert "\n" not in str(caught.value)
 
@@ -368,7 +369,7 @@ def test_defects_of_a_file_are_named(name, content, message, tmp_path):
 def test_defects_of_a_solutions_file_are_named(solutions, message, tmp_path):
     write(tmp_path / "x_challenges.json", {"t": HIDDEN})
     write(tmp_path / "x_solutions.json", solutions)
-    with pytest.raises(TaskError, match=re.escape(f"{tmp_path}/{message}")):
+    with pytest.raises(ArcnbError, match=re.escape(f"{tmp_path}/{message}")):
         load_tasks(tmp_path / "x_challenges.json")
 
 
@@ -376,13 +377,13 @@ def test_a_cut_or_mislabelled_gz_file_is_named(tmp_path):
     whole = gzip.compress(json.dumps({"t": TASK}).encode())
     for content in (whole[:-15], b"plain text", b""):
         (tmp_path / "x.json.gz").write_bytes(content)
-        with pytest.raises(TaskError, match=r"x\.json\.gz: (cannot be read|not JSON)"):
+        with pytest.raises(ArcnbError, match=r"x\.json\.gz: (cannot be read|not JSON)"):
             load_tasks(tmp_path / "x.json.gz")
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path):
     (tmp_path / "x.json").write_bytes(b'{"t": "\xff"}')
-    with pytest.raises(TaskError, match="not UTF-8 text at byte 7"):
+    with pytest.raises(ArcnbError, match="not UTF-8 text at byte 7"):
         load_tasks(tmp_path / "x.json")
 
 
@@ -394,7 +395,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
     ],
 )
 def test_a_source_that_does_not_exist_is_named(source, message):
-    with pytest.raises(TaskError, match=re.escape(message)):
+    with pytest.raises(ArcnbError, match=re.escape(message)):
         load_tasks(source)
 
 
@@ -403,32 +404,34 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(load_tasks(".")) == 1
     for read in (load_tasks, iter_tasks):
-        with pytest.raises(TaskError, match='tasks "" names no task set'):
+        with pytest.raises(ArcnbError, match='tasks "" names no task set'):
             list(read(""))
 
 
 def test_a_file_without_tasks_is_named(tmp_path):
     write(tmp_path / "none.json", {})
-    with pytest.raises(TaskError, match=r"none\.json: holds no tasks"):
+    with pytest.raises(ArcnbError, match=r"none\.json: holds no tasks"):
         load_tasks(tmp_path / "none.json")
 
 
 def test_folders_without_tasks_or_with_a_choice_are_refused(tmp_path):
-    with pytest.raises(TaskError, match="a folder without tasks"):
+    with pytest.raises(ArcnbError, match="a folder without tasks"):
         load_tasks(tmp_path)
     write(tmp_path / "x_challenges.json", {"t": HIDDEN})
     write(tmp_path / "y_challenges.json", {"t": HIDDEN})
-    with pytest.raises(TaskError, match=r"several challenges files \(x_challenges.json, y_challenges.json\)"):
+    with pytest.raises(
+        ArcnbError, match=r"several challenges files \(x_challenges.json, y_challenges.json\)"
+    ):
         load_tasks(tmp_path)
     (tmp_path / "y_challenges.json").unlink()
     (tmp_path / "x_challenges.json").rename(tmp_path / "x.json")
     write(tmp_path / "z.json", TASK)
-    with pytest.raises(TaskError, match=r"x\.json is not a single task"):
+    with pytest.raises(ArcnbError, match=r"x\.json is not a single task"):
         load_tasks(tmp_path)
 
 
 def test_writing_json_checks_the_name_and_never_overwrites(training, tmp_path):
-    with pytest.raises(TaskError, match=r"ends in \.json"):
+    with pytest.raises(ArcnbError, match=r"ends in \.json"):
         write_arc_json(training[:1], tmp_path / "x.txt")
     write_arc_json(training[:1], tmp_path / "x.json")
     write_arc_json(training[:1], tmp_path / "x.json")

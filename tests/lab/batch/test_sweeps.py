@@ -6,10 +6,11 @@ import signal
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.batch import parameter_sets, workers
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
-from arcnb.lab.notebooks.parameters import Declared, Parameter, ParameterError
+from arcnb.lab.notebooks.parameters import Declared, Parameter
 from arcnb.lab.runs.run import list_runs, new_run
 from tests.lab.watching import wait_for
 
@@ -221,7 +222,7 @@ def test_values_with_commas_are_written_as_lists():
         {"sizes": [1, 2]},
         {"sizes": [3]},
     ]
-    with pytest.raises(ParameterError, match="the grid and the list both give 'n'"):
+    with pytest.raises(ArcnbError, match="the grid and the list both give 'n'"):
         parameter_sets.multiplied([[{"n": 1}], [{"n": 2}]])
 
 
@@ -246,5 +247,5 @@ def test_gpus_are_handed_out(monkeypatch, visible, jobs, each, expected):
 @pytest.mark.parametrize(("jobs", "each"), [(3, 1), (2, 2), (None, 3)])
 def test_more_gpus_than_there_are_is_refused(monkeypatch, jobs, each):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(ParameterError, match=r"GPUs, and there are 2"):
+    with pytest.raises(ArcnbError, match=r"GPUs, and there are 2"):
         workers.slots(jobs, each)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.clusters import jobs
-from arcnb.lab.notebooks.parameters import ParameterError
 from arcnb.lab.runs.run import list_runs
 from tests.lab.watching import wait_for
 
@@ -48,9 +48,9 @@ def test_memory(text, expected):
 
 @pytest.mark.parametrize("text", ["", "0", "soon", "h", "-3h", "4x"])
 def test_sizes_that_are_none(text):
-    with pytest.raises(ParameterError, match="time must be written like"):
+    with pytest.raises(ArcnbError, match="time must be written like"):
         jobs.minutes(text, "x")
-    with pytest.raises(ParameterError, match="memory must be written like"):
+    with pytest.raises(ArcnbError, match="memory must be written like"):
         jobs.megabytes(text, "x")
 
 

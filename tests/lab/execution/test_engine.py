@@ -13,14 +13,13 @@ import pytest
 from nbformat.sign import NotebookNotary
 from papermill.exceptions import PapermillExecutionError
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.execution import execute
 from arcnb.lab.execution.execute import RunStopped
 from arcnb.lab.execution.stopping import StopSignals
 from arcnb.lab.notebooks.files import notebook_record
-from arcnb.lab.notebooks.parameters import ParameterError
 from arcnb.lab.runs.heartbeat import read_heartbeat
-from arcnb.lab.runs.manifest import RunError
 from arcnb.lab.runs.run import list_runs
 from tests.lab.watching import process_exists, statuses, wait_for
 
@@ -88,7 +87,7 @@ def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
 
 def test_a_copy_that_cannot_be_written_is_not_done(notebook, monkeypatch, capsys):
     def full(path, text):
-        raise RunError(f"cannot write {path}: No space left on device")
+        raise ArcnbError(f"cannot write {path}: No space left on device")
 
     monkeypatch.setattr(execute, "write_whole", full)
     assert cli.main(["run", str(notebook(RECORD))]) == 1
@@ -300,13 +299,9 @@ def test_a_runner_that_vanishes_is_shown_as_killed_and_can_be_resumed(notebook, 
 
 def test_papermill_with_the_engine_checks_parameters_before_the_kernel(notebook, tmp_path):
     path, out = notebook(RECORD), tmp_path / "out.ipynb"
-    with pytest.raises(
-        ParameterError, match=r"01_small.ipynb has no parameter 'lable'; did you mean 'label'\?"
-    ):
+    with pytest.raises(ArcnbError, match=r"01_small.ipynb has no parameter 'lable'; did you mean 'label'\?"):
         papermill.execute_notebook(path, out, {"lable": "y"}, engine_name="arcnb", progress_bar=False)
-    with pytest.raises(
-        ParameterError, match=r"parameter 'n' must be int \(default 3\), got 'many' of type str"
-    ):
+    with pytest.raises(ArcnbError, match=r"parameter 'n' must be int \(default 3\), got 'many' of type str"):
         papermill.execute_notebook(path, out, {"n": "many"}, engine_name="arcnb", progress_bar=False)
     assert list_runs() == [], "no kernel was started for nothing"
     papermill.execute_notebook(path, out, {"n": 4}, engine_name="arcnb", progress_bar=False)

@@ -3,8 +3,9 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import notebooks_folder, read_notebook
-from arcnb.lab.notebooks.parameters import FORMER, ParameterError, check_parameters, notebook_parameters
+from arcnb.lab.notebooks.parameters import FORMER, check_parameters, notebook_parameters
 from arcnb.lab.notebooks.profiles import find_profile, parse_value, profile_values, read_yaml
 
 CELL = """\
@@ -74,7 +75,7 @@ def test_what_a_cell_declares(declared):
     ],
 )
 def test_ill_typed_values_are_refused(declared, name, value):
-    with pytest.raises(ParameterError, match=rf"03.ipynb: parameter '{name}' must be .*, got .* of type "):
+    with pytest.raises(ArcnbError, match=rf"03.ipynb: parameter '{name}' must be .*, got .* of type "):
         check_parameters({name: value}, declared, "03.ipynb")
 
 
@@ -95,11 +96,9 @@ def test_whole_numbers_become_floats_where_floats_are_declared(declared):
 
 
 def test_unknown_names_suggest_the_nearest(declared):
-    with pytest.raises(
-        ParameterError, match=r"^03.ipynb has no parameter 'n_task'; did you mean 'n_tasks'\?$"
-    ):
+    with pytest.raises(ArcnbError, match=r"^03.ipynb has no parameter 'n_task'; did you mean 'n_tasks'\?$"):
         check_parameters({"n_task": 1}, declared, "03.ipynb")
-    with pytest.raises(ParameterError, match="no parameter 'zzz'; it has adapter, anything"):
+    with pytest.raises(ArcnbError, match="no parameter 'zzz'; it has adapter, anything"):
         check_parameters({"zzz": 1}, declared, "03.ipynb")
 
 
@@ -111,13 +110,13 @@ def test_former_names_are_refused_with_the_new_one(notebook, former, now):
     path = notebooks_folder() / notebook
     declared = notebook_parameters(read_notebook(path), path.name)
     assert now in declared
-    with pytest.raises(ParameterError, match=f"^{notebook}: parameter '{former}' is called '{now}' now$"):
+    with pytest.raises(ArcnbError, match=f"^{notebook}: parameter '{former}' is called '{now}' now$"):
         check_parameters({former: 1}, declared, notebook)
 
 
 def test_a_broken_parameters_cell_is_named():
     cells = [new_code_cell("n = = 1", metadata={"tags": ["parameters"]})]
-    with pytest.raises(ParameterError, match=r"x\.ipynb: the parameters cell is not Python: line 1"):
+    with pytest.raises(ArcnbError, match=r"x\.ipynb: the parameters cell is not Python: line 1"):
         notebook_parameters(new_notebook(cells=cells), "x.ipynb")
     assert notebook_parameters(new_notebook(cells=[new_code_cell("n = 1")])) == {}
 
@@ -203,7 +202,7 @@ def test_sections_and_their_order(tmp_path, both):
 )
 def test_mistakes_in_a_profile_are_named(tmp_path, both, text, message):
     path = profile(tmp_path, text)
-    with pytest.raises(ParameterError) as caught:
+    with pytest.raises(ArcnbError) as caught:
         profile_values(path, "03_inference", both)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
@@ -227,5 +226,5 @@ def test_profiles_are_found_by_name(tmp_path):
     assert find_profile("cpu", tmp_path) == named
     assert find_profile("cpu.yaml", tmp_path) == named
     assert find_profile(str(named), tmp_path) == named
-    with pytest.raises(ParameterError, match=r"there is no profile 'cpv', .*; did you mean 'cpu'\?"):
+    with pytest.raises(ArcnbError, match=r"there is no profile 'cpv', .*; did you mean 'cpu'\?"):
         find_profile("cpv", tmp_path)

@@ -9,11 +9,11 @@ from pathlib import Path
 import papermill
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.batch.sweeps import find_sweep
 from arcnb.lab.commands import batch
 from arcnb.lab.notebooks import docs
-from arcnb.lab.notebooks.parameters import ParameterError
 from arcnb.lab.runs.run import list_runs
 from tests.lab.scripted_plan import CELL, MAKE, RECORD, flat
 from tests.paths import ROOT
@@ -159,7 +159,7 @@ def test_what_the_plan_does_not_have_is_refused_wherever_it_is_given(
         assert sentence in error, command
         assert error.count("\n") == 1
     for given in ({name: value}, {"more": {name: value}}):
-        with pytest.raises(ParameterError) as refused:
+        with pytest.raises(ArcnbError) as refused:
             papermill.execute_notebook(
                 path, tmp_path / "out.ipynb", given, engine_name="arcnb", progress_bar=False
             )

@@ -6,10 +6,11 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.pages import export
 from arcnb.lab.pages.cells import external_references, without_external
-from arcnb.lab.pages.export import ExportError, export_run, notebook_page
+from arcnb.lab.pages.export import export_run, notebook_page
 from arcnb.lab.pages.index import write_index
 from arcnb.lab.runs.run import list_runs, new_run
 
@@ -191,12 +192,12 @@ def test_endless_text_keeps_its_two_ends(executed):
 
 def test_a_page_that_cannot_be_small_enough_is_refused(executed, monkeypatch):
     monkeypatch.setattr(export, "MAX_BYTES", 1000)
-    with pytest.raises(ExportError, match=r"the page is .* too large"):
+    with pytest.raises(ArcnbError, match=r"the page is .* too large"):
         notebook_page(executed)
 
 
 def test_a_run_without_a_copy_is_refused():
-    with pytest.raises(ExportError, match=r"notebook\.ipynb is not a notebook"):
+    with pytest.raises(ArcnbError, match=r"notebook\.ipynb is not a notebook"):
         export_run(new_run(None, "empty"))
 
 

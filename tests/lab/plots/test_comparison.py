@@ -6,9 +6,9 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.plots import comparison, plots
-from arcnb.lab.runs.manifest import RunError
 from arcnb.lab.runs.run import latest_run, new_run
 
 SEARCH = {"notebook": "07_search_and_learn.ipynb"}
@@ -76,7 +76,7 @@ def test_runs_are_named_and_wrong_names_are_refused(runs):
         ("second, second", "", "two of the runs to compare are called"),
         ("first, second", "A", "2 runs but 1 names"),
     ):
-        with pytest.raises(RunError, match=message):
+        with pytest.raises(ArcnbError, match=message):
             comparison.open_runs(references, names)
 
 

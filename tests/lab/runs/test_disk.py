@@ -12,7 +12,7 @@ from tests.lab.watching import wait_for
 from arcnb.lab import cli
 from arcnb.lab.execution import usable_home
 from arcnb.lab.runs import disk, provenance
-from arcnb.lab.runs.manifest import RunError
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import Run, list_runs, new_run
 
 
@@ -100,7 +100,7 @@ def test_folders_that_are_not_runs_are_left_alone(tmp_path, monkeypatch, capsys)
     for name in ("extension", "./extension", str(folder)):
         assert cli.main(["rm", name, "--force"]) == 2
         assert f"there is no run '{name}'" in capsys.readouterr().err
-    with pytest.raises(RunError, match="extension is not a run of arcnb, so it is left alone"):
+    with pytest.raises(ArcnbError, match="extension is not a run of arcnb, so it is left alone"):
         disk.remove(Run(folder))
     assert (folder / "manifest.json").is_file()
     far = new_run(tmp_path / "others", "far").record({"x": 1})

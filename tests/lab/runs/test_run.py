@@ -20,7 +20,8 @@ from arcnb.lab.pages.run_cards import flat, value_text
 from arcnb.lab.runs import disk, processes, provenance
 from arcnb.lab.runs import manifest as manifests
 from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
-from arcnb.lab.runs.run import RunError, find_run, latest_run, list_runs, new_run, open_run, runs_root
+from arcnb.lab.runs.run import (find_run, latest_run, list_runs, new_run, open_run, runs_root)
+from arcnb.errors import ArcnbError
 
 
 def test_folder_name_and_manifest(runs_root):
@@ -44,16 +45,16 @@ def test_two_runs_in_one_second_get_two_folders():
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", ".hidden"])
 def test_names_that_are_no_folder_names_are_refused(name):
-    with pytest.raises(RunError, match="may hold letters"):
+    with pytest.raises(ArcnbError, match="may hold letters"):
         new_run(None, name)
 
 
 def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RunError, match=r"cannot make a run folder in .*/file: ") as caught:
+    with pytest.raises(ArcnbError, match=r"cannot make a run folder in .*/file: ") as caught:
         new_run(tmp_path / "file", "x")
     assert "\n" not in str(caught.value)
-    with pytest.raises(RunError, match=r"cannot make a run folder in .*/file/deeper: Not a directory"):
+    with pytest.raises(ArcnbError, match=r"cannot make a run folder in .*/file/deeper: Not a directory"):
         new_run(tmp_path / "file" / "deeper", "x")
 
 
@@ -65,7 +66,7 @@ def test_an_interrupted_write_leaves_the_previous_copy(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(manifests.os, "fsync", full_disk)
-    with pytest.raises(RunError, match=r"cannot write .*manifest.json: No space left on device"):
+    with pytest.raises(ArcnbError, match=r"cannot write .*manifest.json: No space left on device"):
         manifests.write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -76,7 +77,7 @@ def test_a_folder_without_room_for_a_manifest_does_not_stay(runs_root, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(manifests.os, "fsync", full_disk)
-    with pytest.raises(RunError, match=r"manifest.json: No space left on device"):
+    with pytest.raises(ArcnbError, match=r"manifest.json: No space left on device"):
         new_run(None, "x")
     assert list(runs_root.iterdir()) == []
 
@@ -168,9 +169,9 @@ def test_parents_are_found_in_every_form_that_names_several_files():
 
 def test_record_refuses_artifacts_that_are_not_there():
     run = new_run(None, "x")
-    with pytest.raises(RunError, match=r"artifact a\.txt does not exist in"):
+    with pytest.raises(ArcnbError, match=r"artifact a\.txt does not exist in"):
         run.record(artifacts=["a.txt"])
-    with pytest.raises(RunError, match="is not below the run folder"):
+    with pytest.raises(ArcnbError, match="is not below the run folder"):
         run.record(artifacts=["../other"])
 
 
@@ -181,23 +182,23 @@ def test_finding_runs(runs_root):
     assert find_run(str(first.path)).path == first.path
     assert find_run(other.path.name).path == other.path
     assert find_run("evaluate").path == other.path
-    with pytest.raises(RunError, match="there is no run called 'nothing'"):
+    with pytest.raises(ArcnbError, match="there is no run called 'nothing'"):
         latest_run("nothing")
-    with pytest.raises(RunError, match="there is no done run called 'evaluate'"):
+    with pytest.raises(ArcnbError, match="there is no done run called 'evaluate'"):
         latest_run("evaluate", status="done")
-    with pytest.raises(RunError, match="there is no run 'nothing'"):
+    with pytest.raises(ArcnbError, match="there is no run 'nothing'"):
         find_run("nothing")
-    with pytest.raises(RunError, match="fits 3 runs"):
+    with pytest.raises(ArcnbError, match="fits 3 runs"):
         find_run(first.path.name[:8])
 
 
 def test_unreadable_manifests_are_named(runs_root):
     run = new_run(None, "x")
     (run.path / "manifest.json").write_text('{"schema": 1, "na')
-    with pytest.raises(RunError, match=r"manifest.json cannot be read"):
+    with pytest.raises(ArcnbError, match=r"manifest.json cannot be read"):
         run.manifest  # noqa: B018
     (run.path / "manifest.json").write_text('{"schema": 99}')
-    with pytest.raises(RunError, match="has schema 99, this version of arcnb reads schema 1"):
+    with pytest.raises(ArcnbError, match="has schema 99, this version of arcnb reads schema 1"):
         run.manifest  # noqa: B018
 
 

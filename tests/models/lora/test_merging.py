@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.models.lora.compatibility import AdapterError
+from arcnb.errors import ArcnbError
 from arcnb.models.lora.merging import KEPT, merged_model
 from arcnb.models.registry import SHIPPED_ADAPTERS, ModelPath, resolve_model
 
@@ -86,5 +86,5 @@ def test_old_copies_go_and_the_last_and_the_young_stay(small_model, adapter, tmp
 
 
 def test_an_adapter_of_another_model_is_refused(small_model):
-    with pytest.raises(AdapterError, match="was trained on default, not on model"):
+    with pytest.raises(ArcnbError, match="was trained on default, not on model"):
         merged_model(small_model, SHIPPED_ADAPTERS / "default")

@@ -5,8 +5,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processo
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import answer_ids, prompt_ids, prompts_ids, render, render_text
-from arcnb.models.prompts.rendering import Prompt, PromptError
+from arcnb.models.prompts.rendering import Prompt
 
 MESSAGES = (
     {"role": "system", "content": "You write Python."},
@@ -193,12 +194,12 @@ def test_embedded_model_sees_the_chatml_of_its_own_template(embedded_tokenizer):
 def test_tokenizer_without_template_is_named():
     tokenizer = make_tokenizer("chatml")
     tokenizer.chat_template = None
-    with pytest.raises(PromptError, match="has no chat template"):
+    with pytest.raises(ArcnbError, match="has no chat template"):
         render(tokenizer, MESSAGES)
 
 
 def test_template_that_refuses_everything_is_named():
     tokenizer = make_tokenizer("chatml")
     tokenizer.chat_template = "{{ raise_exception('no') }}"
-    with pytest.raises(PromptError, match="refuses the messages"):
+    with pytest.raises(ArcnbError, match="refuses the messages"):
         render(tokenizer, MESSAGES)

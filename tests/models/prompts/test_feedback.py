@@ -5,8 +5,9 @@ import pytest
 
 from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.feedback import ProgramError, build_refinement, feedback
-from arcnb.models.prompts.rendering import PromptError, build_prompt
+from arcnb.models.prompts.rendering import build_prompt
 
 COMPLETION = "def transform(grid):\n    return grid\n```"
 
@@ -98,7 +99,7 @@ def test_cells_are_written_in_the_prompts_encoding(task, outputs):
 def test_outputs_or_error_but_not_both(task, outputs):
     first = build_prompt(task)
     for arguments in ({}, {"outputs": outputs, "error": ProgramError("E")}):
-        with pytest.raises(PromptError, match="either outputs or an error"):
+        with pytest.raises(ArcnbError, match="either outputs or an error"):
             build_refinement(task, first, COMPLETION, **arguments)
-    with pytest.raises(PromptError, match="1 outputs for 3 train pairs"):
+    with pytest.raises(ArcnbError, match="1 outputs for 3 train pairs"):
         build_refinement(task, first, COMPLETION, outputs[:1])

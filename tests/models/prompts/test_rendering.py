@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from arcnb.arc.encodings.registry import EncodingError
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.prompts.lengths import fitting, fitting_table, length_percentiles, prompt_lengths
-from arcnb.models.prompts.rendering import PromptError, build_prompt, render_blocks, template_path
+from arcnb.models.prompts.rendering import build_prompt, render_blocks, template_path
 from arcnb.models.registry import load_tokenizer
 
 
@@ -48,7 +48,7 @@ def test_test_output_grids_never_reach_a_template(task, tmp_path):
     )
     try:
         text = build_prompt(task, template).messages[0]["content"]
-    except PromptError:
+    except ArcnbError:
         return  # the sandbox refuses to look at the context at all
     assert "7" not in text
 
@@ -61,19 +61,19 @@ def test_pair_order_is_followed_and_may_shorten(task):
 
 @pytest.mark.parametrize("order", [[], [0, 0], [3], [-1]])
 def test_impossible_pair_order_is_refused(task, order):
-    with pytest.raises(PromptError, match="task demo: pair_order"):
+    with pytest.raises(ArcnbError, match="task demo: pair_order"):
         build_prompt(task, pair_order=order)
 
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_impossible_test_index_is_refused(task, index):
-    with pytest.raises(PromptError, match=f"task demo: test_index {index}"):
+    with pytest.raises(ArcnbError, match=f"task demo: test_index {index}"):
         build_prompt(task, test_index=index)
 
 
 def test_encoding_is_chosen_by_name(task):
     assert "Yellow Yellow Yellow" in build_prompt(task, encoding="color_names").messages[1]["content"]
-    with pytest.raises(EncodingError):
+    with pytest.raises(ArcnbError):
         build_prompt(task, encoding="__import__('os')")
 
 
@@ -110,17 +110,17 @@ def test_system_and_prefix_are_optional(task, tmp_path):
 def test_faulty_template_is_one_sentence_with_its_name(task, tmp_path, text, sentence):
     template = tmp_path / "faulty.jinja"
     template.write_text(text)
-    with pytest.raises(PromptError, match=sentence) as caught:
+    with pytest.raises(ArcnbError, match=sentence) as caught:
         build_prompt(task, template)
     assert "faulty.jinja" in str(caught.value)
-    with pytest.raises(PromptError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         prompt_format(str(template))  # before any work with it
-    with pytest.raises(PromptError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         prompt_format(refine_template=str(template))
 
 
 def test_unknown_template_lists_the_known_ones():
-    with pytest.raises(PromptError, match="known are arc_code, refine"):
+    with pytest.raises(ArcnbError, match="known are arc_code, refine"):
         template_path("arc_cod")
 
 
@@ -164,5 +164,5 @@ def test_prompt_lengths_are_those_of_the_longest_prompt_and_say_what_fits(task, 
     assert length_percentiles(lengths).loc["prompt_tokens", "max"] == longest
     assert fitting_table(lengths, 1024 - shortest)["tasks that fit"].tolist() == [1, 2, 2, 2, 2]
     assert fitting(lengths, shortest)["task_id"].tolist() == ["small"]
-    with pytest.raises(PromptError, match=rf"none of 2 tasks .* max_prompt_length=5; .* has {shortest}"):
+    with pytest.raises(ArcnbError, match=rf"none of 2 tasks .* max_prompt_length=5; .* has {shortest}"):
         fitting(lengths, 5)

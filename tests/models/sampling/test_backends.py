@@ -17,10 +17,11 @@ import pytest
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task_set import load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.registry import ModelError, load_tokenizer
+from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling import backends
-from arcnb.models.sampling.backends import EngineOptions, GenerationError, Request, Sampling, open_backend
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.sampling.by_server import ServerBackend
 from arcnb.models.sampling.engine_group import EngineGroup
 from arcnb.models.sampling.engine_guard import marked_processes
@@ -265,7 +266,7 @@ def test_a_single_adapter_is_merged_on_a_cpu_and_writes_the_same(pair, tiny, ada
     requests = [Request(ids, key=i) for i, ids in enumerate(prompts(2))]
     made = collect(pair, requests, Sampling(temperature=0, max_tokens=8))
     assert str(adapter) in pair.description
-    with pytest.raises(GenerationError, match="merged into this engine's weights"):
+    with pytest.raises(ArcnbError, match="merged into this engine's weights"):
         pair.use_adapter(None)
     pair.use_adapter(adapter)
     net = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny.path), adapter)
@@ -338,7 +339,7 @@ def test_the_death_of_one_of_two_engines_is_noticed_while_the_other_works(pair, 
 
     def refuse(engine):
         restarted.append(engine)
-        raise GenerationError("no restart here")
+        raise ArcnbError("no restart here")
 
     monkeypatch.setattr(VllmEngine, "restart", refuse)
     endless = (Request([100 + i % 50] * 10, seed=i, key=i) for i in itertools.count())
@@ -346,7 +347,7 @@ def test_the_death_of_one_of_two_engines_is_noticed_while_the_other_works(pair, 
     next(stream)
     for pid in marked_processes(dead.mark):
         os.kill(pid, signal.SIGKILL)
-    with pytest.raises(GenerationError, match="no restart here"):
+    with pytest.raises(ArcnbError, match="no restart here"):
         list(stream)
     assert restarted == [dead]
     assert not sound.running
@@ -431,7 +432,7 @@ def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(bac
     assert len(keys) == len(found) == 101
     assert {(k, i) for k in range(8) for i in range(4)} <= keys, "what was under way at the death is missing"
     kill_engine()
-    with pytest.raises(GenerationError, match="died twice: its process was ended from outside"):
+    with pytest.raises(ArcnbError, match="died twice: its process was ended from outside"):
         list(stream)
 
 
@@ -442,7 +443,7 @@ def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
     else:
         backend.close()
     backend.close()
-    with pytest.raises(GenerationError, match="closed"):
+    with pytest.raises(ArcnbError, match="closed"):
         list(backend.generate([Request([1, 2, 3])], Sampling()))
 
 
@@ -460,26 +461,26 @@ def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
     ],
 )
 def test_impossible_sampling_is_refused_by_name(settings, sentence):
-    with pytest.raises(GenerationError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         Sampling(**settings)
 
 
 def test_impossible_requests_are_refused_with_their_key():
-    with pytest.raises(GenerationError, match=r"request 'a': n is 0"):
+    with pytest.raises(ArcnbError, match=r"request 'a': n is 0"):
         Request([1], n=0, key="a")
-    with pytest.raises(GenerationError, match=r"request 'a': the prompt is empty"):
+    with pytest.raises(ArcnbError, match=r"request 'a': the prompt is empty"):
         Request([], key="a")
 
 
 def test_unknown_backend_and_missing_model_are_refused():
-    with pytest.raises(GenerationError, match="known are auto, vllm, server, transformers"):
+    with pytest.raises(ArcnbError, match="known are auto, vllm, server, transformers"):
         open_backend("llama.cpp")
-    with pytest.raises(ModelError):
+    with pytest.raises(ArcnbError):
         open_backend("transformers", "no/such/folder")
 
 
 def test_context_beyond_the_model_is_refused(tiny):
-    with pytest.raises(GenerationError, match=r"max_length is 999, but model .* was built for 256"):
+    with pytest.raises(ArcnbError, match=r"max_length is 999, but model .* was built for 256"):
         open_backend("transformers", tiny, options=EngineOptions(max_model_len=999))
 
 
@@ -533,7 +534,7 @@ def test_no_report_begins_with_a_warning_of_bitsandbytes():
 
 def test_four_bits_need_their_package(tiny, monkeypatch):
     monkeypatch.setattr("arcnb.models.lora.four_bits.find_spec", lambda name: None)
-    with pytest.raises(GenerationError, match="needs the package bitsandbytes"):
+    with pytest.raises(ArcnbError, match="needs the package bitsandbytes"):
         open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True))
 
 
@@ -575,13 +576,13 @@ def test_a_server_that_fails_is_replaced_and_nothing_is_lost(make_server, tiny):
         found = collect(backend, [Request([9] * 5, n=3, key=i) for i in range(6)], Sampling(max_tokens=2))
         assert len(found) == 18
         sound.fail = True
-        with pytest.raises(GenerationError, match="no server is left"):
+        with pytest.raises(ArcnbError, match="no server is left"):
             list(backend.generate([Request([9] * 5, n=3, key=0)], Sampling(max_tokens=2)))
 
 
 def test_a_request_that_the_server_refuses_is_not_repeated(make_server, tiny):
     server = make_server()
-    with open_server(tiny, server) as backend, pytest.raises(GenerationError, match="not that temperature"):
+    with open_server(tiny, server) as backend, pytest.raises(ArcnbError, match="not that temperature"):
         list(backend.generate([Request([9] * 5, key=0)], Sampling(temperature=1.25, max_tokens=2)))
     assert len(server.questions) == 1
 
@@ -608,11 +609,9 @@ def test_server_without_token_ids_still_counts_tokens(make_server, tiny):
 
 
 def test_absent_server_and_wrong_model_name_are_one_sentence(make_server, tiny):
-    with pytest.raises(
-        GenerationError, match=r"127\.0\.0\.1:1 gives no answer.*is a vllm server running there"
-    ):
+    with pytest.raises(ArcnbError, match=r"127\.0\.0\.1:1 gives no answer.*is a vllm server running there"):
         open_backend("server", tiny, options=EngineOptions(server_urls=("http://127.0.0.1:1",)))
-    with pytest.raises(GenerationError, match="does not serve 'big'; it serves tiny, other"):
+    with pytest.raises(ArcnbError, match="does not serve 'big'; it serves tiny, other"):
         open_server(tiny, make_server(), server_model="big")
     with open_server(tiny, make_server(), server_model="other") as backend:
         assert backend.context == 99
@@ -625,7 +624,7 @@ def test_adapters_of_a_server_are_the_names_it_serves(make_server, tiny):
         for adapter in ("other", None):
             backend.use_adapter(adapter)
             list(backend.generate([request], sampling))
-        with pytest.raises(GenerationError, match=r"not serve 'third'; it serves tiny, other .*\"\" is none"):
+        with pytest.raises(ArcnbError, match=r"not serve 'third'; it serves tiny, other .*\"\" is none"):
             backend.use_adapter("third")
     assert [question["model"] for question in server.questions] == ["other", "tiny"]
     options = EngineOptions(server_urls=(server.url,))
@@ -656,7 +655,7 @@ def test_a_server_that_answers_nonsense_is_left_out_like_one_that_fails(
         assert len(collect(backend, requests, Sampling(max_tokens=2))) == 8
     with (
         open_server(tiny, broken) as backend,
-        pytest.raises(GenerationError, match=r"no server is left.*answers without a completion: ."),
+        pytest.raises(ArcnbError, match=r"no server is left.*answers without a completion: ."),
     ):
         list(backend.generate(requests, Sampling(max_tokens=2)))
 
@@ -671,13 +670,13 @@ def test_a_server_that_answers_nonsense_is_left_out_like_one_that_fails(
 )
 def test_what_is_no_vllm_server_is_refused_at_once(make_server, tiny, monkeypatch, reply, sentence):
     monkeypatch.setattr(ServerBackend, "_exchange", lambda *_: reply)
-    with pytest.raises(GenerationError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         open_server(tiny, make_server())
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "http://", "http://a:port", "ftp://a"])
 def test_what_is_no_address_is_refused_by_name(tiny, url):
-    with pytest.raises(GenerationError, match=rf"server_urls: '{url}' is no address"):
+    with pytest.raises(ArcnbError, match=rf"server_urls: '{url}' is no address"):
         open_backend("server", tiny, options=EngineOptions(server_urls=(url,)))
 
 

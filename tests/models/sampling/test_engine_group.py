@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.models.memory import fitting, gpu_choice
 from arcnb.models.memory.fitting import GIB, Gpu, weight_bytes
 from arcnb.models.sampling import engine_group, vllm_engine
-from arcnb.models.sampling.backends import EngineOptions, GenerationError, Request, Sampling, open_backend
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.sampling.by_vllm import VllmBackend
 from arcnb.models.sampling.engine_group import EngineGroup
 from arcnb.models.sampling.vllm_engine import EngineDied, EngineSettings, VllmEngine
@@ -155,7 +156,7 @@ class DyingEngine(CountingEngine):
 
 def test_an_engine_that_dies_while_it_is_fed_anew_has_died_twice(open_with):
     backend = open_with(DyingEngine)
-    with pytest.raises(GenerationError, match="the vllm engine died twice: no memory"):
+    with pytest.raises(ArcnbError, match="the vllm engine died twice: no memory"):
         list(backend.generate(asked(4), SHORT))
     assert backend.engines[0].starts == 2
     assert not any(backend._flights.values())
@@ -193,7 +194,7 @@ def test_each_engine_may_die_once_a_call(open_with):
     assert len(list(backend.generate(asked(60), SHORT))) == 60
     assert [engine.starts for engine in backend.engines] == [2, 2]
     backend.engines[0].deaths = tuple(len(backend.engines[0].waiting) + step for step in (1, 4))
-    with pytest.raises(GenerationError, match="the vllm engine died twice: no memory"):
+    with pytest.raises(ArcnbError, match="the vllm engine died twice: no memory"):
         list(backend.generate(asked(60), SHORT))
     assert [engine.starts for engine in backend.engines] == [3, 2]
 
@@ -203,13 +204,13 @@ def test_an_engine_that_cannot_be_restarted_ends_the_others(open_with, monkeypat
     backend.engines[0].deaths = (1,)
 
     def restart():
-        raise GenerationError("vllm cannot start")
+        raise ArcnbError("vllm cannot start")
 
     backend.engines[0].restart = restart
-    with pytest.raises(GenerationError, match="vllm cannot start"):
+    with pytest.raises(ArcnbError, match="vllm cannot start"):
         list(backend.generate(asked(9), SHORT))
     assert not any(engine.running for engine in backend.engines)
-    with pytest.raises(GenerationError, match="closed"):
+    with pytest.raises(ArcnbError, match="closed"):
         list(backend.generate(asked(1), SHORT))
 
 
@@ -343,7 +344,7 @@ def test_an_engine_that_lost_its_requests_is_not_waited_for(group):
     group[1].llm.llm_engine.has_unfinished_requests = lambda: False
     assert found_at_once(group, [group[0], group[1]]) is group[1]
     group[1]._log = SimpleNamespace(last_error=lambda: "")
-    with pytest.raises(GenerationError, match="lost its requests"):
+    with pytest.raises(ArcnbError, match="lost its requests"):
         group[1].step()
 
 
@@ -381,7 +382,7 @@ class GpuEngine(CountingEngine):
         self.gpus.take()
         self.started_as = (running, self.gpus.description, os.environ[gpu_choice.VARIABLE])
         if (running, self.settings.options.max_num_seqs) == (2, 1):
-            raise GenerationError("vllm cannot start")
+            raise ArcnbError("vllm cannot start")
 
 
 @pytest.fixture
@@ -424,7 +425,7 @@ def test_engines_of_a_backend_share_the_gpu_that_it_chose(two_gpus, gpu_engines,
 def test_nothing_is_left_of_a_group_that_cannot_start(two_gpus, gpu_engines, tiny):
     group = EngineGroup(EngineSettings(tiny, 256, 0, EngineOptions(engines=3, max_num_seqs=1)))
     for _ in range(2):
-        with pytest.raises(GenerationError, match="vllm cannot start"):
+        with pytest.raises(ArcnbError, match="vllm cannot start"):
             group.admit(wait=True)
     assert len(group) == 2, "the second one runs"
     group.close()
@@ -442,7 +443,7 @@ def test_a_restarted_engine_counts_those_beside_it(monkeypatch, tiny):
 
 
 def test_an_impossible_number_of_engines_is_refused():
-    with pytest.raises(GenerationError, match="engines is -2, it must be at least 1"):
+    with pytest.raises(ArcnbError, match="engines is -2, it must be at least 1"):
         EngineOptions(engines=-2)
 
 
@@ -506,7 +507,7 @@ def test_the_chosen_number_is_in_the_line_of_the_backend(small_on_gpu, tiny):
 @pytest.mark.parametrize("backend", ["transformers", "server"])
 def test_backends_that_cannot_run_several_engines_refuse_them(tiny, backend):
     sentence = f"^engines is 2, but only backend 'vllm' can run more than one, not '{backend}'$"
-    with pytest.raises(GenerationError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         open_backend(backend, tiny, options=EngineOptions(engines=2))
 
 
@@ -519,7 +520,7 @@ class LateEngine(CountingEngine):
         super().start(running)
         self.running = not running or (self.may_start.wait(20) and not self.fails)
         if not self.running:
-            raise GenerationError("vllm cannot start: no memory")
+            raise ArcnbError("vllm cannot start: no memory")
 
     def end_start(self):
         self.fails = True
@@ -568,9 +569,9 @@ def test_a_late_engine_that_cannot_start_is_an_error_at_the_next_step(open_late)
     stream = backend.generate(asked(60), SHORT)
     assert [next(stream).key for _ in range(3)] == [0, 1, 2]
     ready(backend, may_start)
-    with pytest.raises(GenerationError, match="vllm cannot start: no memory"):
+    with pytest.raises(ArcnbError, match="vllm cannot start: no memory"):
         list(stream)
-    with pytest.raises(GenerationError, match="vllm cannot start: no memory"):
+    with pytest.raises(ArcnbError, match="vllm cannot start: no memory"):
         list(backend.generate(asked(1), SHORT))
 
 

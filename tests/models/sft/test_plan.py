@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.models.sft.plan import PLAN, RESERVED, SFT_CONFIG, SftPlan, problems
-from arcnb.plans import MORE, PlanError, refuse
+from arcnb.plans import MORE, refuse
 from arcnb.synth.task_sets import recipe_problems
 from tests.paths import NOTEBOOKS
 
@@ -65,13 +66,13 @@ def test_importing_and_making_the_plan_loads_nothing_heavy():
 
 @pytest.mark.parametrize(("old", "new"), SftPlan.RENAMED.items())
 def test_former_names_are_refused_with_the_new_one(old, new):
-    with pytest.raises(PlanError, match=f"parameter '{old}' is called '{new}' now"):
+    with pytest.raises(ArcnbError, match=f"parameter '{old}' is called '{new}' now"):
         SftPlan.of({old: 1})
     assert SftPlan.find(new).flat.endswith(new)
 
 
 def test_what_the_program_sets_itself_is_refused():
-    with pytest.raises(PlanError, match="eval_strategy is derived from the other settings"):
+    with pytest.raises(ArcnbError, match="eval_strategy is derived from the other settings"):
         SftPlan.of({"more": {"eval_strategy": "epoch"}})
 
 
@@ -116,7 +117,7 @@ WRONG = [
 @pytest.mark.parametrize(("wrong", "sentence"), WRONG)
 def test_what_cannot_work_is_refused_before_the_work(small_model, tmp_path, wrong, sentence):
     plan = SftPlan.of({"model": small_model.path} | wrong)
-    with pytest.raises(PlanError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         refuse(problems(plan, tmp_path))
 
 
@@ -163,7 +164,7 @@ def test_a_checkpoint_of_other_settings_is_refused_unless_accepted(small_model, 
     assert problems(SftPlan.of(asked | {"workers": 1, "save_steps": 7}), tmp_path) == []
     other = asked | {"seed": 1, "learning_rate": 1e-3}
     sentence = r"learning_rate was 0.0005 and is 0.001; seed was 0 and is 1; set accept_other_settings=True"
-    with pytest.raises(PlanError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         refuse(problems(SftPlan.of(other), tmp_path))
     for way in ({"accept_other_settings": True}, {"resume": "never"}):
         assert problems(SftPlan.of(other | way), tmp_path) == []

@@ -8,10 +8,11 @@ import pytest
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.sft.plan import SftPlan
 from arcnb.models.sft.row_stream import RowPlan, RowStream, read_rows, row_stream
-from arcnb.models.sft.rows import IGNORED, RowBuilder, SftError
+from arcnb.models.sft.rows import IGNORED, RowBuilder
 from arcnb.models.sft.training import train_sft
 from tests.rl.stop_at import StopAt
 
@@ -168,7 +169,7 @@ def test_what_goes_wrong_in_the_maker_is_said(tasks, small_model, tmp_path):
     for number, (source, plan, sentence) in enumerate(cases):
         folder = tmp_path / str(number)
         with (
-            pytest.raises(SftError, match=sentence),
+            pytest.raises(ArcnbError, match=sentence),
             row_stream(source, builder(small_model), folder, plan),
         ):
             list(read_rows(str(folder)))
@@ -176,7 +177,7 @@ def test_what_goes_wrong_in_the_maker_is_said(tasks, small_model, tmp_path):
 
 def test_a_stream_has_no_end_of_its_own(small_model, tmp_path):
     rows = RowStream(tmp_path / "rows")
-    with pytest.raises(SftError, match="max_steps says how long"):
+    with pytest.raises(ArcnbError, match="max_steps says how long"):
         train_sft(plan_of(small_model, max_steps=-1), rows, tmp_path)
 
 

@@ -14,10 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
 from arcnb.models.sft.plan import SftPlan
-from arcnb.models.sft.rows import IGNORED, SftError, check_max_length, collator, packed_rows, sft_rows
+from arcnb.models.sft.rows import IGNORED, check_max_length, collator, packed_rows, sft_rows
 from arcnb.models.sft.training import train_sft
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
@@ -82,9 +83,9 @@ def test_long_rows_are_left_out_and_named_never_cut(tasks, small_model):
 
 
 def test_limits_that_no_row_or_no_model_fits_are_refused(small_model, tmp_path):
-    with pytest.raises(SftError, match="max_length=9999 exceeds the 2048 tokens"):
+    with pytest.raises(ArcnbError, match="max_length=9999 exceeds the 2048 tokens"):
         check_max_length(small_model, 9999, prompt_format())
-    with pytest.raises(SftError, match=r"no row fits max_length=100: .* arc_code .* has 159 tokens"):
+    with pytest.raises(ArcnbError, match=r"no row fits max_length=100: .* arc_code .* has 159 tokens"):
         check_max_length(small_model, 100, prompt_format())
     check_max_length(small_model, 160, prompt_format())
     template = tmp_path / "second.jinja"  # it cannot show a task of one pair
@@ -95,7 +96,7 @@ def test_limits_that_no_row_or_no_model_fits_are_refused(small_model, tmp_path):
 def test_tasks_without_a_program_are_counted_and_none_at_all_is_an_error(tasks, small_model):
     bare = replace(tasks[0], program=None)
     assert rows_of(TaskSet("mixed", (bare, *tasks.tasks[1:])), small_model).n_without_program == 1
-    with pytest.raises(SftError, match="none of the 1 tasks has a program"):
+    with pytest.raises(ArcnbError, match="none of the 1 tasks has a program"):
         rows_of(TaskSet("bare", (bare,)), small_model)
 
 
@@ -272,7 +273,7 @@ def _train_with_small_files(plan, rows, folder):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     try:
         train_sft(plan, rows, folder)
-    except SftError as error:
+    except ArcnbError as error:
         (folder / "said").write_text(str(error))
 
 
@@ -293,5 +294,5 @@ def test_the_checkpoint_before_survives_a_disk_that_fills_up(tasks, small_model,
 def test_an_adapter_that_cannot_be_saved_leaves_the_last_checkpoint(tasks, small_model, tmp_path):
     rows = rows_of(tasks, small_model).dataset
     (tmp_path / "adapter").write_text("in the way")
-    with pytest.raises(SftError, match=r"ended at step 1: .*checkpoint-1 is complete, resume from it"):
+    with pytest.raises(ArcnbError, match=r"ended at step 1: .*checkpoint-1 is complete, resume from it"):
         train_sft(plan_of(small_model, max_steps=1, save_steps=1), rows, tmp_path)

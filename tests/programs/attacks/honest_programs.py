@@ -125,6 +125,7 @@ def transform(grid):
 """,
     "dataclass_with_future": """
 from __future__ import annotations
+from arcnb.errors import ArcnbError
 from dataclasses import dataclass
 @dataclass
 class Box:
@@ -283,16 +284,14 @@ def transform(grid):
     return [[len(text) % 10]]
 """,
     "exceptions_of_its_own": """
-class GridError(Exception):
-    pass
 def check(grid):
     if grid.size % 2:
-        raise GridError("odd", grid.size)
+        raise ArcnbError("odd", grid.size)
     return grid
 def transform(grid):
     try:
         return check(grid)
-    except GridError as error:
+    except ArcnbError as error:
         return [[error.args[1] % 10]]
     finally:
         pass

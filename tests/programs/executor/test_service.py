@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs.executor.executor import Executor, Job, JobError, Limits, LimitsError
+from arcnb.errors import ArcnbError
+from arcnb.programs.executor.executor import Executor, Job, Limits
 from tests.paths import ROOT
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
@@ -221,7 +222,7 @@ def test_quick_programs_do_not_wait_for_endless_ones_that_run_alone(executor):
 @pytest.mark.parametrize("name", ["seconds", "seconds_per_input", "memory_mb", "output_mb"])
 @pytest.mark.parametrize("value", [0, -1, True, "5", float("nan")])
 def test_impossible_limits_are_refused_by_name(name, value):
-    with pytest.raises(LimitsError, match=name):
+    with pytest.raises(ArcnbError, match=name):
         Limits(**{name: value})
 
 
@@ -237,7 +238,7 @@ def test_impossible_limits_are_refused_by_name(name, value):
     ],
 )
 def test_inputs_that_are_no_grids_are_refused(executor, inputs):
-    with pytest.raises(JobError, match="job 'k'"):
+    with pytest.raises(ArcnbError, match="job 'k'"):
         executor.submit(Job("def transform(grid):\n    return grid", inputs, key="k"))
 
 

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("vllm")
 from vllm.v1.attention.backends import flash_attn
 
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.rl.engine import group_attention as ga
 
 HEADS, KV_HEADS, WIDTH, BLOCK, LONGEST = 4, 2, 8, 16, 1024
@@ -250,7 +250,7 @@ def test_a_model_that_it_does_not_fit_is_refused(changed, named, monkeypatch):
     monkeypatch.setattr(flash_attn.FlashAttentionImpl, "__init__", plain)
     fitting = {"sliding_window": None, "alibi_slopes": None}
     ga.GroupAttentionImpl(**fitting)
-    with pytest.raises(PlanError, match=f"does not go with {named}"):
+    with pytest.raises(ArcnbError, match=f"does not go with {named}"):
         ga.GroupAttentionImpl(**fitting | changed)
 
 

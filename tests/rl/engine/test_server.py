@@ -9,8 +9,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.models.training.processes import LaunchError
-from arcnb.plans import PlanError
 from arcnb.rl.engine import server as servers
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
@@ -36,7 +36,7 @@ def test_the_last_gpus_sample_and_the_first_train(four_gpus, monkeypatch):
     assert servers.shared_out(2, 1) == (["2", "3"], ["0"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert servers.shared_out(1, 1) == (["1"], ["3"])
-    with pytest.raises(PlanError, match="vllm_server_gpus=1 and num_processes=2 need 3 GPUs"):
+    with pytest.raises(ArcnbError, match="vllm_server_gpus=1 and num_processes=2 need 3 GPUs"):
         servers.shared_out(1, 2)
 
 
@@ -146,5 +146,5 @@ def test_a_run_that_would_be_refused_starts_no_server(
 ):
     monkeypatch.setattr(servers, "server_command", lambda *_: pytest.fail("a server was started"))
     asked = QUICK | {"model": str(small_model.folder), "use_vllm": True, "vllm_mode": "server"} | changes
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(ArcnbError, match=message):
         run_grpo(GrpoPlan.of(asked | {"rewards.terms": {}}, output=tmp_path), tasks)

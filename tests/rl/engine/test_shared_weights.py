@@ -14,7 +14,7 @@ pytest.importorskip("vllm")
 
 from peft import LoraConfig, get_peft_model  # noqa: E402
 
-from arcnb.plans import PlanError  # noqa: E402
+from arcnb.plans import ArcnbError  # noqa: E402
 from arcnb.rl.engine.shared_weights import SharedWeights, sample_while_merged  # noqa: E402
 
 SHAPE = {
@@ -191,17 +191,17 @@ def test_a_head_that_is_the_embedding_is_restored_with_it(saved, monkeypatch):
 def test_weights_that_are_not_the_same_are_refused(saved, monkeypatch):
     model = engine_model(saved)
     model.model.layers[1].self_attn.qkv_proj.weight.data[33, 5] += 1  # of the keys
-    with pytest.raises(PlanError, match=r"vLLM keeps model\.layers\.1\.self_attn\.k_proj\.weight"):
+    with pytest.raises(ArcnbError, match=r"vLLM keeps model\.layers\.1\.self_attn\.k_proj\.weight"):
         opened(monkeypatch, with_lora(saved), model)
     del model.model.layers[0].mlp.down_proj
-    with pytest.raises(PlanError, match=r"layers\.0\.mlp\.down_proj\.weight in another way"):
+    with pytest.raises(ArcnbError, match=r"layers\.0\.mlp\.down_proj\.weight in another way"):
         opened(monkeypatch, with_lora(saved), model)
 
 
 def test_what_trains_more_than_a_lora_is_refused(saved, monkeypatch):
     policy = with_lora(saved, modules_to_save=["norm"])
-    with pytest.raises(PlanError, match=r"needs a LoRA alone to be trained, but .*norm.*weight is, too"):
+    with pytest.raises(ArcnbError, match=r"needs a LoRA alone to be trained, but .*norm.*weight is, too"):
         opened(monkeypatch, policy, None)
     whole = base_model(saved)
-    with pytest.raises(PlanError, match="needs a LoRA alone"):
+    with pytest.raises(ArcnbError, match="needs a LoRA alone"):
         opened(monkeypatch, whole, None)

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.training.checkpoints import (
-    CheckpointError,
     checkpoint_problem,
     checkpoint_to_resume,
     newest_complete,
@@ -100,9 +100,7 @@ def test_a_resumed_run_that_started_from_an_adapter_goes_on_with_its_own_weights
 
 def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
     train(tmp_path, max_steps=3, callbacks=[StopAt(1)])
-    with pytest.raises(
-        CheckpointError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"
-    ):
+    with pytest.raises(ArcnbError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"):
         train(tmp_path, max_steps=3, learning_rate=0.02, beta=0.5)
     again = train(tmp_path, max_steps=3, beta=0.5, accept_other_settings=True)
     assert again.status == "done"
@@ -112,15 +110,15 @@ def test_prompts_and_start_are_settings_too(train, tmp_path):
     state = {"template": "arc_code", "encoding": "spaced", "adapter": "adapter", "adapter_sha256": "one"}
     written = {"stateful_callbacks": {STATE_KEY: {"attributes": {"settings": state}}}}
     (tmp_path / STATE).write_text(json.dumps(written))
-    with pytest.raises(CheckpointError, match="adapter_sha256 was 'one' and is 'two'; encoding was 'spaced'"):
+    with pytest.raises(ArcnbError, match="adapter_sha256 was 'one' and is 'two'; encoding was 'spaced'"):
         refuse_other_settings(tmp_path, state | {"encoding": "compact", "adapter_sha256": "two"}, False)
     written["stateful_callbacks"][STATE_KEY]["attributes"]["settings"] = {"adapter": "adapter"}
     (tmp_path / STATE).write_text(json.dumps(written))
-    with pytest.raises(CheckpointError, match=r"encoding was None and is 'spaced'; template was None and"):
+    with pytest.raises(ArcnbError, match=r"encoding was None and is 'spaced'; template was None and"):
         refuse_other_settings(tmp_path, state, False)  # of another version, which did not say
 
     train(tmp_path / "run", max_steps=2, callbacks=[StopAt(1)])
-    with pytest.raises(CheckpointError, match=r"encoding was '.*' and is 'color_names'"):
+    with pytest.raises(ArcnbError, match=r"encoding was '.*' and is 'color_names'"):
         train(tmp_path / "run", max_steps=2, encoding="color_names")
 
 
@@ -131,9 +129,7 @@ def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):
     assert set(saved_state(again)["settings"]["eval_task_versions"]) == {"swap0", "swap1"}
 
     options["eval_tasks"] = list(tasks)[1:]
-    with pytest.raises(
-        CheckpointError, match="eval_task_versions now are without swap0, have besides swap2;"
-    ):
+    with pytest.raises(ArcnbError, match="eval_task_versions now are without swap0, have besides swap2;"):
         train(tmp_path, **options)
     options["accept_other_settings"] = True
     report = train(tmp_path, **options, callbacks=[StopAt(2)])
@@ -153,7 +149,7 @@ def test_a_checkpoint_that_does_not_say_its_held_out_tasks_counts_as_of_others(t
     del attributes["settings"]["eval_task_versions"], attributes["settings"]["eval_steps"]
     del attributes["notes"]
     written.write_text(json.dumps(state))
-    with pytest.raises(CheckpointError, match=r"eval_steps was None and is 1; eval_task_versions was None"):
+    with pytest.raises(ArcnbError, match=r"eval_steps was None and is 1; eval_task_versions was None"):
         train(tmp_path, **options)
     report = train(tmp_path, **options, accept_other_settings=True)
     assert report.status == "done"
@@ -264,9 +260,9 @@ def test_what_resume_may_say(checkpoint, tmp_path):
     assert checkpoint_to_resume("auto", run / "checkpoints") == checkpoint
     assert checkpoint_to_resume(str(run), tmp_path) == checkpoint
     assert checkpoint_to_resume(str(checkpoint), tmp_path) == checkpoint
-    with pytest.raises(CheckpointError, match="there is no complete checkpoint"):
+    with pytest.raises(ArcnbError, match="there is no complete checkpoint"):
         checkpoint_to_resume(str(tmp_path), tmp_path)
-    with pytest.raises(CheckpointError, match="does not exist"):
+    with pytest.raises(ArcnbError, match="does not exist"):
         checkpoint_to_resume(str(tmp_path / "checkpoint-5"), tmp_path)
 
 

@@ -5,8 +5,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from arcnb.errors import ArcnbError
 from arcnb.rl.shared_prompt.kernels import best_kernel
-from arcnb.rl.shared_prompt.packing import Blocks, SharedPrefixError, pack
+from arcnb.rl.shared_prompt.packing import Blocks, pack
 from arcnb.rl.shared_prompt.reuse import KeptPass
 from arcnb.rl.shared_prompt.trainer import prepare_model, row_log_probs, shuffle_groups
 
@@ -263,7 +264,7 @@ def test_batches_that_cannot_be_packed_are_named(prompts, hide, message):
     ids, mask, n_completion = batch(prompts, [[3, 3]])
     if hide:
         mask[1, hide] = 0
-    with pytest.raises(SharedPrefixError, match=message):
+    with pytest.raises(ArcnbError, match=message):
         pack(ids, mask, n_completion)
 
 
@@ -278,7 +279,7 @@ def test_batches_that_cannot_be_packed_are_named(prompts, hide, message):
 def test_models_that_cannot_be_packed_are_named(kind, changes, message):
     model = tiny(kind, **changes).train()
     prepare_model(model)
-    with pytest.raises(SharedPrefixError, match=message):
+    with pytest.raises(ArcnbError, match=message):
         row_log_probs(model, pack(*batch([9], [[3, 3]])), 2, 3)
 
 
@@ -286,7 +287,7 @@ def test_attention_in_chunks_is_named():
     """Models tell their masks alone of it, which packed rows do not look at."""
     model = tiny("Llama")
     model.config.layer_types = ["chunked_attention", "full_attention"]
-    with pytest.raises(SharedPrefixError, match="does not support the model's chunked attention"):
+    with pytest.raises(ArcnbError, match="does not support the model's chunked attention"):
         prepare_model(model)
 
 
@@ -294,7 +295,7 @@ def test_a_layer_without_attention_is_noticed():
     model = tiny("Llama")
     prepare_model(model)
     model.config.num_hidden_layers = 3
-    with pytest.raises(SharedPrefixError, match="2 of the model's 3 layers"):
+    with pytest.raises(ArcnbError, match="2 of the model's 3 layers"):
         row_log_probs(model, pack(*batch([9], [[3, 3]])), 2, 3)
 
 

@@ -7,9 +7,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from arcnb.models.lora.compatibility import AdapterError, adapter_rank
+from arcnb.errors import ArcnbError
+from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.registry import resolve_adapter
-from arcnb.plans import PlanError
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
 from tests.rl.conftest import QUICK
@@ -53,7 +53,7 @@ def test_what_it_leaves_is_an_adapter_of_the_model_itself(plan, tasks, letter_mo
     assert distance(letter_model, best, plan.adapter) < 1e-4, "step 0 is the start"
 
     checkpoint = plan.output / "checkpoints" / "checkpoint-2"
-    with pytest.raises(AdapterError, match=r"was trained on .*merged"):
+    with pytest.raises(ArcnbError, match=r"was trained on .*merged"):
         resolve_adapter(checkpoint, letter_model)
 
 
@@ -66,7 +66,7 @@ def test_it_goes_on_and_stays_one_sum(plan, tasks):
 
 
 def test_there_has_to_be_an_adapter(plan, tasks):
-    with pytest.raises(PlanError, match="fold_adapter=True needs an adapter"):
+    with pytest.raises(ArcnbError, match="fold_adapter=True needs an adapter"):
         run_grpo(plan.changed({"adapter": ""}), tasks, tasks)
 
 
@@ -76,7 +76,7 @@ def test_an_adapter_that_could_not_be_added_to_is_refused_before_training(
     base = AutoModelForCausalLM.from_pretrained(letter_model.path)
     config = LoraConfig(r=4, target_modules=["q_proj"], use_dora=True)
     get_peft_model(base, config).save_pretrained(tmp_path / "dora")
-    with pytest.raises(AdapterError, match="dora cannot be added to another one: it has use_dora"):
+    with pytest.raises(ArcnbError, match="dora cannot be added to another one: it has use_dora"):
         run_grpo(plan.changed({"adapter": str(tmp_path / "dora")}), tasks, tasks)
     assert not (plan.output / "metrics.jsonl").exists()
 
@@ -85,5 +85,5 @@ def test_a_checkpoint_is_refused_where_the_folded_model_is_not(plan, tasks, lett
     """On another machine, say."""
     run_grpo(plan, tasks, tasks)
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(AdapterError, match=r"was trained on .*merged"):
+    with pytest.raises(ArcnbError, match=r"was trained on .*merged"):
         resolve_adapter(plan.output / "checkpoints" / "checkpoint-2", letter_model)

@@ -10,10 +10,10 @@ import pytest
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.arc.views import View
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training.log import read_metrics
-from arcnb.plans import PlanError
 from arcnb.rl.checks import CHOICES
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
@@ -258,7 +258,7 @@ def test_vllm_in_the_process_needs_a_gpu(quick, tasks, tmp_path, gpus, monkeypat
     gpus()
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("arcnb.models.sampling.vllm_engine.on_cpu", lambda: False)
-    with pytest.raises(PlanError, match=r"^use_vllm=True needs a GPU with this vLLM"):
+    with pytest.raises(ArcnbError, match=r"^use_vllm=True needs a GPU with this vLLM"):
         run_grpo(quick(tmp_path, use_vllm=True), tasks)
 
 
@@ -309,7 +309,7 @@ def test_settings_that_cannot_work_are_named(said, options, message):
     ],
 )
 def test_names_that_a_plan_does_not_have_are_refused(options, message):
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(ArcnbError, match=message):
         GrpoPlan.of(options)
 
 
@@ -322,9 +322,11 @@ def test_less_than_no_tasks_or_tokens_are_refused(said, name):
 def test_evaluations_without_samples_are_refused_before_a_model_is_looked_for(tasks, tmp_path, repeats):
     asked = {"eval_steps": 5, "num_generations_eval": repeats, "model": "/no/such/model", "use_vllm": False}
     plan = GrpoPlan.of(asked, output=tmp_path)
-    with pytest.raises(PlanError, match=rf"^num_generations_eval is {repeats}, but an evaluation every 5 st"):
+    with pytest.raises(
+        ArcnbError, match=rf"^num_generations_eval is {repeats}, but an evaluation every 5 st"
+    ):
         run_grpo(plan, tasks, tasks)
-    with pytest.raises(PlanError, match=r"^model folder /no/such/model does not exist"):
+    with pytest.raises(ArcnbError, match=r"^model folder /no/such/model does not exist"):
         run_grpo(plan.changed({"eval_steps": 0}), tasks, tasks)
 
 

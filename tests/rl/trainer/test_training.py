@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.training.checkpoints import checkpoint_problem, newest_complete
 from arcnb.models.training.log import read_metrics
-from arcnb.plans import PlanError
 from arcnb.rl.resuming.checkpoints import saved_state
 from arcnb.rl.rewards.terms import TERMS
 from arcnb.rl.trainer import callbacks, training
@@ -307,8 +307,8 @@ def test_one_round_of_sampling_can_serve_several_steps(train, tmp_path):
 
 
 def test_the_best_checkpoint_cannot_be_gone_back_to_without_evaluation(train, tmp_path):
-    with pytest.raises(PlanError, match="set eval_steps to more than 0"):
+    with pytest.raises(ArcnbError, match="set eval_steps to more than 0"):
         train(tmp_path, guard_action="rollback")
-    with pytest.raises(PlanError, match="eval_steps=5, but there are no evaluation tasks"):
+    with pytest.raises(ArcnbError, match="eval_steps=5, but there are no evaluation tasks"):
         train(tmp_path, eval_steps=5)
     assert not Path(tmp_path / "checkpoints").exists()

@@ -5,18 +5,17 @@ import os
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.trainer import trainers
-from arcnb.rl.trainer.effective_config import EffectiveConfigError
 from tests.rl.stop_at import StopAt
 
 
 @pytest.mark.parametrize(("old", "new"), GrpoPlan.RENAMED.items())
 def test_former_names_are_refused_with_the_new_one(old, new):
     """Also where they are the last word of another option, as held_out of guard.thresholds.held_out."""
-    with pytest.raises(PlanError, match=f"^parameter '{old}' is called '{new}' now$"):
+    with pytest.raises(ArcnbError, match=f"^parameter '{old}' is called '{new}' now$"):
         GrpoPlan.of({old: 1})
     assert GrpoPlan.knows(new)
 
@@ -33,7 +32,7 @@ def test_a_trainer_that_changes_a_setting_is_refused_unless_accepted(train, tmp_
         return Other
 
     monkeypatch.setattr(trainers, "measuring", silently_other)
-    with pytest.raises(EffectiveConfigError, match=r"epsilon_high was asked as 0\.2 and is 0\.28; ask for"):
+    with pytest.raises(ArcnbError, match=r"epsilon_high was asked as 0\.2 and is 0\.28; ask for"):
         train(tmp_path / "refused", max_steps=1)
     report = train(tmp_path / "accepted", max_steps=1, accept_other_config=True)
     row = report.config.set_index("setting").loc["epsilon_high"]
@@ -60,13 +59,13 @@ def test_the_trainer_draws_by_the_runs_seed(train, tmp_path):
 
 
 def test_a_run_is_refused_sampling_that_its_correction_cannot_follow(train, tmp_path):
-    with pytest.raises(PlanError, match=r"top_p=0\.9 with vllm_importance_sampling_mode='sequence_mask'"):
+    with pytest.raises(ArcnbError, match=r"top_p=0\.9 with vllm_importance_sampling_mode='sequence_mask'"):
         train(tmp_path, use_vllm=True, top_p=0.9)
 
 
 def test_a_run_is_refused_a_share_of_gpu_memory_that_is_not_free(train, tmp_path, gpus):
     gpus("0, GPU-1, 81920, 16384")
-    with pytest.raises(PlanError, match=r"vllm_gpu_memory_utilization 0\.5 asks for 40\.0 of 80\.0 GiB"):
+    with pytest.raises(ArcnbError, match=r"vllm_gpu_memory_utilization 0\.5 asks for 40\.0 of 80\.0 GiB"):
         train(tmp_path / "run", use_vllm=True, vllm_gpu_memory_utilization=0.5)
 
 

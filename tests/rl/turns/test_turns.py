@@ -10,13 +10,13 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.views import View
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.prompts.turn_tokens import ids_after_answer
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training.log import read_metrics
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.function import ProgramReward
@@ -181,7 +181,7 @@ def test_a_trainer_that_ignores_the_hook_is_found_out(train, tmp_path, monkeypat
             self.rollout_func = None
 
     monkeypatch.setattr(trl, "GRPOTrainer", Ignoring)
-    with pytest.raises(PlanError, match="did not call the rollout function"):
+    with pytest.raises(ArcnbError, match="did not call the rollout function"):
         train(tmp_path, max_steps=1, turns=2)
 
 
@@ -293,7 +293,7 @@ def test_the_reward_is_of_the_last_the_best_or_the_improvement(tasks, turn_rewar
         reward = EpisodeReward(plan, tasks, executor, detect_cheating=False, turns=2, turn_reward=turn_reward)
         values = reward(["", ""], [[1], [1]], episode=episodes, row=[0, 0], log_metric=logged.__setitem__)
         assert values == pytest.approx(expected)
-        with pytest.raises(PlanError, match="did not call the rollout function"):
+        with pytest.raises(ArcnbError, match="did not call the rollout function"):
             reward(["", ""], [[1], [1]], row=[0, 0])
     assert logged["turns/improved"] == logged["turns/worse"] == 0.5
     assert episode_metrics(episodes, 2)["turns/mean"] == 2
@@ -413,13 +413,13 @@ def test_conversations_of_other_tasks_are_refused(train, tmp_path, refine_file, 
     def trained(file, **options):
         return train(tmp_path / "run", refine_conversations=str(file), max_steps=1, **options)
 
-    with pytest.raises(PlanError, match=r"refines task swap., which is not in the task set"):
+    with pytest.raises(ArcnbError, match=r"refines task swap., which is not in the task set"):
         trained(refine_file, tasks=tasks.subset(["swap0"]))
-    with pytest.raises(PlanError, match=r"none.parquet is no file of conversations"):
+    with pytest.raises(ArcnbError, match=r"none.parquet is no file of conversations"):
         trained(tmp_path / "none.parquet")
-    with pytest.raises(PlanError, match="nowhere is no file of conversations"):
+    with pytest.raises(ArcnbError, match="nowhere is no file of conversations"):
         trained("/nowhere")
-    with pytest.raises(PlanError, match="none of 3 conversations is within 9 tokens"):
+    with pytest.raises(ArcnbError, match="none of 3 conversations is within 9 tokens"):
         trained(refine_file, max_prompt_length=9)
 
 

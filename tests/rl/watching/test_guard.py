@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.resuming.checkpoints import set_aside
@@ -275,9 +275,9 @@ def test_thresholds_are_changed_by_name():
     assert GrpoPlan.of().guard.thresholds == Thresholds()
     given = {"guard_thresholds_kl": 0.3, "more": {"guard": {"thresholds": {"held_out": 0.7}}}}
     assert GrpoPlan.of(given).guard.thresholds == Thresholds(kl=0.3, held_out=0.7)
-    with pytest.raises(PlanError, match=r"no parameter 'guard\.thresholds\.klx'; did you mean 'guard"):
+    with pytest.raises(ArcnbError, match=r"no parameter 'guard\.thresholds\.klx'; did you mean 'guard"):
         GrpoPlan.of({"more": {"guard": {"thresholds": {"klx": 1}}}})
-    with pytest.raises(PlanError, match=r"'guard_thresholds_kl' must be float \(default 1.0\), got 'high'"):
+    with pytest.raises(ArcnbError, match=r"'guard_thresholds_kl' must be float \(default 1.0\), got 'high'"):
         GrpoPlan.of({"guard_thresholds_kl": "high"})
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.training.processes import command_line
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.checks import gpu_share_problem
 from arcnb.rl.engine.options import engine_options, engine_seed, seeded_engines
@@ -25,12 +25,7 @@ from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 from arcnb.rl.signal_history import SignalHistory
 from arcnb.rl.trainer.callbacks import resuming_callback
-from arcnb.rl.trainer.effective_config import (
-    EffectiveConfigError,
-    check_effective,
-    differences,
-    effective_table,
-)
+from arcnb.rl.trainer.effective_config import check_effective, differences, effective_table
 from arcnb.rl.trainer.policies import has_moved
 from arcnb.rl.trainer.trainers import vllm_environment
 from arcnb.rl.watching.held_out import HeldOut
@@ -182,9 +177,7 @@ def test_a_setting_that_the_trainer_changed_is_refused_and_named():
     )
     assert [difference.name for difference in check_effective(asked, same)] == ["report_to", "top_k"]
     changed = SimpleNamespace(**vars(same) | {"scale_rewards": False, "epsilon_high": 0.28})
-    with pytest.raises(
-        EffectiveConfigError, match=r"scale_rewards was asked as 'group' and is False; epsilon_high"
-    ):
+    with pytest.raises(ArcnbError, match=r"scale_rewards was asked as 'group' and is False; epsilon_high"):
         check_effective(asked, changed)
     assert len(check_effective(asked, changed, accept=True)) == 4
     table = effective_table(asked, changed).set_index("setting")
@@ -379,7 +372,7 @@ def test_zero3_is_told_the_precision_that_the_trainer_has(monkeypatch, on_gpu, p
     ],
 )
 def test_processes_that_cannot_be_started_are_refused(plan, tasks, changes, message):
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(ArcnbError, match=message):
         run_grpo(plan.changed(changes), tasks, tasks)
 
 

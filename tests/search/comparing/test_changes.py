@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.search.comparing.changes import changes, summary
-from arcnb.search.comparing.evaluation import EvaluationError, changed_by_training
+from arcnb.search.comparing.evaluation import changed_by_training
 from arcnb.synth.splits import training_split
 
 SPLIT = training_split()
@@ -69,5 +70,5 @@ def test_tasks_without_predictions_in_one_set_are_left_out(tasks):
 
 
 def test_one_set_or_three_are_refused(tasks):
-    with pytest.raises(EvaluationError, match="there are 1"):
+    with pytest.raises(ArcnbError, match="there are 1"):
         changed_by_training({"a": frame(counts(1))}, tasks, "arc-agi-1/training")

@@ -10,11 +10,11 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.metrics import score
 from arcnb.arc.scores.submission import create_submission, score_submission, validate_submission
 from arcnb.arc.tasks.task import Pair
+from arcnb.errors import ArcnbError
 from arcnb.lab.plots.plots import pass_at_k
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing import evaluation
 from arcnb.search.comparing.arms import check_arms
@@ -88,13 +88,13 @@ def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tas
 )
 def test_wrong_sets_are_refused(tmp_path, sets, monkeypatch, folders, names, sentence):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(evaluation.EvaluationError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         evaluation.open_sets(folders, names)
 
 
 def test_an_empty_set_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(evaluation.EvaluationError, match="empty holds no predictions"):
+    with pytest.raises(ArcnbError, match="empty holds no predictions"):
         evaluation.read_sets(evaluation.open_sets(str(tmp_path / "empty")))
 
 
@@ -107,7 +107,7 @@ def test_predictions_of_another_version_of_a_task_are_refused(sets, tasks):
     assert evaluation.tasks_to_count(sets, tasks)[1].startswith("4 of"), "it is the same task"
     turned = replace(task, train=task.train[::-1])
     sets["b"].write_part([Prediction(task.task_id, turned.fingerprint, 0, 7)], 0)
-    with pytest.raises(evaluation.EvaluationError, match=f"version of task {task.task_id}: the fingerprints"):
+    with pytest.raises(ArcnbError, match=f"version of task {task.task_id}: the fingerprints"):
         evaluation.tasks_to_count(sets, tasks)
 
 
@@ -117,9 +117,9 @@ def test_arms_of_another_version_of_a_task_are_refused(sets, tasks):
     check_arms(text, tasks)
     turned = replace(tasks[1], train=tasks[1].train[::-1])
     sets["b"].write_part([Prediction(turned.task_id, turned.fingerprint, 0, 7)], 0)
-    with pytest.raises(evaluation.EvaluationError, match="b/predictions answers another version of task"):
+    with pytest.raises(ArcnbError, match="b/predictions answers another version of task"):
         check_arms(text, tasks)
-    with pytest.raises(evaluation.EvaluationError, match="at least two arms"):
+    with pytest.raises(ArcnbError, match="at least two arms"):
         check_arms(f"first = {folders[0]}", tasks)
 
 
@@ -138,9 +138,9 @@ def test_the_tasks_counted_are_those_predicted_unless_all_are_wanted(sets, tasks
 def test_parameters_that_name_nothing_are_refused(sets):
     assert evaluation.set_to_submit(sets, "", "majority") is sets["a"]
     assert evaluation.set_to_submit(sets, "b", "majority") is sets["b"]
-    with pytest.raises(evaluation.EvaluationError, match="'c' is none of the sets; it has a, b"):
+    with pytest.raises(ArcnbError, match="'c' is none of the sets; it has a, b"):
         evaluation.set_to_submit(sets, "c", "majority")
-    with pytest.raises(evaluation.EvaluationError, match="submission_rule 'most' does not exist; there are"):
+    with pytest.raises(ArcnbError, match="submission_rule 'most' does not exist; there are"):
         evaluation.set_to_submit(sets, "b", "most")
 
 
@@ -234,7 +234,7 @@ def test_adapters_of_the_same_name_are_called_by_their_runs(tmp_path):
     deep = adapter_runs("A/checkpoints/checkpoint-5,B/checkpoints/checkpoint-5", tmp_path)
     assert [run.name for run in deep] == ["A", "B"]
     for twice, name in (("x/A,x/A", "A"), ("A/adapter,B/adapter,z/A", "A"), ("adapter,B/adapter", "adapter")):
-        with pytest.raises(PlanError, match=f"called '{name}'; take one out or rename it"):
+        with pytest.raises(ArcnbError, match=f"called '{name}'; take one out or rename it"):
             adapter_runs(twice, tmp_path)
 
 

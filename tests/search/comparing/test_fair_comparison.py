@@ -8,8 +8,8 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.search.comparing.arms import arm_folders, read_arms
-from arcnb.search.comparing.evaluation import EvaluationError
 from arcnb.search.comparing.fair_comparison import compare_arms, holm, sign_flip_p
 
 TASKS = [f"t{i:02}" for i in range(40)]
@@ -192,14 +192,14 @@ def test_an_arm_that_was_never_finished_is_said_to_be(tmp_path):
 
 @pytest.mark.parametrize(("first", "budget"), [(8, 8), (9, 8), (0, 8)])
 def test_what_is_shared_is_a_part_of_the_budget(sets, first, budget):
-    with pytest.raises(EvaluationError, match=f"first is {first} and budget {budget}"):
+    with pytest.raises(ArcnbError, match=f"first is {first} and budget {budget}"):
         compare_arms(read_arms(sets(), TASKS), TASKS, first, budget)
 
 
 def test_arms_that_do_not_share_their_beginning_are_refused(sets, tmp_path):
     other = write(tmp_path / "other", [row(t, place, solved=place == 3) for t in TASKS for place in range(8)])
     alone = sets(seeds=1).split(";")[0]
-    with pytest.raises(EvaluationError, match="do not share their first 4 predictions \\(seed 0, 40 tasks"):
+    with pytest.raises(ArcnbError, match="do not share their first 4 predictions \\(seed 0, 40 tasks"):
         compared(f"{alone}; other = {other}")
 
 
@@ -216,7 +216,7 @@ def test_arms_are_read_strictly(sets, tmp_path):
         (f"a {folder}; b = {folder}", "is not of the form NAME"),
         (f"a = {folder}; b = {folder} + {folder}", "holds prediction t00/0/0/0 twice"),
     ]:
-        with pytest.raises(EvaluationError, match=said):
+        with pytest.raises(ArcnbError, match=said):
             read_arms(wrong, TASKS)
-    with pytest.raises(EvaluationError, match="holds no predictions of these tasks"):
+    with pytest.raises(ArcnbError, match="holds no predictions of these tasks"):
         read_arms(text, ["x"])

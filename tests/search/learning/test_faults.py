@@ -11,10 +11,11 @@ from collections import Counter
 
 import pytest
 
-from arcnb.arc.predictions.prediction_set import PredictionFileError, PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
-from arcnb.models.sampling.backends import GenerationError, Sampling
+from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.predict import RoundPlan, predict
 from arcnb.search.sampling.sampled_set import SampledSet
@@ -114,7 +115,7 @@ def test_a_disk_that_fills_up_ends_the_stage_in_one_sentence_and_it_goes_on_late
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     engine = CannedEngine(tokenizer, fill_the_disk, pace=0.01)
     try:
-        with pytest.raises(PredictionFileError, match="written, the file size limit is reached; files"):
+        with pytest.raises(ArcnbError, match="written, the file size limit is reached; files"):
             run(engine, tasks, predictions, executor, part_rows=6)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, filled[0])
@@ -131,10 +132,10 @@ def test_an_engine_that_fails_for_good_leaves_what_it_made(tmp_path, tokenizer, 
         def generate(self, requests, sampling):
             for n, completion in enumerate(super().generate(requests, sampling)):
                 if n == 70:
-                    raise GenerationError("the vllm engine died twice: out of memory")
+                    raise ArcnbError("the vllm engine died twice: out of memory")
                 yield completion
 
-    with pytest.raises(GenerationError, match="died twice: out of memory"):
+    with pytest.raises(ArcnbError, match="died twice: out of memory"):
         run(Failing(tokenizer, answer), tasks, predictions, executor)
     assert 30 < len(predictions) <= 70
     run(CannedEngine(tokenizer, answer), tasks, predictions, executor)

@@ -12,9 +12,9 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.submission import SubmissionError, validate_submission
+from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
-from arcnb.plans import PlanError
+from arcnb.errors import ArcnbError
 from arcnb.search.learning.job import arm_predictions, run_shards, task_file, usable_backend
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
@@ -82,7 +82,7 @@ def test_a_plan_survives_its_file(searching):
 
 
 def test_a_process_that_fails_is_quoted(tmp_path, searching):
-    with pytest.raises(PlanError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
+    with pytest.raises(ArcnbError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
         run_shards(searching(backend="abacus", workers=5, num_processes=2))
     given = SearchPlan.of(json.loads((tmp_path / "out" / "plan.json").read_text()))
     assert given.programs.workers == 2, "the processes share the workers"
@@ -91,17 +91,17 @@ def test_a_process_that_fails_is_quoted(tmp_path, searching):
 
 def test_a_search_that_could_make_nothing_says_why(tmp_path, searching):
     with pytest.raises(
-        PlanError, match=r"'alone' made nothing: prompts of up to \d+ tokens and answers of 2,047"
+        ArcnbError, match=r"'alone' made nothing: prompts of up to \d+ tokens and answers of 2,047"
     ):
         run_shards(searching(max_completion_length=2047))
-    with pytest.raises(PlanError, match="its time, 0 s, was up before the first completion"):
+    with pytest.raises(ArcnbError, match="its time, 0 s, was up before the first completion"):
         run_shards(searching(output=str(tmp_path / "late"), time_budget_hours=1e-7))
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
 
 
 def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(searching):
     plan = searching(target_modules="q_proj, nowhere_proj")
-    with pytest.raises(PlanError, match="has no layer 'nowhere_proj'; there are q_proj, k_proj, v_proj"):
+    with pytest.raises(ArcnbError, match="has no layer 'nowhere_proj'; there are q_proj, k_proj, v_proj"):
         run_shards(plan)
     assert not len(arm_predictions(plan, "alone"))
     assert set(run_shards(searching(target_modules="self_attn.q_proj"))) == {"alone", "learn"}
@@ -198,5 +198,5 @@ def test_a_damaged_submission_is_begun_anew_and_a_good_one_kept(tmp_path):
     file.refresh(["fill4"])
     assert SubmissionFile(path, tasks, predictions).padded() == 2
     other = load_tasks("arc-agi-1/training")[:2]
-    with pytest.raises(SubmissionError):
+    with pytest.raises(ArcnbError):
         validate_submission(json.loads(path.read_bytes()), other)

@@ -17,8 +17,8 @@ from arcnb.arc.predictions.stop_rules import early_stops
 from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import ArcnbError
 from arcnb.models.sampling.backends import EngineOptions, open_backend
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning import learner as learner_module
 from arcnb.search.learning.budgets import Clock
@@ -176,7 +176,7 @@ def test_a_journal_line_that_a_kill_cut_off_is_done_again(tmp_path, search):
 
 def test_two_processes_do_not_work_on_one_shard(search):
     one, other = search(asked(n_predictions=4)), search(asked(n_predictions=4))
-    refused = pytest.raises(PlanError, match="another process is at work")
+    refused = pytest.raises(ArcnbError, match="another process is at work")
     with one.journal.alone(), refused, other.journal.alone(0.1):
         pass
     with other.journal.alone(0.1):
@@ -414,9 +414,9 @@ def test_search_alone_can_hand_on_its_first_round(tmp_path, search):
 )
 def test_other_settings_are_refused_when_resuming(search, changes, name):
     search(asked(n_predictions=4)).run()
-    with pytest.raises(PlanError, match=name):
+    with pytest.raises(ArcnbError, match=name):
         search(asked(**changes))
-    with pytest.raises(PlanError, match="begun with lora_r 2, not 4"):
+    with pytest.raises(ArcnbError, match="begun with lora_r 2, not 4"):
         search(asked(lora_r=4))
     assert search(PLAN).run().completions == 24  # a larger budget is welcome
 
@@ -539,7 +539,7 @@ def fits(plan, task, numbers):
 
 
 def test_an_adapter_without_a_layer_of_the_model_is_refused(small_model):
-    with pytest.raises(PlanError, match="nowhere_proj"):
+    with pytest.raises(ArcnbError, match="nowhere_proj"):
         LoraLearner(small_model, LoraSettings(target_modules="nowhere_proj"))
 
 

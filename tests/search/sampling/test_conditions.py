@@ -8,9 +8,9 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.sampling.backends import Sampling
-from arcnb.plans import PlanError
 from arcnb.search.sampling.conditions import FILE_NAME, conditions, hold_to_conditions
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
@@ -43,21 +43,21 @@ def hold(predictions, tasks, **changes):
 
 def test_added_tasks_are_refused_and_named(predictions, tasks):
     with pytest.raises(
-        PlanError, match=f"begun with 3 tasks and without {tasks[3].task_id}; use a new folder"
+        ArcnbError, match=f"begun with 3 tasks and without {tasks[3].task_id}; use a new folder"
     ):
         hold(predictions, tasks)
 
 
 def test_changed_tasks_are_refused_and_named(predictions, tasks):
     changed = replace(tasks[1], train=tasks[1].train[::-1])
-    with pytest.raises(PlanError, match=f"another version of {tasks[1].task_id}; use a new folder"):
+    with pytest.raises(ArcnbError, match=f"another version of {tasks[1].task_id}; use a new folder"):
         hold(predictions, [tasks[0], changed])
 
 
 def test_a_set_without_the_file_is_known_by_its_rows(tmp_path, tasks):
     old = PredictionSet(tmp_path / "old")
     old.write_part([Prediction(tasks[0].task_id, "another", 0, 0)], 0)
-    with pytest.raises(PlanError, match=f"another version of {tasks[0].task_id}"):
+    with pytest.raises(ArcnbError, match=f"another version of {tasks[0].task_id}"):
         hold(old, tasks)
     assert not (old.folder / FILE_NAME).exists()
 
@@ -80,7 +80,7 @@ def test_a_set_without_the_file_is_known_by_its_rows(tmp_path, tasks):
     ],
 )
 def test_other_prompts_and_samplings_are_refused_by_name(predictions, tasks, changes, sentence):
-    with pytest.raises(PlanError, match=sentence):
+    with pytest.raises(ArcnbError, match=sentence):
         hold(predictions, tasks[:3], **changes)
 
 
@@ -93,7 +93,7 @@ def test_an_edited_template_is_another_one(tmp_path, tasks):
         if text == "one":
             hold(predictions, tasks, **changes)
         else:
-            with pytest.raises(PlanError, match="begun with template_sha256"):
+            with pytest.raises(ArcnbError, match="begun with template_sha256"):
                 hold(predictions, tasks, **changes)
 
 
@@ -106,7 +106,7 @@ def test_an_adapter_trained_again_under_its_path_is_another_one(tmp_path, tasks)
     hold(predictions, tasks, **changes)
     hold(predictions, tasks, **changes)
     (adapter / "adapter_model.safetensors").write_text("another")
-    with pytest.raises(PlanError, match="begun with adapter_sha256"):
+    with pytest.raises(ArcnbError, match="begun with adapter_sha256"):
         hold(predictions, tasks, **changes)
     begun = json.loads((predictions.folder / FILE_NAME).read_text())
     del begun["settings"]["adapter_sha256"]
@@ -131,7 +131,7 @@ def test_more_predictions_other_shards_and_fewer_tasks_are_welcome(predictions, 
 
 def test_a_damaged_file_is_one_sentence(predictions, tasks):
     (predictions.folder / FILE_NAME).write_text("{")
-    with pytest.raises(PlanError, match=f"{FILE_NAME} is damaged"):
+    with pytest.raises(ArcnbError, match=f"{FILE_NAME} is damaged"):
         hold(predictions, tasks)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.search.turns.selection import CHOOSERS, SelectionError, choose
+from arcnb.errors import ArcnbError
+from arcnb.search.turns.selection import CHOOSERS, choose
 from tests.paths import GOLDEN
 
 CASES = json.loads((GOLDEN / "arc25_learning.json").read_text())["cases"]
@@ -88,5 +89,5 @@ def test_weighted_choice_repeats_with_its_seed_and_handles_no_candidate():
 
 
 def test_unknown_chooser_is_named():
-    with pytest.raises(SelectionError, match="'bets' does not exist"):
+    with pytest.raises(ArcnbError, match="'bets' does not exist"):
         choose("bets", [], 1, np.random.default_rng(0))

@@ -7,10 +7,10 @@ import pytest
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import Sampling
-from arcnb.plans import PlanError
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing.arms import read_arms
 from arcnb.search.comparing.evaluation import curves, read_sets
@@ -219,7 +219,7 @@ def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     alone = turn_table(arm.read(columns=TURN_READ))  # parents in a set that was not given tell nothing
     assert "better" not in alone or alone["better"].isna()[1]
     more, _, _ = run("more", TurnPlan(ROUNDS))
-    with pytest.raises(PlanError, match="holds no first turns"):
+    with pytest.raises(ArcnbError, match="holds no first turns"):
         run("other", refine_from=arm)
     _, report, _ = run("arm", refine_from=more)  # a longer set with the same first turns is the same
     assert report.total.made == 0
@@ -288,7 +288,7 @@ def test_first_turns_of_another_version_of_a_task_are_refused(run, tasks):
     pairs = [{"input": [[2, 1]], "output": [[1, 2]]}] * 2
     changed = Task.from_dict("t1", {"train": pairs, "test": [{"input": [[7, 8]], "output": [[8, 7]]}]})
     others = TaskSet("mirrors", tuple(changed if task.task_id == "t1" else task for task in tasks), "1")
-    with pytest.raises(PlanError, match="another version of task t1: the fingerprints differ"):
+    with pytest.raises(ArcnbError, match="another version of task t1: the fingerprints differ"):
         run("arm", some=others, refine_from=first)
 
 
@@ -303,7 +303,7 @@ def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, task
 def test_tasks_of_which_no_prompt_fits_are_refused(run, tasks, turns):
     plan, one = TurnPlan(ROUNDS, turns), tasks.subset(["t1"])
     said = r"no prompt fits: those of 1 tasks have \d+ tokens and more, .* 64 leave 36 of the context"
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(ArcnbError, match=said):
         run("p", plan, some=one, context=100)
     share = replace(plan, rounds=replace(ROUNDS, shard=0, n_shards=2))  # another may have some that fit
     predictions, _, _ = run("q", share, some=one, context=100)
@@ -313,9 +313,9 @@ def test_tasks_of_which_no_prompt_fits_are_refused(run, tasks, turns):
 def test_what_would_be_refused_is_known_without_an_engine(run, tasks, tmp_path):
     made, _, _ = run("p")
     asked = SampledSet(tasks, made, prompt_format(), Sampling(max_tokens=1))
-    with pytest.raises(PlanError, match="was begun with max_completion_length 64, not 1"):
+    with pytest.raises(ArcnbError, match="was begun with max_completion_length 64, not 1"):
         check_turns(asked, PLAN)
-    with pytest.raises(PlanError, match="holds no first turns of these tasks"):
+    with pytest.raises(ArcnbError, match="holds no first turns of these tasks"):
         check_turns(asked, PLAN, PredictionSet(tmp_path / "none"))
     new = PredictionSet(tmp_path / "new")
     check_turns(replace(asked, predictions=new), PLAN)
@@ -324,12 +324,12 @@ def test_what_would_be_refused_is_known_without_an_engine(run, tasks, tmp_path):
 
 def test_another_budget_or_chooser_is_refused(run):
     run("p")
-    with pytest.raises(PlanError, match="begun with chooser 'promising', not 'weighted'"):
+    with pytest.raises(ArcnbError, match="begun with chooser 'promising', not 'weighted'"):
         run("p", replace(PLAN, chooser="weighted"))
-    with pytest.raises(PlanError, match="begun with n_predictions 12, not 16"):
+    with pytest.raises(ArcnbError, match="begun with n_predictions 12, not 16"):
         run("p", replace(PLAN, rounds=replace(ROUNDS, n_predictions=16)))
     run("one", TurnPlan(ROUNDS))
-    with pytest.raises(PlanError, match="begun with turns None, not 3"):
+    with pytest.raises(ArcnbError, match="begun with turns None, not 3"):
         run("one")
 
 
