@@ -1,36 +1,49 @@
-"""The house keeps its walls: import directions, and light imports."""
+"""The house keeps its walls: import directions, no circles, small folders, light imports, faces."""
 
+import ast
+import importlib
 import os
 import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
-import arcnb
-from tests.paths import ROOT
+from tests.paths import NOTEBOOKS, ROOT
 
-ROOMS = ("arc", "programs", "synth", "models", "rl", "search", "problems", "lab")
+ROOMS = ("machine", "arc", "programs", "synth", "models", "rl", "search", "problems", "lab")
+APART = (
+    "arcnb.programs.libraries",
+    "arcnb.models.sampling.cpu_executor",
+    "arcnb.rl.engine.cpu_generation",
+    "arcnb.rl.engine.group_attention",
+)
 HEAVY = ("torch", "transformers", "vllm", "trl", "peft", "unsloth", "datasets", "matplotlib")
 
 
 def modules(room: str) -> list[str]:
-    """Every module of a room. `programs` holds libraries for generated programs, which are not ours to
-    import."""
-    folder = Path(arcnb.__file__).parent / room
-    names = [f"arcnb.{room}"]
-    for info in pkgutil.iter_modules([str(folder)], f"arcnb.{room}."):
-        if not info.ispkg:
-            names.append(info.name)
-    return names
+    """Every module below a room, but for what only vLLM or a program's process imports."""
+    package = importlib.import_module(f"arcnb.{room}")
+    found = [info.name for info in pkgutil.walk_packages(package.__path__, f"arcnb.{room}.")]
+    return [name for name in found if not name.startswith(APART)]
 
 
-def test_rooms_import_only_from_rooms_above_them():
+def test_rooms_import_only_from_rooms_above_them_and_in_no_circles():
     program = Path(sys.executable).with_name("lint-imports")
-    root = ROOT
-    result = subprocess.run([program, "--no-cache"], cwd=root, capture_output=True, text=True)
+    result = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "folder", [ROOT / "arcnb", *(path for path in (ROOT / "arcnb").rglob("*") if path.is_dir())]
+)
+def test_a_folder_is_read_at_a_glance(folder):
+    entries = {
+        path.stem for path in (ROOT / folder).iterdir() if path.stem not in ("__pycache__", "__init__", "py")
+    }
+    assert len(entries) <= 12 or folder.name == "generators", f"{folder}: {len(entries)} entries"
 
 
 @pytest.mark.long("imports every module of a room")
@@ -48,6 +61,31 @@ for name in {names!r}:
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
+
+
+def faces() -> list[str]:
+    stubs = sorted((ROOT / "arcnb").rglob("__init__.pyi"))
+    return [".".join(stub.parent.relative_to(ROOT).parts) for stub in stubs]
+
+
+@pytest.mark.parametrize("face", faces())
+def test_a_face_has_the_names_that_it_promises(face):
+    package = importlib.import_module(face)
+    assert package.__all__
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    assert len(package.__all__) <= 12
+
+
+def test_notebooks_import_from_faces_only():
+    names = set()
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        for cell in nbformat.read(path, as_version=4).cells:
+            for node in ast.walk(ast.parse(cell.source if cell.cell_type == "code" else "")):
+                if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "arcnb":
+                    names |= {(node.module, alias.name) for alias in node.names}
+    assert {package for package, _ in names} <= {f"arcnb.{room}" for room in ROOMS} | {"arcnb.plans"}
+    assert len(names) <= 60
 
 
 def test_importing_the_package_is_instant():

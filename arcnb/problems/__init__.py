@@ -1,1 +1,8 @@
-"""Coding problems judged by test cases, in Python and q; docs/problems.md is the guide."""
+"""RL on test-case problems in Python and q.
+
+The names that notebooks may import stand in `__init__.pyi`; they are loaded when first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -433,7 +433,7 @@ def study(args) -> int:
     from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.search.comparing.arms import read_arms
     from arcnb.search.comparing.fair_comparison import compare_arms
-    from arcnb.search.turns.turns import TURN_READ, turn_table
+    from arcnb.search.turns.turns import turn_table
 
     _, tasks = splits(args)
     plan, folder = plan_of(args), args.out / "eval"
@@ -449,8 +449,8 @@ def study(args) -> int:
     for arm in arms:
         tables = [
             turn_table(
-                PredictionSet(folder / f"{arm}-{s}").read(columns=TURN_READ),
-                PredictionSet(folder / f"independent-{s}").read(columns=TURN_READ),
+                PredictionSet(folder / f"{arm}-{s}"),
+                PredictionSet(folder / f"independent-{s}"),
             )
             for s in plan.seeds
         ]

@@ -194,7 +194,7 @@ def seconds_table(report):
 def compare(args, arm, seed):
     """Small results of both sides of one seed."""
     from arcnb.arc.predictions.prediction_set import PredictionSet
-    from arcnb.search.comparing import learning_comparison as lc
+    from arcnb.search.comparing import searches as lc
     from arcnb.search.comparing.evaluation import TABLE_READ
 
     tasks, plan = tasks_of(args, arm, seed), plan_of(args, arm, seed)

@@ -26,7 +26,7 @@ from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import load_problems
 from arcnb.problems.sets.problem import Problem
-from arcnb.problems.training.dry_run import dry_run
+from arcnb.problems.training.dry_run import memory_and_commands
 from arcnb.problems.training.final import checked, evaluate_model
 from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.problems.training.sample_evaluation import evaluate
@@ -313,7 +313,7 @@ def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, reposito
     assert chosen["answer_format"] == ("reasoning" if name in PRESETS[3:] else "plain")
     plan = ProblemPlan.of(chosen | {"gpu_memory_gib": 80.0}, output=tmp_path)
     assert (plan.num_processes, plan.parallel) == (7, "zero3")
-    planned = dry_run(plan, load_problems("simple*3"), load_problems("simple/held_out*3"))
+    planned = memory_and_commands(plan, load_problems("simple*3"), load_problems("simple/held_out*3"))
     server, training = planned.commands
     assert f"serve {chosen['model']}" in server
     assert "CUDA_VISIBLE_DEVICES=7 " in server
@@ -333,7 +333,7 @@ def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, reposito
 )
 def test_a_dry_run_refuses_what_the_run_would(changes, sentence, plan, problem_sets):
     with pytest.raises(ArcnbError, match=sentence):
-        dry_run(plan.changed(changes), *problem_sets)
+        memory_and_commands(plan.changed(changes), *problem_sets)
 
 
 # ---------------------------------------------------------------- the notebook

@@ -16,7 +16,7 @@ def score_evolution(
 ) -> Figure:
     """Every sample of one task as a dot, in the order of sampling; a line a round is its mean.
 
-    rows: of one task, as `arcnb.search.comparing.learning_comparison.evolution` gives them. Samples without
+    rows: of one task, as `arcnb.search.comparing.searches.evolution` gives them. Samples without
     valid outputs stand below zero; those that solve all train pairs are ringed.
     """
     figure, (axes,) = _figure()
@@ -36,7 +36,7 @@ def score_evolution(
 def solved_against_completions(pairs: pd.DataFrame, title: str = "Tasks solved") -> Figure:
     """Left: both searches at equal budgets. Right: their difference with its 95% interval.
 
-    pairs: the table of `arcnb.search.comparing.learning_comparison.paired_curve`.
+    pairs: the table of `arcnb.search.comparing.searches.paired_curve`.
     """
     figure, (both, difference) = _figure(2)
     x = pairs["completions"]

@@ -42,7 +42,9 @@ def gpu_gib(asked: float = 0.0) -> float:
     return asked or (min(gpu.total for gpu in gpus) / GIB if gpus else ASSUMED_GIB)
 
 
-def dry_run(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence, full: bool = False) -> DryRun:
+def memory_and_commands(
+    plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence, full: bool = False
+) -> DryRun:
     """The commands and the estimate. ArcnbError where the run cannot fit, and for what it would be
     refused anywhere. full: without LoRA.
 

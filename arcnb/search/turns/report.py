@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from arcnb.search.sampling.report import InferenceReport
 if TYPE_CHECKING:
     import pandas as pd
 
+    from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.search.turns.choice import TurnChoice
 
 # What `turn_table` needs of a prediction set.
@@ -84,19 +86,24 @@ class TurnsReport:
         return "\n".join(map(str, self.turns))
 
 
-def turn_table(frame: pd.DataFrame, parents: pd.DataFrame | None = None) -> pd.DataFrame:
+def turn_table(
+    predictions: PredictionSet,
+    parents: PredictionSet | None = None,
+    task_ids: Iterable[str] | None = None,
+) -> pd.DataFrame:
     """One row a turn: how much, how good, and how it compares with the predictions that were refined.
 
-    frame: columns TURN_READ. parents: where refined predictions are looked up that `frame` does not hold.
+    parents: where refined predictions are looked up that `predictions` do not hold. task_ids: only these.
     better, same, worse: shares of the refinements whose parents are there, by right train grids, then by
     train similarity; copied: those with the very outputs of their parent. newly_solved_train: tasks that no
     earlier turn solved.
     """
     import pandas as pd
 
-    known = frame if parents is None else pd.concat([frame, parents], ignore_index=True)
-    before = _by_id(known)
-    rows, solved = {}, set() if parents is None else _solved(parents, "train_is_correct")
+    frame = predictions.read(TURN_READ, task_ids)
+    first = None if parents is None else parents.read(TURN_READ)
+    before = _by_id(frame if first is None else pd.concat([frame, first], ignore_index=True))
+    rows, solved = {}, set() if first is None else _solved(first, "train_is_correct")
     for turn, part in frame.groupby("turn"):
         newly = _solved(part, "train_is_correct") - solved
         solved |= newly

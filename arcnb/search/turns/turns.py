@@ -29,9 +29,9 @@ from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.sampling.stage import sample
 from arcnb.search.turns.budget import TurnPlan
 from arcnb.search.turns.choice import LaterTurns, choose_parents, conversations
-from arcnb.search.turns.report import TURN_READ, TurnReport, TurnsReport, turn_table
+from arcnb.search.turns.report import TurnReport, TurnsReport, turn_table
 
-__all__ = ["TURN_READ", "TurnPlan", "TurnsReport", "check_turns", "predict_turns", "turn_table"]
+__all__ = ["TurnPlan", "TurnsReport", "check_turns", "predict_turns", "turn_table"]
 
 
 def predict_turns(

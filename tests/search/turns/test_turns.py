@@ -19,7 +19,7 @@ from arcnb.search.sampling import predict
 from arcnb.search.sampling.rounds import RoundPlan, shard_tasks
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.turns.budget import TurnPlan
-from arcnb.search.turns.report import TURN_READ, turn_table
+from arcnb.search.turns.report import turn_table
 from arcnb.search.turns.turns import check_turns, predict_turns
 from tests.search.canned_engine import CannedEngine
 
@@ -211,12 +211,12 @@ def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     assert {key: value for key, value in keys(both).items() if key[3] > 0} == keys(arm)
     assert report.turns[0].turn == 1
     assert best_trees([arm, first], tasks, 1).trees[0].roots[0].prediction.turn == 0
-    table = turn_table(arm.read(columns=TURN_READ), first.read(columns=TURN_READ))
+    table = turn_table(arm, first)
     assert list(table.index) == [1, 2]
     assert table.loc[2, "newly_solved_train"] == 1
     assert table.loc[1, "copied"] > 0
     assert table.loc[1, ["better", "same", "worse"]].sum() == pytest.approx(1)
-    alone = turn_table(arm.read(columns=TURN_READ))  # parents in a set that was not given tell nothing
+    alone = turn_table(arm)  # parents in a set that was not given tell nothing
     assert "better" not in alone or alone["better"].isna()[1]
     more, _, _ = run("more", TurnPlan(ROUNDS))
     with pytest.raises(ArcnbError, match="holds no first turns"):

@@ -1,0 +1,9 @@
+from . import changes as changes
+from . import evaluation as evaluation
+from . import searches as searches
+from . import showcase as showcase
+from .arms import arm_folders as arm_folders
+from .arms import arm_sets as arm_sets
+from .arms import check_arms as check_arms
+from .arms import read_arms as read_arms
+from .fair_comparison import compare_arms as compare_arms

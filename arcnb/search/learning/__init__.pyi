@@ -1,0 +1,4 @@
+from .job import arm_predictions as arm_predictions
+from .job import run_shards as run_shards
+from .job import task_file as task_file
+from .plan import SearchPlan as SearchPlan
