@@ -5,14 +5,14 @@
             ...
 
 `Executor.map` would take in all items at once; a source that never ends wants this instead. `Ahead` is for
-work that may be guessed before it is asked for.
+work that may be guessed before it is asked for, `prefetched` for work that another thread does meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -81,3 +81,42 @@ class Ahead(Generic[Item, Result]):
 
 def _each(function: Callable[[Item], Result], items: list[Item]) -> list[Result]:
     return [function(item) for item in items]
+
+
+def prefetched(
+    items: Iterable[Item], function: Callable[[list[Item]], list[Result]], places: int, together: int = 1
+) -> Iterator[tuple[Item, Result]]:
+    """(item, its result) in the order of items, worked on in another thread before they are asked for.
+
+    `function` gets up to `together` items at a time, and the next while fewer than `places` are ready or under
+    way. items is iterated in the caller's thread, no further ahead than that. An error of `function` is raised
+    in the place of its item. Leaving the iterator early waits for no more than the batch under way.
+    """
+    source, n_ahead = iter(items), 0
+    coming: deque[Future[list[tuple[Item, Result | None, Exception | None]]]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="prefetched") as pool:
+        try:
+            while True:
+                while n_ahead < places and (batch := list(islice(source, together))):
+                    coming.append(pool.submit(_outcomes, function, batch))
+                    n_ahead += len(batch)
+                if not coming:
+                    return
+                for item, result, error in coming.popleft().result():
+                    n_ahead -= 1
+                    if error is not None:
+                        raise error
+                    yield item, result
+        finally:
+            for batch in coming:
+                batch.cancel()
+
+
+def _outcomes(function, batch: list) -> list[tuple]:
+    """(item, result, error) of a batch; after an error each is done alone, so that the others have theirs."""
+    try:
+        return [(item, result, None) for item, result in zip(batch, function(batch), strict=True)]
+    except Exception as error:
+        if len(batch) == 1:
+            return [(batch[0], None, error)]
+        return [outcome for item in batch for outcome in _outcomes(function, [item])]

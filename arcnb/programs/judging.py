@@ -5,8 +5,9 @@
 
 The program is taken out of assistant prefix + completion, run on the inputs as the prompt showed them
 (augmented), and its outputs are brought back to the original frame, where they are compared with the
-expected ones. That comparison happens here: expected outputs never go near the executor. Inference,
-refinement, rewards and search all judge through this function.
+expected ones. That comparison happens here: expected outputs never go near the executor. Rewards, refinement
+and search judge through `judge`. Inference, whose rows must not wait for slower programs before them, judges
+through the same two steps, `Asked` before a program runs and `judged` after it.
 """
 
 from __future__ import annotations
@@ -63,17 +64,11 @@ def judge(
 class Asked:
     """What the executor is asked about predictions: their programs, on the inputs that their prompts showed.
 
-    entry: the function that a program has to define. remembered: prompts whose inputs are kept at hand.
+    entry: the function that a program has to define.
     """
 
-    def __init__(
-        self,
-        tasks: Mapping[str, Task],
-        entry: str,
-        limits: Limits | None = None,
-        remembered: int = AUGMENTED_INPUTS,
-    ) -> None:
-        @lru_cache(remembered)
+    def __init__(self, tasks: Mapping[str, Task], entry: str, limits: Limits | None = None) -> None:
+        @lru_cache(AUGMENTED_INPUTS)
         def inputs(task_id: str, augmentation: Augmentation) -> tuple[Grid, ...]:
             return tuple(augmentation.apply(grid) for grid in tasks[task_id].inputs)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from arcnb.arc.predictions.prediction import Prediction, PredictionKey
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.machine.ahead import ahead
+from arcnb.machine.pools import prefetched
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.chat import prompts_ids
 from arcnb.models.sampling.backends import Completion, Request
@@ -45,8 +45,7 @@ def sample(
     report = stage.report
     report.workers = executor.workers
     shard = (questions.plan.shard, questions.plan.n_shards)
-    when = (made.part_rows, made.part_seconds)
-    scoring = ScoringThread(made.predictions, stage.tasks, executor, shard, *when, early_stop, stage.there)
+    scoring = ScoringThread(made, executor, shard, early_stop, stage.there)
     bar = progress(None, title, report.asked, "prediction", done=stage.n_done)
     with scoring, bar:
         requests = stage.requests(scoring)
@@ -108,7 +107,7 @@ class _Stage:
 
     def requests(self, scoring: ScoringThread) -> Iterator[Request]:
         """The prompts to do, slot by slot; made little sooner than the engine has room for them."""
-        for key, (question, ids) in ahead(self.keys(), self.made, PROMPTS_AHEAD, PROMPTS_TOGETHER):
+        for key, (question, ids) in prefetched(self.keys(), self.made, PROMPTS_AHEAD, PROMPTS_TOGETHER):
             if self.has_ended(key[0]):
                 continue
             if len(ids) + self.max_tokens > self.backend.context:

@@ -185,7 +185,6 @@ def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
 def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, executor, tasks, monkeypatch):
     # What is bounded by design, made small enough to be full soon.
     monkeypatch.setattr("arcnb.search.sampling.scoring.WAITING_ROWS", 32)
-    monkeypatch.setattr("arcnb.search.sampling.scoring.JUDGED_ROWS", 32)
     monkeypatch.setattr("arcnb.programs.executor.service.REMEMBERED", 16)
     monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_AHEAD", 2)
     monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_TOGETHER", 1)

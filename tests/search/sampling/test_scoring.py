@@ -133,7 +133,8 @@ def test_what_is_dropped_makes_room_and_is_not_written(tmp_path, tasks, monkeypa
     monkeypatch.setattr("arcnb.search.sampling.scoring.WAITING_ROWS", 2)
     predictions, task = PredictionSet(tmp_path / "p"), tasks[0]
     with Executor(1) as executor:
-        scoring = ScoringThread(predictions, {task.task_id: task}, executor, (0, 1), 2, 60.0, None)
+        made = SampledSet([task], predictions, prompt_format(), Sampling(), part_rows=2)
+        scoring = ScoringThread(made, executor, (0, 1), None)
 
         def put(slot, index):
             row = Prediction(task.task_id, task.fingerprint, slot, index, completion=PROGRAMS[index])

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from arcnb.machine.ahead import ahead
+from arcnb.machine.pools import prefetched
 
 
 def each(make):
@@ -25,7 +25,7 @@ def test_everything_comes_in_order_and_no_key_is_taken_too_early(together, furth
         batches.append(len(batch))
         return [key * key for key in batch]
 
-    for number, (key, made) in enumerate(ahead(keys(), make, 3, together)):
+    for number, (key, made) in enumerate(prefetched(keys(), make, 3, together)):
         assert (key, made) == (number, number * number)
         assert len(taken) <= number + furthest
     assert taken == list(range(20))
@@ -40,7 +40,7 @@ def test_the_next_is_made_while_one_is_in_use():
             begun.set()
         return key
 
-    coming = ahead(range(5), each(make), 2)
+    coming = prefetched(range(5), each(make), 2)
     next(coming)
     assert begun.wait(30)  # nobody has asked for it
     coming.close()
@@ -49,7 +49,7 @@ def test_the_next_is_made_while_one_is_in_use():
 @pytest.mark.parametrize("together", [1, 2, 3, 4])
 @pytest.mark.parametrize("places", [1, 8])
 def test_an_error_comes_in_its_place(places, together):
-    coming = ahead([4, 2, 0, 1], each(lambda key: 8 // key), places, together)
+    coming = prefetched([4, 2, 0, 1], each(lambda key: 8 // key), places, together)
     assert [next(coming), next(coming)] == [(4, 2), (2, 4)]
     with pytest.raises(ZeroDivisionError):
         next(coming)
@@ -58,8 +58,8 @@ def test_an_error_comes_in_its_place(places, together):
 @pytest.mark.parametrize("together", [1, 4])
 def test_leaving_early_makes_no_more(together):
     made = []
-    coming = ahead(range(1000), each(made.append), 10, together)
+    coming = prefetched(range(1000), each(made.append), 10, together)
     next(coming)
     coming.close()
     assert len(made) <= 12
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetched")]
