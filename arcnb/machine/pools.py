@@ -88,9 +88,9 @@ def prefetched(
 ) -> Iterator[tuple[Item, Result]]:
     """(item, its result) in the order of items, worked on in another thread before they are asked for.
 
-    `function` gets up to `together` items at a time, and the next while fewer than `places` are ready or under
-    way. items is iterated in the caller's thread, no further ahead than that. An error of `function` is raised
-    in the place of its item. Leaving the iterator early waits for no more than the batch under way.
+    `function` gets up to `together` items at a time, and the next while fewer than `places` are ready or
+    under way. items is iterated in the caller's thread, no further ahead than that. An error of `function` is
+    raised in the place of its item. Leaving the iterator early waits for no more than the batch under way.
     """
     source, n_ahead = iter(items), 0
     coming: deque[Future[list[tuple[Item, Result | None, Exception | None]]]] = deque()

@@ -1,11 +1,11 @@
 from . import comparing as comparing
+from . import inference as inference
 from . import learning as learning
 from . import refinement as refinement
-from . import sampling as sampling
 from .checks import problems as problems
 from .comparing import evaluation as evaluation
 from .comparing import showcase as showcase
+from .inference import InferencePlan as InferencePlan
 from .learning.plan import SearchPlan as SearchPlan
-from .sampling.plan import InferencePlan as InferencePlan
+from .turns.report import turn_table as turn_table
 from .turns.turns import predict_turns as predict_turns
-from .turns.turns import turn_table as turn_table

@@ -11,9 +11,9 @@ from arcnb.models.sampling.backends import backend_name, sampling_problems
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
+from arcnb.search.inference import InferencePlan, compared_adapters, sampled_sets
 from arcnb.search.learning.learner import SCHEDULES
 from arcnb.search.learning.plan import ALONE, LEARN, LearningRounds, SearchPlan
-from arcnb.search.sampling.plan import InferencePlan
 from arcnb.search.turns.selection import CHOOSERS
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
     """Sets that were begun otherwise, and `refine_from`, are looked into when nothing else is wrong."""
     from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.models.prompts.format import prompt_format
-    from arcnb.search.sampling.adapters import adapter_runs, sampled_sets
     from arcnb.search.turns.turns import check_turns
 
     found = [*_shared_problems(plan), *_round_problems(plan), *_turn_problems(plan)]
@@ -48,7 +47,7 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
         )
     if plan.refine_from and plan.turns == 1:
         found.append("refine_from needs turns of at least 2: there is nothing to refine in one turn")
-    found += refusals(adapter_runs, plan.adapter, own, plan.model)
+    found += refusals(compared_adapters, plan)
     found += refusals(prompt_format, plan.template, plan.encoding, plan.refine_template)
     if found:
         return found

@@ -122,7 +122,7 @@ class Sampling:
     def training_sample(self) -> dict:
         """First turns of the trainable tasks, for conversations and for refinements to learn from."""
         from arcnb.search.sampling.predict import RoundPlan
-        from arcnb.search.turns.turns import TurnPlan
+        from arcnb.search.turns.budget import TurnPlan
 
         rounds = RoundPlan(self.args.train_predictions, self.args.per_prompt, seed=100)
         made = self.args.out / "train_first"
@@ -131,7 +131,7 @@ class Sampling:
 
     def independent(self, seed: int, part: str) -> dict:
         from arcnb.search.sampling.predict import RoundPlan
-        from arcnb.search.turns.turns import TurnPlan
+        from arcnb.search.turns.budget import TurnPlan
 
         n = self.args.first if part == "first" else self.args.budget
         plan = TurnPlan(RoundPlan(n, self.args.per_prompt, seed=seed))
@@ -146,7 +146,7 @@ class Sampling:
         from arcnb.arc.predictions.prediction_set import PredictionSet
         from arcnb.models.registry import resolve_adapter
         from arcnb.search.sampling.predict import RoundPlan
-        from arcnb.search.turns.turns import TurnPlan
+        from arcnb.search.turns.budget import TurnPlan
 
         rounds = RoundPlan(self.args.budget, self.args.per_prompt, seed=seed)
         plan = TurnPlan(rounds, 2, self.args.first / self.args.budget, self.args.chooser)
@@ -433,7 +433,7 @@ def study(args) -> int:
     from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.search.comparing.arms import read_arms
     from arcnb.search.comparing.fair_comparison import compare_arms
-    from arcnb.search.turns.turns import turn_table
+    from arcnb.search.turns.report import turn_table
 
     _, tasks = splits(args)
     plan, folder = plan_of(args), args.out / "eval"

@@ -12,13 +12,12 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.plans import refuse
 from arcnb.search.checks import problems
+from arcnb.search.inference import InferencePlan, sampled_sets
 from arcnb.search.learning.plan import SearchPlan
-from arcnb.search.sampling.adapters import sampled_sets
-from arcnb.search.sampling.plan import InferencePlan
 from tests.paths import NOTEBOOKS
 
 CELL_LINES = {"03": 20, "07": 25}
-MODULES = {"inference_plan": "InferencePlan", "learning_plan": "SearchPlan", "plan_problems": "problems"}
+MODULES = {"inference": "InferencePlan", "learning.plan": "SearchPlan", "checks": "problems"}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,7 @@ def test_an_inference_that_can_run_is_not_refused_and_every_reason_is_said_at_on
     assert len(str(error.value).splitlines()) == 5
 
 
-def test_a_set_that_was_begun_otherwise_is_refused_by_todays_names(refuse_inference, tasks, tmp_path):
+def test_a_set_that_was_begun_otherwise_is_refused_by_the_settings_name(refuse_inference, tasks, tmp_path):
     from arcnb.search.sampling.conditions import conditions, hold_to_conditions
 
     plan = InferencePlan.of({})

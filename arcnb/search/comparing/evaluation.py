@@ -28,7 +28,7 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.plans import nearest
 from arcnb.search.comparing.changes import Change, changes
-from arcnb.search.turns.stand_ins import with_stage
+from arcnb.search.turns.budget import with_stage
 
 if TYPE_CHECKING:
     import pandas as pd

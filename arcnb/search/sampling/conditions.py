@@ -22,44 +22,33 @@ from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 
 FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
-LATER = ("adapter_sha256",)  # sets of earlier versions say nothing about these
-IN_FILE = {  # what the file, which is older than some names of today, calls the settings of a search
-    "num_train_epochs": "epochs",
-    "max_length": "max_row_tokens",
-    "hindsight_programs_per_task": "hindsight_per_task",
-    "lora_r": "lora_rank",
-    "lora_use_rslora": "lora_rslora",
-    "lora_target_modules": "lora_modules",
-    "lora_lr_scheduler_type": "lora_schedule",
-    "lora_warmup_steps": "lora_warmup",
-    "lora_per_device_train_batch_size": "lora_batch_size",
-}
-_TODAY = {old: name for name, old in IN_FILE.items()} | {
-    "max_tokens": "max_completion_length",
-    "early_stop": "stop_after",
-    "first_from": "refine_from",
-}
 
 
 def conditions(made: SampledSet, plan: RoundPlan) -> dict:
     """What the file holds: {"tasks": {task_id: fingerprint}, "settings": {name: value}}."""
-    template = template_path(made.prompt_format.template).read_bytes()
+    sampling = asdict(made.sampling)
     settings = {
         "model": made.model,
         "adapter": made.adapter,
         "template": made.prompt_format.template,
-        "template_sha256": hashlib.sha256(template).hexdigest(),
+        "template_sha256": template_digest(made.prompt_format.template),
         "encoding": made.prompt_format.encoding,
         "seed": plan.seed,
         "per_prompt": plan.per_prompt,
         "augment": plan.augment,
         "shuffle": plan.shuffle,
-        **asdict(made.sampling),
+        "max_completion_length": sampling.pop("max_tokens"),
+        **sampling,
     }
     if digest := _digest_of_named(made.adapter):
         settings["adapter_sha256"] = digest
     plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
     return {"tasks": {task.task_id: task.fingerprint for task in made.tasks}, "settings": plain}
+
+
+def template_digest(name: str) -> str:
+    """Of a prompt template's text: an edited one is another one."""
+    return hashlib.sha256(template_path(name).read_bytes()).hexdigest()
 
 
 def _digest_of_named(adapter: str) -> str:
@@ -114,10 +103,10 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
             f"use a new folder for the larger task set"
         )
     for name, value in wanted["settings"].items():
-        if settings.get(name, value if name in LATER else None) != value:
+        if settings.get(name) != value:
             raise ArcnbError(
-                f"{predictions.folder} was begun with {_TODAY.get(name, name)} {settings.get(name)!r}, not "
-                f"{value!r}; use a new folder for the changed setting"
+                f"{predictions.folder} was begun with {name} {settings.get(name)!r}, not {value!r}; "
+                "use a new folder for the changed setting"
             )
 
 

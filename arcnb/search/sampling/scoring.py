@@ -50,7 +50,7 @@ class ScoringThread:
         self._tasks = {task.task_id: task for task in made.tasks}
         self._asked = Asked(self._tasks, executor.entry)
         self._room = threading.Semaphore(WAITING_ROWS)
-        # What the thread has to do, as the engine's and the executor's threads say; None: no more completions.
+        # What the thread has to do, as engine and executor say in theirs; None: no more completions.
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._prompts: dict[PromptKey, dict[int, Prediction]] = {}  # judged rows of prompts under way
         self._rows_under_way = 0
@@ -105,7 +105,7 @@ class ScoringThread:
             self._error = error
 
     def _ask(self, key: PromptKey, n: int, row: Prediction) -> None:
-        """Hand the program of a completion to the executor, whose thread has other things to do than score."""
+        """Hand the program of a completion to the executor, whose own thread only passes the verdict on."""
         found, job = self._asked.about(row)
         self._prompts.setdefault(key, {})
         self._rows_under_way += 1

@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+from arcnb.errors import ArcnbError
 from arcnb.plans import branch, option
 from arcnb.search.sampling.rounds import RoundPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from arcnb.arc.predictions.prediction_set import PredictionSet
 
 
 @dataclass(frozen=True)
@@ -64,3 +71,26 @@ class TurnPlan:
         """Whether a first turn of that round stands in for a refinement of that turn."""
         start = self.fresh_round(turn, 0)
         return start <= round_ < start + self.slots(turn)
+
+
+def with_stage(frame: pd.DataFrame, predictions: PredictionSet) -> pd.DataFrame:
+    """The set's frame with `stage`: the turn that a row was sampled for, by the plan the set was begun with.
+
+    Where a task had nothing to refine, first turns stood in for its refinements. They have turn 0, but rounds
+    after all regular ones, and the stage of the refinements. A set without a plan on record has none.
+    """
+    from arcnb.search.sampling.conditions import begun_with
+
+    try:
+        recorded = begun_with(predictions)["settings"]
+    except (FileNotFoundError, ArcnbError):  # a set can be looked at though nobody knows how it was made
+        recorded = {}
+    stage = frame["turn"].copy()
+    if "turns" in recorded:
+        rounds = RoundPlan(recorded["n_predictions"], recorded["per_prompt"])
+        plan = TurnPlan(rounds, recorded["turns"], recorded["first_share"])
+        for turn in range(1, plan.turns):
+            start = plan.fresh_round(turn, 0)
+            stood_in = frame["round"].between(start, start + plan.slots(turn) - 1)
+            stage = stage.mask((frame["turn"] == 0) & stood_in, turn)
+    return frame.assign(stage=stage)

@@ -16,9 +16,8 @@ from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
-from arcnb.models.prompts.format import PromptFormat
-from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.questions import Question, first_question
+from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.turns.budget import TurnPlan
 from arcnb.search.turns.selection import choose
 
@@ -82,87 +81,79 @@ class LaterTurns:
 
 
 def choose_parents(
-    tasks: Sequence[Task],
+    made: SampledSet,
     plan: TurnPlan,
     turn: int,
-    predictions: PredictionSet,
     refine_from: PredictionSet | None,
     book: Conversations,
-    tokenizer,
-    max_prompt_tokens: int,
+    backend,
 ) -> TurnChoice:
-    """What each task refines in `turn`, from its rows of the turns before."""
+    """What each of the set's tasks refines in `turn`, from its rows of the turns before."""
     choice = TurnChoice()
-    for start in range(0, len(tasks), SLICE):
-        ids = [task.task_id for task in tasks[start : start + SLICE]]
+    for start in range(0, len(made.tasks), SLICE):
+        ids = [task.task_id for task in made.tasks[start : start + SLICE]]
         rows: dict[str, list[Prediction]] = {id_: [] for id_ in ids}
-        for row in rows_so_far(ids, plan, turn, predictions, refine_from):
+        for row in _rows_so_far(ids, plan, turn, made.predictions, refine_from):
             rows[row.task_id].append(row)
         for id_ in ids:
             choice.solving[id_] = sum(row.train_is_correct == 1 for row in rows[id_])
             if choice.solving[id_] >= plan.enough:
                 choice.finished.append(id_)
-            else:
-                _choose(choice, id_, rows[id_], plan, turn, book, tokenizer, max_prompt_tokens)
+                continue
+            candidates = [row for row in rows[id_] if row.turn == turn - 1]
+            random = rng(plan.rounds.seed, "refine", id_, turn)
+            picked = choose(plan.chooser, candidates, plan.slots(turn), random)
+            by_id = {row.id: row for row in rows[id_]}
+            room = backend.context - made.sampling.max_tokens
+            fitting = _fitting(picked, by_id, choice, book, backend.tokenizer, room)
+            choice.parents[id_] = [
+                fitting[slot % len(fitting)] for slot in range(plan.slots(turn)) if fitting
+            ]
+            choice.ancestors[id_] = _ancestors(fitting, by_id)
     return choice
 
 
-def _choose(
-    choice: TurnChoice, id_: str, rows, plan: TurnPlan, turn: int, book, tokenizer, limit: int
-) -> None:
-    candidates = [row for row in rows if row.turn == turn - 1]
-    picked = choose(plan.chooser, candidates, plan.slots(turn), rng(plan.rounds.seed, "refine", id_, turn))
+def _fitting(picked, by_id, choice: TurnChoice, book: Conversations, tokenizer, room: int):
+    """Those of the picked predictions whose refinement can be asked for; the choice counts the others."""
     book.look_at(picked)
-    by_id = {row.id: row for row in rows}
     fitting = []
     for parent in picked:
         if parent.status != "ok" and book.right_on_train(parent):
             choice.n_right_on_train += 1
             continue
         length = len(prompt_ids(tokenizer, book.refining(parent, by_id)))
-        if length > limit:
+        if length > room:
             choice.too_long[parent.id] = length
         else:
             fitting.append(parent)
-    choice.parents[id_] = [fitting[slot % len(fitting)] for slot in range(plan.slots(turn)) if fitting]
-    choice.ancestors[id_] = _chains(fitting, by_id)
+    return fitting
 
 
-def _chains(parents: Sequence[Prediction], by_id: dict[str, Prediction]) -> dict[str, Prediction]:
+def _ancestors(parents: Sequence[Prediction], by_id: dict[str, Prediction]) -> dict[str, Prediction]:
     """The parents' own parents, all the way up, by id."""
     found = {}
     for one in parents:
         while one.parent:
-            found[one.parent] = by_id[one.parent]
             one = by_id[one.parent]
+            found[one.id] = one
     return found
 
 
-def rows_so_far(
+def _rows_so_far(
     ids: Sequence[str],
     plan: TurnPlan,
     turn: int,
     predictions: PredictionSet,
-    refine_from: PredictionSet | None = None,
+    refine_from: PredictionSet | None,
 ) -> Iterator[Prediction]:
     """The tasks' rows of the turns before `turn` that belong to the plan, first turns first."""
-    yield from first_rows(ids, plan, predictions if refine_from is None else refine_from)
+    taken = dict.fromkeys(ids, 0)
+    for row in (predictions if refine_from is None else refine_from).iter_predictions(task_ids=ids):
+        if row.turn == 0 and taken[row.task_id] < plan.quotas[0] and row.round < plan.first.n_rounds:
+            taken[row.task_id] += 1
+            yield row
     for row in predictions.iter_predictions(task_ids=ids):
         stands_in = row.turn == 0 and any(plan.is_fresh(later, row.round) for later in range(1, turn))
         refined = 0 < row.turn < turn and row.round < plan.slots(row.turn)
         if stands_in or (refined and row.index < plan.completions_in(row.turn, row.round)):
             yield row
-
-
-def first_rows(ids: Sequence[str], plan: TurnPlan, source: PredictionSet) -> Iterator[Prediction]:
-    """Each task's first turns, as many as the plan has, in the order of rounds."""
-    taken = dict.fromkeys(ids, 0)
-    for row in source.iter_predictions(task_ids=ids):
-        if row.turn == 0 and taken[row.task_id] < plan.quotas[0] and row.round < plan.first.n_rounds:
-            taken[row.task_id] += 1
-            yield row
-
-
-def conversations(tasks: Sequence[Task], prompt_format: PromptFormat, executor: Executor) -> Conversations:
-    """The book that rebuilds the conversations of these tasks."""
-    return Conversations({task.task_id: task for task in tasks}, prompt_format, executor)

@@ -18,20 +18,22 @@ from dataclasses import replace
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
-from arcnb.models.prompts.rendering import template_path
-from arcnb.models.sampling.backends import Sampling
+from arcnb.models.prompts.conversations import Conversations
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.sampling.conditions import compare_conditions, conditions, hold_to_conditions
+from arcnb.search.sampling.conditions import (
+    compare_conditions,
+    conditions,
+    hold_to_conditions,
+    template_digest,
+)
 from arcnb.search.sampling.early_stop import EarlyStop
 from arcnb.search.sampling.predict import predict, shard_of
 from arcnb.search.sampling.report import InferenceReport
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.sampling.stage import sample
 from arcnb.search.turns.budget import TurnPlan
-from arcnb.search.turns.choice import LaterTurns, choose_parents, conversations
-from arcnb.search.turns.report import TurnReport, TurnsReport, turn_table
-
-__all__ = ["TurnPlan", "TurnsReport", "check_turns", "predict_turns", "turn_table"]
+from arcnb.search.turns.choice import LaterTurns, choose_parents
+from arcnb.search.turns.report import TurnReport, TurnsReport
 
 
 def predict_turns(
@@ -43,26 +45,23 @@ def predict_turns(
     then holds the later turns only, and their parents are ids of that set. Raises ArcnbError before any work
     is lost, and when no first turn of all these tasks leaves room for an answer.
     """
-    room = backend.context - made.sampling.max_tokens
     if plan.turns == 1:
         only = predict(made, backend, executor, plan.first)
-        _check_room(only, plan, made.sampling, room)
+        _check_room(only, made, plan, backend)
         return only
     hold_to_conditions(made.predictions, _conditions(made, plan, refine_from))
     report = TurnsReport()
     if refine_from is None:
         # Divided as later turns are: a task that changed its shard would be refined before it is sampled.
         first = predict(made, backend, executor, plan.first, division=plan.rounds)
-        _check_room(first, plan, made.sampling, room)
+        _check_room(first, made, plan, backend)
         report.turns.append(TurnReport(0, first, n_tasks=len(made.tasks)))
-    mine = shard_of(made, plan.rounds, backend)
-    book = conversations(mine, made.prompt_format, executor)
+    mine = replace(made, tasks=shard_of(made, plan.rounds, backend))
+    by_id = {task.task_id: task for task in mine.tasks}
+    book = Conversations(by_id, made.prompt_format, executor)
     for turn in range(1, plan.turns):
-        choice = choose_parents(
-            mine, plan, turn, made.predictions, refine_from, book, backend.tokenizer, room
-        )
-        finished = set(choice.finished)
-        going = [task for task in mine if task.task_id not in finished]
+        choice = choose_parents(mine, plan, turn, refine_from, book, backend)
+        going = [task for task_id, task in by_id.items() if task_id in choice.parents]
         solving = {task.task_id: choice.solving[task.task_id] for task in going}
         questions, stop = LaterTurns(plan, turn, choice, book), EarlyStop(plan.enough, solving)
         asked = sample(replace(made, tasks=going), questions, backend, executor, stop, f"turn {turn}")
@@ -70,12 +69,13 @@ def predict_turns(
     return report
 
 
-def _check_room(report: InferenceReport, plan: TurnPlan, sampling: Sampling, room: int) -> None:
+def _check_room(report: InferenceReport, made: SampledSet, plan: TurnPlan, backend) -> None:
     """ArcnbError for a set that stays empty; of a shard, the other shards may have prompts that fit."""
     if plan.rounds.n_shards == 1 and report.too_long and not report.made and not report.found:
+        longest = made.sampling.max_tokens
         raise ArcnbError(
             f"no prompt fits: those of {len(report.too_long)} tasks have {min(report.too_long.values()):,} "
-            f"tokens and more, and answers of {sampling.max_tokens:,} leave {room:,} of the context "
+            f"tokens and more, and answers of {longest:,} leave {backend.context - longest:,} of the context "
             "(max_length, max_completion_length)"
         )
 
@@ -89,25 +89,21 @@ def check_turns(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | N
 
 
 def _conditions(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None) -> dict:
+    """Those of first turns, and what later turns depend on, which unlike those change with the budget."""
     wanted = conditions(made, plan.first)
-    if plan.turns > 1:
-        wanted["settings"] |= _turn_settings(made, plan, refine_from)
-    return wanted
-
-
-def _turn_settings(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None) -> dict:
-    """What later turns depend on. Unlike first turns alone they change with the budget."""
-    name = made.prompt_format.refine_template
-    return {
+    if plan.turns == 1:
+        return wanted
+    later = {
         "turns": plan.turns,
         "n_predictions": plan.rounds.n_predictions,
         "first_share": plan.first_share,
         "chooser": plan.chooser,
-        "early_stop": plan.rounds.stop_after,
-        "refine_template": name,
-        "refine_template_sha256": hashlib.sha256(template_path(name).read_bytes()).hexdigest(),
-        "first_from": "" if refine_from is None else _digest(refine_from, plan, made.tasks),
+        "stop_after": plan.rounds.stop_after,
+        "refine_template": made.prompt_format.refine_template,
+        "refine_template_sha256": template_digest(made.prompt_format.refine_template),
+        "refine_from": "" if refine_from is None else _digest(refine_from, plan, made.tasks),
     }
+    return {**wanted, "settings": wanted["settings"] | later}
 
 
 def _digest(refine_from: PredictionSet, plan: TurnPlan, tasks: Sequence[Task]) -> str:

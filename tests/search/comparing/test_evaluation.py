@@ -19,8 +19,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing import evaluation
 from arcnb.search.comparing.arms import check_arms
 from arcnb.search.comparing.showcase import best_predictions, best_programs, show_predictions, write_programs
-from arcnb.search.sampling.adapters import adapter_runs, highest_rank, sampled_sets
-from arcnb.search.sampling.plan import InferencePlan
+from arcnb.search.inference import InferencePlan, compared_adapters, highest_rank, sampled_sets
 from arcnb.search.sampling.predict import RoundPlan, predict
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
@@ -217,25 +216,26 @@ def test_a_submission_in_slices_is_the_submission(sets, tasks, monkeypatch):
     assert (result.task_mean, result.output_mean) == (0.5, 0.5)
 
 
+def compared(adapters, folder):
+    return compared_adapters(InferencePlan.of({"adapter": adapters}), folder)
+
+
 def test_one_adapter_fills_the_folder_and_several_get_a_folder_each(tmp_path):
-    (alone,) = adapter_runs("", tmp_path)
-    assert (alone.name, alone.adapter, alone.predictions.folder) == ("none", "", tmp_path)
-    (one,) = adapter_runs("some/lora", tmp_path)
-    assert (one.name, one.adapter, one.predictions.folder) == ("lora", "some/lora", tmp_path)
-    runs = adapter_runs("none, x/A ,x/B", tmp_path)
-    assert [(run.name, run.adapter) for run in runs] == [("none", ""), ("A", "x/A"), ("B", "x/B")]
-    assert [run.predictions.folder for run in runs] == [tmp_path / name for name in ("none", "A", "B")]
+    assert compared("", tmp_path) == {"none": ("", tmp_path)}
+    assert compared("some/lora", tmp_path) == {"lora": ("some/lora", tmp_path)}
+    several = {"none": ("", tmp_path / "none"), "A": ("x/A", tmp_path / "A"), "B": ("x/B", tmp_path / "B")}
+    assert compared("none, x/A ,x/B", tmp_path) == several
+    assert list(compared("none, x/A ,x/B", tmp_path)) == list(several)
 
 
 def test_adapters_of_the_same_name_are_called_by_their_runs(tmp_path):
-    runs = adapter_runs("none, runs/A/adapter, runs/B/adapter, C", tmp_path)
-    assert [run.name for run in runs] == ["none", "A", "B", "C"]
-    assert runs[2].predictions.folder == tmp_path / "B"
-    deep = adapter_runs("A/checkpoints/checkpoint-5,B/checkpoints/checkpoint-5", tmp_path)
-    assert [run.name for run in deep] == ["A", "B"]
+    runs = compared("none, runs/A/adapter, runs/B/adapter, C", tmp_path)
+    assert list(runs) == ["none", "A", "B", "C"]
+    assert runs["B"] == ("runs/B/adapter", tmp_path / "B")
+    assert list(compared("A/checkpoints/checkpoint-5,B/checkpoints/checkpoint-5", tmp_path)) == ["A", "B"]
     for twice, name in (("x/A,x/A", "A"), ("A/adapter,B/adapter,z/A", "A"), ("adapter,B/adapter", "adapter")):
         with pytest.raises(ArcnbError, match=f"called '{name}'; take one out or rename it"):
-            adapter_runs(twice, tmp_path)
+            compared(twice, tmp_path)
 
 
 def test_the_engine_has_to_make_room_for_the_highest_rank(tmp_path, small_model):
@@ -258,11 +258,11 @@ def test_compared_adapters_see_the_same_prompts(tmp_path, small_model, tasks):
     engine = CannedEngine(load_tokenizer(small_model), lambda key, index: "pass\n```")
     views = {}
     with Executor(1) as executor:
-        for run in adapter_runs("none,A", tmp_path):
-            plan = RoundPlan(n_predictions=4, per_prompt=2)
-            made = SampledSet(tasks, run.predictions, prompt_format(), Sampling(), adapter=run.adapter)
+        for name, (adapter, folder) in compared("none,A", tmp_path).items():
+            plan, predictions = RoundPlan(n_predictions=4, per_prompt=2), PredictionSet(folder)
+            made = SampledSet(tasks, predictions, prompt_format(), Sampling(), adapter=adapter)
             predict(made, engine, executor, plan)
-            rows = list(run.predictions.iter_predictions())
-            views[run.name] = [(row.key, row.augmentation, tuple(row.pair_order)) for row in rows]
-            assert {row.adapter for row in rows} == {run.adapter}
+            rows = list(predictions.iter_predictions())
+            views[name] = [(row.key, row.augmentation, tuple(row.pair_order)) for row in rows]
+            assert {row.adapter for row in rows} == {adapter}
     assert views["none"] == views["A"]

@@ -18,11 +18,12 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from arcnb.errors import ArcnbError
 from arcnb.models.embedded import embedded_model
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.sft.rows import collator
 from arcnb.search.learning import learner as learner_module
-from arcnb.search.learning.learner import LearningError, LoraLearner, LoraSettings
+from arcnb.search.learning.learner import LoraLearner, LoraSettings
 from arcnb.search.learning.loss import add_answer_gradients
 from arcnb.search.learning.memory import PartSize, bytes_per_token, padded_tokens
 
@@ -179,7 +180,7 @@ def test_single_rows_that_do_not_fit_are_recomputed(learned):
 
 
 def test_memory_for_not_even_one_row_is_said_with_what_it_needs(learned, tmp_path):
-    with pytest.raises(LearningError, match="one row of 32 tokens and gradient checkpointing"):
+    with pytest.raises(ArcnbError, match="one row of 32 tokens and gradient checkpointing"):
         learned(memory=Memory(10, recomputed_tokens=30))
     assert not (tmp_path / "a").exists()
 

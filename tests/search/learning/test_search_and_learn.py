@@ -23,7 +23,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning import learner as learner_module
 from arcnb.search.learning.budgets import Clock
 from arcnb.search.learning.journal import TIMES
-from arcnb.search.learning.learner import LearningError, LoraLearner, LoraSettings, learning_rate_share
+from arcnb.search.learning.learner import LoraLearner, LoraSettings, learning_rate_share
 from arcnb.search.learning.loss import add_answer_gradients
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
@@ -215,7 +215,7 @@ def test_budgets_of_a_task(tmp_path, search, budget, rounds):
 class Broken(LoraLearner):
     """Fails in the second round of the first group, by what `error` is."""
 
-    error: Exception = LearningError("the loss of step 1 is nan")
+    error: Exception = ArcnbError("the loss of step 1 is nan")
     calls = 0
 
     def learn(self, *arguments):
@@ -225,7 +225,7 @@ class Broken(LoraLearner):
         return super().learn(*arguments)
 
 
-@pytest.mark.parametrize("error", [LearningError("the loss of step 1 is nan"), RuntimeError("out of luck")])
+@pytest.mark.parametrize("error", [ArcnbError("the loss of step 1 is nan"), RuntimeError("out of luck")])
 def test_an_error_in_learning_falls_back_to_the_adapter_before_and_says_so(tmp_path, search, error):
     learner = type("Broken", (Broken,), {"calls": 0, "error": error})
     said = []
@@ -299,10 +299,10 @@ def test_a_loss_that_is_not_finite_leaves_no_adapter(tmp_path, small_model):
     bad = replace(LORA, learning_rate=1e30, max_grad_norm=1e30, per_device_train_batch_size=1)
     row = {"input_ids": list(range(5, 25)), "labels": [-100] * 10 + list(range(15, 25))}
     with LoraLearner(small_model, bad) as learner:
-        with pytest.raises(LearningError, match=r"not finite|is nan|is inf"):
+        with pytest.raises(ArcnbError, match=r"not finite|is nan|is inf"):
             learner.learn([row] * 4, None, tmp_path / "a", 0)
         assert not (tmp_path / "a").exists()
-        with pytest.raises(LearningError, match="nothing to learn from"):
+        with pytest.raises(ArcnbError, match="nothing to learn from"):
             learner.learn([], None, tmp_path / "a", 0)
 
 
