@@ -70,6 +70,24 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
         temporary.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file, in place of one that is there: readers see the old content or the new, never a part.
+
+    Raises `ArcnbError`, one sentence; then the old content stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise ArcnbError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 def remove_abandoned(folder: Path) -> None:
     """Remove the temporary files that killed writers left in the folder, and none of a living one.
 

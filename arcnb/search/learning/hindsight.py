@@ -4,7 +4,7 @@ A prediction's program, run on the inputs that its prompt showed, made outputs. 
 expected ones it is a task with a known program, made by the model itself and close to the real task: what a
 model learns from at test time (hindsight relabelling; Andrychowicz et al. 2017, Butt et al. 2024, CodeIt).
 
-    found = relabel(rounds, task, executor, tokenizer, HindsightSettings(), seed=0)
+    (found,) = relabel([(task, rounds)], executor, tokenizer, HindsightSettings(), seed=0)
     found.tasks        # worst first, closest to the real task last
     found.dropped      # reason -> predictions
 
@@ -23,22 +23,14 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.scores.similarity import pixel_similarity
-from arcnb.arc.seeds import rng
+from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.arc.views import AUGMENTATIONS
+from arcnb.arc.views import AUGMENTATIONS, View
 from arcnb.models.prompts.chat import answer_ids
+from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.sft.rows import IGNORED
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Execution, Executor, Job
-
-__all__ = [
-    "Hindsight",
-    "HindsightSettings",
-    "HindsightTask",
-    "dealt",
-    "relabel",
-    "relabel_tasks",
-    "relabelled",
-]
 
 
 @dataclass(frozen=True)
@@ -79,31 +71,20 @@ class Hindsight:
 
 
 def relabel(
-    rounds: Sequence[Sequence[Prediction]],
-    task: Task,
-    executor: Executor,
-    tokenizer,
-    settings: HindsightSettings,
-    seed: int,
-) -> Hindsight:
-    """Hindsight tasks from the predictions of one task, which come round by round, the latest last.
-
-    Left out, by reason: "failed" programs, "identity" (nothing changes), "constant" (all outputs equal),
-    "duplicate" (an earlier one, or a shorter one of the same round, has the same outputs), "too long",
-    "not replayed", "not among the closest", "nondeterministic" (a second run in another process gave other
-    outputs), and "view failed" for augmentations under which the program gives nothing new.
-    """
-    return relabel_tasks([(task, rounds)], executor, tokenizer, settings, seed)[0]
-
-
-def relabel_tasks(
     histories: Sequence[tuple[Task, Sequence[Sequence[Prediction]]]],
     executor: Executor,
     tokenizer,
     settings: HindsightSettings,
     seed: int,
 ) -> list[Hindsight]:
-    """`relabel` for several tasks with their rounds; their programs run together, on all workers."""
+    """Hindsight tasks of each task, from its predictions, which come round by round, the latest last.
+
+    The programs of all tasks run together, on all workers. Left out, by reason: "failed" programs, "identity"
+    (nothing changes), "constant" (all outputs equal), "duplicate" (an earlier one, or a shorter one of the
+    same round, has the same outputs), "too long", "not replayed", "not among the closest", "nondeterministic"
+    (a second run in another process gave other outputs), and "view failed" for augmentations under which the
+    program gives nothing new.
+    """
     found = [Hindsight() for _ in histories]
     kept: list[_Kept] = []
     for made, (task, rounds) in zip(found, histories, strict=True):
@@ -262,3 +243,31 @@ def _same(a: Sequence[Grid], b: Sequence[Grid]) -> bool:
 
 def _all_equal(grids: Sequence[Grid]) -> bool:
     return all(np.array_equal(grid, grids[0]) for grid in grids[1:])
+
+
+def learning_rows(
+    tasks: Sequence[HindsightTask],
+    tokenizer,
+    prompt_format: PromptFormat,
+    *,
+    seed: int,
+    round_: int,
+    epochs: int = 1,
+    max_tokens: int,
+) -> tuple[list[dict], int]:
+    """Rows {"input_ids", "labels"} in the order of the tasks, epoch after epoch, and how many were too long.
+
+    Every row shows its task through a view of its own: the train pairs in another order, one of the test
+    inputs. Grids are as the program saw them, so nothing else may change. The loss counts the answer alone.
+    """
+    rows, n_too_long = [], 0
+    answers = [answer_ids(tokenizer, one.answer) for one in tasks]
+    for epoch in range(epochs):
+        for one, answer in zip(tasks, answers, strict=True):
+            view = View.sample(one.task, derive_seed(seed, "learning", round_, epoch), augment="none")
+            prompt = prompt_format.prompt_ids(tokenizer, view.apply(one.task))
+            if len(prompt) + len(answer) > max_tokens:
+                n_too_long += 1
+                continue
+            rows.append({"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer})
+    return rows, n_too_long

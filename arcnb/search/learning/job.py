@@ -14,15 +14,17 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
+from arcnb.machine.processes import end_session, ending_with_parent
 from arcnb.models.lora.merging import merged_model
 from arcnb.models.memory.fitting import visible_gpus
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
@@ -33,8 +35,6 @@ from arcnb.search.learning.learner import check_modules
 from arcnb.search.learning.plan import LEARN, SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
 from arcnb.search.learning.submission_file import SubmissionFile
-
-__all__ = ["SearchPlan", "arm_predictions", "base_model", "run_search", "run_shards", "task_file"]
 
 GRACE = 60  # seconds that processes get to write down what they have when the caller is stopped
 RESERVE = 0.02  # of the time budget, for what comes after the last completion
@@ -124,7 +124,7 @@ def run_shards(plan: SearchPlan, announce=print) -> dict[str, dict]:
     sets.
 
     What they print goes to `process0.log` and so on in the output folder. When the caller is interrupted they
-    are, too, and get time to write what they have; when it is killed they notice. ArcnbError, with a
+    are, too, and get time to write what they have; also when it is killed. ArcnbError, with a
     process's last words, when one fails (the others finish first), and when nothing at all was made.
     """
     processes = plan.num_processes or max(1, _n_gpus())
@@ -154,20 +154,15 @@ def _in_processes(plan: SearchPlan, processes: int) -> dict[str, dict]:
     # Programs of all processes together take the workers of the plan: one a core each would slow all down.
     workers = max(1, (plan.programs.workers or usable_processors()) // processes)
     shared = replace(plan, programs=replace(plan.programs, workers=workers))
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(shared.values(), indent=1))
-    temporary.replace(path)
+    write_whole(path, json.dumps(shared.values(), indent=1))
     running = []
-    for shard in range(processes):
-        log = open(folder / f"process{shard}.log", "ab")  # noqa: SIM115
-        command = [sys.executable, "-m", "arcnb.search.learning.job", str(path), f"{shard}/{processes}"]
-        running.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
-        log.close()
     try:
+        for shard in range(processes):
+            command = [sys.executable, "-m", "arcnb.search.learning.job", str(path), f"{shard}/{processes}"]
+            running.append(start_process(command, folder / f"process{shard}.log"))
         codes = [process.wait() for process in running]
-    except BaseException:
-        _interrupt(running)
-        raise
+    finally:
+        _end(running)
     failed = [shard for shard, code in enumerate(codes) if code]
     if failed:
         log = folder / f"process{failed[0]}.log"
@@ -182,38 +177,37 @@ def _in_processes(plan: SearchPlan, processes: int) -> dict[str, dict]:
     return outcomes
 
 
-def _interrupt(running: Sequence[subprocess.Popen]) -> None:
-    """As Ctrl-C would, to each; whoever has not ended after GRACE seconds is killed."""
+def start_process(command: Sequence[str], log: Path) -> subprocess.Popen:
+    """Start a process that prints into the log, and is interrupted when this one ends, even killed."""
+    ends = ending_with_parent(signal.SIGINT)
+    with open(log, "ab") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, preexec_fn=ends, start_new_session=True)
+
+
+def _end(running: Sequence[subprocess.Popen]) -> None:
+    """Interrupt those that still run, as Ctrl-C would; kill what has not ended after GRACE seconds."""
     for process in running:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
     end = time.monotonic() + GRACE
     for process in running:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_session(process, 0)
 
 
-def _end_with(parent: int) -> None:
-    """Interrupt this process when its parent is gone: two searches in one folder would do all twice."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(GRACE)
-    os.kill(os.getpid(), signal.SIGKILL)
+def interrupted(number: int, frame) -> None:
+    """Handler of SIGINT: raises KeyboardInterrupt, and ends the process where a library swallows that."""
+    signal.alarm(GRACE)
+    signal.default_int_handler(number, frame)
 
 
 def _main(path: Path, shard: str) -> None:
+    signal.signal(signal.SIGINT, interrupted)
     index, count = map(int, shard.split("/"))
     plan = SearchPlan.of(json.loads(path.read_text()))
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     reports = run_search(plan, lambda line: print(line, flush=True), (index, count))
-    target = Path(plan.output) / f"reports{index}.json"
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(json.dumps(reports, default=str))
-    temporary.replace(target)
+    write_whole(Path(plan.output) / f"reports{index}.json", json.dumps(reports, default=str))
 
 
 if __name__ == "__main__":

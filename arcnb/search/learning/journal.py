@@ -75,7 +75,7 @@ class StepJournal:
         for line in self.lines:
             row = sums.setdefault(line["round"], dict.fromkeys(TIMES, 0.0))
             for name in TIMES:
-                row[name] += line.get(name, 0.0)  # journals of earlier versions have none
+                row[name] += line[name]
         return [{"round": round_, **row} for round_, row in sorted(sums.items())]
 
     def _look_up(self) -> None:

@@ -28,10 +28,6 @@ from arcnb.search.learning.memory import PartSize, bytes_per_token, out_of_memor
 SCHEDULES = ("constant", "linear", "cosine")
 
 
-class LearningStopped(Exception):
-    """The caller's `stop` ended a training before its end; no adapter was written."""
-
-
 @dataclass(frozen=True)
 class LoraSettings:
     """The adapter, and how it is trained.
@@ -144,11 +140,12 @@ class LoraLearner:
         folder: Path,
         seed: int,
         stop: Callable[[], bool] = lambda: False,
-    ) -> LearningReport:
+    ) -> LearningReport | None:
         """Train on the rows in their order and leave the adapter in `folder`, whole or not at all.
 
-        rows: {"input_ids", "labels"}, see `arcnb.search.learning.rows`. start: the adapter to go on from.
-        stop: asked before every step; LearningStopped as soon as it says so, which leaves nothing. Raises
+        rows: {"input_ids", "labels"}, see `learning_rows` of arcnb.search.learning.hindsight. start: the
+        adapter to go on from. stop: asked before every step; None is returned, and nothing left, as soon as
+        it says so. Raises
         ArcnbError without rows, when a loss or a weight is not finite, or when memory runs out. Before
         that, a step that runs out of memory is done again in smaller parts, with the same gradient, and last
         with recomputed activations; what did fit is kept for the steps and calls after it.
@@ -169,6 +166,8 @@ class LoraLearner:
             if not out_of_memory(error):
                 raise
             raise ArcnbError(f"the GPU's memory does not even hold the adapter: {error}") from error
+        if losses is None:
+            return None
         notes = []
         if str(self._size) != size_before:
             notes.append(
@@ -225,8 +224,8 @@ class LoraLearner:
                 if hasattr(module, "reset_lora_parameters"):
                     module.reset_lora_parameters("default", init_lora_weights=True)
 
-    def _train(self, rows: list[dict], stop: Callable[[], bool]) -> list[float]:
-        """The mean loss of every step, in nats a token."""
+    def _train(self, rows: list[dict], stop: Callable[[], bool]) -> list[float] | None:
+        """The mean loss of every step, in nats a token; None when it was stopped."""
         import torch
 
         settings = self.settings
@@ -238,7 +237,7 @@ class LoraLearner:
         losses, norms = [], []
         for number, step in enumerate(steps):
             if stop():
-                raise LearningStopped(f"stopped before step {number + 1} of {len(steps)}")
+                return None
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * learning_rate_share(settings, number, len(steps))
             losses.append(self._step_loss(step))

@@ -32,23 +32,23 @@ from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.errors import ArcnbError
+from arcnb.models.prompts.chat import count_tokens
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import ModelPath
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
-from arcnb.search.learning.hindsight import dealt, relabel_tasks
+from arcnb.search.learning.hindsight import dealt, learning_rows, relabel
 from arcnb.search.learning.journal import AdapterFolder, StepJournal
-from arcnb.search.learning.learner import LearningStopped, LoraLearner, LoraSettings
+from arcnb.search.learning.learner import LoraLearner, LoraSettings
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
-from arcnb.search.learning.room import PromptRoom
-from arcnb.search.learning.rows import learning_rows
 from arcnb.search.learning.state import RoundRows, TaskState
 from arcnb.search.learning.submission_file import SubmissionFile
-from arcnb.search.sampling.conditions import IN_FILE, conditions, hold_to_conditions
+from arcnb.search.sampling.conditions import conditions, hold_to_conditions
 from arcnb.search.sampling.predict import predict, shard_of
 from arcnb.search.sampling.sampled_set import SampledSet
 
+MOST_AHEAD = 64  # prompts that are looked at: a budget without a limit in completions has no last one
 MANY_PARTS = 64  # parts of this shard are packed when there are more: every round reads them
 
 
@@ -95,7 +95,6 @@ class SearchAndLearn:
         end = f"shard{shard[0]:02d}-of-{shard[1]:02d}"
         self.journal = StepJournal(self.folder / f"steps-{end}.jsonl")
         self.adapters = AdapterFolder(self.folder / "adapters", shard, plan.rounds.adapter_gb)
-        self.room = PromptRoom(plan, format_, engine.tokenizer, engine.context - sampling.max_tokens)
         self.current: dict[int, Path | None] = dict.fromkeys(range(len(self.groups)))
         self.states = {task_id: TaskState() for task_id in self.tasks}
         self.report = SearchReport(tasks=len(self.tasks))
@@ -156,33 +155,37 @@ class SearchAndLearn:
             line = self.journal.find("predict", round_, group)
             for task in self._active_tasks(group):
                 self.states[task.task_id].end_round(round_, line["seconds_per_task"])
-                self._end_without_prompts(task, round_, line)
+                self._end_without_prompts(task, round_)
         return True
 
     def _finished(self, step: str, round_: int, group: int) -> dict | None:
-        """The line of a step that was done for all completions that the budget now gives its round.
+        """The line of a finished step, or None.
 
-        A smaller budget may have cut the round. What is missing belongs into it, made with its adapter; left
-        to the next round it would be made with another one, and counted by none. Lines of earlier versions
-        say nothing of completions and stand as they are.
+        Finished only if its round had all completions that the budget now gives it: a round that a smaller
+        budget cut is completed with its own adapter, and learned from again.
         """
         line = self.journal.find(step, round_, group)
-        asked = self._asked(round_)
-        return line if line and line.get("completions", asked) >= asked else None
+        return line if line and line["completions"] >= self._asked(round_) else None
 
     def _asked(self, round_: int) -> int:
         """Completions of a task up to the end of a round."""
         return self.plan.prompts(round_).n_predictions
 
-    def _end_without_prompts(self, task: Task, round_: int, line: dict) -> None:
-        """End a task of which no prompt of the round fitted, if none of those to come does, either.
+    def _end_without_prompts(self, task: Task, round_: int) -> None:
+        """End a task of which no prompt of the round fitted, if none of the next MOST_AHEAD does, either.
 
-        Prompts show one test input each, so a task with one that is too long may have others that fit. In
-        searches of earlier versions such a task ended at once, and the rounds after went on without it.
+        Prompts show one test input each, so a task with one that is too long may have others that fit. A task
+        without any goes on for a while at most, and one that goes on will have completions.
         """
         state = self.states[task.task_id]
-        if not state.rows(round_):
-            state.ended = "completions" not in line or not self.room.for_any_after(task, round_)
+        if state.rows(round_):
+            return
+        prompts = self.plan.prompts(round_ + MOST_AHEAD)  # a round has at least one prompt
+        first = self.plan.prompts(round_).n_rounds
+        numbers = range(first, min(prompts.n_rounds, first + MOST_AHEAD))
+        shown = [self.made.prompt_format.prompt(prompts.view(task, number).apply(task)) for number in numbers]
+        room = self.engine.context - self.made.sampling.max_tokens
+        state.ended = all(length > room for length in count_tokens(self.engine.tokenizer, shown))
 
     def _calls(self, groups: Sequence[int]) -> list[list[int]]:
         """Groups that are sampled in one call, for full batches: with one adapter, with none, as all in the
@@ -261,8 +264,6 @@ class SearchAndLearn:
         since, opening, before = time.monotonic(), self.report.opening_seconds, self.report.times()
         try:
             facts = self._trained(round_, group)
-        except LearningStopped:
-            return None
         except Exception as error:
             if self.clock.is_up:  # an interrupt that a library swallowed shows up as any error
                 return None
@@ -272,13 +273,15 @@ class SearchAndLearn:
             self.announce(sentence)
             self.report.failures.append(sentence)
             facts = {"adapter": None, "error": f"{type(error).__name__}: {error}"}
+        if facts is None:
+            return None
         seconds = time.monotonic() - since - (self.report.opening_seconds - opening)
         spent = self.report.times_since(before)
         facts |= {"seconds": seconds, "completions": self._asked(round_)}
         return self.journal.add("learn", round_, group, **facts, **spent)
 
-    def _trained(self, round_: int, group: int) -> dict:
-        """Relabel, train, and show the engine the adapter; facts for the journal."""
+    def _trained(self, round_: int, group: int) -> dict | None:
+        """Relabel, train, and show the engine the adapter; facts for the journal, None when time was up."""
         since = time.monotonic()
         rows = self._rows(round_, group)
         self.report.relabelling_seconds += time.monotonic() - since
@@ -289,6 +292,8 @@ class SearchAndLearn:
         seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
         folder = self.adapters.path(round_, group)
         report = self.learner.learn(rows, start, folder, seed, lambda: self.clock.is_up)
+        if report is None:
+            return None
         switching = time.monotonic()
         self.engine.use_adapter(report.adapter)  # whether the engine takes it, while there is a way back
         self.report.add_learning(report, report.save_seconds + time.monotonic() - switching)
@@ -305,7 +310,7 @@ class SearchAndLearn:
         histories = [
             (task, [self.states[task.task_id].rows(n) for n in rounds]) for task in self.groups[group]
         ]
-        found = relabel_tasks(histories, self.executor, self.engine.tokenizer, self.hindsight, self.plan.seed)
+        found = relabel(histories, self.executor, self.engine.tokenizer, self.hindsight, self.plan.seed)
         for one in found:
             self.report.dropped += one.dropped
         new = [made.task for one in found for made in one.tasks if made.age == 0]
@@ -333,16 +338,15 @@ class SearchAndLearn:
 
     def _conditions(self) -> dict:
         """What a search that was begun has to be resumed with; budgets and disk may grow."""
-        rounds, learn = vars(self.plan.rounds), self.base is not None
+        learn = self.base is not None
         names = ("first_round", "per_round", "group_size", "stop_after", "keep_adapter", "num_train_epochs")
         settings = {"learn": learn, "max_length": self.plan.engine.max_length}
-        settings |= {name: rounds[name] for name in names}
+        settings |= {name: getattr(self.plan.rounds, name) for name in names}
         if learn:
             settings |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
             settings |= {f"lora_{name}": value for name, value in self.plan.lora.decisive().items()}
         wanted = conditions(self.made, self.plan.prompts(0))
-        wanted["settings"] |= {IN_FILE.get(name, name): value for name, value in settings.items()}
-        return wanted
+        return {**wanted, "settings": wanted["settings"] | settings}
 
     def _take_rows(self, shared: PredictionSet | None) -> None:
         """What is on disk from before; for a set just begun the first round of `shared`."""

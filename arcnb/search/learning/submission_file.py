@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.submission import Submission, create_submission, validate_submission
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
 
 COLUMNS = ["task_id", "program", "status", "outputs", "train_correct_grids"]
 
@@ -59,12 +59,7 @@ class SubmissionFile:
     def _write(self, submission: Submission | dict) -> None:
         ordered = {task_id: submission[task_id] for task_id in self.tasks.ids}
         validate_submission(ordered, self.tasks)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        with open(temporary, "wb") as file:
-            file.write(json.dumps(ordered, separators=(",", ":")).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        write_whole(self.path, json.dumps(ordered, separators=(",", ":")))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -13,8 +13,7 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft.rows import IGNORED
 from arcnb.programs.executor.executor import Execution, Executor, Job
 from arcnb.programs.judging import judge
-from arcnb.search.learning.hindsight import HindsightSettings, dealt, relabel, relabelled
-from arcnb.search.learning.rows import learning_rows
+from arcnb.search.learning.hindsight import HindsightSettings, dealt, learning_rows, relabel, relabelled
 from tests.paths import GOLDEN
 from tests.search.learning_engine import program, small_tasks
 
@@ -53,7 +52,12 @@ def judged(executor, bodies, augmentation=Augmentation(), task=None, round_=0, f
 
 def found(executor, tokenizer, bodies, settings=OWN, **more):
     rows = judged(executor, bodies, **more)
-    return relabel([rows], more.get("task") or small_tasks(1)[0], executor, tokenizer, settings, 0)
+    return relabelled_rounds([rows], executor, tokenizer, settings, more.get("task"))
+
+
+def relabelled_rounds(rounds, executor, tokenizer, settings, task=None):
+    (made,) = relabel([(task or small_tasks(1)[0], rounds)], executor, tokenizer, settings, 0)
+    return made
 
 
 def test_a_program_that_ran_is_the_right_answer_to_the_task_it_solved(executor, tokenizer):
@@ -129,13 +133,12 @@ def test_per_task_keeps_the_closest(executor, tokenizer):
 
 
 def test_replay_weighs_earlier_rounds(executor, tokenizer):
-    task = small_tasks(1)[0]
     old = judged(executor, [f"return (grid + {n}) % 10" for n in range(1, 9)])
     new = judged(executor, ["return grid.T"], round_=1)
     ages = {}
     for replay in (0.0, 0.5, 1.0):
         settings = HindsightSettings(replay=replay, fresh_views=0, programs_per_task=0)
-        made = relabel([old, new], task, executor, tokenizer, settings, 0)
+        made = relabelled_rounds([old, new], executor, tokenizer, settings)
         ages[replay] = sorted(one.age for one in made.tasks)
     assert ages[0.0] == [0]
     assert ages[1.0] == [0] + [1] * 8
@@ -144,8 +147,7 @@ def test_replay_weighs_earlier_rounds(executor, tokenizer):
 
 def test_a_program_found_again_counts_as_new(executor, tokenizer):
     old, new = judged(executor, ["return grid.T"]), judged(executor, ["return grid.T"], round_=1)
-    task = small_tasks(1)[0]
-    made = relabel([old, new], task, executor, tokenizer, HindsightSettings(replay=0, fresh_views=0), 0)
+    made = relabelled_rounds([old, new], executor, tokenizer, HindsightSettings(replay=0, fresh_views=0))
     assert [one.age for one in made.tasks] == [0]
     assert made.dropped == {"duplicate": 1}
 
@@ -160,7 +162,7 @@ def test_a_program_that_answers_otherwise_the_second_time_is_dropped(executor, t
             for _ in jobs:
                 yield Execution("ok", tuple(np.full((1, n + 1), 1, np.uint8) for n in range(3)))
 
-    assert relabel([rows], small_tasks(1)[0], Fickle(), tokenizer, OWN, 0).dropped == {"nondeterministic": 1}
+    assert relabelled_rounds([rows], Fickle(), tokenizer, OWN).dropped == {"nondeterministic": 1}
 
 
 def test_a_program_that_depends_on_chance_is_not_learned_from(executor, tokenizer):

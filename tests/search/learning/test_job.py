@@ -107,33 +107,54 @@ def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(search
     assert set(run_shards(searching(target_modules="self_attn.q_proj"))) == {"alone", "learn"}
 
 
-# A process of a search that has work for a minute, and the notebook that started it: sys.argv[1] is where the
-# first writes down that it was interrupted, sys.argv[2] of the second the code of the first.
+# A process of a search that has work for a minute, and the notebook that starts it. sys.argv[1] is a folder.
 WORK = """
-import os, sys, threading, time
-from arcnb.search.learning.job import _end_with
-threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+import signal, sys, time
+from pathlib import Path
+from arcnb.search.learning import job
+job.GRACE = 5
+signal.signal(signal.SIGINT, job.interrupted)
 print("at work", flush=True)
-try:
-    time.sleep(60)
-except KeyboardInterrupt:
-    open(sys.argv[1], "w").write("interrupted")
+while True:
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        if sys.argv[1] == "obeys":
+            break
 """
 NOTEBOOK = """
-import subprocess, sys
-subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], start_new_session=True).wait()
+import sys
+from pathlib import Path
+from arcnb.search.learning.job import start_process
+print(start_process([sys.executable, "-c", *sys.argv[2:]], Path(sys.argv[1])).pid, flush=True)
+sys.stdin.read()
 """
 
 
-def test_the_processes_of_a_notebook_that_is_killed_are_interrupted(tmp_path):
-    said = tmp_path / "said"
-    command = [sys.executable, "-c", NOTEBOOK, str(said), WORK]
-    notebook = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert notebook.stdout.readline() == "at work\n"
+def is_running(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("temper", ["obeys", "swallows"])
+def test_the_processes_of_a_notebook_that_is_killed_are_interrupted_and_end(tmp_path, temper):
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", NOTEBOOK, str(log), WORK, temper]
+    notebook = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pid = int(notebook.stdout.readline())
+    wait_until(lambda: "at work" in log.read_text())
     notebook.kill()
-    notebook.communicate()
-    deadline = time.monotonic() + 30
-    while not said.exists() or said.read_text() != "interrupted":
+    notebook.wait()
+    wait_until(lambda: not is_running(pid))
+    assert "interrupted" in log.read_text()
+
+
+def wait_until(true, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not true():
         assert time.monotonic() < deadline, "it goes on without the notebook"
         time.sleep(0.05)
 

@@ -367,16 +367,6 @@ def test_a_training_on_a_cut_round_is_done_again(tmp_path, search, engine, monke
     assert made[0] == made[1]
 
 
-def test_journals_of_earlier_versions_stand_as_they_are(tmp_path, search):
-    search(asked(n_predictions=6)).run()
-    steps = tmp_path / "s" / "steps-shard00-of-01.jsonl"
-    lines = [json.loads(line) for line in steps.read_text().splitlines()]
-    steps.write_text(
-        "".join(json.dumps({k: v for k, v in x.items() if k != "completions"}) + "\n" for x in lines)
-    )
-    assert search(asked(n_predictions=6)).run().completions == 0
-
-
 def test_groups_share_an_adapter(tmp_path, search):
     report = search(asked(group_size=2)).run()
     assert report.trainings == 4
