@@ -61,15 +61,13 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
 
 def _positive(branch: object, *names: str, called: str = "") -> list[str]:
     """called: what comes before the names, where they are those of a branch."""
-    values = {name: getattr(branch, name) for name in names}
-    return [f"{called}{name} must be positive, not {value}" for name, value in values.items() if value <= 0]
+    wrong = [name for name in names if getattr(branch, name) <= 0]
+    return [f"{called}{name} must be positive, not {getattr(branch, name)}" for name in wrong]
 
 
 def _not_negative(branch: object, *names: str, called: str = "") -> list[str]:
-    values = {name: getattr(branch, name) for name in names}
-    return [
-        f"{called}{name} must not be negative, it is {value}" for name, value in values.items() if value < 0
-    ]
+    wrong = [name for name in names if getattr(branch, name) < 0]
+    return [f"{called}{name} must not be negative, it is {getattr(branch, name)}" for name in wrong]
 
 
 def _round_problems(plan: InferencePlan) -> list[str]:

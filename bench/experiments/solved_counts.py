@@ -171,12 +171,12 @@ def paired(
 
 
 def paired_rates(a: dict, b: dict, first: int, last: float = np.inf):
-    """`arcnb.search.comparing.paired_shares` of the samples that solve their task, after the `first` ones that the arms share, to the
+    """`paired_shares` of the samples that solve their task, after the `first` ones that the arms share, to the
     `last` or as far as both have come, means over seeds; None where there are none.
 
     See `later_samples` of arcnb.search.comparing.searches, also for what tasks that ended do to the figures.
     """
-    from arcnb.search.comparing.paired_shares import paired_shares
+    from arcnb.search.comparing.fair_comparison import paired_shares
 
     rates = defaultdict(list)
     for seed in sorted(set(a) & set(b)):

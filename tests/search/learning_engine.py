@@ -5,6 +5,7 @@ and two runs give the same rows only if their adapters are equal.
 """
 
 import hashlib
+import json
 from dataclasses import replace
 
 from arcnb.arc.tasks.task import Task
@@ -84,3 +85,9 @@ class Mixing(Programming):
         for adapter in dict.fromkeys(request.adapter for request in requests):
             self._engine.use_adapter(adapter or standard)
             yield from super().generate([one for one in requests if one.adapter == adapter], sampling)
+
+
+def padded(submission) -> int:
+    """How many tasks of a submission file have only [[0]] to show."""
+    entries = json.loads(submission.path.read_bytes())
+    return sum(all(grid == [[0]] for entry in task for grid in entry.values()) for task in entries.values())

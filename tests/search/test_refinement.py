@@ -23,9 +23,9 @@ from arcnb.models.sft.conversations import conversation_rows
 from arcnb.models.sft.rows import IGNORED
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.search.refinement.conversation_view import ConversationView
 from arcnb.search.refinement.rows import refinement_rows, turn_numbers, write_conversations, write_refinement
 from arcnb.search.refinement.successes import successful_rows
+from arcnb.search.refinement.tree import ConversationView
 from arcnb.search.turns.selection import choose
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"

@@ -106,9 +106,4 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
             f"compare: {name} holds prediction {row.task_id}/{row['round']}/{row['index']}/{row.turn} twice; "
             "cut a set that is shared, as in FOLDER[:64]"
         )
-    return in_order(frame)
-
-
-def in_order(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with `place`: how many of the task's predictions came before."""
     return frame.assign(place=frame.groupby("task_id").cumcount())

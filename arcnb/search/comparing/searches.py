@@ -19,7 +19,7 @@ from arcnb.arc.scores.metrics import aggregate, paired_difference
 from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
-from arcnb.search.comparing.paired_shares import PairedShares, paired_shares
+from arcnb.search.comparing.fair_comparison import PairedShares, paired_shares
 from arcnb.search.learning.journal import StepJournal
 from arcnb.search.learning.plan import SearchPlan
 
@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 
 def first_completions(frame: pd.DataFrame, n: int) -> pd.DataFrame:
     """The rows of the first n completions of each task, in the order of rounds."""
+    return _numbered(frame)[lambda rows: rows["completion"] <= n]
+
+
+def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows in the order in which they were made, with "completion": 1, 2, ... of each task."""
     ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
-    return ordered[ordered.groupby("task_id", observed=True).cumcount() < n]
+    return ordered.assign(completion=ordered.groupby("task_id", observed=True).cumcount() + 1)
 
 
 def budgets_to_compare(plan: SearchPlan, frames: Mapping[str, pd.DataFrame]) -> list[int]:
@@ -102,7 +107,7 @@ def later_samples(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Shares of a task's samples that solve it, after the first round, which both have in common: a row for
-    the samples of the round after it, and one for all that follow, as `arcnb.search.comparing.paired_shares`
+    the samples of the round after it, and one for all that follow, as `PairedShares`
     has them.
 
     Over the tasks that have such samples in both; no row without any, and "unknown" where no test outputs of
@@ -128,9 +133,7 @@ def later_samples(
 
 def _share_that_solves(frame: pd.DataFrame, first: int, last: int | None, column: str) -> pd.Series:
     """Of each task that has such samples; NaN where their test outputs are unknown."""
-    ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
-    place = ordered.groupby("task_id", observed=True).cumcount()
-    later = ordered[(place >= first) & (True if last is None else place < last)]
+    later = _numbered(frame)[lambda rows: rows["completion"].between(first + 1, last or len(frame))]
     right = later["train_is_correct"].astype(float)
     if column == "is_correct":
         right *= later["test_is_correct"].astype(float)
@@ -153,17 +156,13 @@ def unfinished(reports: Mapping[str, Mapping]) -> str:
 
 def evolution(frame: pd.DataFrame, plan: SearchPlan) -> pd.DataFrame:
     """The rows with "learned" (how often their adapter had learned) and "completion" (1, 2, ... a task)."""
-    ordered = frame.sort_values(["task_id", "round", "index"], kind="stable")
-    number = ordered.groupby("task_id", observed=True).cumcount() + 1
-    return ordered.assign(learned=ordered["round"].map(plan.round_of), completion=number)
+    return _numbered(frame).assign(learned=lambda rows: rows["round"].map(plan.round_of))
 
 
 def rounds_table(frame: pd.DataFrame, plan: SearchPlan) -> pd.DataFrame:
     """A row a round, over all tasks: completions, and shares and means of what came of them."""
-    rows = evolution(frame, plan)
-    rows = rows.assign(valid=rows["status"] == "ok")
-    by_round = rows.groupby("learned")
-    table = by_round.agg(
+    rows = evolution(frame, plan).assign(valid=lambda rows: rows["status"] == "ok")
+    table = rows.groupby("learned").agg(
         completions=("completion", "size"),
         valid=("valid", "mean"),
         train_pixel_score=("train_pixel_score", "mean"),

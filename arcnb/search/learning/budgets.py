@@ -44,8 +44,8 @@ class Clock:
         self._end = time.monotonic() + seconds if seconds else float("inf")
 
     @property
-    def left(self) -> float:
-        return self._end - time.monotonic()
+    def is_up(self) -> bool:
+        return time.monotonic() >= self._end
 
     def stop(self) -> None:
         """No time is left from now on."""
@@ -74,10 +74,6 @@ class Clock:
             signal.signal(signal.SIGINT, before)
         if interrupted:
             raise KeyboardInterrupt
-
-    @property
-    def is_up(self) -> bool:
-        return self.left <= 0
 
 
 class TimedEngine:

@@ -42,13 +42,6 @@ class SubmissionFile:
         with self._locked():
             self._write(json.loads(self.path.read_bytes()) | part)
 
-    def padded(self) -> int:
-        """How many tasks have only [[0]] to show."""
-        entries = json.loads(self.path.read_bytes())
-        return sum(
-            all(grid == [[0]] for entry in of_task for grid in entry.values()) for of_task in entries.values()
-        )
-
     def _is_valid(self) -> bool:
         try:
             validate_submission(json.loads(self.path.read_bytes()), self.tasks)

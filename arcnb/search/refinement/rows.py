@@ -28,9 +28,6 @@ from arcnb.search.turns.selection import choose
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ArcnbError", "RefinementDataset", "refinement_rows", "write_refinement"]
-
-
 SLICE = 50  # tasks whose predictions are in memory at the same time
 
 
@@ -204,25 +201,20 @@ def refinement_rows(
         of_set = {id(p): number for number, p in rows if not wanted or p.turn in wanted}
         candidates = [p for _, p in rows if id(p) in of_set]
         for parent in choose(chooser, candidates, per_task, rng(seed, "refine", task_id)):
+            if parent.status != "ok" and book.right_on_train(parent):
+                dataset.n_right_on_train += 1
+                continue
             number = of_set[id(parent)]
-            ancestors = found.ancestors(number)
-            _add(dataset, book, parent, sets[number], ancestors, tokenizer, max_prompt_length)
+            prompt = book.refining(parent, found.ancestors(number))
+            ids = prompt_ids(tokenizer, prompt)
+            if len(ids) > max_prompt_length:
+                dataset.too_long[parent.id] = len(ids)
+                continue
+            dataset.rows.append(_row(parent, sets[number], prompt, ids))
+            dataset.parents.append(parent)
     if not dataset.rows:
         raise ArcnbError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_length))
     return dataset
-
-
-def _add(dataset, book: Conversations, parent, one: PredictionSet, ancestors, tokenizer, limit: int) -> None:
-    if parent.status != "ok" and book.right_on_train(parent):
-        dataset.n_right_on_train += 1
-        return
-    prompt = book.refining(parent, ancestors)
-    ids = prompt_ids(tokenizer, prompt)
-    if len(ids) > limit:
-        dataset.too_long[parent.id] = len(ids)
-        return
-    dataset.rows.append(_row(parent, one, prompt, ids))
-    dataset.parents.append(parent)
 
 
 def _why_empty(dataset: RefinementDataset, chooser, per_task, wanted, keep_solved, limit) -> str:

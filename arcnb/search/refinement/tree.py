@@ -1,21 +1,21 @@
-"""Trees of attempts: what was tried first, what came of refining it, and so on, drawn with grids.
+"""Pictures of refinement: the conversations that ask for it, and trees of what came of it, with their grids.
 
-Tasks come in the order in which refinement gained most. Of each attempt's refinements the best few are
-drawn, all are counted.
+A tree has a task's first attempts, what came of refining them, and so on. Tasks come in the order in which
+refinement gained most. Of each attempt's refinements the best few are drawn, all are counted.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.search.refinement.conversation_view import verdict_of
+from arcnb.search.comparing.showcase import verdict
 
 _STYLE = (
     "<style>.arcnb-tree ul{list-style:none;margin:0 0 0 1.2em;padding:0 0 0 1em;border-left:1px solid #888}"
@@ -24,6 +24,45 @@ _STYLE = (
 )
 _PICTURE = 90  # pixels: a grid is drawn about this large, in cells of 4 to 14 pixels
 _SHOWN_PAIRS = 3
+
+
+@dataclass(frozen=True)
+class ConversationView:
+    """Draws itself in a notebook: for each row the train grids in the prompt's frame, then the messages."""
+
+    tasks: Mapping[str, Task]
+    rows: Sequence[Mapping]
+    parents: Sequence[Prediction]
+
+    def _repr_html_(self) -> str:
+        shown = zip(self.rows, self.parents, strict=True)
+        return "".join(self._card(row, parent) for row, parent in shown) or "<p>No conversation.</p>"
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(self._said, self.rows)) or "No conversation."
+
+    def _said(self, row: Mapping) -> str:
+        """One message after the other under its role, ending as the answer begins."""
+        turns = [f"--- {message['role']}\n{message['content']}" for message in row["messages"]]
+        return "\n".join([*turns, f"--- assistant begins\n{row['prefix']}"])
+
+    def _card(self, row: Mapping, parent: Prediction) -> str:
+        from arcnb.arc.pictures.figures import prediction_html
+
+        view = parent.view
+        shown = view.apply(self.tasks[parent.task_id])
+        outputs = None
+        if parent.outputs is not None:
+            outputs = [view.augmentation.apply(parent.outputs[i]) for i in view.pair_order]
+        pictures = prediction_html(replace(shown, test=()), outputs)
+        head = f"{_verdict(parent)} · turn {row['turn']} · {row['n_prompt_tokens']:,} prompt tokens"
+        messages = "".join(
+            f"<details{' open' if number == len(row['messages']) - 1 else ''}>"
+            f"<summary>{html.escape(message['role'])}</summary>"
+            f"<pre>{html.escape(message['content'])}</pre></details>"
+            for number, message in enumerate(row["messages"])
+        )
+        return f"<h4>{html.escape(head)}</h4>{pictures}{messages}"
 
 
 @dataclass(frozen=True)
@@ -136,7 +175,7 @@ def _html(attempt: Attempt, task: Task) -> str:
     if prediction.outputs is not None:
         shown = zip(task.train[:_SHOWN_PAIRS], prediction.outputs, strict=False)
         grids = "".join(grid_svg(out, pair.output, cell=_cell(out), hover=False) for pair, out in shown)
-    said = html.escape(verdict_of(prediction)) + _others(attempt)
+    said = html.escape(_verdict(prediction)) + _others(attempt)
     program = (
         f"<details><summary>program</summary><pre>{html.escape(prediction.program or '')}</pre></details>"
     )
@@ -151,10 +190,18 @@ def _cell(grid: Grid) -> int:
 
 
 def _text(attempt: Attempt, depth: int = 1) -> str:
-    line = "  " * depth + verdict_of(attempt.prediction) + _others(attempt)
+    line = "  " * depth + _verdict(attempt.prediction) + _others(attempt)
     return "\n".join([line, *(_text(child, depth + 1) for child in attempt.children)])
 
 
 def _others(attempt: Attempt) -> str:
     hidden = attempt.n_children - len(attempt.children)
     return f" · and {hidden} more refinements of it" if hidden else ""
+
+
+def _verdict(prediction: Prediction) -> str:
+    """One line on a prediction, also on one whose program failed."""
+    if prediction.status == "ok":
+        return verdict(prediction)
+    line = f" in line {prediction.error_line}" if prediction.error_line else ""
+    return f"{prediction.id} · {prediction.error_type or prediction.status}{line}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from arcnb.search.comparing.paired_shares import paired_shares
+from arcnb.search.comparing.fair_comparison import paired_shares
 
 
 def test_a_difference_of_one_sign_is_seen():

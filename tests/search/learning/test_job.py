@@ -19,7 +19,7 @@ from arcnb.search.learning.job import arm_predictions, run_shards, task_file, us
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
 from tests.paths import ROOT
-from tests.search.learning_engine import small_tasks
+from tests.search.learning_engine import padded, small_tasks
 
 
 @pytest.fixture
@@ -214,10 +214,10 @@ def test_a_damaged_submission_is_begun_anew_and_a_good_one_kept(tmp_path):
     predictions = PredictionSet(tmp_path / "p")
     path.write_text('{"fill4": [')
     file = SubmissionFile(path, tasks, predictions)
-    assert file.padded() == 3
+    assert padded(file) == 3
     predictions.write_part(rows_of(tasks, 2), 0)
     file.refresh(["fill4"])
-    assert SubmissionFile(path, tasks, predictions).padded() == 2
+    assert padded(SubmissionFile(path, tasks, predictions)) == 2
     other = load_tasks("arc-agi-1/training")[:2]
     with pytest.raises(ArcnbError):
         validate_submission(json.loads(path.read_bytes()), other)

@@ -29,7 +29,7 @@ from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
 from arcnb.search.learning.submission_file import SubmissionFile
 from tests.paths import ROOT
-from tests.search.learning_engine import Mixing, Programming, program, small_tasks, text_of
+from tests.search.learning_engine import Mixing, Programming, padded, program, small_tasks, text_of
 
 ASKED = {
     "n_predictions": 12, "first_round": 4, "per_round": 4, "per_prompt": 2, "stop_after": 0, "seed": 3,
@@ -419,10 +419,10 @@ def test_time_ends_it_with_a_submission_and_the_rest_is_done_later(tmp_path, sea
     assert report.out_of_time
     validate_submission(json.loads(path.read_bytes()), tasks)
     file = SubmissionFile(path, tasks, predictions)
-    assert file.padded() == 3
+    assert padded(file) == 3
     assert search(submission=file).run().completions == 36
     validate_submission(json.loads(path.read_bytes()), tasks)
-    assert file.padded() == 0
+    assert padded(file) == 0
 
 
 def test_time_that_is_up_within_a_round_keeps_and_submits_what_was_made(tmp_path, search):
