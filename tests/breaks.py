@@ -268,7 +268,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A sign-flip test counts both directions",
-        "arcnb/search/comparing/paired_shares.py",
+        "arcnb/search/comparing/fair_comparison.py",
         "(np.abs(flipped) >= abs(difference.sum()) - 1e-12)",
         "(flipped >= difference.sum() - 1e-12)",
         ("tests/search/comparing/test_paired_shares.py::test_a_difference_of_one_sign_is_seen",),
