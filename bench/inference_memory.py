@@ -19,7 +19,8 @@ from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import Completion, Sampling
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.predict import predict
+from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
 

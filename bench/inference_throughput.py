@@ -60,7 +60,8 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.sampling.engine_guard import marked_processes
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.predict import predict
+from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
 

@@ -121,7 +121,7 @@ class Sampling:
 
     def training_sample(self) -> dict:
         """First turns of the trainable tasks, for conversations and for refinements to learn from."""
-        from arcnb.search.sampling.predict import RoundPlan
+        from arcnb.search.sampling.rounds import RoundPlan
         from arcnb.search.turns.budget import TurnPlan
 
         rounds = RoundPlan(self.args.train_predictions, self.args.per_prompt, seed=100)
@@ -130,7 +130,7 @@ class Sampling:
         return {"tasks": len(self.train_tasks)} | facts
 
     def independent(self, seed: int, part: str) -> dict:
-        from arcnb.search.sampling.predict import RoundPlan
+        from arcnb.search.sampling.rounds import RoundPlan
         from arcnb.search.turns.budget import TurnPlan
 
         n = self.args.first if part == "first" else self.args.budget
@@ -145,7 +145,7 @@ class Sampling:
     def refined(self, arm: str, seed: int) -> dict:
         from arcnb.arc.predictions.prediction_set import PredictionSet
         from arcnb.models.registry import resolve_adapter
-        from arcnb.search.sampling.predict import RoundPlan
+        from arcnb.search.sampling.rounds import RoundPlan
         from arcnb.search.turns.budget import TurnPlan
 
         rounds = RoundPlan(self.args.budget, self.args.per_prompt, seed=seed)

@@ -15,7 +15,8 @@ from arcnb.machine.files import new_file
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.predict import predict
+from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 
 if TYPE_CHECKING:

@@ -85,33 +85,34 @@ def relabel(
     (a second run in another process gave other outputs), and "view failed" for augmentations under which the
     program gives nothing new.
     """
-    found = [Hindsight() for _ in histories]
-    kept: list[_Kept] = []
+    found, kept = [Hindsight() for _ in histories], []
     for made, (task, rounds) in zip(found, histories, strict=True):
-        worth = list(_distinct(rounds, task, tokenizer, settings, seed, made.dropped))
-        worth.sort(key=lambda pair: _closeness(pair[1]))
+        worth = []
+        for age, prediction in _distinct(rounds, made.dropped):
+            reason = _objection(prediction, task, age, len(rounds), tokenizer, settings, seed)
+            if reason:
+                made.dropped[reason] += 1
+            else:
+                worth.append((age, prediction))
+        worth.sort(key=lambda pair: (pair[1].train_correct_grids, pair[1].train_pixel_score))
         if settings.programs_per_task and len(worth) > settings.programs_per_task:
             made.dropped["not among the closest"] += len(worth) - settings.programs_per_task
             worth = worth[-settings.programs_per_task :]
         for age, prediction in worth:
-            fresh = _fresh_views(prediction, len(rounds), settings, seed)
-            kept.append(_Kept(task, prediction, age, (prediction.augmentation, *fresh), made))
-    for one, executions in zip(kept, _executions(kept, executor), strict=True):
-        one.found.tasks += _tasks_of(one, executions)
+            kept.append((task, prediction, age, _frames(prediction, len(rounds), settings, seed), made))
+    once = executor.limits
+    twice = replace(once, check_determinism=True)
+    executions = executor.run(
+        Job(prediction.program, _inputs(task, frame), once if number else twice)
+        for task, prediction, _, frames, _ in kept
+        for number, frame in enumerate(frames)
+    )
+    for task, prediction, age, frames, made in kept:
+        ran = [next(executions) for _ in frames]
+        made.tasks += _tasks_of(task, prediction, age, frames, ran, made.dropped)
     for made in found:
         made.tasks.sort(key=lambda one: one.closeness)
     return found
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A program worth running again: its frames are the prompt's own and the fresh views."""
-
-    task: Task
-    prediction: Prediction
-    age: int
-    frames: tuple[Augmentation, ...]
-    found: Hindsight
 
 
 def relabelled(inputs: Sequence[Grid], outputs: Sequence[Grid], n_train: int, task_id: str, **more) -> Task:
@@ -128,14 +129,9 @@ def dealt(lists: Sequence[Sequence]) -> list:
 
 
 def _distinct(
-    rounds: Sequence[Sequence[Prediction]],
-    task: Task,
-    tokenizer,
-    settings: HindsightSettings,
-    seed: int,
-    dropped: Counter[str],
+    rounds: Sequence[Sequence[Prediction]], dropped: Counter[str]
 ) -> Iterator[tuple[int, Prediction]]:
-    """(age, prediction) of what is worth running again; the newest and shortest of each behaviour."""
+    """(age, prediction) of programs that ran; the newest and shortest of each behaviour."""
     seen: set[str] = set()
     for age, predictions in enumerate(reversed(rounds)):
         for prediction in sorted(predictions, key=lambda p: (len(p.program or ""), p.key)):
@@ -145,11 +141,7 @@ def _distinct(
                 dropped["duplicate"] += 1
             else:
                 seen.add(prediction.fingerprint)
-                reason = _objection(prediction, task, age, len(rounds), tokenizer, settings, seed)
-                if reason:
-                    dropped[reason] += 1
-                else:
-                    yield age, prediction
+                yield age, prediction
 
 
 def _objection(
@@ -175,54 +167,39 @@ def _objection(
     return None
 
 
-def _closeness(prediction: Prediction) -> tuple[float, float]:
-    return (float(prediction.train_correct_grids), float(prediction.train_pixel_score))
-
-
-def _executions(kept: Sequence[_Kept], executor: Executor) -> Iterator[list[Execution]]:
-    """Of each program: the verdict on the prompt's own frame, run twice, then on each fresh view."""
-    once = executor.limits
-    twice = replace(once, check_determinism=True)
-    answers = executor.run(
-        Job(one.prediction.program, _inputs(one.task, frame), once if number else twice)
-        for one in kept
-        for number, frame in enumerate(one.frames)
-    )
-    for one in kept:
-        yield [next(answers) for _ in one.frames]
-
-
-def _tasks_of(one: _Kept, executions: Sequence[Execution]) -> Iterator[HindsightTask]:
-    task, prediction, dropped = one.task, one.prediction, one.found.dropped
-    expected = [one.frames[0].apply(grid) for grid in prediction.outputs]
+def _tasks_of(
+    task: Task,
+    prediction: Prediction,
+    age: int,
+    frames: Sequence[Augmentation],
+    executions: Sequence[Execution],
+    dropped: Counter[str],
+) -> Iterator[HindsightTask]:
+    """A task of each frame, the prompt's own first, in which the program gave something to learn from."""
+    expected = [frames[0].apply(grid) for grid in prediction.outputs]
     if executions[0].outputs is None or not _same(executions[0].outputs, expected):
         dropped["nondeterministic"] += 1
         return
-    for number, (frame, execution) in enumerate(zip(one.frames, executions, strict=True)):
+    for number, (frame, execution) in enumerate(zip(frames, executions, strict=True)):
         inputs, outputs = _inputs(task, frame), execution.outputs
         if outputs is None or _all_equal(outputs) or _same(inputs, outputs):
             dropped["view failed"] += 1
             continue
-        meta = {"real": task.task_id, "prediction": prediction.id, "view": number, "age": one.age}
+        meta = {"real": task.task_id, "prediction": prediction.id, "view": number, "age": age}
         name = f"{prediction.id}/{number}"
-        yield HindsightTask(
-            relabelled(inputs, outputs, len(task.train), name, program=prediction.program, meta=meta),
-            prediction.completion,
-            task.task_id,
-            _train_closeness(task, frame, outputs),
-            one.age,
-        )
+        made = relabelled(inputs, outputs, len(task.train), name, program=prediction.program, meta=meta)
+        closeness = _train_closeness(task, frame, outputs)
+        yield HindsightTask(made, prediction.completion, task.task_id, closeness, age)
 
 
-def _fresh_views(
+def _frames(
     prediction: Prediction, n_rounds: int, settings: HindsightSettings, seed: int
 ) -> list[Augmentation]:
-    """Others in every round that the program is learned from."""
+    """The prompt's own frame, then fresh ones: others in every round that the program is learned from."""
     kept_part = AUGMENTATIONS[settings.augment]
-    return [
-        kept_part(Augmentation.sample(rng(seed, "fresh view", prediction.id, n_rounds, number)))
-        for number in range(settings.fresh_views)
-    ]
+    fresh = range(settings.fresh_views)
+    draws = [rng(seed, "fresh view", prediction.id, n_rounds, number) for number in fresh]
+    return [prediction.augmentation, *(kept_part(Augmentation.sample(draw)) for draw in draws)]
 
 
 def _inputs(task: Task, frame: Augmentation) -> tuple[Grid, ...]:

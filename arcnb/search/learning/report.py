@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from arcnb.search.learning.journal import TIMES
 from arcnb.search.learning.learner import LearningReport
-from arcnb.search.learning.state import TaskState
 from arcnb.search.sampling.report import InferenceReport
 
 
@@ -46,14 +45,13 @@ class SearchReport:
     notes: list[str] = field(default_factory=list)
     by_round: list[dict] = field(default_factory=list)
     peak_memory_gb: float = 0.0
+    engine_seconds: float = 0.0
 
     @property
     def start_share(self) -> float:
         """Share of all time, 0 to 1, that went into loading things rather than using them."""
         total = self.seconds + self.engine_seconds
         return (self.opening_seconds + self.switching_seconds) / total if total else 0.0
-
-    engine_seconds: float = 0.0
 
     def add_engine(self, seconds: float) -> None:
         """Count what opening the engine took, which happens before the search begins."""
@@ -85,10 +83,6 @@ class SearchReport:
     def times_since(self, before: Mapping[str, float], share: int = 1) -> dict[str, float]:
         """What came on top of `before`, divided by `share` groups that it was for."""
         return {name: (seconds - before[name]) / share for name, seconds in self.times().items()}
-
-    def finish(self, states: Mapping[str, TaskState], rounds: int, out_of_time: bool, seconds: float) -> None:
-        self.rounds, self.out_of_time, self.seconds = rounds, out_of_time, seconds
-        self.solved_train = sum(bool(state.solving) for state in states.values())
 
     def outcome(self) -> dict:
         """Plain values for the run's manifest."""

@@ -112,20 +112,22 @@ class SearchAndLearn:
         started = time.monotonic()
         round_ = 0
         try:
-            while not self.clock.is_up and any(map(self._active, range(len(self.groups)))):
-                going = [group for group in range(len(self.groups)) if self._active(group)]
-                if not self._predict_round(round_, going):
+            while not self.clock.is_up:
+                going = [group for group in range(len(self.groups)) if self._active_tasks(group)]
+                if not going or not self._predict_round(round_, going):
                     break
                 self._after_round(round_)
                 if self.base is not None:
-                    self._learn_round(round_, [group for group in going if self._has_new(round_, group)])
+                    self._learn_round(round_, going)
                 round_ += 1
         finally:
             self._refresh_submission()
             if self.learner is not None:
                 self.learner.close()
+            self.report.rounds, self.report.out_of_time = round_, self.clock.is_up
+            self.report.solved_train = sum(bool(state.solving) for state in self.states.values())
             self.report.by_round = self.journal.seconds_by_round()
-            self.report.finish(self.states, round_, self.clock.is_up, time.monotonic() - started)
+            self.report.seconds = time.monotonic() - started
         return self.report
 
     def solved_tasks(self) -> list[str]:
@@ -136,14 +138,10 @@ class SearchAndLearn:
 
     # ----------------------------------------------------------------- predict
 
-    def _active(self, group: int) -> bool:
-        return bool(self._active_tasks(group))
-
     def _active_tasks(self, group: int) -> list[Task]:
         """The tasks of a group that go on: not solved, within budget, with prompts that fit."""
-        plan = self.plan
-        states = ((task, self.states[task.task_id]) for task in self.groups[group])
-        return [task for task, state in states if state.goes_on(plan.budget, plan.rounds.stop_after)]
+        budget, enough = self.plan.budget, self.plan.rounds.stop_after
+        return [task for task in self.groups[group] if self.states[task.task_id].goes_on(budget, enough)]
 
     def _predict_round(self, round_: int, going: Sequence[int]) -> bool:
         """Sample the round for all groups; False when the time was up before its end."""
@@ -235,15 +233,13 @@ class SearchAndLearn:
 
     # ------------------------------------------------------------------- learn
 
-    def _has_new(self, round_: int, group: int) -> bool:
-        """Whether the group goes on and has anything of this round to learn from."""
-        return self._active(group) and any(
-            self.states[task.task_id].rows(round_) for task in self.groups[group]
-        )
-
     def _learn_round(self, round_: int, going: Sequence[int]) -> None:
+        """Learn for the groups that still go on and have predictions of this round."""
         trained = False
         for group in going:
+            ids = [task.task_id for task in self.groups[group]]
+            if not (self._active_tasks(group) and any(self.states[id_].rows(round_) for id_ in ids)):
+                continue
             if self.clock.is_up:
                 return
             line = self._finished("learn", round_, group)
@@ -254,7 +250,7 @@ class SearchAndLearn:
             if line["adapter"]:
                 self.current[group] = self.adapters.folder / line["adapter"]
             for task in self._active_tasks(group):
-                self.states[task.task_id].spent.seconds += line["seconds"] / len(self.groups[group])
+                self.states[task.task_id].spent.seconds += line["seconds"] / len(ids)
         if trained:  # rounds that are only read again, when resuming, are older than the newest adapters
             newest = [path for path in self.current.values() if path]
             self.report.adapters_deleted += len(self.adapters.tidy(newest))

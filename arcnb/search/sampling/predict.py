@@ -21,8 +21,6 @@ from arcnb.search.sampling.rounds import RoundPlan, shard_tasks
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.sampling.stage import sample
 
-__all__ = ["InferenceReport", "RoundPlan", "predict", "shard_of"]
-
 
 def predict(
     made: SampledSet, backend, executor: Executor, plan: RoundPlan, division: RoundPlan | None = None

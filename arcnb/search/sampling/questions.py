@@ -6,7 +6,6 @@ A slot and its prompt are functions of the plan and of what earlier turns left, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,10 +70,3 @@ def first_question(task: Task, round_: int, plan: RoundPlan, prompt_format: Prom
     view = plan.view(task, round_)
     seed = derive_seed(plan.seed, "sampling", task.task_id, round_)
     return Question(view, prompt_format.prompt(view.apply(task)), round_, seed)
-
-
-def n_asked(questions: Questions, tasks: Sequence[Task]) -> int:
-    """Completions asked for, of all tasks."""
-    return sum(
-        questions.completions_in(slot) for task in tasks for slot in range(questions.slots(task.task_id))
-    )

@@ -21,7 +21,7 @@ from arcnb.models.prompts.chat import prompts_ids
 from arcnb.models.sampling.backends import Completion, Request
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.early_stop import EarlyStop
-from arcnb.search.sampling.questions import Question, Questions, n_asked
+from arcnb.search.sampling.questions import Question, Questions
 from arcnb.search.sampling.report import InferenceReport
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.sampling.scoring import PromptKey, ScoringThread
@@ -75,7 +75,8 @@ class _Stage:
         self.questions, self.backend, self.early_stop = questions, backend, early_stop
         self.max_tokens = made.sampling.max_tokens
         self.names = {"model": made.model, "adapter": made.adapter}
-        self.report = InferenceReport(asked=n_asked(questions, made.tasks))
+        slots = [slot for task_id in self.tasks for slot in range(questions.slots(task_id))]
+        self.report = InferenceReport(asked=sum(map(questions.completions_in, slots)))
         self.shown: dict[PromptKey, Question] = {}  # the prompts under way
         self.partial: dict[PromptKey, list[Completion]] = {}
         self.n_stopped = 0
@@ -111,7 +112,8 @@ class _Stage:
             if self.has_ended(key[0]):
                 continue
             if len(ids) + self.max_tokens > self.backend.context:
-                self._skip(key, len(ids))
+                self.report.too_long[key[0]] = max(self.report.too_long.get(key[0], 0), len(ids))
+                self.report.prompts_skipped += 1
                 scoring.leave_out(key)
                 continue
             self.shown[key] = question
@@ -170,10 +172,6 @@ class _Stage:
             scoring.drop(key)
             del self.shown[key]
             self.partial.pop(key, None)
-
-    def _skip(self, key: PromptKey, n_tokens: int) -> None:
-        self.report.too_long[key[0]] = max(self.report.too_long.get(key[0], 0), n_tokens)
-        self.report.prompts_skipped += 1
 
     def row(self, completion: Completion) -> Prediction:
         """The completion as a prediction that is still to be judged."""

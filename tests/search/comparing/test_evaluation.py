@@ -20,7 +20,8 @@ from arcnb.search.comparing import evaluation
 from arcnb.search.comparing.arms import check_arms
 from arcnb.search.comparing.showcase import best_predictions, best_programs, show_predictions, write_programs
 from arcnb.search.inference import InferencePlan, compared_adapters, highest_rank, sampled_sets
-from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.predict import predict
+from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 from tests.search.sampling.test_predict import small_tasks

@@ -16,7 +16,8 @@ from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing import evaluation
 from arcnb.search.sampling.early_stop import EarlyStop
-from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.predict import predict
+from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
 from tests.search.sampling.test_predict import small_tasks

@@ -17,7 +17,8 @@ from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.sampling.backends import EngineOptions, Sampling, open_backend
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.sampling.predict import RoundPlan, predict
+from arcnb.search.sampling.predict import predict
+from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.paths import ROOT
 
