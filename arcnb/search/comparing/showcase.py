@@ -44,7 +44,10 @@ def best_predictions(
     ranked = _ranked(predictions, task_ids=task_ids)
     if solved is not None:
         ranked = ranked[ranked["solved"] == solved]
-    return _fetch(predictions, ranked.head(n))
+    names = ["task_id", "round", "index", "turn"]
+    keys = list(ranked.head(n)[names].itertuples(index=False, name=None))
+    found = predictions.get(keys)
+    return [found[key] for key in keys]
 
 
 def best_programs(sets: Mapping[str, PredictionSet]) -> pd.DataFrame:
@@ -87,12 +90,6 @@ def _ranked(
     return frame.sort_values(_RANKING, ascending=False, kind="stable").drop_duplicates("task_id")
 
 
-def _fetch(predictions: PredictionSet, ranked: pd.DataFrame) -> list[Prediction]:
-    keys = list(zip(ranked["task_id"], ranked["round"], ranked["index"], ranked["turn"], strict=True))
-    found = predictions.get(keys)
-    return [found[key] for key in keys]
-
-
 def sample_tasks(
     tasks: TaskSet, engine, folder: Path, executor: Executor, prompt_format: PromptFormat, seed: int
 ) -> PredictionSet:
@@ -107,8 +104,7 @@ def sample_tasks(
 @dataclass(frozen=True)
 class Showcase:
     """Predictions that draw themselves in a notebook: verdict, grids, program. heads: a word before each
-    verdict;
-    programs are then shown, not folded."""
+    verdict; programs are then shown, not folded."""
 
     tasks: TaskSet
     predictions: list[Prediction]

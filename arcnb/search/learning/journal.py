@@ -28,8 +28,6 @@ class StepJournal:
 
     def __init__(self, path: Path):
         self.path = path
-        self.lines: list[dict] = []
-        self._done: dict[tuple[str, int, int], dict] = {}
         self._look_up()
 
     @contextmanager
@@ -66,7 +64,7 @@ class StepJournal:
             file.flush()
             os.fsync(file.fileno())
         self.lines.append(line)
-        self._done[self._key(line)] = line
+        self._done[step, round_, group] = line
         return line
 
     def seconds_by_round(self) -> list[dict]:
@@ -79,26 +77,16 @@ class StepJournal:
         return [{"round": round_, **row} for round_, row in sorted(sums.items())]
 
     def _look_up(self) -> None:
-        self.lines = self._read()
-        self._done = {self._key(line): line for line in self.lines}
-
-    def _read(self) -> list[dict]:
-        """The lines; one that a kill cut off is taken out of the file, so that the next has its own line."""
-        if not self.path.exists():
-            return []
-        content = self.path.read_bytes()
+        """Read the lines; one that a kill cut off is taken out of the file, to be written again."""
+        content = self.path.read_bytes() if self.path.exists() else b""
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content:
-            with open(self.path, "r+b") as file:
-                file.truncate(len(whole))
+            os.truncate(self.path, len(whole))
         try:
-            return [json.loads(line) for line in whole.splitlines()]
+            self.lines: list[dict] = [json.loads(line) for line in whole.splitlines()]
         except ValueError as error:
             raise ArcnbError(f"{self.path} is damaged ({error}); it says which steps are done") from None
-
-    @staticmethod
-    def _key(line: dict) -> tuple[str, int, int]:
-        return line["step"], line["round"], line["group"]
+        self._done = {(line["step"], line["round"], line["group"]): line for line in self.lines}
 
 
 class AdapterFolder:
@@ -111,13 +99,9 @@ class AdapterFolder:
     def path(self, round_: int, group: int) -> Path:
         return self.folder / f"round{round_:05d}-group{group:05d}-{self._end}"
 
-    def all(self) -> list[Path]:
-        """Of this shard, the earliest round first."""
-        return sorted(path for path in self.folder.glob(f"round*-{self._end}") if path.is_dir())
-
     def tidy(self, needed: Iterable[Path]) -> list[Path]:
-        """Delete the earliest adapters until all fit the budget, never one that is `needed`; which went."""
-        kept, gone = self.all(), []
+        """Delete the shard's earliest adapters until all fit the budget, never one `needed`; which went."""
+        kept, gone = sorted(path for path in self.folder.glob(f"round*-{self._end}") if path.is_dir()), []
         sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in kept}
         total, needed = sum(sizes.values()), set(needed)
         for path in kept:
