@@ -39,10 +39,10 @@ class RefinementDataset:
     input only, about which nothing may be said. n_repeated: predictions that an earlier set holds, too.
     """
 
-    rows: list[dict]
-    parents: list[Prediction]
-    n_tasks: int
-    n_solved: int
+    rows: list[dict] = field(default_factory=list)
+    parents: list[Prediction] = field(default_factory=list)
+    n_tasks: int = 0
+    n_solved: int = 0
     too_long: dict[str, int] = field(default_factory=dict)
     n_right_on_train: int = 0
     n_repeated: int = 0
@@ -189,7 +189,7 @@ def refinement_rows(
     """
     wanted = set(turns)
     book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
-    dataset = RefinementDataset([], [], 0, 0)
+    dataset = RefinementDataset()
     for task_id, found in gather(sets, tasks):
         dataset.n_tasks += 1
         solved = any(p.train_is_correct for _, p in found.rows)

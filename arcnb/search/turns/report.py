@@ -143,12 +143,11 @@ def _against_parents(refined: pd.DataFrame, before: pd.DataFrame) -> dict[str, f
     for name, weight in (("train_correct_grids", 1.0), ("train_pixel_score", 1e-3)):
         now, then = (part[name].fillna(0).to_numpy(float) for part in (refined, parents))
         change = change + weight * (now - then)
-    same = (refined["fingerprint"].to_numpy() == parents["fingerprint"].to_numpy()) & refined[
-        "fingerprint"
-    ].notna().to_numpy()
+    prints = refined["fingerprint"]
+    copied = (prints.to_numpy() == parents["fingerprint"].to_numpy()) & prints.notna().to_numpy()
     return {
         "better": (change > 1e-12).mean(),
         "same": (abs(change) <= 1e-12).mean(),
         "worse": (change < -1e-12).mean(),
-        "copied": same.mean(),
+        "copied": copied.mean(),
     }

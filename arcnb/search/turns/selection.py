@@ -96,22 +96,16 @@ def _trigrams(program: str) -> frozenset[tuple[str, ...]]:
 def weighted(predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:
     """k of the distinct ones, drawn without replacement with weight 0.1 + train_correct_grids."""
     pool = distinct(predictions, len(predictions), random)
+    if not pool:
+        return []
     weights = np.array([0.1 + prediction.train_correct_grids for prediction in pool])
-    chosen = (
-        random.choice(len(pool), size=min(k, len(pool)), replace=False, p=weights / weights.sum())
-        if pool
-        else []
-    )
-    return [pool[i] for i in chosen]
+    places = random.choice(len(pool), size=min(k, len(pool)), replace=False, p=weights / weights.sum())
+    return [pool[place] for place in places]
 
 
-CHOOSERS: dict[str, Callable[[Sequence[Prediction], int, np.random.Generator], list[Prediction]]] = {
-    "best": best,
-    "distinct": distinct,
-    "promising": promising,
-    "failed": failed,
-    "diverse": diverse,
-    "weighted": weighted,
+Chooser = Callable[[Sequence[Prediction], int, np.random.Generator], list[Prediction]]
+CHOOSERS: dict[str, Chooser] = {
+    one.__name__: one for one in (best, distinct, promising, failed, diverse, weighted)
 }
 
 
