@@ -1,6 +1,7 @@
-"""Files that are either whole or absent: written under a temporary name, synced, then given their name.
+"""Files that are whole or absent: written under a temporary name beside, synced, then given their name.
 
-A name that exists is never overwritten. Whoever reads a folder skips the names that `is_temporary`.
+`new_file` never overwrites; `replaced_file` and `write_whole` put a new content in place of the old one.
+Whoever lists a folder skips the names that `is_temporary`.
 """
 
 import errno
@@ -10,29 +11,18 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.places import pid_place
-
-_REASONS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file size limit is reached",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission denied",
-    errno.EPERM: "permission denied",
-    errno.EEXIST: "a file stands where its folder should be",
-    errno.ENOTDIR: "a part of its path is a file, not a folder",
-}
+from arcnb.machine.processes import pid_place
 
 # File systems without hard links (some network and memory-stick ones) say so with one of these.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
-_TEMPORARY = re.compile(r"\..+\.(?:(\w*)-)?(\d+)-[0-9a-f]{8}\.tmp")  # place and number of the writer
+_TEMPORARY = re.compile(r"\..+\.(\w*)-(\d+)-[0-9a-f]{8}\.tmp")  # place and number of the writer
 _DAY = 24 * 3600.0
 
 
@@ -45,29 +35,54 @@ def is_temporary(path: Path) -> bool:
 def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`; when the block ends well it becomes `path`, complete and on disk.
 
-    Raises FileExistsError when `path` exists by then; with `same_is_fine` only if its bytes differ, so that a
-    notebook may run twice. Raises `ArcnbError`, one sentence, when the disk is full or the folder cannot
-    be written. Whatever goes wrong, the temporary file is removed and nothing else has changed.
+    Missing folders are made. Raises FileExistsError when `path` exists by then; with `same_is_fine` only if
+    its bytes differ, so that a notebook may run twice. Raises `ArcnbError`, one sentence, when the disk is full
+    or the folder cannot be written. Whatever goes wrong, the temporary file is removed and nothing else has
+    changed.
     """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
-        handle = temporary.open("xb")
     except OSError as error:
         raise _explained(path, error) from error
+    with _temporary_beside(path, lambda temporary: _name_new(temporary, path, same_is_fine)) as file:
+        yield file
+
+
+@contextmanager
+def replaced_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`; when the block ends well it takes the place of `path`.
+
+    Readers see the old content, if there was any, or the new, never a part. Raises `ArcnbError` when the folder
+    is missing or cannot be written, or the disk is full: what was there stays.
+    """
+    path = Path(path)
+    with _temporary_beside(path, lambda temporary: temporary.replace(path)) as file:
+        yield file
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file by `replaced_file`; text in UTF-8."""
+    with replaced_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def _temporary_beside(path: Path, give_name: Callable[[Path], object]) -> Iterator[BinaryIO]:
+    temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with handle as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _give_name(temporary, path, same_is_fine)
+        give_name(temporary)
     except FileExistsError:
         raise
     except OSError as error:
         raise _explained(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -103,7 +118,7 @@ def remove_abandoned(folder: Path) -> None:
                     path.unlink()
 
 
-def _is_abandoned(path: Path, place: str | None, pid: str) -> bool:
+def _is_abandoned(path: Path, place: str, pid: str) -> bool:
     if not place or place != _place():
         return time.time() - path.stat().st_mtime > _DAY
     try:
@@ -119,7 +134,7 @@ def _place() -> str:
     return place and hashlib.sha256(place.encode()).hexdigest()[:12]
 
 
-def _give_name(temporary: Path, path: Path, same_is_fine: bool) -> None:
+def _name_new(temporary: Path, path: Path, same_is_fine: bool) -> None:
     try:
         _rename_to_new(temporary, path)
     except FileExistsError:
@@ -145,5 +160,7 @@ def _rename_to_new(temporary: Path, path: Path) -> None:
 
 
 def _explained(path: Path, error: OSError) -> ArcnbError:
-    reason = _REASONS.get(error.errno, error.strerror or str(error))
-    return ArcnbError(f"{path}: cannot be written, {reason}; files already there are untouched")
+    reason = error.strerror or str(error)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        reason = "a file stands where its folder should be"
+    return ArcnbError(f"cannot write {path}: {reason}; files already there are untouched")

@@ -1,4 +1,4 @@
-"""Child processes that do not outlive their parent, whatever ends it, nor leave anything behind."""
+"""Child processes that do not outlive their parent, whatever ends it, and where their numbers have a meaning."""
 
 import ctypes
 import os
@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here, not anew in every child
@@ -36,3 +37,12 @@ def end_session(process: subprocess.Popen, seconds: float) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def pid_place() -> str:
+    """Boot and pid namespace of this process, which no two machines or containers share. "" if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""

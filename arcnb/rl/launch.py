@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
 from arcnb.models.lora.merging import merged_model
 from arcnb.models.lora.sums import add_adapters, check_addable
 from arcnb.models.memory.fitting import visible_gpus
@@ -173,7 +174,8 @@ def main(path: str) -> None:
     try:
         report = train_here(plan, tasks, eval_tasks)
     except ValueError as error:
-        _leave(folder, rank, {"error": str(error)})  # the first to fail; the launcher then ends the others
+        # The first to fail; the launcher then ends the others.
+        write_whole(folder / "report.json", json.dumps({"error": str(error)}))
         raise
     if rank == 0:
         values = {
@@ -189,7 +191,7 @@ def main(path: str) -> None:
             "pages": [page.name for page in report.pages],
             "config": report.config.to_dict("list"),
         }
-        _leave(folder, rank, values)
+        write_whole(folder / "report.json", json.dumps(values))
 
 
 def _take_gpu() -> None:
@@ -199,12 +201,6 @@ def _take_gpu() -> None:
 
     if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-
-
-def _leave(folder: Path, rank: int, values: dict) -> None:
-    partial = folder / f"report.{rank}.partial"
-    partial.write_text(json.dumps(values))
-    partial.replace(folder / "report.json")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import signal
 import socket
 from pathlib import Path
 
-from arcnb.machine.places import pid_place
+from arcnb.machine.processes import pid_place
 
 
 def process_identity(pid: int | None = None) -> dict[str, object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from arcnb.machine.files import replaced_file
 from arcnb.models.training.checkpoints import step_of
 
 # What says which numbers come with a round's samples, and how they are split: a run in which one of these is
@@ -47,9 +48,8 @@ def save_round(trainer) -> None:
         return
     path = Path(args.output_dir) / f"checkpoint-{step}" / _name(args.process_index, args.world_size)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    torch.save({"shape": _shape(args), "parts": trainer._buffered_inputs}, partial)
-    partial.replace(path)
+    with replaced_file(path) as file:
+        torch.save({"shape": _shape(args), "parts": trainer._buffered_inputs}, file)
 
 
 def restored_round(trainer, checkpoint) -> list[dict] | None:

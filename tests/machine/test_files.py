@@ -1,0 +1,77 @@
+"""Files written whole or not at all."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from arcnb.errors import ArcnbError
+from arcnb.machine.files import new_file, replaced_file, write_whole
+
+
+def test_an_interrupted_write_leaves_the_previous_copy(tmp_path, monkeypatch):
+    path = tmp_path / "manifest.json"
+    write_whole(path, "old")
+
+    def full_disk(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(ArcnbError, match=r"cannot write .*manifest.json: No space left on device"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_fails_inside_the_block_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "rows"
+    for opened in (new_file, replaced_file):
+        with pytest.raises(ZeroDivisionError), opened(path) as file:
+            file.write(b"half" + bytes(1 // 0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_removed_is_not_made_again(tmp_path):
+    with pytest.raises(ArcnbError, match=r"cannot write .*gone/heartbeat.json: No such file or directory"):
+        write_whole(tmp_path / "gone" / "heartbeat.json", "{}")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_text_is_utf_8_and_bytes_are_bytes(tmp_path):
+    write_whole(tmp_path / "text", "é\n")
+    write_whole(str(tmp_path / "bytes"), b"\xff")
+    assert [(tmp_path / name).read_bytes() for name in ("text", "bytes")] == [b"\xc3\xa9\n", b"\xff"]
+
+
+def test_threads_that_write_one_file_do_not_mix(tmp_path):
+    path = tmp_path / "file"
+    texts = [f"{number}\n" * 20_000 for number in range(4)]
+    writers = [threading.Thread(target=lambda t=t: [write_whole(path, t) for _ in range(5)]) for t in texts]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert path.read_text() in texts
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_killed_while_writing_leaves_a_whole_file(tmp_path):
+    script = """
+import itertools, sys
+from arcnb.machine.files import write_whole
+for number in itertools.count():
+    write_whole(sys.argv[1], f"{number}\\n" * 200_000)
+    print(flush=True)
+"""
+    path = tmp_path / "file.json"
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        process.kill()
+        process.communicate()
+        lines = path.read_text().splitlines()
+        assert len(lines) == 200_000
+        assert len(set(lines)) == 1
