@@ -36,9 +36,9 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
     """Open a temporary file beside `path`; when the block ends well it becomes `path`, complete and on disk.
 
     Missing folders are made. Raises FileExistsError when `path` exists by then; with `same_is_fine` only if
-    its bytes differ, so that a notebook may run twice. Raises `ArcnbError`, one sentence, when the disk is full
-    or the folder cannot be written. Whatever goes wrong, the temporary file is removed and nothing else has
-    changed.
+    its bytes differ, so that a notebook may run twice. Raises `ArcnbError`, one sentence, when the disk is
+    full or the folder cannot be written. Whatever goes wrong, the temporary file is removed and nothing else
+    has changed.
     """
     path = Path(path)
     try:
@@ -53,8 +53,8 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
 def replaced_file(path: str | Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`; when the block ends well it takes the place of `path`.
 
-    Readers see the old content, if there was any, or the new, never a part. Raises `ArcnbError` when the folder
-    is missing or cannot be written, or the disk is full: what was there stays.
+    Readers see the old content, if there was any, or the new, never a part. Raises `ArcnbError` when the
+    folder is missing or cannot be written, or the disk is full: what was there stays.
     """
     path = Path(path)
     with _temporary_beside(path, lambda temporary: temporary.replace(path)) as file:
@@ -83,24 +83,6 @@ def _temporary_beside(path: Path, give_name: Callable[[Path], object]) -> Iterat
     finally:
         with suppress(OSError):
             temporary.unlink()
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, in place of one that is there: readers see the old content or the new, never a part.
-
-    Raises `ArcnbError`, one sentence; then the old content stays.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise ArcnbError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def remove_abandoned(folder: Path) -> None:

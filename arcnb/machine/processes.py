@@ -1,4 +1,4 @@
-"""Child processes that do not outlive their parent, whatever ends it, and where their numbers have a meaning."""
+"""Child processes that do not outlive their parent, and where process numbers have a meaning."""
 
 import ctypes
 import os

@@ -18,7 +18,7 @@ def pairs_of(arms) -> list[tuple[str, str]]:
 
 def table(out: Path) -> str:
     """The table of DIR/results, which is also left there as table.txt and table.json."""
-    from arcnb.search.comparing.fair_comparison import holm
+    from arcnb.arc.scores.intervals import holm
 
     results = out / "results"
     arms = read_counts(results)

@@ -130,7 +130,7 @@ def paired(
     sign-flip test over tasks; p_seeds: McNemar's of each seed; gain: of the tasks and seeds that the first samples left
     unsolved, what each arm solves.
     """
-    from arcnb.search.comparing.fair_comparison import sign_flip_p
+    from arcnb.arc.scores.intervals import sign_flip_p
 
     rows, n, p_seeds = defaultdict(list), [], {}
     for seed in sorted(set(a) & set(b)):

@@ -285,15 +285,6 @@ def test_the_table_says_what_is_unfinished_and_compares_the_rest(modules, tmp_pa
     assert "  adjusted 1" in text
 
 
-def test_p_values_of_many_pairs_are_adjusted(modules):
-    from arcnb.search.comparing.fair_comparison import holm
-
-    assert holm([]) == []
-    assert holm([0.04]) == [0.04]
-    assert holm([0.02, 0.01, 0.5]) == pytest.approx([0.04, 0.03, 0.5])
-    assert holm([0.5, 0.4]) == pytest.approx([0.8, 0.8])
-
-
 def test_the_grpo_table_counts_the_seeds_that_ended_and_hides_no_infinite_ratio(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     table = importlib.import_module("grpo_table")

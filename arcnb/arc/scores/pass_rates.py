@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.arc.scores.intervals import mcnemar_p, mean_and_interval, resampled_weights
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
@@ -17,8 +18,7 @@ from arcnb.errors import ArcnbError
 if TYPE_CHECKING:
     import pandas as pd
 
-_RESAMPLES = 2000
-_INTERVAL = (2.5, 97.5)  # percentiles: 95% intervals
+RESAMPLES = 2000
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -59,13 +59,13 @@ def pass_at_k_curve(
     if ks is None:
         most = int(n.max(initial=0))
         ks = sorted({2**i for i in range(most.bit_length())} | {most} - {0})
-    weights = _resampled_weights(len(table), rng(seed, "pass at k"))
+    weights = resampled_weights(len(table), rng(seed, "pass at k"), RESAMPLES)
     rows = []
     for k in ks:
         chances = [
             pass_at_k(a, b, min(k, a)) if a else 0.0 for a, b in zip(n.tolist(), c.tolist(), strict=True)
         ]
-        rows.append((k, *_mean_and_interval(np.array(chances), weights), len(n), int((n < k).sum())))
+        rows.append((k, *mean_and_interval(np.array(chances), weights), len(n), int((n < k).sum())))
     return pd.DataFrame(rows, columns=["k", "mean", "low", "high", "n_tasks", "n_short"])
 
 
@@ -133,8 +133,8 @@ def paired_difference(
     solved_a, solved_b = (table[solved].to_numpy() == 1 for table in (a, b))
     only_a, only_b = int((solved_a & ~solved_b).sum()), int((solved_b & ~solved_a).sum())
     differences = (b[column] - a[column]).to_numpy(float)
-    weights = _resampled_weights(len(a), rng(seed, "paired difference", column))
-    difference, low, high = _mean_and_interval(differences, weights)
+    weights = resampled_weights(len(a), rng(seed, "paired difference", column), RESAMPLES)
+    difference, low, high = mean_and_interval(differences, weights)
     return PairedDifference(
         column=column,
         n_tasks=len(a),
@@ -145,28 +145,7 @@ def paired_difference(
         high=high,
         only_a=only_a,
         only_b=only_b,
-        p_value=_mcnemar(only_a, only_b),
+        p_value=mcnemar_p(only_a, only_b),
         n_preds_a=float(a["n_preds"].mean()),
         n_preds_b=float(b["n_preds"].mean()),
     )
-
-
-def _mcnemar(only_a: int, only_b: int) -> float:
-    """Chance of a split at least as uneven, were each of these tasks a toss of a fair coin."""
-    n = only_a + only_b
-    tail = sum(math.comb(n, i) for i in range(min(only_a, only_b) + 1))
-    return min(1.0, 2 * tail / 2**n)
-
-
-def _resampled_weights(n_tasks: int, generator: np.random.Generator) -> np.ndarray:
-    """Rows of task weights, each summing to 1: how often a bootstrap sample drew each task."""
-    if not n_tasks:
-        return np.zeros((_RESAMPLES, 0))
-    return generator.multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), size=_RESAMPLES) / n_tasks
-
-
-def _mean_and_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
-    if not values.size:
-        return (math.nan,) * 3
-    low, high = np.percentile(weights @ values, _INTERVAL)
-    return float(values.mean()), float(low), float(high)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.arc.scores.intervals import interval
 from arcnb.arc.seeds import rng
 from arcnb.synth.splits import is_held_out
 
@@ -122,7 +123,7 @@ def _change(group: str, counts: np.ndarray, seed: int) -> Change:
     drawn = np.take_along_axis(shares[..., 1] - shares[..., 0], taken, axis=1).mean(axis=1)
     observed = (right / of).mean(axis=0)
     # Centred on what was observed: the half counts pull the drawn shares towards one half.
-    low, high = np.percentile(drawn - drawn.mean(), [2.5, 97.5]) + observed[1] - observed[0]
+    low, high = (end + observed[1] - observed[0] for end in interval(drawn - drawn.mean()))
     pooled = (right.sum(axis=1) + 1) / (of.sum(axis=1) + 2)
     error = np.sqrt((pooled * (1 - pooled) * (1 / of).sum(axis=1)).sum()) / n
     return Change(

@@ -13,6 +13,7 @@ import numpy as np
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
 from arcnb.arc.scores.attempts import RULES
+from arcnb.arc.scores.intervals import interval
 from arcnb.arc.scores.metrics import (
     LOOSE_COLUMN,
     TABLE_COLUMNS,
@@ -188,7 +189,7 @@ def _interval(values: np.ndarray, seed: int) -> str:
     if np.all(values == values[0]):
         return f"{mean:.3g}"
     draws = rng(seed, "table interval").integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
+    low, high = interval(values[draws].mean(axis=1))
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 

@@ -18,6 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.arc.scores.intervals import (
+    holm,
+    interval,
+    mean_and_interval,
+    resampled_weights,
+    sampled_sign_flip_p,
+    sign_flip_p,
+)
 from arcnb.arc.scores.metrics import TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
@@ -154,18 +162,14 @@ def paired_shares(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Pair
     """Of shares (0..1), one a task, in the same order."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     difference, draws = b - a, rng(seed, "paired shares")
-    n = len(difference)
-    weights = draws.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) / n
-    low, high = np.percentile(weights @ difference, [2.5, 97.5])
-    flipped = draws.choice([-1, 1], (RESAMPLES, n)) @ difference
-    as_far = int((np.abs(flipped) >= abs(difference.sum()) - 1e-12).sum())
+    low, high = interval(resampled_weights(len(difference), draws, RESAMPLES) @ difference)
     return PairedShares(
-        n_tasks=n,
+        n_tasks=len(difference),
         a=float(a.mean()),
         b=float(b.mean()),
-        low=float(low),
-        high=float(high),
-        p_value=(as_far + 1) / (RESAMPLES + 1),  # the draw that was observed counts, too
+        low=low,
+        high=high,
+        p_value=sampled_sign_flip_p(difference, draws, RESAMPLES),
         n_more=int((difference > 0).sum()),
         n_fewer=int((difference < 0).sum()),
     )
@@ -219,32 +223,6 @@ def study_table(arms: Arms, task_ids: Sequence[str], first: int, seed: int = 0) 
             for column in TABLE_COLUMNS
         }
     return pd.DataFrame(rows).T
-
-
-def sign_flip_p(differences: Sequence[int]) -> float:
-    """Exact two-sided p of a sum of integers, were the sign of each a toss of a fair coin.
-
-    For differences of -1, 0 and 1 this is McNemar's exact test (on as many tosses as are not 0).
-    """
-    sizes = [abs(int(d)) for d in differences if d]
-    observed = abs(sum(int(d) for d in differences))
-    chances = np.ones(1)  # of sums -total..total
-    for size in sizes:
-        wider = np.zeros(len(chances) + 2 * size)
-        wider[: len(chances)] += chances / 2
-        wider[2 * size :] += chances / 2
-        chances = wider
-    sums = np.abs(np.arange(len(chances)) - sum(sizes))
-    return float(min(1.0, chances[sums >= observed].sum()))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values adjusted for their number, by Holm's method."""
-    adjusted, highest = [1.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, p_values[i] * (len(p_values) - rank)))
-        adjusted[i] = highest
-    return adjusted
 
 
 def _check_shared(arms: Arms, first: int) -> None:
@@ -305,15 +283,14 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
     if not known.any():
         raise ArcnbError("arms: no task has known test outputs, so nothing can be compared")
     a, b, start = a[:, known], b[:, known], start[:, known]
-    weights = _weights(a.shape[1], seed, kind, name_a, name_b)
-    per_task = (b - a).mean(axis=0)
-    low, high = np.percentile(weights @ per_task, [2.5, 97.5])
+    draws = rng(seed, "fair comparison", kind, name_a, name_b)
+    weights = resampled_weights(a.shape[1], draws, RESAMPLES)
+    low, high = interval(weights @ (b - a).mean(axis=0))
     open_ = 1 - np.nan_to_num(start)
     gains = [(part * open_).mean(axis=0) for part in (a, b)]
     left = open_.mean(axis=0)
     total = max(left.sum(), 1e-12)
-    resampled = weights @ (gains[1] - gains[0]) / np.maximum(weights @ left, 1e-12)
-    gain_low, gain_high = np.percentile(resampled, [2.5, 97.5])
+    gain_low, gain_high = interval(weights @ (gains[1] - gains[0]) / np.maximum(weights @ left, 1e-12))
     return Difference(
         budget=kind,
         a=name_a,
@@ -321,8 +298,8 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
         n_tasks=a.shape[1],
         solved_a=float(a.mean()),
         solved_b=float(b.mean()),
-        low=float(low),
-        high=float(high),
+        low=low,
+        high=high,
         only_a=tuple(int(n) for n in ((a == 1) & (b == 0)).sum(axis=1)),
         only_b=tuple(int(n) for n in ((b == 1) & (a == 0)).sum(axis=1)),
         p_seeds=tuple(sign_flip_p(row) for row in (b - a)),
@@ -330,8 +307,8 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
         unsolved=float(open_.sum(axis=1).mean()),
         gain_a=float(gains[0].sum() / total),
         gain_b=float(gains[1].sum() / total),
-        gain_low=float(gain_low),
-        gain_high=float(gain_high),
+        gain_low=gain_low,
+        gain_high=gain_high,
         completions=tuple(_per_task(arms[name], task_ids) for name in (name_a, name_b)),
         tokens=tuple(_per_task(arms[name], task_ids, "n_tokens") for name in (name_a, name_b)),
     )
@@ -340,12 +317,6 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
 def _per_task(frames: Sequence[pd.DataFrame], task_ids: Sequence[str], column: str = "") -> float:
     totals = [frame[column].sum() if column else len(frame) for frame in frames]
     return float(np.mean(totals)) / len(task_ids)
-
-
-def _weights(n: int, seed: int, *keys: str) -> np.ndarray:
-    """Rows of task weights of bootstrap samples, each summing to 1."""
-    draws = rng(seed, "fair comparison", *keys).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    return draws / n
 
 
 def _points(value: float, low: float, high: float) -> str:
@@ -361,5 +332,6 @@ def _interval(values: np.ndarray, seed: int) -> str:
         return "unknown"
     if np.all(values == values[0]):  # no width, which would look like certainty
         return f"{values[0]:.3f}"
-    low, high = np.percentile(_weights(len(values), seed, "study table") @ values, [2.5, 97.5])
-    return f"{values.mean():.3f} [{low:.3f}, {high:.3f}]"
+    weights = resampled_weights(len(values), rng(seed, "fair comparison", "study table"), RESAMPLES)
+    mean, low, high = mean_and_interval(values, weights)
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"

@@ -1,0 +1,77 @@
+"""How sure a mean over tasks is, and whether two sets of predictions differ: intervals and p-values.
+
+Tasks are the unit: predictions of one task are no independent evidence, so their mean is taken first.
+Intervals are percentiles of bootstrap samples (Efron 1979), each of as many tasks as there are, drawn with
+replacement. A paired difference is a mean like any other, of (n_tasks,) differences.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def interval(samples: np.ndarray) -> tuple[float, float]:
+    """Ends of the 95% interval of a statistic: percentiles 2.5 and 97.5 of its values (n_samples,)."""
+    low, high = np.percentile(samples, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def resampled_weights(n_tasks: int, generator: np.random.Generator, n_samples: int) -> np.ndarray:
+    """(n_samples, n_tasks) weights of the tasks in bootstrap samples: how often each was drawn, by n_tasks.
+
+    Rows sum to 1, so `weights @ values` are the means of the samples.
+    """
+    if not n_tasks:
+        return np.zeros((n_samples, 0))
+    return generator.multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), size=n_samples) / n_tasks
+
+
+def mean_and_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
+    """Mean of (n_tasks,) values and its 95% interval, by `resampled_weights`; NaN of no values."""
+    if not values.size:
+        return (math.nan,) * 3
+    return float(values.mean()), *interval(weights @ values)
+
+
+def mcnemar_p(only_a: int, only_b: int) -> float:
+    """Exact two-sided p of McNemar's test (1947): the chance of a split at least as uneven, were each of the
+    tasks that just one of two sets solves a toss of a fair coin."""
+    from scipy.stats import binomtest
+
+    if not only_a + only_b:
+        return 1.0
+    return float(binomtest(only_a, only_a + only_b).pvalue)
+
+
+def sign_flip_p(differences: Sequence[int]) -> float:
+    """Exact two-sided p of a sum of integers, were the sign of each a toss of a fair coin (Fisher 1935).
+
+    differences: (n_tasks,). Where they are -1, 0 and 1 this is McNemar's exact test.
+    """
+    sizes = [abs(int(d)) for d in differences if d]
+    observed = abs(sum(int(d) for d in differences))
+    chances = np.ones(1)  # of sums -total..total
+    for size in sizes:
+        wider = np.zeros(len(chances) + 2 * size)
+        wider[: len(chances)] += chances / 2
+        wider[2 * size :] += chances / 2
+        chances = wider
+    sums = np.abs(np.arange(len(chances)) - sum(sizes))
+    return float(min(1.0, chances[sums >= observed].sum()))
+
+
+def sampled_sign_flip_p(differences: np.ndarray, generator: np.random.Generator, n_samples: int) -> float:
+    """`sign_flip_p` of real differences (n_tasks,), by n_samples draws of their signs."""
+    flipped = generator.choice([-1, 1], (n_samples, len(differences))) @ differences
+    as_far = int((np.abs(flipped) >= abs(differences.sum()) - 1e-12).sum())
+    return (as_far + 1) / (n_samples + 1)  # the draw that was observed counts, too
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values, in their order, adjusted for their number by the method of Holm (1979)."""
+    adjusted, highest = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, p_values[i] * (len(p_values) - rank)))
+        adjusted[i] = highest
+    return adjusted
