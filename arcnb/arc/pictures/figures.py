@@ -1,4 +1,4 @@
-"""Pictures of grids, tasks and predictions as SVG and HTML text; nothing to install, nothing to load.
+"""Pictures of grids, and of pairs of them, as SVG and HTML text; nothing to install, nothing to load.
 
 They look right in JupyterLab, in an exported page and on paper, light or dark: text takes the colour of the
 page around it, grids bring their own colours (arcnb.arc.pictures.palettes) and a grey line between cells.
@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from arcnb.arc.grids import Grid
 from arcnb.arc.pictures.palettes import PALETTES, palette_name
 
-if TYPE_CHECKING:
-    from arcnb.arc.tasks.task import Pair, Task
-    from arcnb.arc.tasks.task_set import TaskSet
+NamedPairs = Sequence[tuple[str, Grid, Grid | None]]  # name, input, expected output if it is known
 
 _LINE = "#666"  # between cells: seen beside black as well as beside white
 _PICTURE = 210  # pixels: a grid is drawn about this large, in cells of at least 6 and at most 24 pixels
 _ROW_PICTURE = 190  # the same where input, expected, produced and difference stand in a row
-_THUMBNAILS = 12  # tasks drawn for a task set
 
 STYLE = (
     "<style>"
@@ -39,6 +35,9 @@ STYLE = (
     ".arcnb-unknown{border:1px dashed currentColor;opacity:.6;padding:.8em 1.1em}"
     "</style>"
 )
+_ARROW = '<span aria-hidden="true">&rarr;</span>'
+_UNKNOWN = '<div class="arcnb-unknown" title="unknown">?</div>'
+_NO_OUTPUT = '<div class="arcnb-unknown">no output</div>'
 
 
 def grid_svg(
@@ -109,44 +108,39 @@ def _colored(shapes: dict[int, str], palette: str | None) -> str:
     )
 
 
-def task_html(task: Task, palette: str | None = None) -> str:
-    """All pairs of a task, input beside output; an unknown test output is a dashed box."""
-    pairs = [
-        (f"{part} {i}", pair) for part in ("train", "test") for i, pair in enumerate(getattr(task, part))
-    ]
-    body = "".join(_pair_html(name, pair, palette) for name, pair in pairs)
-    source = f" &middot; {escape(task.source)}" if task.source else ""
-    return framed(f"{escape(task.task_id)}{source}", body)
+def pairs_html(head: str, pairs: NamedPairs, palette: str | None = None) -> str:
+    """Input beside output of each pair; an unknown output is a dashed box. head: plain text."""
+    return framed(escape(head), "".join(_pair_html(*pair, palette) for pair in pairs))
 
 
-def prediction_html(task: Task, outputs: Sequence[Grid | None] | None, palette: str | None = None) -> str:
+def prediction_html(
+    head: str, pairs: NamedPairs, outputs: Sequence[Grid | None] | None, palette: str | None = None
+) -> str:
     """What a program made of a task: input, expected, produced and difference of every pair, and a verdict.
 
-    outputs: in the original frame, train then test; None, whole or for one pair, where nothing valid came.
+    outputs: one a pair; None, whole or for one pair, where nothing valid came.
     """
-    pairs = [
-        (f"{part} {i}", pair) for part in ("train", "test") for i, pair in enumerate(getattr(task, part))
-    ]
     produced = [None] * len(pairs) if outputs is None else outputs
-    rows = "".join(
-        _prediction_row(name, pair, output, palette)
-        for (name, pair), output in zip(pairs, produced, strict=True)
-    )
-    return framed(f"{escape(task.task_id)}: what the program made of it", rows)
+    rows = (_prediction_row(*pair, output, palette) for pair, output in zip(pairs, produced, strict=True))
+    return framed(f"{escape(head)}: what the program made of it", "".join(rows))
 
 
-def taskset_html(tasks: TaskSet) -> str:
-    """The first tasks of a set as thumbnails of their first train pair, and how many there are in all."""
+def produced_html(outputs: Sequence[Grid | None] | None) -> str:
+    """The outputs of a program alone."""
+    if outputs is None:
+        return framed("no outputs", "")
+    return framed("produced", "".join(_NO_OUTPUT if grid is None else grid_svg(grid) for grid in outputs))
+
+
+def thumbnails_html(head: str, pairs: NamedPairs, n_more: int) -> str:
+    """Small pictures of pairs whose outputs are known, and how many more there are."""
     cards = "".join(
-        f'<div class="arcnb-pair"><div class="arcnb-note">{escape(task.task_id)}</div>'
-        f'<div class="arcnb-flow">{_thumbnail(task.train[0].input)}{_arrow()}'
-        f"{_thumbnail(task.train[0].output)}</div></div>"
-        for task in tasks[:_THUMBNAILS]
+        f'<div class="arcnb-pair"><div class="arcnb-note">{escape(name)}</div>'
+        f'<div class="arcnb-flow">{_thumbnail(input)}{_ARROW}{_thumbnail(output)}</div></div>'
+        for name, input, output in pairs
     )
-    version = f" ({escape(tasks.version)})" if tasks.version else ""
-    rest = len(tasks) - _THUMBNAILS
-    more = f'<div class="arcnb-note">and {rest} more</div>' if rest > 0 else ""
-    return framed(f"{escape(tasks.name)}{version}: {len(tasks)} tasks", cards + more)
+    more = f'<div class="arcnb-note">and {n_more} more</div>' if n_more > 0 else ""
+    return framed(escape(head), cards + more)
 
 
 def _shapes(grid: Grid, compare: Grid | None, hover: bool) -> dict[int, str]:
@@ -183,34 +177,33 @@ def _marks(grid: Grid, compare: Grid | None, cell: int) -> str:
     )
 
 
-def _pair_html(name: str, pair: Pair, palette: str | None) -> str:
-    cell = _cell_size(pair.input, pair.output)
-    output = _unknown() if pair.output is None else grid_svg(pair.output, cell=cell, palette=palette)
-    shapes = f"{_shape(pair.input)} &rarr; {'?' if pair.output is None else _shape(pair.output)}"
+def _pair_html(name: str, input: Grid, expected: Grid | None, palette: str | None) -> str:
+    cell = _cell_size(input, expected)
+    output = _UNKNOWN if expected is None else grid_svg(expected, cell=cell, palette=palette)
+    shapes = f"{_shape(input)} &rarr; {'?' if expected is None else _shape(expected)}"
     return (
         f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {shapes}</div><div class="arcnb-flow">'
-        f"{grid_svg(pair.input, cell=cell, palette=palette)}{_arrow()}{output}</div></div>"
+        f"{grid_svg(input, cell=cell, palette=palette)}{_ARROW}{output}</div></div>"
     )
 
 
-def _prediction_row(name: str, pair: Pair, output: Grid | None, palette: str | None) -> str:
-    cell = _cell_size(pair.input, pair.output, output, picture=_ROW_PICTURE)
-    expected = _unknown() if pair.output is None else grid_svg(pair.output, cell=cell, palette=palette)
-    if output is None:
-        produced = '<div class="arcnb-unknown">no output</div>'
-    else:
-        produced = grid_svg(output, compare=pair.output, cell=cell, palette=palette)
+def _prediction_row(
+    name: str, input: Grid, expected: Grid | None, output: Grid | None, palette: str | None
+) -> str:
+    cell = _cell_size(input, expected, output, picture=_ROW_PICTURE)
     steps = {
-        "input": grid_svg(pair.input, cell=cell, palette=palette), "expected": expected, "produced": produced
-    }  # fmt: skip
-    if _differ(pair.output, output):
-        steps["difference"] = difference_svg(pair.output, output, cell, palette)
-    row = _arrow().join(
+        "input": grid_svg(input, cell=cell, palette=palette),
+        "expected": _UNKNOWN if expected is None else grid_svg(expected, cell=cell, palette=palette),
+        "produced": _NO_OUTPUT if output is None else grid_svg(output, expected, cell, palette),
+    }
+    if _differ(expected, output):
+        steps["difference"] = difference_svg(expected, output, cell, palette)
+    row = _ARROW.join(
         f'<div class="arcnb-step"><div class="arcnb-cap">{cap}</div>{picture}</div>'
         for cap, picture in steps.items()
     )
     return (
-        f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {_verdict(pair.output, output)}</div>'
+        f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {_verdict(expected, output)}</div>'
         f'<div class="arcnb-flow">{row}</div></div>'
     )
 
@@ -242,14 +235,6 @@ def _cell_size(*grids: Grid | None, picture: int = _PICTURE) -> int:
 
 def _shape(grid: Grid) -> str:
     return f"{grid.shape[0]}x{grid.shape[1]}"
-
-
-def _arrow() -> str:
-    return '<span aria-hidden="true">&rarr;</span>'
-
-
-def _unknown() -> str:
-    return '<div class="arcnb-unknown" title="unknown">?</div>'
 
 
 def framed(head: str, body: str) -> str:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, fields
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import Grid
+from arcnb.arc.pictures.cards import prediction_card
+from arcnb.arc.pictures.figures import prediction_html, produced_html
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 
 
@@ -93,10 +96,43 @@ class Prediction:
         """The augmentation of the task that the prompt showed."""
         return Augmentation(self.hflip, self.n_rot90, self.color_map and tuple(self.color_map))
 
-    def _repr_html_(self) -> str:
-        from arcnb.arc.pictures.cards import prediction_card
+    @property
+    def failure(self) -> str:
+        """What went wrong with the program, on one line; empty where nothing did."""
+        if self.status in (None, "ok"):
+            return ""
+        at = f" (line {self.error_line})" if self.error_line else ""
+        what = ": ".join(filter(None, (self.error_type, self.error_message)))
+        return " ".join(f"{self.status}{': ' if what else ''}{what}{at}".split())
 
-        return prediction_card(self)
+    @property
+    def verdict(self) -> str:
+        """One line: which prediction this is and how right it is."""
+        if self.status is None:
+            return f"{self.id} · not judged yet"
+        if self.train_correct_grids is None:
+            return f"{self.id} · {self.failure or self.status}"
+        test = "test outputs unknown"
+        if self.test_correct_grids is not None:
+            test = f"{self.test_correct_grids:.0%} of test grids right"
+        solved = "solved: " if self.train_is_correct and self.test_is_correct else ""
+        wrong = f" · {self.failure}" if self.failure else ""
+        return f"{self.id} · {solved}{self.train_correct_grids:.0%} of train grids right, {test}{wrong}"
+
+    def card(self, task: Task | None, head: str = "", open: bool = False) -> str:
+        """HTML of what was produced, beside what the task asked for where that is given, and of the program.
+
+        head replaces the verdict. open: the program is shown as it is, and the completion left out.
+        """
+        if task is None:
+            pictures = produced_html(self.outputs)
+        else:
+            pictures = prediction_html(task.task_id, task.named_pairs, self.outputs)
+        completion = None if open else self.completion_prefix + self.completion
+        return prediction_card(head or self.verdict, pictures, self.program or "", completion)
+
+    def _repr_html_(self) -> str:
+        return self.card(None)
 
 
 PredictionKey = tuple[str, int, int, int]

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from arcnb.arc.pictures.cards import SET_COLUMNS, prediction_set_card
 from arcnb.arc.predictions.layout import from_part, part_columns, part_schema, to_part
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
 from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, predictions_frame, records, to_frame, to_table
@@ -67,9 +68,7 @@ class PredictionSet:
         return f"<PredictionSet {self.folder}: {len(self.parts())} parts>"
 
     def _repr_html_(self) -> str:
-        from arcnb.arc.pictures.cards import prediction_set_card
-
-        return prediction_set_card(self)
+        return prediction_set_card(str(self.folder), self.read(SET_COLUMNS))
 
     def __len__(self) -> int:
         return self._key_table().num_rows

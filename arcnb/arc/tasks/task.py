@@ -90,6 +90,14 @@ class Task:
         return [pair.input for pair in (*self.train, *self.test)]
 
     @property
+    def named_pairs(self) -> list[tuple[str, Grid, Grid | None]]:
+        """("train 0", input, output), ..., as `arcnb.arc.pictures.figures` draws them."""
+        parts = (("train", self.train), ("test", self.test))
+        return [
+            (f"{part} {i}", pair.input, pair.output) for part, pairs in parts for i, pair in enumerate(pairs)
+        ]
+
+    @property
     def has_test_outputs(self) -> bool:
         """Whether every test output is known."""
         return all(pair.output is not None for pair in self.test)
@@ -100,9 +108,10 @@ class Task:
         return f"<Task {self.task_id}{source}: {len(self.train)} train, {len(self.test)} test{known}>"
 
     def _repr_html_(self) -> str:
-        from arcnb.arc.pictures.figures import task_html
+        from arcnb.arc.pictures.figures import pairs_html
 
-        return task_html(self)
+        source = f" \u00b7 {self.source}" if self.source else ""
+        return pairs_html(f"{self.task_id}{source}", self.named_pairs)
 
 
 def unique_ids(tasks: Iterable[Task], where: str) -> Iterator[Task]:

@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks import known_tasks
 from arcnb.arc.tasks.json_files import (
     arc_files,
     is_arc_json,
@@ -29,6 +28,8 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary
 
 __all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
+
+_DRAWN = 12  # tasks that a task set draws
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class TaskSet:
 
     def __post_init__(self):
         object.__setattr__(self, "tasks", tuple(unique_ids(self.tasks, self.name)))
-        known_tasks.remember(self.tasks)
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -101,9 +101,11 @@ class TaskSet:
         return f"<TaskSet {self.name}{version}: {len(self)} tasks>"
 
     def _repr_html_(self) -> str:
-        from arcnb.arc.pictures.figures import taskset_html
+        from arcnb.arc.pictures.figures import thumbnails_html
 
-        return taskset_html(self)
+        first = [(task.task_id, task.train[0].input, task.train[0].output) for task in self.tasks[:_DRAWN]]
+        version = f" ({self.version})" if self.version else ""
+        return thumbnails_html(f"{self.name}{version}: {len(self)} tasks", first, len(self) - _DRAWN)
 
 
 def load_tasks(source: str | Path) -> TaskSet:

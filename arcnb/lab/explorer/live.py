@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from arcnb.arc.pictures.cards import error_line, prediction_card, verdict
-from arcnb.arc.pictures.figures import prediction_html, task_html
+from arcnb.arc.pictures.figures import prediction_html
 from arcnb.arc.pictures.palettes import PALETTES, palette_name
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
@@ -147,7 +146,7 @@ class _Panel:
         entry = self.entry()
         rows = entry.predictions if entry else ()
         said = [
-            " · ".join(filter(None, (f"{n + 1}", name, verdict(row)))) for n, (name, row) in enumerate(rows)
+            " · ".join(filter(None, (f"{n + 1}", name, row.verdict))) for n, (name, row) in enumerate(rows)
         ]
         self._offer(self.prediction, list(zip(said, range(len(rows)), strict=True)))
         self.show_prediction()
@@ -166,12 +165,12 @@ class _Panel:
         if entry is None:
             self.view.value, self.program.value = "No task fits.", ""
         elif number is None:
-            self.view.value = task_html(entry.task)
+            self.view.value = entry.task._repr_html_()
             self.program.value = entry.task.program or _FIRST_PROGRAM
         else:
             _, row = entry.predictions[number]
-            said = f"<div>{html.escape(error_line(row))}</div>"
-            self.view.value = said + prediction_html(entry.task, row.outputs)
+            said = f"<div>{html.escape(row.failure)}</div>"
+            self.view.value = said + prediction_html(entry.task.task_id, entry.task.named_pairs, row.outputs)
             self.program.value = row.program or row.completion_prefix + row.completion
 
     def turn(self, name: str) -> None:
@@ -188,8 +187,8 @@ class _Panel:
         try:
             made = self.explorer.run(self.program.value, entry)
             took = f"{1000 * (made.seconds or 0):.1f} ms"
-            head = f"your program, {took}: {verdict(made).partition(' · ')[2]}"
-            self.result.value = prediction_card(replace(made, program=None), entry.task, head)
+            head = f"your program, {took}: {made.verdict.partition(' · ')[2]}"
+            self.result.value = replace(made, program=None).card(entry.task, head)
         finally:
             self.go.disabled = False
 

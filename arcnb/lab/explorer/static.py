@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.arc.grids import Grid
-from arcnb.arc.pictures.cards import verdict
-from arcnb.arc.pictures.figures import STYLE, taskset_html
+from arcnb.arc.pictures.figures import STYLE
 from arcnb.arc.pictures.palettes import PALETTES, palette_name
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.explorer.entries import Entry
@@ -36,7 +35,7 @@ def explorer_html(entries: Sequence[Entry], title: str) -> str:
     some = TaskSet(title, tuple(entry.task for entry in entries[:12]))
     return (
         f"{STYLE}<style>{CSS.read_text(encoding='utf-8')}</style>"
-        f'<div class="arcnb arcnb-explorer" id="{name}">{taskset_html(some)}'
+        f'<div class="arcnb arcnb-explorer" id="{name}">{some._repr_html_()}'
         '<div class="arcnb-note">The explorer needs a script, which may not run here.</div></div>'
         f"<script>{SCRIPT.read_text(encoding='utf-8')}\n"
         f'arcnbExplore(document.getElementById("{name}"), {argument});</script>'
@@ -66,7 +65,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
         "predictions": [
             {
                 "set": name,
-                "says": verdict(row),
+                "says": row.verdict,
                 "outputs": row.outputs and [_text(grid) for grid in row.outputs],
                 "program": row.program or row.completion_prefix + row.completion,
             }

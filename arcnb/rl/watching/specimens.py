@@ -32,13 +32,11 @@ class Specimens:
         return "\n".join(f"{name}: {prediction.id}, {prediction.status}" for name, prediction in self.chosen)
 
     def _card(self, name: str, prediction: Prediction) -> str:
-        from arcnb.arc.pictures.cards import error_line, prediction_card
-
-        said = error_line(prediction) or prediction.status or ""
+        said = prediction.failure or prediction.status or ""
         head = (
             f"{name}: {prediction.id} · step {prediction.round + 1} · {prediction.n_tokens} tokens · {said}"
         )
-        return prediction_card(prediction, self.tasks[prediction.task_id], head)
+        return prediction.card(self.tasks[prediction.task_id], head)
 
 
 def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task], n_best: int = 2) -> Specimens:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.pictures.cards import prediction_card, verdict
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
@@ -115,9 +114,7 @@ class Showcase:
             return f"<p>{_NOTHING}</p>"
         heads = self.heads or [""] * len(self.predictions)
         return "".join(
-            prediction_card(
-                p, self.tasks[p.task_id], f"{head}: {verdict(p)}" if head else "", open=bool(head)
-            )
+            p.card(self.tasks[p.task_id], f"{head}: {p.verdict}" if head else "", open=bool(head))
             for p, head in zip(self.predictions, heads, strict=True)
         )
 
@@ -127,7 +124,7 @@ class Showcase:
         return path
 
     def __repr__(self) -> str:
-        return "\n".join(verdict(p) for p in self.predictions) or _NOTHING
+        return "\n".join(p.verdict for p in self.predictions) or _NOTHING
 
 
 def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:

@@ -15,7 +15,6 @@ from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.search.comparing.showcase import verdict
 
 _STYLE = (
     "<style>.arcnb-tree ul{list-style:none;margin:0 0 0 1.2em;padding:0 0 0 1em;border-left:1px solid #888}"
@@ -54,7 +53,7 @@ class ConversationView:
         outputs = None
         if parent.outputs is not None:
             outputs = [view.augmentation.apply(parent.outputs[i]) for i in view.pair_order]
-        pictures = prediction_html(replace(shown, test=()), outputs)
+        pictures = prediction_html(shown.task_id, replace(shown, test=()).named_pairs, outputs)
         head = f"{_verdict(parent)} · turn {row['turn']} · {row['n_prompt_tokens']:,} prompt tokens"
         messages = "".join(
             f"<details{' open' if number == len(row['messages']) - 1 else ''}>"
@@ -202,6 +201,6 @@ def _others(attempt: Attempt) -> str:
 def _verdict(prediction: Prediction) -> str:
     """One line on a prediction, also on one whose program failed."""
     if prediction.status == "ok":
-        return verdict(prediction)
+        return prediction.verdict
     line = f" in line {prediction.error_line}" if prediction.error_line else ""
     return f"{prediction.id} · {prediction.error_type or prediction.status}{line}"

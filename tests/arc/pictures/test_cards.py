@@ -1,13 +1,11 @@
 """Predictions and prediction sets show themselves."""
 
-import gc
 import re
 
 from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.arc.tasks.task_set import TaskSet
 
 
 def task(color: int = 1) -> Task:
@@ -30,24 +28,25 @@ def prediction(of: Task, **changes) -> Prediction:
     return Prediction(of.task_id, of.fingerprint, 0, 7, **(judged | changes))
 
 
-def test_a_prediction_stands_beside_its_task_when_that_was_loaded():
-    tasks = TaskSet("set", (task(),))
-    html = prediction(tasks[0])._repr_html_()
+def test_a_prediction_stands_beside_its_task():
+    html = prediction(task()).card(task())
     assert "cards&lt;1&gt;/0/7/0 · 100% of train grids right, 0% of test grids right" in html
     assert re.findall(r'class="arcnb-cap">([^<]*)<', html)[-1] == "difference"
     assert "grid  # &lt;b&gt;" in html
     assert html.count("<summary>") == 2
 
 
-def test_a_prediction_of_a_task_that_is_not_at_hand_shows_its_outputs():
-    known = TaskSet("set", (task(color=6),))  # the same id, other grids
+def test_a_prediction_alone_shows_its_outputs():
     html = prediction(task())._repr_html_()
     assert html.count("<svg") == 2
-    assert "load the task set" in html
-    of_known = prediction(known[0])
-    del known
-    gc.collect()
-    assert "load the task set" in of_known._repr_html_(), "a task that nobody holds is forgotten"
+    assert "produced" in html
+
+
+def test_an_open_card_shows_the_program_under_a_head():
+    html = prediction(task()).card(task(), head="best & first", open=True)
+    assert html.startswith("<h4>best &amp; first</h4>")
+    assert "<summary>" not in html
+    assert "<pre>def transform" in html
 
 
 def test_what_went_wrong_is_said():

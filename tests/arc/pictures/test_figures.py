@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arcnb.arc.grids import as_grid
-from arcnb.arc.pictures.figures import difference_svg, grid_svg, prediction_html, task_html
+from arcnb.arc.pictures.figures import difference_svg, grid_svg, prediction_html
 from arcnb.arc.pictures.palettes import PALETTES, palette_css, use_palette
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair, Task
@@ -122,18 +122,22 @@ def task(known: bool = True) -> Task:
     )
 
 
+def drawn(of: Task, outputs) -> str:
+    return prediction_html(of.task_id, of.named_pairs, outputs)
+
+
 def test_a_task_shows_every_pair_and_escapes_its_names():
-    html = task_html(task())
+    html = task()._repr_html_()
     well_formed(html)
     assert html.count("<svg") == 6
     assert "a&lt;b&gt;&amp;c" in html
     assert "s&lt;p&gt;" in html
-    assert ">?</div>" in task_html(task(known=False))
+    assert ">?</div>" in task(known=False)._repr_html_()
 
 
 def test_a_prediction_shows_input_expected_produced_difference_and_a_verdict():
     outputs = [as_grid([[2, 2]]), as_grid([[4]]), as_grid([[6]])]
-    html = prediction_html(task(), outputs)
+    html = drawn(task(), outputs)
     well_formed(html)
     assert html.count("<svg") == 10
     captions = re.findall(r'class="arcnb-cap">([^<]*)<', html)
@@ -147,22 +151,22 @@ def test_a_prediction_shows_input_expected_produced_difference_and_a_verdict():
 
 
 def test_missing_outputs_and_unknown_answers_are_said():
-    html = prediction_html(task(known=False), [None, as_grid([[4]]), as_grid([[6]])])
+    html = drawn(task(known=False), [None, as_grid([[4]]), as_grid([[6]])])
     assert "train 0: no output" in html
     assert "test 0: 1x1, expected output unknown" in html
-    assert prediction_html(task(), None).count(": no output") == 3
+    assert drawn(task(), None).count(": no output") == 3
     with pytest.raises(ValueError, match="shorter"):
-        prediction_html(task(), [None])
+        drawn(task(), [None])
 
 
 def test_pages_load_nothing_from_outside():
-    html = task_html(task()) + prediction_html(task(), None)
+    html = task()._repr_html_() + drawn(task(), None)
     outside = html.replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?:|<script|<link|@import|url\(", outside)
 
 
 def test_text_takes_the_colour_of_the_page_so_that_dark_pages_work():
-    style = re.search(r"<style>(.*?)</style>", task_html(task()))[1]
+    style = re.search(r"<style>(.*?)</style>", task()._repr_html_())[1]
     assert ".arcnb{color:inherit" in style
     assert re.findall(r"#[0-9a-f]{3,6}", style) == []
 
