@@ -1,4 +1,7 @@
-"""The error that one sentence explains."""
+"""The error that one sentence explains, and the nearest known name for a sentence about an unknown one."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class ArcnbError(ValueError):
@@ -7,3 +10,14 @@ class ArcnbError(ValueError):
     Notebooks and commands show the sentence alone, without a traceback, and end with a non-zero exit. Errors
     that callers handle in ways of their own have classes of their own, where they are raised.
     """
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """'; did you mean ...?' for a near miss, else the list of what there is, if that is short."""
+    names = sorted(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    if len(names) > 40:
+        return ""
+    return f"; there are {', '.join(names)}" if names else "; there are none"

@@ -24,7 +24,9 @@ from itertools import islice
 from arcnb.arc.grids import grid_lists
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.metrics import METRIC_COLUMNS, aggregate, pass_at_k_curve, score
+from arcnb.arc.scores.pass_rates import pass_at_k_curve
+from arcnb.arc.scores.similarity import score
+from arcnb.arc.scores.tables import METRIC_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks

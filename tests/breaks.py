@@ -42,7 +42,7 @@ BREAKS: list[Break] = [
     # arc
     Break(
         "Only a grid equal to the expected one is a right grid",
-        "arcnb/arc/scores/metrics.py",
+        "arcnb/arc/scores/similarity.py",
         "similarity == 1 for",
         "similarity > 0.9 for",
         (
@@ -52,7 +52,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "Scores are unknown, not zero, where test outputs are unknown",
-        "arcnb/arc/scores/metrics.py",
+        "arcnb/arc/scores/similarity.py",
         "return dict.fromkeys(names)",
         "return dict.fromkeys(names, 0)",
         ("tests/arc/scores/test_metrics.py::test_unknown_test_outputs_score_none_not_zero",),
@@ -225,7 +225,7 @@ BREAKS: list[Break] = [
     # search
     Break(
         "p-values of several pairs are adjusted",
-        "arcnb/search/comparing/fair_comparison.py",
+        "arcnb/arc/scores/intervals.py",
         "p_values[i] * (len(p_values) - rank)",
         "p_values[i]",
         (
@@ -268,9 +268,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A sign-flip test counts both directions",
-        "arcnb/search/comparing/fair_comparison.py",
-        "(np.abs(flipped) >= abs(difference.sum()) - 1e-12)",
-        "(flipped >= difference.sum() - 1e-12)",
+        "arcnb/arc/scores/intervals.py",
+        "(np.abs(flipped) >= abs(differences.sum()) - 1e-12)",
+        "(flipped >= differences.sum() - 1e-12)",
         ("tests/search/comparing/test_paired_shares.py::test_a_difference_of_one_sign_is_seen",),
     ),
     Break(

@@ -1,10 +1,10 @@
 from .pictures.palettes import use_palette as use_palette
 from .predictions.prediction_set import PredictionSet as PredictionSet
-from .scores.metrics import error_table as error_table
-from .scores.metrics import error_types as error_types
 from .scores.submission import score_submission as score_submission
 from .scores.submission import validate_submission as validate_submission
 from .scores.submission import write_submission as write_submission
+from .scores.tables import error_table as error_table
+from .scores.tables import error_types as error_types
 from .tasks.task_set import TaskSet as TaskSet
 from .tasks.task_set import iter_tasks as iter_tasks
 from .tasks.task_set import load_tasks as load_tasks

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
-from arcnb.arc.scores.metrics import score
+from arcnb.arc.scores.similarity import score
 from arcnb.errors import ArcnbError
 from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.programs.extraction import Extraction, extract_program

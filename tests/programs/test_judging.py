@@ -9,7 +9,7 @@ import pytest
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
-from arcnb.arc.scores.metrics import score
+from arcnb.arc.scores.similarity import score
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError

@@ -8,8 +8,9 @@ button.
 
 from __future__ import annotations
 
-import difflib
 import os
+
+from arcnb.errors import ArcnbError, nearest
 
 # "arc" is the palette of the ARC website. In "colorblind" any two colours stay 30 apart (CIE76) for normal
 # sight and under simulated deuteranopia, protanopia and tritanopia; in "arc" some come as close as 8. In
@@ -54,6 +55,4 @@ def palette_css() -> str:
 def _checked(name: str) -> str:
     if name in PALETTES:
         return name
-    near = difflib.get_close_matches(name, PALETTES, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"there is no palette {name!r}, there are {', '.join(PALETTES)}{hint}")
+    raise ArcnbError(f"there is no palette {name!r}{nearest(name, PALETTES)}")

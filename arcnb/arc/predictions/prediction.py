@@ -142,9 +142,6 @@ SCORES = ("pixel_score", "correct_grids", "is_correct")
 SCORE_COLUMNS = tuple(f"{part}_{score}" for part in ("train", "test") for score in SCORES)
 
 
-FINGERPRINT_LENGTH = 16
-
-
 def output_fingerprint(outputs: Sequence[Grid]) -> str:
     """Of shape and cells of all outputs, in order: equal outputs, equal fingerprint.
 
@@ -154,4 +151,4 @@ def output_fingerprint(outputs: Sequence[Grid]) -> str:
     digest = hashlib.sha256()
     for grid in outputs:
         digest.update(b"%dx%d:" % grid.shape + grid.tobytes())
-    return digest.hexdigest()[:FINGERPRINT_LENGTH]
+    return digest.hexdigest()[:16]

@@ -7,7 +7,7 @@ sorts first.
 
 A stage writes many small parts, so that little is lost when it is killed. `pack` puts those of a shard into
 one, task by task: equal outputs and similar programs then stand together and take a fraction of the space.
-How the columns stand in a part is told in prediction_layout.
+How the columns stand in a part is told in layout.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ import pyarrow.parquet as pq
 from arcnb.arc.pictures.cards import SET_COLUMNS, prediction_set_card
 from arcnb.arc.predictions.layout import from_part, part_columns, part_schema, to_part
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
-from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, predictions_frame, records, to_frame, to_table
+from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, records, to_frame, to_table
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file, remove_abandoned
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["PREDICTION_SCHEMA", "ArcnbError", "PredictionSet", "predictions_frame"]
 
 _PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-pa(?:rt|ck)(\d{5})\.parquet")
 _PART_SCHEMA = part_schema(PREDICTION_SCHEMA)
@@ -71,7 +69,7 @@ class PredictionSet:
         return prediction_set_card(str(self.folder), self.read(SET_COLUMNS))
 
     def __len__(self) -> int:
-        return self._key_table().num_rows
+        return self._table(KEY_COLUMNS, None).num_rows
 
     def parts(self) -> list[Path]:
         """The complete parts, sorted by name. A Parquet file with another name is refused."""
@@ -143,8 +141,7 @@ class PredictionSet:
         columns: names to read (default all); task_ids: only these tasks. `outputs` holds lists of grids.
         Unknown numbers are NaN and unknown texts are missing values: ask with `.isna()`.
         """
-        table = self._table(_known(columns), task_ids)
-        return to_frame(table)
+        return to_frame(self._table(_known(columns), task_ids))
 
     def iter_predictions(self, task_ids: Iterable[str] | None = None) -> Iterator[Prediction]:
         """The records one by one, in the order of `read`, which does not depend on how the parts were cut.
@@ -169,15 +166,12 @@ class PredictionSet:
 
     def done_keys(self) -> set[PredictionKey]:
         """(task_id, round, index, turn) of every prediction on disk: what a restarted stage leaves out."""
-        table = self._key_table()
+        table = self._table(KEY_COLUMNS, None)
         return set(zip(*(table[name].to_pylist() for name in KEY_COLUMNS), strict=True))
 
     def _new_path(self, stem: str) -> Path:
         taken = [int(path.stem[-5:]) for path in self.folder.glob(f"{stem}*.parquet")]
         return self.folder / f"{stem}{1 + max(taken, default=-1):05d}.parquet"
-
-    def _key_table(self) -> pa.Table:
-        return self._table(KEY_COLUMNS, None)
 
     def _table(self, columns: Sequence[str], task_ids: Iterable[str] | None) -> pa.Table:
         wanted = [name for name in FIELD_NAMES if name in {*columns, *KEY_COLUMNS}]
@@ -188,10 +182,7 @@ class PredictionSet:
         return table.take(_first_of_each_key(table)).select(list(columns))
 
     def _read_parts(
-        self,
-        columns: Sequence[str],
-        task_ids: pa.Array | None,
-        keep: Callable[[pa.Table], pa.Table] = lambda table: table,
+        self, columns: Sequence[str], task_ids: pa.Array | None, keep: Callable = lambda table: table
     ) -> list[pa.Table]:
         while True:
             parts = self.parts()
@@ -204,12 +195,11 @@ class PredictionSet:
 
 
 def _read_part(part: Path, columns: Sequence[str], task_ids: pa.Array | None) -> pa.Table:
-    """Columns of the records in a part, of either format."""
     schema = pa.schema([PREDICTION_SCHEMA.field(name) for name in columns])
     try:
         with pa.OSFile(str(part)) as file:
             opened = pq.ParquetFile(file)
-            wanted = part_columns(columns, opened.schema_arrow.names)
+            wanted = part_columns(columns)
             groups = [_read_group(opened, i, wanted, task_ids) for i in range(opened.num_row_groups)]
         tables = [from_part(group, columns).cast(schema) for group in groups]
         table = pa.concat_tables(tables or [schema.empty_table()])

@@ -1,6 +1,6 @@
 """Predictions as Arrow tables and data frames, and the way to and from records.
 
-In a table `outputs` is a text (see prediction_layout); in a record and in a frame it is a list of grids.
+In a table `outputs` is a text (see layout); in a record and in a frame it is a list of grids.
 """
 
 from __future__ import annotations

@@ -9,20 +9,23 @@ Rows are written and read in batches, so that a hundred thousand tasks never bec
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arcnb.arc.arrow_grids import grid_type, grids_from_arrow, grids_to_arrow
+from arcnb.arc.grids import MAX_SIDE, N_COLORS, Grid
 from arcnb.arc.tasks.task import Pair, Task, unique_ids
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
 
 _BATCH = 1000  # tasks in memory at a time when streaming; a few MB of cells
-_PAIRS = pa.list_(pa.struct([pa.field("input", grid_type()), pa.field("output", grid_type())]))
+_GRID = pa.list_(pa.list_(pa.uint8()))
+_PAIRS = pa.list_(pa.struct([pa.field("input", _GRID), pa.field("output", _GRID)]))
 
 TASK_SCHEMA = pa.schema(
     [
@@ -79,13 +82,23 @@ def _to_table(tasks: list[Task]) -> pa.Table:
 
 def _pairs_to_arrow(partitions: list[tuple[Pair, ...]]) -> pa.Array:
     pairs = [pair for part in partitions for pair in part]
-    inputs = grids_to_arrow([pair.input for pair in pairs])
-    outputs = grids_to_arrow([pair.output for pair in pairs])
-    offsets = [0]
-    for part in partitions:
-        offsets.append(offsets[-1] + len(part))
-    structs = pa.StructArray.from_arrays([inputs, outputs], fields=list(_PAIRS.value_type))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+    grids = [_grids_to_arrow([getattr(pair, name) for pair in pairs]) for name in ("input", "output")]
+    structs = pa.StructArray.from_arrays(grids, fields=list(_PAIRS.value_type))
+    return pa.ListArray.from_arrays(_offsets([len(part) for part in partitions]), structs)
+
+
+def _grids_to_arrow(grids: Sequence[Grid | None]) -> pa.Array:
+    there = [grid for grid in grids if grid is not None]
+    widths = np.repeat([grid.shape[1] for grid in there], [grid.shape[0] for grid in there])
+    heights = [0 if grid is None else grid.shape[0] for grid in grids]
+    cells = np.concatenate([grid.ravel() for grid in there]) if there else np.empty(0, np.uint8)
+    rows = pa.ListArray.from_arrays(_offsets(widths), pa.array(cells, pa.uint8()))
+    missing = pa.array([grid is None for grid in grids], pa.bool_())
+    return pa.ListArray.from_arrays(_offsets(heights), rows, mask=missing)
+
+
+def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
 def _read_batch(batch: pa.RecordBatch, path: Path) -> list[Task]:
@@ -123,5 +136,37 @@ def _pairs_from_arrow(column: pa.Array, needs_output: bool) -> list[tuple[Pair, 
     grids = dict(zip(fields, structs.flatten(), strict=True))
     if grids["input"].null_count or (needs_output and grids["output"].null_count):
         raise ArcnbError("a grid is missing")
-    pairs = map(Pair, grids_from_arrow(grids["input"]), grids_from_arrow(grids["output"]))
+    pairs = map(Pair, _grids_from_arrow(grids["input"]), _grids_from_arrow(grids["output"]))
     return [tuple(islice(pairs, length)) for length in lengths]
+
+
+def _grids_from_arrow(column: pa.Array) -> list[Grid | None]:
+    """Grids that share one read-only buffer, None where null; ArcnbError where one is none."""
+    if column.type != _GRID:
+        raise ArcnbError(f"a column of {column.type}, not of grids ({_GRID})")
+    rows = column.flatten()  # without the rows of null entries, unlike .values
+    cells = rows.flatten()
+    heights, widths = _lengths(column), _lengths(rows)
+    values = cells.to_numpy(zero_copy_only=False)
+    ends = np.cumsum(heights)
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    sides = np.concatenate([heights[there], widths])
+    if (
+        cells.null_count
+        or rows.null_count
+        or not 1 <= sides.min(initial=1) <= sides.max(initial=1) <= MAX_SIDE
+        or (widths != np.repeat(widths[(ends - heights)[there]], heights[there])).any()
+        or values.max(initial=0) >= N_COLORS
+    ):
+        raise ArcnbError("a grid that is none")
+    values.flags.writeable = False
+    cell_ends = np.concatenate([[0], np.cumsum(widths)])[ends]
+    pieces = np.split(values, cell_ends[:-1])
+    return [
+        piece.reshape(height, -1) if height else None
+        for piece, height in zip(pieces, heights.tolist(), strict=False)
+    ]
+
+
+def _lengths(column: pa.Array) -> np.ndarray:
+    return pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)

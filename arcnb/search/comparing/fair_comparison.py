@@ -26,7 +26,7 @@ from arcnb.arc.scores.intervals import (
     sampled_sign_flip_p,
     sign_flip_p,
 )
-from arcnb.arc.scores.metrics import TABLE_COLUMNS, aggregate
+from arcnb.arc.scores.tables import TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
 from arcnb.search.comparing.arms import Arms

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.metrics import aggregate, paired_difference
+from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.submission import SubmissionScore, score_submission
+from arcnb.arc.scores.tables import aggregate
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.comparing.fair_comparison import PairedShares, paired_shares

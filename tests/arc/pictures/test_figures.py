@@ -105,9 +105,7 @@ def test_the_palette_is_a_setting_of_the_process_and_of_the_page(monkeypatch):
     monkeypatch.setattr("arcnb.arc.pictures.palettes._chosen", {})
     use_palette("arc")
     assert PALETTES["arc"][1] in grid_svg(g)
-    with pytest.raises(
-        ValueError, match=r"no palette 'colourblind', there are .*; did you mean 'colorblind'"
-    ):
+    with pytest.raises(ValueError, match="no palette 'colourblind'; did you mean 'colorblind'"):
         use_palette("colourblind")
     rule = f':root[data-palette="colorblind"] .arcnb-grid .c1{{fill:{PALETTES["colorblind"][1]}}}'
     assert rule in palette_css()

@@ -1,11 +1,9 @@
 """How predictions stand in a Parquet part: small, exact, and readable without this package."""
 
-import hashlib
 import random
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,7 +11,6 @@ from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.layout import outputs_from_text, outputs_text
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.predictions.tables import PREDICTION_SCHEMA
 from arcnb.errors import ArcnbError
 
 A, B = as_grid([[1, 2], [3, 4]]), as_grid([[5]])
@@ -127,45 +124,3 @@ def test_a_fingerprint_is_stored_only_where_it_does_not_follow(outputs, fingerpr
     assert frame["fingerprint"].astype(object).where(frame["fingerprint"].notna(), None).tolist() == [
         fingerprint
     ]
-
-
-def first_format(predictions: PredictionSet, rows: list[Prediction]) -> None:
-    """A part as the first format had it."""
-    schema = PREDICTION_SCHEMA
-    nested = pa.field("outputs", pa.list_(pa.list_(pa.list_(pa.uint8()))))
-    schema = schema.set(schema.get_field_index("outputs"), nested)
-    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
-    columns["outputs"] = [lists(row.outputs) for row in rows]
-    predictions.folder.mkdir(exist_ok=True)
-    pq.write_table(
-        pa.table(columns, schema), predictions.folder / "round00000-shard00-of-01-part00000.parquet"
-    )
-
-
-def test_a_set_of_the_first_format_is_read_and_goes_on(tmp_path):
-    predictions = PredictionSet(tmp_path)
-    cells = b"".join(b"%dx%d:" % grid.shape + grid.tobytes() for grid in (A, B))
-    long, problem = hashlib.sha256(cells).hexdigest(), "e" * 64
-    completion = "```python\nx = 1\n```"
-    old = [
-        Prediction("t", "f", 0, 0, completion=completion, program="x = 1", outputs=[A, B], fingerprint=long),
-        Prediction("t", "f", 0, 1, completion="none"),
-        Prediction("u", "f", 0, 0, completion="y", program="y", fingerprint=problem, seconds=0.12345678),
-    ]
-    first_format(predictions, old)
-    new = [Prediction("t", "f", 1, 0, outputs=[A, B], fingerprint=output_fingerprint([A, B]))]
-    predictions.write_part(new, round=1)
-    old[0].fingerprint = new[0].fingerprint
-    expected = [old[0], old[1], new[0], old[2]]
-
-    def check():
-        rows = list(predictions.iter_predictions())
-        assert rows == expected
-        assert [lists(row.outputs) for row in rows] == [lists(row.outputs) for row in expected]
-        assert predictions.read(["fingerprint"], task_ids=["t"])["fingerprint"].nunique() == 1
-        assert predictions.read(["completion"], ["u"])["completion"].tolist() == ["y"]
-
-    check()
-    packed = predictions.pack()
-    assert "completion_end" in pq.read_schema(packed).names
-    check()

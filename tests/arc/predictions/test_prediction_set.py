@@ -16,7 +16,8 @@ import pytest
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.prediction import FIELD_NAMES, Prediction, output_fingerprint
-from arcnb.arc.predictions.prediction_set import PREDICTION_SCHEMA, PredictionSet, predictions_frame
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, predictions_frame
 from arcnb.errors import ArcnbError
 
 A, B = as_grid([[1, 2], [3, 4]]), as_grid([[5]])

@@ -9,7 +9,9 @@ import pytest
 
 from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.prediction import SCORE_COLUMNS, output_fingerprint
-from arcnb.arc.scores.metrics import (
+from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k, pass_at_k_curve
+from arcnb.arc.scores.similarity import score
+from arcnb.arc.scores.tables import (
     FAILURES,
     LOOSE_COLUMN,
     METRIC_COLUMNS,
@@ -18,10 +20,6 @@ from arcnb.arc.scores.metrics import (
     error_table,
     error_types,
     mean_row,
-    paired_difference,
-    pass_at_k,
-    pass_at_k_curve,
-    score,
 )
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task

@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.arc.predictions.prediction_set import predictions_frame
+from arcnb.arc.predictions.tables import predictions_frame
 from arcnb.arc.scores.attempts import RULES, Candidate, count_votes
 from arcnb.arc.scores.submission import (
     SUBMISSION_COLUMNS,

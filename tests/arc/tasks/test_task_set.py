@@ -72,7 +72,7 @@ def test_tasks_are_found_by_position_id_and_slice(training):
 
 
 def test_an_unknown_id_is_refused_with_the_nearest(training):
-    with pytest.raises(ArcnbError, match=r"no task '007bbfb8'; did you mean 007bbfb7\?"):
+    with pytest.raises(ArcnbError, match=r"no task '007bbfb8'; did you mean '007bbfb7'\?"):
         training["007bbfb8"]
 
 
@@ -391,7 +391,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
     ("source", "message"),
     [
         ("nowhere.json", "nowhere.json: no such file, and not one of the sources"),
-        ("arc-agi-1/train", "did you mean arc-agi-1/training?"),
+        ("arc-agi-1/train", "did you mean 'arc-agi-1/training'?"),
     ],
 )
 def test_a_source_that_does_not_exist_is_named(source, message):

@@ -7,7 +7,7 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.metrics import score
+from arcnb.arc.scores.similarity import score
 from arcnb.arc.scores.submission import create_submission, score_submission, validate_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.errors import ArcnbError
