@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from arcnb.arc.grids import grid_lists
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k_curve
@@ -80,7 +79,7 @@ def prediction(task: Task, variants: list[Prediction], round_: int, index: int) 
 
 
 def as_json(row: Prediction) -> str:
-    outputs = row.outputs and [grid_lists(grid) for grid in row.outputs]
+    outputs = row.outputs and [grid.tolist() for grid in row.outputs]
     return json.dumps(vars(row) | {"outputs": outputs}) + "\n"
 
 

@@ -51,7 +51,7 @@ class Augmentation:
         if self.hflip:
             grid = np.fliplr(grid)
         grid = np.rot90(grid, self.n_rot90)
-        return _frozen(grid if self.color_map is None else _lookup(self.color_map)[grid])
+        return _frozen(grid if self.color_map is None else np.array(self.color_map, np.uint8)[grid])
 
     def invert(self, grid: Grid) -> Grid:
         """The grid back in the original frame: `invert(apply(grid))` equals `grid`."""
@@ -60,14 +60,6 @@ class Augmentation:
             grid = np.argsort(self.color_map).astype(np.uint8)[grid]
         grid = np.rot90(grid, -self.n_rot90)
         return _frozen(np.fliplr(grid) if self.hflip else grid)
-
-    def compose(self, other: Augmentation) -> Augmentation:
-        """One augmentation that does `self` first and `other` next."""
-        # A mirror turns the rotation before it around: mirror(turn(g, r)) = turn(mirror(g), -r).
-        turned = -self.n_rot90 if other.hflip else self.n_rot90
-        first, second = (a.color_map or tuple(range(N_COLORS)) for a in (self, other))
-        colors = None if self.color_map is None and other.color_map is None else _chain(first, second)
-        return Augmentation(self.hflip != other.hflip, (other.n_rot90 + turned) % 4, colors)
 
     def apply_task(self, task: Task) -> Task:
         """The task with every grid augmented. The copy has no `program`: it solved the original frame."""
@@ -94,14 +86,6 @@ class Augmentation:
         else:
             colors = np.concatenate([[0], 1 + rng.permutation(N_COLORS - 1)])
         return Augmentation(hflip, n_rot90, tuple(colors.tolist()))
-
-
-def _lookup(color_map: tuple[int, ...]) -> np.ndarray:
-    return np.array(color_map, dtype=np.uint8)
-
-
-def _chain(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(second[color] for color in first)
 
 
 def _frozen(grid: np.ndarray) -> Grid:

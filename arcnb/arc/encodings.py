@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError, nearest
@@ -53,41 +53,47 @@ class Line(NamedTuple):
 Rows = list[tuple[Line, list[int]]]
 
 
-class Layer(Protocol):
-    """Writes a grid as text and reads lines back as rows of colours.
+class Layer:
+    """Writes a grid as text and reads lines back as rows of colours, both row by row if nothing else is said.
 
     A wrapping layer changes the lines and leaves the rest to its inner layer, which knows from each `Line`
     where in the original text it stands.
     """
 
-    def write(self, grid: Grid) -> str: ...
-    def read(self, lines: list[Line], strict: bool) -> Rows: ...
-
-
-@dataclass(frozen=True)
-class Minimal:
     def write(self, grid: Grid) -> str:
-        return "\n".join("".join(map(str, row)) for row in grid.tolist())
+        return "\n".join(map(self.write_row, grid.tolist()))
 
     def read(self, lines: list[Line], strict: bool) -> Rows:
-        return [(line, [_digit(line, c, i) for i, c in enumerate(line.text)]) for line in lines]
+        return [(line, self.read_row(line, strict)) for line in lines]
+
+    def write_row(self, row: list[int]) -> str:
+        raise NotImplementedError
+
+    def read_row(self, line: Line, strict: bool) -> list[int]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Separated:
+class Minimal(Layer):
+    def write_row(self, row: list[int]) -> str:
+        return "".join(map(str, row))
+
+    def read_row(self, line: Line, strict: bool) -> list[int]:
+        return [_digit(line, c, i) for i, c in enumerate(line.text)]
+
+
+@dataclass(frozen=True)
+class Separated(Layer):
     separator: str
 
     def __post_init__(self):
         if not self.separator or re.search(r"[\d\n]", self.separator):
             raise ArcnbError(f"a separator is text without digits and line breaks, not {self.separator!r}")
 
-    def write(self, grid: Grid) -> str:
-        return "\n".join(self.separator.join(map(str, row)) for row in grid.tolist())
+    def write_row(self, row: list[int]) -> str:
+        return self.separator.join(map(str, row))
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        return [(line, self._read_line(line, strict)) for line in lines]
-
-    def _read_line(self, line: Line, strict: bool) -> list[int]:
+    def read_row(self, line: Line, strict: bool) -> list[int]:
         row, offset = [], 0
         for cell in line.text.split(self.separator):
             row.append(_digit(line, cell if strict else cell.strip(), offset))
@@ -96,20 +102,17 @@ class Separated:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class Repeat(Layer):
     n: int = 3
 
     def __post_init__(self):
         if self.n < 1:
             raise ArcnbError(f"digits are repeated 1 or more times, not {self.n}")
 
-    def write(self, grid: Grid) -> str:
-        return "\n".join("".join(str(cell) * self.n for cell in row) for row in grid.tolist())
+    def write_row(self, row: list[int]) -> str:
+        return "".join(str(cell) * self.n for cell in row)
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        return [(line, self._read_line(line, strict)) for line in lines]
-
-    def _read_line(self, line: Line, strict: bool) -> list[int]:
+    def read_row(self, line: Line, strict: bool) -> list[int]:
         starts = range(0, len(line.text), self.n)
         for i in starts if strict else ():
             run = line.text[i : i + self.n]
@@ -119,14 +122,11 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class ColorNames:
-    def write(self, grid: Grid) -> str:
-        return "\n".join(" ".join(COLOR_NAMES[cell] for cell in row) for row in grid.tolist())
+class ColorNames(Layer):
+    def write_row(self, row: list[int]) -> str:
+        return " ".join(COLOR_NAMES[cell] for cell in row)
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        return [(line, self._read_line(line)) for line in lines]
-
-    def _read_line(self, line: Line) -> list[int]:
+    def read_row(self, line: Line, strict: bool) -> list[int]:
         row = []
         for word in re.finditer(r"\S+", line.text):
             if word[0] not in COLOR_NAMES:
@@ -136,9 +136,11 @@ class ColorNames:
 
 
 @dataclass(frozen=True)
-class Symbols:
+class Wrapping(Layer):
     inner: Layer
 
+
+class Symbols(Wrapping):
     def write(self, grid: Grid) -> str:
         return self.inner.write(grid).translate(str.maketrans(_DIGITS, SYMBOLS))
 
@@ -149,10 +151,7 @@ class Symbols:
         return self.inner.read([line._replace(text=line.text.translate(table)) for line in lines], strict)
 
 
-@dataclass(frozen=True)
-class RowNumbers:
-    inner: Layer
-
+class RowNumbers(Wrapping):
     def write(self, grid: Grid) -> str:
         return "\n".join(f"{i} {line}" for i, line in enumerate(self.inner.write(grid).split("\n")))
 
@@ -168,10 +167,7 @@ class RowNumbers:
         return line.after(len(number) + 1)
 
 
-@dataclass(frozen=True)
-class CodeBlock:
-    inner: Layer
-
+class CodeBlock(Wrapping):
     def write(self, grid: Grid) -> str:
         return f"{_FENCE}grid\n{self.inner.write(grid)}\n{_FENCE}"
 
@@ -179,10 +175,7 @@ class CodeBlock:
         return self.inner.read(_fenced(lines, r"grid\s*$", "grid", strict)[1], strict)
 
 
-@dataclass(frozen=True)
-class Shape:
-    inner: Layer
-
+class Shape(Wrapping):
     def write(self, grid: Grid) -> str:
         return f"{_FENCE}grid shape: {grid.shape[0]}x{grid.shape[1]}\n{self.inner.write(grid)}\n{_FENCE}"
 
@@ -192,19 +185,18 @@ class Shape:
         stated = opening.text.partition("grid shape:")[2].strip()
         found = f"{len(rows)}x{len(rows[0][1])}"
         if strict and stated != found:
-            raise opening.error(
-                f"the stated shape is {stated}, the grid has {found}", opening.text.find(stated)
-            )
+            place = opening.text.find(stated)
+            raise opening.error(f"the stated shape is {stated}, the grid has {found}", place)
         return rows
 
 
 def _stripped(lines: list[Line]) -> list[Line]:
     """The lines without blank ones around them and without blank space at either end of the text."""
-    blank = [not line.text.strip() for line in lines]
-    while blank and blank[-1]:
-        blank.pop()
-    first = next((i for i, is_blank in enumerate(blank) if not is_blank), len(blank))
-    kept = [line._replace(text=line.text.rstrip()) for line in lines[first : len(blank)]]
+    kept = [line._replace(text=line.text.rstrip()) for line in lines]
+    while kept and not kept[-1].text:
+        kept.pop()
+    while kept and not kept[0].text:
+        kept.pop(0)
     if kept:
         kept[0] = kept[0].after(len(kept[0].text) - len(kept[0].text.lstrip()))
     return kept
@@ -256,7 +248,7 @@ class GridEncoding:
         return _as_grid(self.layer.read(lines, strict))
 
 
-# Adding an encoding: a layer (a dataclass with write, read and at most one field) and its entry here.
+# Adding an encoding: a layer with at most one field and its entry here.
 ENCODINGS: dict[str, type[Layer]] = {
     "minimal": Minimal,
     "separated": Separated,
@@ -283,10 +275,11 @@ _LONG_NAMES = {
 def grid_encoding(spec: str) -> GridEncoding:
     """The encoding that `spec` describes; raises `ArcnbError` naming what is wrong in it."""
     try:
-        tree = ast.parse(spec.strip(), mode="eval").body
+        encoding = GridEncoding(spec, _layer(ast.parse(spec.strip(), mode="eval").body))
+    except ArcnbError as error:
+        raise ArcnbError(f"encoding {spec!r}: {error}") from None
     except (SyntaxError, ValueError) as error:
         raise ArcnbError(f"encoding {spec!r}: not of the form name or name(parameter) ({error})") from None
-    encoding = GridEncoding(spec, _layer(tree, spec))
     if not _reads_what_it_writes(encoding):
         raise ArcnbError(f"encoding {spec!r}: it cannot read what it writes, its layers spoil each other")
     return encoding
@@ -301,39 +294,32 @@ def _reads_what_it_writes(encoding: GridEncoding) -> bool:
         return False
 
 
-def _layer(node: ast.expr, spec: str) -> Layer:
-    function, given = (node.func, _arguments(node)) if isinstance(node, ast.Call) else (node, [])
+def _layer(node: ast.expr) -> Layer:
+    function, given = node, []
+    if isinstance(node, ast.Call):
+        function = node.func
+        given = [(None, value) for value in node.args] + [(k.arg, k.value) for k in node.keywords]
     if not isinstance(function, ast.Name):
-        raise ArcnbError(f"encoding {spec!r}: {ast.unparse(node)} is not a name or name(parameter)")
+        raise ArcnbError(f"{ast.unparse(node)} is not a name or name(parameter)")
     name = _LONG_NAMES.get(function.id, function.id)
     if name not in ENCODINGS:
-        hint = nearest(function.id, [*ENCODINGS, *_LONG_NAMES])
-        raise ArcnbError(f"encoding {spec!r}: no encoding {function.id!r}{hint}")
+        raise ArcnbError(f"no encoding {function.id!r}{nearest(function.id, [*ENCODINGS, *_LONG_NAMES])}")
     parameters = fields(ENCODINGS[name])
     if len(given) > len(parameters):
-        raise ArcnbError(f"encoding {spec!r}: {name} takes {len(parameters) or 'no'} parameters")
+        raise ArcnbError(f"{name} takes {len(parameters) or 'no'} parameters")
     if len(given) < len(parameters) and parameters[0].default is MISSING:
-        raise ArcnbError(f"encoding {spec!r}: {name} needs its parameter {parameters[0].name}")
-    values = [_value(argument, parameters[0], name, spec) for argument in given]
-    try:
-        return ENCODINGS[name](*values)
-    except ArcnbError as error:
-        raise ArcnbError(f"encoding {spec!r}: {error}") from None
+        raise ArcnbError(f"{name} needs its parameter {parameters[0].name}")
+    return ENCODINGS[name](*(_value(*argument, parameters[0], name) for argument in given))
 
 
-def _arguments(call: ast.Call) -> list[ast.keyword]:
-    return [ast.keyword(arg=None, value=value) for value in call.args] + call.keywords
-
-
-def _value(argument: ast.keyword, parameter, name: str, spec: str) -> str | int | Layer:
-    if argument.arg not in (None, parameter.name):
-        raise ArcnbError(f"encoding {spec!r}: {name} has no parameter {argument.arg}, only {parameter.name}")
+def _value(given_name: str | None, node: ast.expr, parameter: Field, name: str) -> str | int | Layer:
+    if given_name not in (None, parameter.name):
+        raise ArcnbError(f"{name} has no parameter {given_name}, only {parameter.name}")
     if parameter.type == "Layer":
-        return _layer(argument.value, spec)
-    value = argument.value.value if isinstance(argument.value, ast.Constant) else None
+        return _layer(node)
+    value = node.value if isinstance(node, ast.Constant) else None
     if type(value).__name__ != parameter.type:
-        given = ast.unparse(argument.value)
-        raise ArcnbError(f"encoding {spec!r}: {parameter.name} of {name} is {parameter.type}, not {given}")
+        raise ArcnbError(f"{parameter.name} of {name} is {parameter.type}, not {ast.unparse(node)}")
     return value
 
 

@@ -38,11 +38,6 @@ def as_grid(value: object, where: str = "grid") -> Grid:
     return grid
 
 
-def grid_lists(grid: Grid) -> list[list[int]]:
-    """The grid as nested lists of plain Python ints (what JSON holds)."""
-    return grid.tolist()
-
-
 def _integer_array(array: np.ndarray, where: str) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise ArcnbError(f"{where}: an array of {array.dtype}, not of integers")

@@ -76,16 +76,6 @@ def test_invert_undoes_apply_both_ways(augmentation):
         assert np.array_equal(augmentation.apply(augmentation.invert(g)), g)
 
 
-def test_compose_does_the_first_and_then_the_second():
-    g = grid(3, 4, 6)
-    for first, second in itertools.product(several(8), repeat=2):
-        assert np.array_equal(first.compose(second).apply(g), second.apply(first.apply(g))), (first, second)
-
-
-def test_compose_of_uncoloured_augmentations_stays_uncoloured():
-    assert Augmentation(True, 1).compose(Augmentation(True, 2)).color_map is None
-
-
 def test_arguments_are_not_changed():
     g = np.array([[1, 2], [3, 4]])
     Augmentation(True, 1, (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)).apply(g)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from arcnb.arc.grids import as_grid, grid_lists
+from arcnb.arc.grids import as_grid
 from arcnb.errors import ArcnbError
 
 
@@ -19,7 +19,7 @@ def test_lists_tuples_and_arrays_become_the_same_read_only_uint8_array():
         grid = as_grid(value)
         assert grid.dtype == np.uint8
         assert grid.shape == (2, 3)
-        assert grid_lists(grid) == rows
+        assert grid.tolist() == rows
         assert not grid.flags.writeable
 
 
@@ -31,7 +31,7 @@ def test_result_never_shares_memory_with_the_argument():
 
 
 def test_numpy_integers_inside_lists_are_integers():
-    assert grid_lists(as_grid([[np.int64(3), np.uint8(4)]])) == [[3, 4]]
+    assert as_grid([[np.int64(3), np.uint8(4)]]).tolist() == [[3, 4]]
 
 
 @pytest.mark.parametrize(

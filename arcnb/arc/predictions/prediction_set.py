@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from arcnb.arc.pictures.cards import SET_COLUMNS, prediction_set_card
-from arcnb.arc.predictions.layout import from_part, part_columns, part_schema, to_part
+from arcnb.arc.predictions.layout import PART_SCHEMA, from_part, part_columns, to_part
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
 from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, records, to_frame, to_table
 from arcnb.errors import ArcnbError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-pa(?:rt|ck)(\d{5})\.parquet")
-_PART_SCHEMA = part_schema(PREDICTION_SCHEMA)
 _PACKED_ROWS = 65536  # of a row group, at least: what packing holds in memory
 
 # How parts are compressed. Dictionaries pay for texts that repeat; whole columns as one page let zstd see
@@ -122,7 +121,7 @@ class PredictionSet:
         ids, rows = sorted(ids.to_pylist()), sum(pq.read_metadata(part).num_rows for part in mine)
         slice_ = max(1, len(ids) * _PACKED_ROWS // rows)
         try:
-            with new_file(path) as file, pq.ParquetWriter(file, _PART_SCHEMA, **_PACKING) as writer:
+            with new_file(path) as file, pq.ParquetWriter(file, PART_SCHEMA, **_PACKING) as writer:
                 for start in range(0, len(ids), slice_):
                     chosen = pa.array(ids[start : start + slice_], pa.string())
                     table = pa.concat_tables([_read_part(part, FIELD_NAMES, chosen) for part in mine])

@@ -1,18 +1,20 @@
 """Predictions as Arrow tables and data frames, and the way to and from records.
 
-In a table `outputs` is a text (see layout); in a record and in a frame it is a list of grids.
+In a record and in a frame `outputs` is a list of grids. In a table it is a text: grids parted by spaces, each
+its width, a colon and its cells row by row, `-` for none, as in `2:1234 - 1:5`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arcnb.arc.grids import Grid
-from arcnb.arc.predictions.layout import outputs_from_text, outputs_text
+from arcnb.arc.grids import MAX_SIDE, Grid, as_grid
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction
 from arcnb.errors import ArcnbError
 
@@ -37,6 +39,10 @@ _REQUIRED = {
 PREDICTION_SCHEMA = pa.schema(
     [pa.field(name, _TYPES.get(name, pa.string()), nullable=name not in _REQUIRED) for name in FIELD_NAMES]
 )
+
+_COLOUR = bytes(range(10)).rjust(48 + 10, b"\xff").ljust(256, b"\xff")  # b"0" becomes 0
+_DIGIT = b"0123456789".ljust(256, b"x")
+_OUTPUTS = re.compile(r"(?:(?:-|[0-9]{1,2}:[0-9]{1,900})(?: (?!$)|$))*")
 
 
 def records(table: pa.Table) -> Iterator[Prediction]:
@@ -64,40 +70,67 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
 
 def to_table(predictions: list[Prediction]) -> pa.Table:
     """The records as a table of PREDICTION_SCHEMA. ArcnbError names one that does not fit it."""
-    columns = {}
-    for field in PREDICTION_SCHEMA:
-        if field.name == "outputs":
-            columns[field.name] = _outputs_to_arrow(predictions)
-        else:
-            columns[field.name] = _column(field, predictions)
+    columns = {field.name: _column(field, predictions) for field in PREDICTION_SCHEMA}
     return pa.table(columns, schema=PREDICTION_SCHEMA)
 
 
 def _column(field: pa.Field, predictions: list[Prediction]) -> pa.Array:
-    values = [getattr(prediction, field.name) for prediction in predictions]
+    def made(chosen: list[Prediction]) -> pa.Array:
+        values = [getattr(prediction, field.name) for prediction in chosen]
+        return pa.array([*map(outputs_text, values)] if field.name == "outputs" else values, field.type)
+
     try:
-        return pa.array(values, field.type)
+        return made(predictions)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        for prediction, value in zip(predictions, values, strict=True):
+        for prediction in predictions:
             try:
-                pa.array([value], field.type)
+                made([prediction])
+            except ArcnbError as error:
+                raise ArcnbError(f"prediction {prediction.id}: {error}") from None
             except (pa.ArrowException, OverflowError, ValueError, TypeError):
+                value = getattr(prediction, field.name)
                 message = f"prediction {prediction.id}: {field.name} is {value!r}, not {field.type}"
                 raise ArcnbError(message) from None
         raise
-
-
-def _outputs_to_arrow(predictions: list[Prediction]) -> pa.Array:
-    texts = []
-    for prediction in predictions:
-        try:  # what is written has to be readable: reading refuses what is no grid
-            texts.append(outputs_text(prediction.outputs))
-        except ArcnbError as error:
-            raise ArcnbError(f"prediction {prediction.id}: {error}") from None
-    return pa.array(texts, pa.string())
 
 
 def _outputs_from_arrow(column: pa.Array | pa.ChunkedArray) -> list[list[Grid | None] | None]:
     """Equal outputs share their grids, which nobody can write to, but not the list."""
     grids = {text: outputs_from_text(text) for text in pc.unique(column).to_pylist()}
     return [None if text is None else list(grids[text]) for text in column.to_pylist()]
+
+
+def outputs_text(outputs: Sequence[Grid | None] | None) -> str | None:
+    """Outputs as they stand in a part. ArcnbError says which of them is no grid."""
+    if outputs is None:
+        return None
+    return " ".join(
+        "-" if output is None else _grid_text(output, f"output {i}") for i, output in enumerate(outputs)
+    )
+
+
+def outputs_from_text(text: str | None) -> list[Grid | None] | None:
+    """The grids, read-only, in a text of the column `outputs`; ArcnbError when it is none."""
+    if text is None:
+        return None
+    if not _OUTPUTS.fullmatch(text):
+        raise ArcnbError(f"outputs: {text[:60]!r} is no text of grids")
+    return [None if grid == "-" else _grid(grid) for grid in text.split(" ")] if text else []
+
+
+def _grid_text(output: Grid, where: str) -> str:
+    array = output if isinstance(output, np.ndarray) and output.dtype == np.uint8 else np.empty(0)
+    fits = array.ndim == 2 and min(array.shape) >= 1 and max(array.shape) <= MAX_SIDE
+    cells = array.tobytes().translate(_DIGIT) if fits else b"x"
+    if b"x" in cells:  # as_grid says what is wrong, or makes a grid of it
+        array = as_grid(output, where)
+        cells = array.tobytes().translate(_DIGIT)
+    return f"{array.shape[1]}:{cells.decode('ascii')}"
+
+
+def _grid(text: str) -> Grid:
+    width, cells = text.split(":")
+    height, rest = divmod(len(cells), int(width) or 1)
+    if rest or not 1 <= int(width) <= MAX_SIDE or height > MAX_SIDE:
+        raise ArcnbError(f"outputs: {len(cells)} cells are no grid of width {width}")
+    return np.frombuffer(cells.encode("ascii").translate(_COLOUR), np.uint8).reshape(height, int(width))

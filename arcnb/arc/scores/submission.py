@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.grids import as_grid, grid_lists
+from arcnb.arc.grids import as_grid
 from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
@@ -96,7 +96,7 @@ def choose_attempts(candidates: Sequence[Candidate], n_test: int, rule: Rule) ->
     """The entries of one task, and how many of their attempts are padding."""
     entries, n_missing = [], 0
     for test_index in range(n_test):
-        grids = [grid_lists(grid) for grid in rule(candidates, test_index)[:N_ATTEMPTS]]
+        grids = [grid.tolist() for grid in rule(candidates, test_index)[:N_ATTEMPTS]]
         missing = N_ATTEMPTS - len(grids)
         n_missing += missing
         entries.append(dict(zip(_KEYS, grids + [_PADDING] * missing, strict=True)))
@@ -135,7 +135,7 @@ def score_submission(submission: Mapping, tasks: Iterable[Task]) -> SubmissionSc
             raise ArcnbError(f"task {task_id}: its test outputs are unknown, so it cannot be scored")
         entries = submission.get(task_id, [])
         pairs = zip(entries, task.test, strict=False)
-        right = sum(any(entry[key] == grid_lists(pair.output) for key in _KEYS) for entry, pair in pairs)
+        right = sum(any(entry[key] == pair.output.tolist() for key in _KEYS) for entry, pair in pairs)
         per_task[task_id] = right / len(task.test)
         n_right, n_outputs = n_right + right, n_outputs + len(task.test)
     return SubmissionScore(

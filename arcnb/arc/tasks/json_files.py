@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from arcnb.arc.grids import as_grid, grid_lists
+from arcnb.arc.grids import as_grid
 from arcnb.arc.tasks.task import Pair, Task, unique_ids
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file
@@ -105,7 +105,7 @@ def write_arc_json(tasks: Iterable[Task], path: str | Path) -> None:
     hidden = (Task(t.task_id, t.train, tuple(Pair(pair.input) for pair in t.test)) for t in tasks)
     _dump({task.task_id: task.to_dict() for task in hidden}, path)
     if all(task.has_test_outputs for task in tasks):
-        _dump({task.task_id: [grid_lists(pair.output) for pair in task.test] for task in tasks}, solutions)
+        _dump({task.task_id: [pair.output.tolist() for pair in task.test] for task in tasks}, solutions)
 
 
 def _with_outputs(task: Task, outputs: dict, solutions: Path) -> Task:

