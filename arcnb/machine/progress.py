@@ -13,8 +13,6 @@ The counting and the rate are tqdm's; what differs is where the bar appears:
   the last state only and not ten thousand carriage returns;
 * anything else (a pipe, a log file): whole lines, at first every 5 seconds and later about 20 per doubling of
   the elapsed time, never a carriage return.
-
-It lives at the top of the package because every room shows progress and none should depend on the lab.
 """
 
 import html

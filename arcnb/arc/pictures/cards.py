@@ -40,6 +40,8 @@ def prediction_set_card(name: str, frame: pd.DataFrame) -> str:
 
     frame: the SET_COLUMNS of the predictions.
     """
+    import pandas as pd
+
     head = f"{escape(name)}: {len(frame):,} predictions"
     if frame.empty:
         return framed(head, "")
@@ -54,18 +56,11 @@ def prediction_set_card(name: str, frame: pd.DataFrame) -> str:
         f"{len(by_task)} tasks, {int((by_task['solved'] > 0).sum())} solved",
         *(f"{escape(str(name))} {count:,}" for name, count in statuses.items()),
     ])  # fmt: skip
-    rows = "".join(
-        f"<tr><td>{escape(str(task_id))}</td><td>{row.n}</td><td>{row.solved:.1%}</td>"
-        f"<td>{'' if row.right != row.right else f'{row.right:.0%}'}</td></tr>"
-        for task_id, row in zip(by_task.index[:_TASKS], by_task[:_TASKS].itertuples(), strict=True)
-    )
-    titles = "".join(
-        f"<th>{name}</th>" for name in ("task", "predictions", "solve", "best: train grids right")
-    )
-    rest = (
-        f'<div class="arcnb-note">and {len(by_task) - _TASKS} more tasks</div>'
-        if len(by_task) > _TASKS
-        else ""
-    )
-    table = f'<table class="dataframe"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>'
+    titles = ["task", "predictions", "solve", "best: train grids right"]
+    shares = dict(zip(titles[2:], ("{:.1%}".format, "{:.0%}".format), strict=True))
+    with pd.option_context("display.max_colwidth", None):
+        shown = by_task[:_TASKS].reset_index().set_axis(titles, axis=1)
+        table = shown.to_html(index=False, border=0, na_rep="", formatters=shares)
+    left = len(by_task) - _TASKS
+    rest = f'<div class="arcnb-note">and {left} more tasks</div>' if left > 0 else ""
     return framed(head, f'<div><div class="arcnb-note">{facts}</div>{table}{rest}</div>')

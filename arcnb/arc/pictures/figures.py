@@ -40,28 +40,19 @@ _UNKNOWN = '<div class="arcnb-unknown" title="unknown">?</div>'
 _NO_OUTPUT = '<div class="arcnb-unknown">no output</div>'
 
 
-def grid_svg(
-    grid: Grid,
-    compare: Grid | None = None,
-    cell: int | None = None,
-    palette: str | None = None,
-    hover: bool = True,
-) -> str:
+def grid_svg(grid: Grid, compare: Grid | None = None, cell: int | None = None, hover: bool = True) -> str:
     """One grid as an SVG element.
 
     compare: the expected grid; cells that differ get a dot and say what was expected. A grid of another
     shape than `compare` gets no marks, for no cell has a counterpart. cell: pixels a cell, by default what
     suits the size. hover: False leaves out cell titles and lines, for small pictures in large numbers.
-    palette: a name of arcnb.arc.pictures.palettes, by default the one in use.
     """
     cell = cell or _cell_size(grid)
-    body = _colored(_shapes(grid, compare, hover), palette) + _marks(grid, compare, cell)
+    body = _colored(_shapes(grid, compare, hover)) + _marks(grid, compare, cell)
     return _svg(grid, cell, body, "grid", lines=hover)
 
 
-def difference_svg(
-    expected: Grid, produced: Grid, cell: int | None = None, palette: str | None = None
-) -> str:
+def difference_svg(expected: Grid, produced: Grid, cell: int | None = None) -> str:
     """Only what is wrong: a cell that differs is cut in two, expected above the diagonal, produced below; a
     cell that is right stays empty. Both grids must have the same shape."""
     if expected.shape != produced.shape:
@@ -76,15 +67,10 @@ def difference_svg(
         if want != got:
             shapes.setdefault(want, []).append(f"M{c} {r}h1l-1 1z")
             shapes.setdefault(got, []).append(f"M{c + 1} {r}v1h-1z")
-    body = _colored({color: f'<path d="{"".join(parts)}"/>' for color, parts in shapes.items()}, palette)
+    body = _colored({color: f'<path d="{"".join(parts)}"/>' for color, parts in shapes.items()})
     # The transparent cells on top carry the titles and draw the lines.
-    return _svg(
-        expected,
-        cell,
-        f'{body}<g fill="#fff" fill-opacity="0">{"".join(titles)}</g>',
-        "difference",
-        ground=False,
-    )
+    body += f'<g fill="#fff" fill-opacity="0">{"".join(titles)}</g>'
+    return _svg(expected, cell, body, "difference", ground=False)
 
 
 def _svg(grid: Grid, cell: int, body: str, name: str, lines: bool = True, ground: bool = True) -> str:
@@ -100,28 +86,26 @@ def _svg(grid: Grid, cell: int, body: str, name: str, lines: bool = True, ground
     )
 
 
-def _colored(shapes: dict[int, str], palette: str | None) -> str:
+def _colored(shapes: dict[int, str]) -> str:
     """The shapes in their colours; the class lets a page recolour them."""
-    colors = PALETTES[palette_name(palette)]
+    colors = PALETTES[palette_name()]
     return "".join(
         f'<g class="c{color}" fill="{colors[color]}">{drawn}</g>' for color, drawn in sorted(shapes.items())
     )
 
 
-def pairs_html(head: str, pairs: NamedPairs, palette: str | None = None) -> str:
+def pairs_html(head: str, pairs: NamedPairs) -> str:
     """Input beside output of each pair; an unknown output is a dashed box. head: plain text."""
-    return framed(escape(head), "".join(_pair_html(*pair, palette) for pair in pairs))
+    return framed(escape(head), "".join(_pair_html(*pair) for pair in pairs))
 
 
-def prediction_html(
-    head: str, pairs: NamedPairs, outputs: Sequence[Grid | None] | None, palette: str | None = None
-) -> str:
+def prediction_html(head: str, pairs: NamedPairs, outputs: Sequence[Grid | None] | None) -> str:
     """What a program made of a task: input, expected, produced and difference of every pair, and a verdict.
 
     outputs: one a pair; None, whole or for one pair, where nothing valid came.
     """
     produced = [None] * len(pairs) if outputs is None else outputs
-    rows = (_prediction_row(*pair, output, palette) for pair, output in zip(pairs, produced, strict=True))
+    rows = (_prediction_row(*pair, output) for pair, output in zip(pairs, produced, strict=True))
     return framed(f"{escape(head)}: what the program made of it", "".join(rows))
 
 
@@ -177,27 +161,25 @@ def _marks(grid: Grid, compare: Grid | None, cell: int) -> str:
     )
 
 
-def _pair_html(name: str, input: Grid, expected: Grid | None, palette: str | None) -> str:
+def _pair_html(name: str, input: Grid, expected: Grid | None) -> str:
     cell = _cell_size(input, expected)
-    output = _UNKNOWN if expected is None else grid_svg(expected, cell=cell, palette=palette)
+    output = _UNKNOWN if expected is None else grid_svg(expected, cell=cell)
     shapes = f"{_shape(input)} &rarr; {'?' if expected is None else _shape(expected)}"
     return (
         f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {shapes}</div><div class="arcnb-flow">'
-        f"{grid_svg(input, cell=cell, palette=palette)}{_ARROW}{output}</div></div>"
+        f"{grid_svg(input, cell=cell)}{_ARROW}{output}</div></div>"
     )
 
 
-def _prediction_row(
-    name: str, input: Grid, expected: Grid | None, output: Grid | None, palette: str | None
-) -> str:
+def _prediction_row(name: str, input: Grid, expected: Grid | None, output: Grid | None) -> str:
     cell = _cell_size(input, expected, output, picture=_ROW_PICTURE)
     steps = {
-        "input": grid_svg(input, cell=cell, palette=palette),
-        "expected": _UNKNOWN if expected is None else grid_svg(expected, cell=cell, palette=palette),
-        "produced": _NO_OUTPUT if output is None else grid_svg(output, expected, cell, palette),
+        "input": grid_svg(input, cell=cell),
+        "expected": _UNKNOWN if expected is None else grid_svg(expected, cell=cell),
+        "produced": _NO_OUTPUT if output is None else grid_svg(output, expected, cell),
     }
     if _differ(expected, output):
-        steps["difference"] = difference_svg(expected, output, cell, palette)
+        steps["difference"] = difference_svg(expected, output, cell)
     row = _ARROW.join(
         f'<div class="arcnb-step"><div class="arcnb-cap">{cap}</div>{picture}</div>'
         for cap, picture in steps.items()

@@ -35,13 +35,13 @@ _chosen: dict[str, str] = {}
 
 
 def use_palette(name: str) -> None:
-    """Draw with this palette from now on, in this process. Raises ValueError for a name that is none."""
+    """Draw with this palette from now on, in this process. Raises ArcnbError for a name that is none."""
     _chosen["name"] = _checked(name)
 
 
-def palette_name(name: str | None = None) -> str:
-    """The name as given, or the palette in use; ValueError, with the nearest name, for one that is none."""
-    return _checked(name or _chosen.get("name") or os.environ.get("ARCNB_PALETTE") or "arc")
+def palette_name() -> str:
+    """The palette in use; ArcnbError, with the nearest name, where the environment names none."""
+    return _checked(_chosen.get("name") or os.environ.get("ARCNB_PALETTE") or "arc")
 
 
 def palette_css() -> str:

@@ -93,16 +93,14 @@ class PairedDifference:
     n_preds_b: float
 
     def __str__(self) -> str:
-        budgets = "" if self.n_preds_a == self.n_preds_b else f", UNEQUAL {self._budgets}"
+        budgets = ""
+        if self.n_preds_a != self.n_preds_b:
+            budgets = f", UNEQUAL predictions a task, {self.n_preds_a:.4g} and {self.n_preds_b:.4g}"
         return (
             f"{self.column} {self.mean_a:.4g} -> {self.mean_b:.4g}: {self.difference:+.4g} "
             f"(95% {self.low:+.4g} to {self.high:+.4g}) on {self.n_tasks} tasks; solved by the first only "
             f"{self.only_a}, by the second only {self.only_b}, McNemar p = {self.p_value:.2g}{budgets}"
         )
-
-    @property
-    def _budgets(self) -> str:
-        return f"predictions a task, {self.n_preds_a:.4g} and {self.n_preds_b:.4g}"
 
 
 def paired_difference(

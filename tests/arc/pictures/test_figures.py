@@ -41,9 +41,10 @@ def well_formed(html: str) -> ET.Element:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 30), (30, 1), (3, 5), (30, 30)])
 @pytest.mark.parametrize("palette", PALETTES)
-def test_every_cell_is_drawn_in_its_colour_and_says_where_it_is(shape, palette):
+def test_every_cell_is_drawn_in_its_colour_and_says_where_it_is(shape, palette, monkeypatch):
+    monkeypatch.setenv("ARCNB_PALETTE", palette)
     g = grid(*shape)
-    found = cells(grid_svg(g, palette=palette))
+    found = cells(grid_svg(g))
     assert len(found) == g.size
     for (row, column), (fill, title) in found.items():
         assert fill == PALETTES[palette][g[row, column]]
