@@ -7,7 +7,7 @@ its width, a colon and its cells row by row, `-` for none, as in `2:1234 - 1:5`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,11 +52,6 @@ def records(table: pa.Table) -> Iterator[Prediction]:
         columns["outputs"] = _outputs_from_arrow(batch["outputs"])
         for values in zip(*(columns[name] for name in FIELD_NAMES), strict=True):
             yield Prediction(*values)
-
-
-def predictions_frame(predictions: Iterable[Prediction]) -> pd.DataFrame:
-    """Predictions in memory as the data frame that `PredictionSet.read` would give, in the given order."""
-    return to_frame(to_table(list(predictions)))
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:

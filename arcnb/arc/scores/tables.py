@@ -59,20 +59,13 @@ def aggregate(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | No
     means, best = groups.mean().reindex(ids).fillna(0.0), groups.max().reindex(ids).fillna(0.0)
     n_preds = groups.size().reindex(ids, fill_value=0)
     distinct = frame.groupby("task_id")["fingerprint"].nunique().reindex(ids, fill_value=0)
-    columns = {
-        "n_preds": n_preds,
-        "valid code": means["valid code"],
-        "valid outputs": means["valid outputs"],
-        "unique outputs": distinct / n_preds.clip(lower=1),
-    }
-    for part in ("train", "test"):
-        columns[f"{part}_pixel_score"] = means[f"{part}_pixel_score"]
-        columns[f"{part}_correct_grids"] = means[f"{part}_correct_grids"]
-        columns[f"{part}_pass_rate"] = means[f"{part}_is_correct"]
-        columns[f"{part}_is_correct"] = best[f"{part}_is_correct"]
-    columns["is_correct"] = best["is_correct"]
-    columns[LOOSE_COLUMN] = best["train_is_correct"] * best["test_is_correct"]
-    table = pd.DataFrame(columns, index=ids)
+    table = means.assign(
+        n_preds=n_preds,
+        **{"unique outputs": distinct / n_preds.clip(lower=1)},
+        **{f"{part}_pass_rate": means[f"{part}_is_correct"] for part in ("train", "test")},
+        **{name: best[name] for name in ("train_is_correct", "test_is_correct", "is_correct")},
+        **{LOOSE_COLUMN: best["train_is_correct"] * best["test_is_correct"]},
+    )[[*TABLE_COLUMNS, LOOSE_COLUMN]]
     needs_test = [name for name in table if name.startswith("test_") or name.startswith("is_correct")]
     table.loc[~_test_known(frame, ids, task_ids), needs_test] = np.nan
     return table

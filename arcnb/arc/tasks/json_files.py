@@ -89,15 +89,13 @@ def _new_solutions_path(challenges: Path) -> Path | None:
     return None if name == challenges.name else challenges.with_name(name)
 
 
-def write_arc_json(tasks: Iterable[Task], path: str | Path) -> None:
-    """Write tasks as compact ARC JSON, gzip if the name says so; atomic, never over other content.
+def write_arc_json(tasks: Iterable[Task], path: Path) -> None:
+    """Write tasks as compact ARC JSON, gzip if the name says so.
 
     A name that ends in `challenges.json` (or .gz) gets no test outputs, and a solutions file beside it if
     every task has them. Under any other name the test outputs are inside.
     """
-    path, tasks = Path(path), list(unique_ids(tasks, str(path)))
-    if not _SUFFIX.search(path.name):
-        raise ArcnbError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
+    tasks = list(unique_ids(tasks, str(path)))
     solutions = _new_solutions_path(path)
     if solutions is None:
         _dump({task.task_id: task.to_dict() for task in tasks}, path)

@@ -20,6 +20,7 @@ from arcnb.arc.tasks.json_files import (
     read_arc_folder,
     read_arc_json,
     solutions_path,
+    write_arc_json,
 )
 from arcnb.arc.tasks.task import Task, unique_ids
 from arcnb.errors import ArcnbError, nearest
@@ -128,13 +129,17 @@ def iter_tasks(source: str | Path) -> Iterator[Task]:
 
 
 def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
-    """Write tasks as one Parquet file: atomic, as they come, never over a file with other content."""
-    from arcnb.arc.tasks.parquet_files import write_task_parquet
-
+    """Write tasks as one Parquet file, or as ARC JSON (see `write_arc_json`) where the name ends in .json or
+    .json.gz: whole or not at all, never over a file with other content."""
     path = Path(path)
-    if path.suffix != ".parquet":
-        raise ArcnbError(f"{path}: the name of a task set ends in .parquet")
-    write_task_parquet(tasks, path)
+    if is_arc_json(path):
+        write_arc_json(tasks, path)
+    elif path.suffix == ".parquet":
+        from arcnb.arc.tasks.parquet_files import write_task_parquet
+
+        write_task_parquet(tasks, path)
+    else:
+        raise ArcnbError(f"{path}: the name of a task set ends in .parquet, .json or .json.gz")
     return path
 
 

@@ -17,7 +17,7 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.prediction import FIELD_NAMES, Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, predictions_frame
+from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, to_frame, to_table
 from arcnb.errors import ArcnbError
 
 A, B = as_grid([[1, 2], [3, 4]]), as_grid([[5]])
@@ -118,7 +118,7 @@ def test_unknown_values_are_missing_and_outputs_are_lists_of_grids(tmp_path):
         assert pd.isna(unknown[column])
         assert not pd.isna(known[column])
     pd.testing.assert_frame_equal(
-        frame.drop(columns="outputs"), predictions_frame([full(), prediction("u")]).drop(columns="outputs")
+        frame.drop(columns="outputs"), to_frame(to_table([full(), prediction("u")])).drop(columns="outputs")
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.arc.grids import as_grid
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.arc.predictions.tables import predictions_frame
+from arcnb.arc.predictions.tables import to_frame, to_table
 from arcnb.arc.scores.attempts import RULES, Candidate, count_votes
 from arcnb.arc.scores.submission import (
     SUBMISSION_COLUMNS,
@@ -22,6 +22,10 @@ from arcnb.errors import ArcnbError
 from tests.arc.golden_grids import cases
 
 GOLDEN = "arc25_submission.json"
+
+
+def frame_of(predictions):
+    return to_frame(to_table(predictions))
 
 
 def candidates(records: list[dict], metric: str | None = None) -> list[Candidate]:
@@ -161,24 +165,24 @@ def test_train_score_comes_first_then_distinct_programs_then_length():
         prediction("t", 1, [[[0]], one], "b" * 9, train=0.5),
         prediction("t", 2, [[[0]], two], "c" * 9, train=1.0),
     ]
-    assert attempts(create_submission(predictions_frame(rows), [task("t")])["t"]) == [(two, one)]
+    assert attempts(create_submission(frame_of(rows), [task("t")])["t"]) == [(two, one)]
     # One program sampled five times is one vote; two programs outvote it.
     rows = [prediction("t", i, [[[0]], one], "same") for i in range(5)]
     rows += [prediction("t", 5, [[[0]], two], "longer one"), prediction("t", 6, [[[0]], two], "longer two")]
-    assert attempts(create_submission(predictions_frame(rows), [task("t")])["t"]) == [(two, one)]
+    assert attempts(create_submission(frame_of(rows), [task("t")])["t"]) == [(two, one)]
     # A vote of a program that does worse on train does not count beside one that does better.
     rows = [
         prediction("t", 0, [[[0]], three], "aaaa"),
         prediction("t", 1, [[[0]], four], "bbb"),
         prediction("t", 2, [[[0]], three], "c", train=0.5),
     ]
-    assert attempts(create_submission(predictions_frame(rows), [task("t")])["t"]) == [(four, three)]
+    assert attempts(create_submission(frame_of(rows), [task("t")])["t"]) == [(four, three)]
 
 
 def test_the_majority_rule_looks_at_votes_first():
     rows = [prediction("t", i, [[[0]], [[1]]], f"p{i}", train=0.0) for i in range(3)]
     rows.append(prediction("t", 3, [[[0]], [[2]]], "q", train=1.0))
-    frame = predictions_frame(rows)
+    frame = frame_of(rows)
     assert attempts(create_submission(frame, [task("t")], rule="majority")["t"]) == [([[1]], [[2]])]
     assert attempts(create_submission(frame, [task("t")])["t"]) == [([[2]], [[1]])]
 
@@ -188,7 +192,7 @@ def test_attempts_of_different_test_inputs_may_come_from_different_programs():
         prediction("t", 0, [[[0]], [[1]], None], "a"),
         prediction("t", 1, [[[0]], None, [[2]]], "b"),
     ]
-    submission = create_submission(predictions_frame(rows), [task("t", 2)])
+    submission = create_submission(frame_of(rows), [task("t", 2)])
     assert attempts(submission["t"]) == [([[1]], [[0]]), ([[2]], [[0]])]
     assert submission.padded == {"t": 2}
 
@@ -197,7 +201,7 @@ def test_every_task_of_the_set_is_there_and_padding_is_reported():
     rows = [prediction("a", 0, [[[0]], [[1]]]), prediction("stranger", 0, [[[0]], [[1]]])]
     rows.append(Prediction("b", "f", 0, 0, status="timeout"))
     tasks = [task("a"), task("b", 3), task("c")]
-    submission = create_submission(predictions_frame(rows), tasks)
+    submission = create_submission(frame_of(rows), tasks)
     validate_submission(submission, tasks)
     assert list(submission) == ["a", "b", "c"]
     assert submission.padded == {"a": 1, "b": 6, "c": 2}
@@ -207,7 +211,7 @@ def test_every_task_of_the_set_is_there_and_padding_is_reported():
 
 def test_no_predictions_make_a_valid_submission_all_the_same():
     tasks = load_tasks("arc-agi-2/evaluation")
-    submission = create_submission(predictions_frame([]), tasks)
+    submission = create_submission(frame_of([]), tasks)
     validate_submission(submission, tasks)
     assert score_submission(submission, tasks).output_mean == 0
 
@@ -215,7 +219,7 @@ def test_no_predictions_make_a_valid_submission_all_the_same():
 def test_right_answers_score_full_marks():
     tasks = load_tasks("arc-agi-2/evaluation")
     rows = [prediction(t.task_id, 0, [p.output.tolist() for p in (*t.train, *t.test)]) for t in tasks]
-    frame = predictions_frame(rows)[list(SUBMISSION_COLUMNS)]
+    frame = frame_of(rows)[list(SUBMISSION_COLUMNS)]
     submission = create_submission(frame, tasks)
     validate_submission(submission, tasks)
     result = score_submission(submission, tasks)
@@ -238,9 +242,9 @@ def test_both_ways_of_averaging():
 
 def test_defects_are_refused_by_name(tmp_path):
     with pytest.raises(ArcnbError, match="no rule 'best'; there are train-score, majority, legacy"):
-        create_submission(predictions_frame([]), [], rule="best")
+        create_submission(frame_of([]), [], rule="best")
     with pytest.raises(ArcnbError, match="task t: a prediction has 1 outputs for 1 train and 1 test inputs"):
-        create_submission(predictions_frame([prediction("t", 0, [[[0]]])]), [task("t")])
+        create_submission(frame_of([prediction("t", 0, [[[0]]])]), [task("t")])
     with pytest.raises(ArcnbError, match="task t: its test outputs are unknown"):
         score_submission({}, [task("t")])
 
@@ -278,7 +282,7 @@ def test_a_stranger_in_the_submission_is_refused():
 
 
 def test_the_file_is_plain_json_and_never_overwritten(tmp_path):
-    submission = create_submission(predictions_frame([prediction("t", 0, [[[0]], [[1, 2]]])]), [task("t")])
+    submission = create_submission(frame_of([prediction("t", 0, [[[0]], [[1, 2]]])]), [task("t")])
     path = write_submission(submission, tmp_path / "run" / "submission.json")
     assert json.loads(path.read_text()) == {"t": [{"attempt_1": [[1, 2]], "attempt_2": [[0]]}]}
     write_submission(submission, path)
