@@ -68,7 +68,7 @@ class PredictionSet:
         return prediction_set_card(str(self.folder), self.read(SET_COLUMNS))
 
     def __len__(self) -> int:
-        return self._table(KEY_COLUMNS, None).num_rows
+        return self._table(KEY_COLUMNS).num_rows
 
     def parts(self) -> list[Path]:
         """The complete parts, sorted by name. A Parquet file with another name is refused."""
@@ -140,7 +140,10 @@ class PredictionSet:
         columns: names to read (default all); task_ids: only these tasks. `outputs` holds lists of grids.
         Unknown numbers are NaN and unknown texts are missing values: ask with `.isna()`.
         """
-        return to_frame(self._table(_known(columns), task_ids))
+        for name in columns or ():
+            if name not in FIELD_NAMES:
+                raise ArcnbError(f"no column {name!r} in a prediction; there are {', '.join(FIELD_NAMES)}")
+        return to_frame(self._table(FIELD_NAMES if columns is None else columns, task_ids))
 
     def iter_predictions(self, task_ids: Iterable[str] | None = None) -> Iterator[Prediction]:
         """The records one by one, in the order of `read`, which does not depend on how the parts were cut.
@@ -152,59 +155,62 @@ class PredictionSet:
     def get(self, keys: Iterable[PredictionKey]) -> dict[PredictionKey, Prediction]:
         """The predictions with these keys, as far as there are any: few of many, read in one pass."""
         wanted = set(keys)
-        chosen = pa.array(sorted({key[0] for key in wanted}), pa.string())
 
         def keep(table: pa.Table) -> pa.Table:
-            there = zip(*(table[name].to_pylist() for name in KEY_COLUMNS), strict=True)
-            return table.take(pa.array([row for row, key in enumerate(there) if key in wanted], pa.int64()))
+            rows = [row for row, key in enumerate(_keys(table)) if key in wanted]
+            return table.take(pa.array(rows, pa.int64()))
 
-        table = pa.concat_tables(
-            [PREDICTION_SCHEMA.empty_table(), *self._read_parts(FIELD_NAMES, chosen, keep)]
-        )
-        return {one.key: one for one in records(table.take(_first_of_each_key(table)))}
+        return {one.key: one for one in records(self._table(FIELD_NAMES, {key[0] for key in wanted}, keep))}
 
     def done_keys(self) -> set[PredictionKey]:
         """(task_id, round, index, turn) of every prediction on disk: what a restarted stage leaves out."""
-        table = self._table(KEY_COLUMNS, None)
-        return set(zip(*(table[name].to_pylist() for name in KEY_COLUMNS), strict=True))
+        return set(_keys(self._table(KEY_COLUMNS)))
 
     def _new_path(self, stem: str) -> Path:
         taken = [int(path.stem[-5:]) for path in self.folder.glob(f"{stem}*.parquet")]
         return self.folder / f"{stem}{1 + max(taken, default=-1):05d}.parquet"
 
-    def _table(self, columns: Sequence[str], task_ids: Iterable[str] | None) -> pa.Table:
+    def _table(
+        self,
+        columns: Sequence[str],
+        task_ids: Iterable[str] | None = None,
+        keep: Callable[[pa.Table], pa.Table] = lambda table: table,
+    ) -> pa.Table:
+        """Columns of the rows of some tasks or all, as far as `keep` keeps them, sorted by their keys."""
         wanted = [name for name in FIELD_NAMES if name in {*columns, *KEY_COLUMNS}]
         chosen = None if task_ids is None else pa.array(sorted(set(task_ids)), pa.string())
-        tables = self._read_parts(wanted, chosen)
-        schema = pa.schema([PREDICTION_SCHEMA.field(name) for name in wanted])
-        table = pa.concat_tables([schema.empty_table(), *tables])
-        return table.take(_first_of_each_key(table)).select(list(columns))
-
-    def _read_parts(
-        self, columns: Sequence[str], task_ids: pa.Array | None, keep: Callable = lambda table: table
-    ) -> list[pa.Table]:
         while True:
             parts = self.parts()
             try:
-                return [keep(_read_part(part, columns, task_ids)) for part in parts]
+                tables = [keep(_read_part(part, wanted, chosen)) for part in parts]
+                break
             except ArcnbError:
                 if all(part.exists() for part in parts):
                     raise
                 # parts have just been packed into another one: look again
+        table = pa.concat_tables([_schema(wanted).empty_table(), *tables])
+        return table.take(_first_of_each_key(table)).select(list(columns))
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([PREDICTION_SCHEMA.field(name) for name in columns])
+
+
+def _keys(table: pa.Table) -> Iterator[PredictionKey]:
+    return zip(*(table[name].to_pylist() for name in KEY_COLUMNS), strict=True)
 
 
 def _read_part(part: Path, columns: Sequence[str], task_ids: pa.Array | None) -> pa.Table:
-    schema = pa.schema([PREDICTION_SCHEMA.field(name) for name in columns])
+    schema, wanted = _schema(columns), part_columns(columns)
     try:
         with pa.OSFile(str(part)) as file:
             opened = pq.ParquetFile(file)
-            wanted = part_columns(columns)
             groups = [_read_group(opened, i, wanted, task_ids) for i in range(opened.num_row_groups)]
         tables = [from_part(group, columns).cast(schema) for group in groups]
-        table = pa.concat_tables(tables or [schema.empty_table()])
+        return pa.concat_tables(tables or [schema.empty_table()])
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise ArcnbError(f"{part}: damaged or not a prediction part ({_first_line(error)})") from None
-    return table
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ArcnbError(f"{part}: damaged or not a prediction part ({reason})") from None
 
 
 def _read_group(
@@ -225,14 +231,3 @@ def _first_of_each_key(table: pa.Table) -> pa.Array:
     keys = table.select(list(KEY_COLUMNS)).append_column("row", row)
     first = keys.group_by(list(KEY_COLUMNS)).aggregate([("row", "min")])
     return first.sort_by([(name, "ascending") for name in KEY_COLUMNS])["row_min"]
-
-
-def _known(columns: Sequence[str] | None) -> Sequence[str]:
-    unknown = [name for name in columns or () if name not in FIELD_NAMES]
-    if unknown:
-        raise ArcnbError(f"no column {unknown[0]!r} in a prediction; there are {', '.join(FIELD_NAMES)}")
-    return FIELD_NAMES if columns is None else columns
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
