@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.languages.registry import Language
+from arcnb.problems.languages.language import Language
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.extraction import Extraction
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.problems.answers import Reading, check_format, read_answer
-from arcnb.problems.languages.registry import Answer, Languages, Question
+from arcnb.problems.languages.language import TestResult, Trial
+from arcnb.problems.languages.registry import Languages
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.judging import MAX_MESSAGE
 
@@ -39,7 +40,7 @@ class ProblemJudge:
         """A judged copy of each prediction, in order. all_tests: also those that the reward does not see."""
         predictions = list(predictions)
         readings = [self._read(prediction, problems) for prediction in predictions]
-        answers: dict[int, Sequence[Answer]] = {}
+        answers: dict[int, Sequence[TestResult]] = {}
         by_language: dict[str, list[int]] = {}
         for i, prediction in enumerate(predictions):
             by_language.setdefault(problems[prediction.task_id].language, []).append(i)
@@ -50,7 +51,7 @@ class ProblemJudge:
             yield self.judged(prediction, readings[i], answers[i], all_tests)
 
     def judged(
-        self, prediction: Prediction, reading: Reading, answers: Sequence[Answer], all_tests: bool = False
+        self, prediction: Prediction, reading: Reading, answers: Sequence[TestResult], all_tests: bool = False
     ) -> Prediction:
         """The prediction with what became of it."""
         bad = next((answer for answer in answers if answer.status != "ok"), None)
@@ -86,13 +87,13 @@ class ProblemJudge:
             prediction.finish_reason == "length",
         )
 
-    def _question(self, prediction, reading: Reading, problems, all_tests: bool) -> Question:
+    def _question(self, prediction, reading: Reading, problems, all_tests: bool) -> Trial:
         problem = problems[prediction.task_id]
         tests = problem.tests if all_tests else problem.tests[: self.max_tests]
-        return Question(reading.found.program, problem, tests)
+        return Trial(reading.found.program, problem, tests)
 
 
-def _shares(part: str, answers: Sequence[Answer]) -> dict:
+def _shares(part: str, answers: Sequence[TestResult]) -> dict:
     if not answers:
         return dict.fromkeys((f"{part}_pixel_score", f"{part}_correct_grids", f"{part}_is_correct"))
     share = sum(answer.passed for answer in answers) / len(answers)
@@ -110,7 +111,7 @@ def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
     for name, members in by_language.items():
         language = languages[name]
         questions = [
-            Question(f"{p.preamble}\n{p.solution}" if p.preamble else p.solution, p, p.tests) for p in members
+            Trial(f"{p.preamble}\n{p.solution}" if p.preamble else p.solution, p, p.tests) for p in members
         ]
         for problem, answers in zip(members, language.run(questions), strict=True):
             for number, (test, answer) in enumerate(zip(problem.tests, answers, strict=True)):

@@ -9,7 +9,8 @@ from arcnb.errors import ArcnbError
 from arcnb.models.prompts import chat
 from arcnb.models.prompts.rendering import Prompt, render_blocks
 from arcnb.problems.answers import FORMATS
-from arcnb.problems.sets.problem import Problem, TestCase
+from arcnb.problems.sets.problem import Problem
+from arcnb.problems.sets.test_case import TestCase
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAMES = {"python": "Python", "q": "q (kdb+)"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.problems.languages.q import QLanguage
+from arcnb.problems.languages.q.language import QLanguage
 from arcnb.problems.languages.registry import Languages
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Limits

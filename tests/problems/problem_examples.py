@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from arcnb.problems.languages.q_process import Interpreter
+from arcnb.problems.languages.q.process import Interpreter
 
 SCRIPTED_Q = Path(__file__).with_name("scripted_q.py")
 ADD = {

@@ -16,8 +16,9 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.problems.answers import read_answer
 from arcnb.problems.grading import ProblemJudge, check_solutions
+from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.python import passes
-from arcnb.problems.languages.registry import Languages, Question
+from arcnb.problems.languages.registry import Languages
 from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import human_eval_problem, load_problems, write_problems
 from arcnb.problems.sets.generated import simple_problems
@@ -31,7 +32,7 @@ def problem(**changes) -> Problem:
 
 def ask(languages, program, asked=None):
     asked = asked or problem()
-    (answers,) = languages["python"].run([Question(program, asked, asked.tests)])
+    (answers,) = languages["python"].run([Trial(program, asked, asked.tests)])
     return answers
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.languages.q import QLanguage
-from arcnb.problems.languages.q_install import find_q, refuse_silent
-from arcnb.problems.languages.q_process import Interpreter, run_script
-from arcnb.problems.languages.q_text import answers, error_mark, quoted, same_value, status_of
-from arcnb.problems.languages.registry import Languages, Question
+from arcnb.problems.languages.language import Trial
+from arcnb.problems.languages.q.install import find_q, refuse_silent
+from arcnb.problems.languages.q.language import QLanguage
+from arcnb.problems.languages.q.process import Interpreter, run_script
+from arcnb.problems.languages.q.text import answers, error_mark, quoted, same_value, status_of
+from arcnb.problems.languages.registry import Languages
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.sandbox.landlock import abi_version
@@ -40,7 +41,7 @@ RIGHT = "double:{2*x}\n/ says double[1 2] => ok 2 4\n/ says double[3] => ok 6\n"
 
 def ask(language, program, problem=None):
     problem = problem or q_problem()
-    ((first, second),) = language.run([Question(program, problem, problem.tests)])
+    ((first, second),) = language.run([Trial(program, problem, problem.tests)])
     return first, second
 
 
@@ -208,7 +209,7 @@ def test_expected_values_do_not_reach_the_program(q, monkeypatch):
         given.append(files)
         return run_script(interpreter, files, *more)
 
-    monkeypatch.setattr("arcnb.problems.languages.q.run_script", run)
+    monkeypatch.setattr("arcnb.problems.languages.q.language.run_script", run)
     problem = q_problem(tests=[{"input": "1", "expected": "424242"}] * 2)
     assert not ask(q, "double:{x}\n/ says double[1] => ok 1\n", problem)[0].passed
     with_program = [files for files in given if "program.q" in files]

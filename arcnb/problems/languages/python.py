@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
-from itertools import zip_longest
 
 import numpy as np
 
-from arcnb.problems.languages.registry import Answer, Question
-from arcnb.problems.sets.problem import Problem, TestCase
+from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
+from arcnb.problems.sets.problem import Problem
+from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import UNREADABLE, decode, near, same, same_text
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Execution, Job
@@ -27,11 +28,8 @@ from arcnb.programs.syntax import ProgramSyntaxError, parse_program
 PIECE = 300  # bytes of a result in one grid of 30 by 30 digits
 PIECES = 4  # asked for at first
 MAX_BYTES = 64_000
-SHOWN = 200  # characters of a value that are kept for people
 
 _PYTHON = re.compile(r"(?:python|py)[\d.]*")
-_ANY_TAG = re.compile(".*")
-_FENCE = re.compile(r"^[ \t]*```(?P<tag>[\w.+#-]*)(?P<rest>[^`\n]*)$", re.MULTILINE)
 
 # Lives in a namespace of its own, so that no name of the program's is in its way. `program` and `result` are
 # put there: the program's namespace and the function to be asked.
@@ -113,10 +111,7 @@ def _arcnb_result():
 
 
 class PythonLanguage:
-    """See arcnb.problems.languages.registry.Language; `executor` is that of ARC programs, limits included."""
-
-    name = "python"
-    fence = "python"
+    """See arcnb.problems.languages.language.Language; `executor` is that of ARC programs, limits included."""
 
     def __init__(self, executor: Executor):
         if executor.entry != "transform":
@@ -129,34 +124,28 @@ class PythonLanguage:
 
         Without an entry point it is the last that does anything, of those tagged as Python before all others.
         """
-        if problem.entry_point:
-            found = extract_program(text, problem.entry_point, truncated)
-            return _with_preamble(found, problem)
-        return last_block(text, truncated, _is_program, _PYTHON)
+        if not problem.entry_point:
+            return last_block(text, truncated, _is_program, _PYTHON)
+        found = extract_program(text, problem.entry_point, truncated)
+        if found.program is None or not problem.preamble:
+            return found
+        # What stood before it in the description: HumanEval's helpers and imports.
+        return replace(found, program=f"{problem.preamble}\n{found.program}")
 
-    def run(self, questions: Iterable[Question]) -> Iterator[list[Answer]]:
+    def run(self, trials: Iterable[Trial]) -> Iterator[list[TestResult]]:
         """One job a test: a loop that does not end on one input costs that test alone."""
-        asked: list[Question] = []
-
-        def jobs() -> Iterator[Job]:
-            for question in questions:
-                asked.append(question)
-                for test in question.tests:
-                    yield Job(_source(question.program, test), _pieces(PIECES))
-
-        executions = self.executor.run(jobs(), ordered=True)
-        for first in executions:
-            question = asked.pop(0)
-            rest = [next(executions) for _ in question.tests[1:]]
-            yield [
-                self._answer(question.program, test, execution)
-                for test, execution in zip(question.tests, [first, *rest], strict=True)
-            ]
+        trials = list(trials)
+        jobs = (
+            Job(_source(trial.program, test), _pieces(PIECES)) for trial in trials for test in trial.tests
+        )
+        executions = self.executor.run(jobs, ordered=True)
+        for trial in trials:
+            yield [self._result(trial.program, test, next(executions)) for test in trial.tests]
 
     def close(self) -> None:
         """The executor is its owner's."""
 
-    def _answer(self, program: str | None, test: TestCase, execution: Execution) -> Answer:
+    def _result(self, program: str | None, test: TestCase, execution: Execution) -> TestResult:
         found = result_text(execution.outputs) if execution.status == "ok" else None
         if found and len(found[1]) < found[0] <= MAX_BYTES:
             pieces = _pieces(-(-(found[0] + 8) // PIECE))
@@ -165,17 +154,17 @@ class PythonLanguage:
         seconds = execution.seconds
         if execution.status != "ok":
             kind, message = execution.error_type, execution.error_message
-            return Answer(execution.status, False, "", kind, message, execution.error_line, seconds)
+            return TestResult(execution.status, False, "", kind, message, execution.error_line, seconds)
         if found is None:
-            return Answer("invalid_output", False, "", "OutputError", "its result cannot be read")
+            return TestResult("invalid_output", False, "", "OutputError", "its result cannot be read")
         length, text = found
         if len(text) < length:
             much = f"a result of {length} bytes, more than {MAX_BYTES}"
-            return Answer("output_limit", False, "", "OutputLimit", much, None, seconds)
+            return TestResult("output_limit", False, "", "OutputLimit", much, None, seconds)
         value = decode(text.decode("utf-8", "replace"))
         if value is UNREADABLE:
-            return Answer("invalid_output", False, "", "OutputError", "its result is no plain value")
-        return Answer("ok", passes(test, value), repr(value)[:SHOWN], seconds=seconds)
+            return TestResult("invalid_output", False, "", "OutputError", "its result is no plain value")
+        return TestResult("ok", passes(test, value), repr(value)[:SHOWN], seconds=seconds)
 
 
 def passes(test: TestCase, value: object) -> bool:
@@ -204,34 +193,6 @@ def result_text(outputs: tuple[np.ndarray, ...]) -> tuple[int, bytes] | None:
     return length, data[8 : 8 + length]
 
 
-def last_block(
-    text: str, truncated: bool, good: Callable[[str], bool], preferred: re.Pattern = _ANY_TAG
-) -> Extraction:
-    """The last fenced block that is `good`, one with a `preferred` tag before all others.
-
-    It is the whole text where there is no fence. Fences stand at the beginnings of lines: elsewhere they are
-    the program's own.
-    """
-    blocks = list(_blocks(text))
-    if not blocks:
-        return Extraction(text, "plain") if good(text) else Extraction(None, "no_code", "no code block")
-    blocks.sort(key=lambda block: bool(preferred.fullmatch(block[0])))  # keeps the order within each kind
-    for _, code, closed in reversed(blocks):
-        if code.strip() and (closed or not truncated) and good(code):
-            return Extraction(code.strip("\n"), "fenced" if closed else "unclosed")
-    return Extraction(None, "no_code", "no code block holds a program")
-
-
-def _blocks(text: str) -> Iterator[tuple[str, str, bool]]:
-    """(tag, code, whether it is closed) of each fenced block; what else stands behind a fence is code."""
-    fences = list(_FENCE.finditer(text))
-    for opening, closing in zip_longest(fences[::2], fences[1::2]):
-        end = closing.start() if closing else len(text)
-        tag = opening["tag"].lower() if not opening["rest"].strip() else ""
-        begin = opening.end() if not opening["rest"].strip() else opening.start("tag")
-        yield tag, text[begin:end], closing is not None
-
-
 def _is_program(code: str) -> bool:
     """Whether it parses and does anything: the `7` or `[1, 2]` of a sample output parses as well."""
     try:
@@ -245,13 +206,6 @@ def _does_something(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.AnnAssign):
         return statement.value is not None  # `Result: 5` is an annotation
     return not isinstance(statement, ast.Expr) or any(isinstance(n, ast.Call) for n in ast.walk(statement))
-
-
-def _with_preamble(found: Extraction, problem: Problem) -> Extraction:
-    """The program behind what stood before it in the description (HumanEval's helpers and imports)."""
-    if found.program is None or not problem.preamble:
-        return found
-    return Extraction(f"{problem.preamble}\n{found.program}", found.how, found.reason)
 
 
 def _source(program: str | None, test: TestCase) -> str | None:

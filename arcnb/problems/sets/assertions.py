@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.sets.problem import TestCase
+from arcnb.problems.sets.test_case import TestCase
 
 
 class _NotConstant(ValueError):

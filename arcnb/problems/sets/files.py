@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.sets.problem import InseparableTests, Problem, TestCase
+from arcnb.problems.sets.problem import InseparableTests, Problem
+from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import decode
 
 HUMAN_EVAL = (

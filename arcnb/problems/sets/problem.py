@@ -14,46 +14,20 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from keyword import iskeyword
 
 from arcnb.errors import ArcnbError
+from arcnb.problems.sets import assertions
+from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import encode
 
 LANGUAGES = ("python", "q")
-COMPARISONS = ("equal", "close", "true", "false", "text")
 
 
 class InseparableTests(ArcnbError):
     """A problem whose assertions cannot be judged outside of the program's process."""
-
-
-@dataclass(frozen=True)
-class TestCase:
-    """One test.
-
-    call: an expression of the language, evaluated where the program is defined; "" runs the program as a
-    script with `stdin`. expected: a plain value, compared outside as `compare` says: "equal" to it, "is"
-    (equal and of its type: 1 is not True), "close" within `tolerance` or the share `relative` of the larger
-    one, "true" or "false" (no expected value), "text" (the same words on the same lines).
-    setup: import statements that the call needs. loose: lists and tuples are the same, as in JSON.
-    """
-
-    __test__ = False  # not one of pytest's
-
-    call: str
-    expected: object = None
-    compare: str = "equal"
-    tolerance: float = 1e-6
-    stdin: str = ""
-    setup: str = ""
-    loose: bool = False
-    relative: float = 0.0
-
-    def as_row(self) -> dict:
-        """Plain values for JSON, the expected one as arcnb.problems.sets.values.encode writes it."""
-        return asdict(self) | {"expected": encode(self.expected)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +100,6 @@ class Problem:
 
 
 def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase, ...], int]:
-    from arcnb.problems.sets import assertions
-
     if isinstance(tests, str) and tests.lstrip().startswith("["):  # Parquet and CSV keep lists as text
         with suppress(ValueError):
             tests = json.loads(tests)

@@ -12,7 +12,7 @@ from arcnb.models.sampling.backends import backend_name
 from arcnb.plans import refusals
 from arcnb.problems.answers import check_format
 from arcnb.problems.grading import ProblemJudge
-from arcnb.problems.languages.q_install import find_q
+from arcnb.problems.languages.q.install import find_q
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.prompt_text import ProblemFormat, problem_format
 from arcnb.problems.sets.files import load_problems, write_problems

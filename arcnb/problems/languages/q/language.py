@@ -1,4 +1,4 @@
-"""Programs in q, one process a program, through whatever interpreter arcnb.problems.languages.q_install
+"""Programs in q, one process a program, through whatever interpreter arcnb.problems.languages.q.install
 finds."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.languages.python import SHOWN, last_block
-from arcnb.problems.languages.q_process import Interpreter, Transcript, run_script
-from arcnb.problems.languages.q_text import (
+from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
+from arcnb.problems.languages.q.process import Interpreter, Transcript, run_script
+from arcnb.problems.languages.q.text import (
     DRIVER,
     PROGRAM,
     answers,
@@ -21,7 +21,6 @@ from arcnb.problems.languages.q_text import (
     same_value,
     status_of,
 )
-from arcnb.problems.languages.registry import Answer, Question
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.extraction import Extraction
@@ -29,11 +28,8 @@ from arcnb.programs.sandbox.landlock import abi_version
 
 
 class QLanguage:
-    """See arcnb.problems.languages.registry.Language. limits.seconds: wall time of a program with all its
+    """See arcnb.problems.languages.language.Language. limits.seconds: wall time of a program with all its
     tests."""
-
-    name = "q"
-    fence = "q"
 
     def __init__(self, interpreter: Interpreter, limits: Limits = Limits(), workers: int = 1):
         self.interpreter, self.limits = interpreter, limits
@@ -54,12 +50,12 @@ class QLanguage:
             return Extraction(found.program, found.how, reason)
         return found
 
-    def run(self, questions: Iterable[Question]) -> Iterator[list[Answer]]:
+    def run(self, trials: Iterable[Trial]) -> Iterator[list[TestResult]]:
         """Programs run beside each other, `workers` at a time."""
-        questions = list(questions)
-        for problem in {id(q.problem): q.problem for q in questions}.values():
+        trials = list(trials)
+        for problem in {id(trial.problem): trial.problem for trial in trials}.values():
             self.expected(problem)
-        yield from self._pool.map(self._answers, questions)
+        yield from self._pool.map(self._results, trials)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -84,24 +80,24 @@ class QLanguage:
             self._expected[problem.fingerprint] = [found[n][1] for n in range(len(problem.tests))]
         return self._expected[problem.fingerprint]
 
-    def _answers(self, question: Question) -> list[Answer]:
-        if question.program is None or not question.program.strip():
-            return [Answer("no_code")] * len(question.tests)
+    def _results(self, trial: Trial) -> list[TestResult]:
+        if trial.program is None or not trial.program.strip():
+            return [TestResult("no_code")] * len(trial.tests)
         mark = secrets.token_hex(8)
-        files = {PROGRAM: question.program, DRIVER: driver(mark, [test.call for test in question.tests])}
+        files = {PROGRAM: trial.program, DRIVER: driver(mark, [test.call for test in trial.tests])}
         transcript = run_script(self.interpreter, files, DRIVER, self.limits)
         found = answers(transcript.text, mark)
-        seconds = transcript.seconds / len(question.tests)
+        seconds = transcript.seconds / len(trial.tests)
         failed = partial(self._failed, transcript=transcript, seconds=seconds)
         if not found.get(-1, (False, ""))[0]:
-            return [failed(found.get(-1), loading=True)] * len(question.tests)
-        of_problem = self.expected(question.problem)
+            return [failed(found.get(-1), loading=True)] * len(trial.tests)
+        of_problem = self.expected(trial.problem)
         results = []
-        for number, expected in zip(range(len(question.tests)), of_problem, strict=False):
+        for number, expected in zip(range(len(trial.tests)), of_problem, strict=False):
             good, value = found.get(number, (False, None))
             if good:
                 passed = same_value(expected, value)
-                results.append(Answer("ok", passed, value[:SHOWN], seconds=seconds))
+                results.append(TestResult("ok", passed, value[:SHOWN], seconds=seconds))
             else:
                 results.append(failed(found.get(number)))
         return results
@@ -109,11 +105,11 @@ class QLanguage:
     @staticmethod
     def _failed(
         found: tuple[bool, str] | None, transcript: Transcript, seconds: float, loading: bool = False
-    ) -> Answer:
+    ) -> TestResult:
         """A test without a value: by the error that the driver caught, or by how the process ended."""
         if found is not None:
             status = status_of(found[1], loading)
-            return Answer(status, False, "", f"'{found[1].split(':')[0]}", found[1], seconds=seconds)
+            return TestResult(status, False, "", f"'{found[1].split(':')[0]}", found[1], seconds=seconds)
         told = {
             "timeout": "the program took too long",
             "output_limit": "the program wrote too much",
@@ -121,9 +117,9 @@ class QLanguage:
         }
         if transcript.status != "ok":
             message = told[transcript.status]
-            return Answer(transcript.status, False, "", "QProcess", message, seconds=seconds)
+            return TestResult(transcript.status, False, "", "QProcess", message, seconds=seconds)
         mark = error_mark(transcript.text)
         if mark is not None:
-            return Answer(status_of(mark, loading), False, "", f"'{mark}", mark, seconds=seconds)
+            return TestResult(status_of(mark, loading), False, "", f"'{mark}", mark, seconds=seconds)
         message = f"the process ended (code {transcript.code}) before it answered"
-        return Answer("crashed", False, "", "Exit", message, seconds=seconds)
+        return TestResult("crashed", False, "", "Exit", message, seconds=seconds)

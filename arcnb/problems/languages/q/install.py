@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.languages.q_process import Interpreter, run_script
-from arcnb.problems.languages.q_text import DRIVER, answers, driver, error_mark
+from arcnb.problems.languages.q.process import Interpreter, run_script
+from arcnb.problems.languages.q.text import DRIVER, answers, driver, error_mark
 from arcnb.programs.executor.limits import Limits
 
 LICENCES = ("kc.lic", "k4.lic", "ks.lic", "kx.lic")

@@ -21,7 +21,7 @@ from pathlib import Path
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.sandbox import landlock
 
-LAUNCHER = Path(__file__).with_name("q_confinement.py")
+LAUNCHER = Path(__file__).with_name("confinement.py")
 TICK = 0.05  # seconds between looks at the clock and at ports
 # What an interpreter reads to start: libraries, time zones, the host's name and processors (for its licence).
 LIBRARIES = (

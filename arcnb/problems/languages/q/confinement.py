@@ -1,6 +1,6 @@
 """Run as a script: confine this process, then become the interpreter. Never imported by anyone.
 
-    python -I -S q_confinement.py <landlock.py> <JSON: parent, seconds, memory_mb, readable, runnable,
+    python -I -S confinement.py <landlock.py> <JSON: parent, seconds, memory_mb, readable, runnable,
                                                   may_connect, confine> command...
 
 What stays in force after the exec: limits of processor time, memory, file size and descriptors, death with
