@@ -40,17 +40,18 @@ class ProblemJudge:
         """A judged copy of each prediction, in order. all_tests: also those that the reward does not see."""
         predictions = list(predictions)
         readings = [self._read(prediction, problems) for prediction in predictions]
-        answers: dict[int, Sequence[TestResult]] = {}
-        by_language: dict[str, list[int]] = {}
-        for i, prediction in enumerate(predictions):
-            by_language.setdefault(problems[prediction.task_id].language, []).append(i)
-        for name, members in by_language.items():
-            questions = [self._question(predictions[i], readings[i], problems, all_tests) for i in members]
-            answers |= dict(zip(members, self.languages[name].run(questions), strict=True))
-        for i, prediction in enumerate(predictions):
-            yield self.judged(prediction, readings[i], answers[i], all_tests)
+        n_tests = None if all_tests else self.max_tests
+        asked = [problems[prediction.task_id] for prediction in predictions]
+        trials = [
+            Trial(reading.found.program, problem, problem.tests[:n_tests])
+            for reading, problem in zip(readings, asked, strict=True)
+        ]
+        for prediction, reading, results in zip(
+            predictions, readings, self.languages.run(trials), strict=True
+        ):
+            yield self._judged(prediction, reading, results, all_tests)
 
-    def judged(
+    def _judged(
         self, prediction: Prediction, reading: Reading, answers: Sequence[TestResult], all_tests: bool = False
     ) -> Prediction:
         """The prediction with what became of it."""
@@ -87,11 +88,6 @@ class ProblemJudge:
             prediction.finish_reason == "length",
         )
 
-    def _question(self, prediction, reading: Reading, problems, all_tests: bool) -> Trial:
-        problem = problems[prediction.task_id]
-        tests = problem.tests if all_tests else problem.tests[: self.max_tests]
-        return Trial(reading.found.program, problem, tests)
-
 
 def _shares(part: str, answers: Sequence[TestResult]) -> dict:
     if not answers:
@@ -99,28 +95,3 @@ def _shares(part: str, answers: Sequence[TestResult]) -> dict:
     share = sum(answer.passed for answer in answers) / len(answers)
     values = {f"{part}_pixel_score": share, f"{part}_correct_grids": share}
     return values | {f"{part}_is_correct": int(share == 1)}
-
-
-def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
-    """Run every reference solution on all tests; how many there were. ArcnbError names the first problem
-    whose solution fails, and the test."""
-    by_language: dict[str, list[Problem]] = {}
-    for problem in problems:
-        if problem.solution is not None:
-            by_language.setdefault(problem.language, []).append(problem)
-    for name, members in by_language.items():
-        language = languages[name]
-        questions = [
-            Trial(f"{p.preamble}\n{p.solution}" if p.preamble else p.solution, p, p.tests) for p in members
-        ]
-        for problem, answers in zip(members, language.run(questions), strict=True):
-            for number, (test, answer) in enumerate(zip(problem.tests, answers, strict=True)):
-                if not answer.passed:
-                    got = (
-                        answer.shown if answer.status == "ok" else f"{answer.status}: {answer.error_message}"
-                    )
-                    raise ArcnbError(
-                        f"{problem.source or 'problems'}: problem {problem.problem_id}: its own solution "
-                        f"fails test {number} ({test.call or 'script'}): {got}"
-                    )
-    return sum(map(len, by_language.values()))

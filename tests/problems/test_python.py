@@ -15,7 +15,7 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.problems.answers import read_answer
-from arcnb.problems.grading import ProblemJudge, check_solutions
+from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.python import passes
 from arcnb.problems.languages.registry import Languages
@@ -23,6 +23,7 @@ from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import human_eval_problem, load_problems, write_problems
 from arcnb.problems.sets.generated import simple_problems
 from arcnb.problems.sets.problem import Problem
+from arcnb.problems.training.solutions import check_solutions
 from tests.problems.problem_examples import ADD
 
 
@@ -177,6 +178,11 @@ def test_what_would_carry_an_answer_inside_or_miss_a_name_is_left_out(code):
         ("f() is None", None, 0),
         ("1 is f()", 1, True),
         ("f() == True", 1, 2),
+        ("f() == 1.5", 1.5000001, float("inf")),
+        ("f() == 3", 3.0, float("-inf")),
+        ("f() == 0.0", 1e-7, float("nan")),
+        ("f() == float('inf')", float("inf"), 1e300),
+        ("f() == float('nan')", float("nan"), 0.0),
     ],
 )
 def test_tolerances_are_those_of_the_assertion(assertion, passing, failing):

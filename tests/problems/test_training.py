@@ -27,9 +27,9 @@ from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import load_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.dry_run import memory_and_commands
-from arcnb.problems.training.final import checked, evaluate_model
 from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
-from arcnb.problems.training.sample_evaluation import evaluate
+from arcnb.problems.training.sample_evaluation import evaluate, evaluate_model
+from arcnb.problems.training.solutions import checked
 from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan

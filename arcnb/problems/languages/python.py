@@ -127,10 +127,9 @@ class PythonLanguage:
         if not problem.entry_point:
             return last_block(text, truncated, _is_program, _PYTHON)
         found = extract_program(text, problem.entry_point, truncated)
-        if found.program is None or not problem.preamble:
-            return found
-        # What stood before it in the description: HumanEval's helpers and imports.
-        return replace(found, program=f"{problem.preamble}\n{found.program}")
+        return (
+            found if found.program is None else replace(found, program=problem.behind_preamble(found.program))
+        )
 
     def run(self, trials: Iterable[Trial]) -> Iterator[list[TestResult]]:
         """One job a test: a loop that does not end on one input costs that test alone."""

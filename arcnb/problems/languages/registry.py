@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from arcnb.errors import ArcnbError
-from arcnb.problems.languages.language import Language
+from arcnb.problems.languages.language import Language, TestResult, Trial
 from arcnb.problems.languages.python import PythonLanguage
 from arcnb.problems.languages.q.install import find_q
 from arcnb.problems.languages.q.language import QLanguage
@@ -29,6 +31,14 @@ class Languages(dict[str, Language]):
         else:
             raise ArcnbError(f"language {name!r} is not known; there are python, q")
         return self[name]
+
+    def run(self, trials: Sequence[Trial]) -> list[Sequence[TestResult]]:
+        """The results of each trial, in order; those of a language run together."""
+        results: dict[int, Sequence[TestResult]] = {}
+        for name in dict.fromkeys(trial.problem.language for trial in trials):
+            members = [i for i, trial in enumerate(trials) if trial.problem.language == name]
+            results |= zip(members, self[name].run([trials[i] for i in members]), strict=True)
+        return [results[i] for i in range(len(trials))]
 
     def __enter__(self) -> Languages:
         return self

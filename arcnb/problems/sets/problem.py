@@ -70,6 +70,10 @@ class Problem:
         """What a test expects is always known."""
         return True
 
+    def behind_preamble(self, program: str) -> str:
+        """A program as it is run."""
+        return f"{self.preamble}\n{program}" if self.preamble else program
+
     @classmethod
     def from_row(cls, row: Mapping, where: str = "") -> Problem:
         """A problem from its row (docs/problems.md). ArcnbError names `where`, the problem, the test."""

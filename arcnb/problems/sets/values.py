@@ -34,7 +34,7 @@ def _tagged(value: object) -> object:
 
 
 def decode(text: str) -> object:
-    """The value that `encode` or `python_language.WRITER` wrote; UNREADABLE for anything else.
+    """The value that `encode` or `languages.python.WRITER` wrote; UNREADABLE for anything else.
 
     The text is hostile: a program may have written it.
     """
@@ -72,7 +72,7 @@ def same(expected: object, value: object, tolerance: float = 1e-6, loose: bool =
     if isinstance(expected, int | float) and isinstance(value, int | float):
         if isinstance(expected, int) and isinstance(value, int):
             return expected == value
-        return _close(expected, value, tolerance)
+        return near(value, expected, tolerance, tolerance) or (expected != expected and value != value)
     if loose and isinstance(expected, list | tuple) and isinstance(value, list | tuple):
         expected, value = list(expected), list(value)
     if isinstance(expected, set | frozenset) or isinstance(value, set | frozenset):
@@ -88,16 +88,6 @@ def same(expected: object, value: object, tolerance: float = 1e-6, loose: bool =
             same(a, b, tolerance, loose) for a, b in zip(expected, value, strict=True)
         )
     return type(expected) is type(value) and expected == value
-
-
-def _close(a: float, b: float, tolerance: float) -> bool:
-    try:
-        a, b = float(a), float(b)
-    except OverflowError:
-        return False
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    return a == b or abs(a - b) <= tolerance * max(1.0, abs(a), abs(b))
 
 
 def near(value: float, expected: float, tolerance: float, relative: float = 0.0) -> bool:

@@ -38,7 +38,7 @@ class TestcaseRewards(RewardPlan):
     format_weight: float = 0.0
 
     def __post_init__(self):
-        RewardPlan("held-out", self.limits, self.weights)  # its terms and weights are checked there
+        self.check_weights()
         named = {"base_reward_weight": self.base, "perfect_reward_weight": self.perfect}
         for name, weight in (named | {"format_reward_weight": self.format_weight}).items():
             if weight < 0:
@@ -56,8 +56,7 @@ class TestcaseRewards(RewardPlan):
         parts = {"tests": [self._tests(rollout) for rollout in group]}
         if self.format_weight:
             parts["format"] = [self.format_weight * getattr(rollout, "strict", False) for rollout in group]
-        terms = RewardPlan("held-out", self.limits, self.weights).parts(group)
-        return parts | {name: values for name, values in terms.items() if name != "scheme"}
+        return parts | self.terms(group)
 
     def _tests(self, rollout: Rollout) -> float:
         share = rollout.scores.train_correct

@@ -17,11 +17,13 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k_curve
 from arcnb.arc.seeds import derive_seed
-from arcnb.models.sampling.backends import Request, Sampling
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
+from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.prompt_text import ProblemFormat
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.reward import parse_counts
+from arcnb.programs.executor.executor import Executor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,3 +138,32 @@ def evaluate(
         predictions.write_part(list(judge.judge(made, block, all_tests=True)), round=step)
     described = {name: judge.languages[name].described for name in sorted({p.language for p in problems})}
     return Evaluation(problems, predictions, described, skipped, step)
+
+
+def evaluate_model(
+    plan: ProblemPlan, problems: Sequence[Problem], adapter: Path | None, step: int = 0
+) -> Evaluation:
+    """The plan's number of samples of every problem; leaves `evaluation/` and `evaluation.json`.
+
+    step: of the training, after which this adapter was saved.
+    """
+    sampling = Sampling(temperature=plan.trl["temperature"], max_tokens=plan.trl["max_completion_length"])
+    options = EngineOptions(max_model_len=plan.max_length or None)
+    with (
+        Executor(plan.workers or None, plan.subject.limits) as executor,
+        open_backend(plan.backend, plan.model, adapter, options) as engine,
+    ):
+        result = evaluate(
+            problems,
+            engine,
+            plan.subject.prompt_format,
+            plan.subject.judge(executor),
+            Path(plan.output) / "evaluation",
+            plan.n_predictions,
+            sampling,
+            plan.seed,
+            {"model": plan.model, "adapter": str(adapter or "")},
+            step,
+        )
+    result.write(Path(plan.output) / "evaluation.json")
+    return result

@@ -140,6 +140,10 @@ class RewardPlan:
 
     def __post_init__(self):
         reward_scheme(self.scheme)
+        self.check_weights()
+
+    def check_weights(self) -> None:
+        """ValueError for a term that does not exist, or a negative weight."""
         for name, weight in self.weights.items():
             if name not in TERMS:
                 raise ValueError(f"reward term {name!r} does not exist; there are {', '.join(TERMS)}")
@@ -156,10 +160,15 @@ class RewardPlan:
         """{"scheme" or term: its weighted contribution to each completion's reward}."""
         scheme = reward_scheme(self.scheme)
         parts = {"scheme": [0.0 if rollout.cheating else scheme(rollout.scores) for rollout in group]}
-        for name, weight in self.weights.items():
-            if weight:
-                parts[name] = [weight * value for value in TERMS[name](group, self.limits)]
-        return parts
+        return parts | self.terms(group)
+
+    def terms(self, group: Sequence[Rollout]) -> dict[str, list[float]]:
+        """{term: its weighted contribution to each completion's reward}."""
+        return {
+            name: [weight * value for value in TERMS[name](group, self.limits)]
+            for name, weight in self.weights.items()
+            if weight
+        }
 
     def rewards(self, group: Sequence[Rollout]) -> list[float]:
         """One reward a completion of the group, within `bounds`."""

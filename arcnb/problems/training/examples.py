@@ -1,0 +1,41 @@
+"""Answers worth reading, as cards of a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.problems.sets.problem import Problem
+
+
+class Examples(list):
+    """(problem, prediction) that draw themselves in a notebook."""
+
+    def _repr_html_(self) -> str:
+        cards = []
+        for problem, prediction in self:
+            said = (
+                prediction.error_message
+                or f"{prediction.train_correct_grids or 0:.0%} of the first tests passed"
+            )
+            head = f"{prediction.id} · {prediction.status} · {prediction.extraction} · {said}"
+            cards.append(
+                f"<p><b>{html.escape(head)}</b><br>{html.escape(problem.description[:300])}</p>"
+                f"<pre>{html.escape(prediction.completion[:1500])}</pre>"
+            )
+        return "".join(cards)
+
+
+def examples(predictions: PredictionSet, problems: Sequence[Problem], n: int = 4) -> Examples:
+    """Answers worth reading: of right and of wrong ones the first, each of another problem."""
+    by_id = {problem.problem_id: problem for problem in problems}
+    right, wrong, seen = [], [], set()
+    for prediction in predictions.iter_predictions():
+        if prediction.task_id not in seen:
+            solved = prediction.train_is_correct and prediction.test_is_correct
+            chosen = right if solved else wrong
+            if len(chosen) < n // 2:
+                chosen.append((by_id[prediction.task_id], prediction))
+                seen.add(prediction.task_id)
+    return Examples([*right, *wrong])

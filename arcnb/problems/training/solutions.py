@@ -1,0 +1,44 @@
+"""Reference solutions, which have to pass the tests of their own problems before a model is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from arcnb.errors import ArcnbError
+from arcnb.problems.languages.language import Trial
+from arcnb.problems.languages.registry import Languages
+from arcnb.problems.plan import ProblemPlan
+from arcnb.problems.sets.files import ProblemSet
+from arcnb.problems.sets.problem import Problem
+from arcnb.programs.executor.executor import Executor
+
+
+def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> str:
+    """Run all reference solutions; one sentence. ArcnbError names the first problem whose solution fails,
+    and a problem that stands in both sets."""
+    shared = {problem.fingerprint for problem in training} & {problem.fingerprint for problem in evaluation}
+    for problem in evaluation:
+        if problem.fingerprint in shared:
+            raise ArcnbError(f"problem {problem.problem_id} is in both the training and the evaluation set")
+    with Executor(plan.workers or None, plan.subject.limits) as executor, Languages(executor) as languages:
+        n = check_solutions([*training, *evaluation], languages)
+        used = sorted({problem.language for problem in [*training, *evaluation]})
+        judges = "; ".join(languages[name].described for name in used)
+    total = len(training) + len(evaluation)
+    return f"{n} of {total} problems have a solution, and all pass. Judged by: {judges}"
+
+
+def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
+    """Run every reference solution on all tests; how many there were. ArcnbError names the first problem
+    whose solution fails, and the test."""
+    solved = [problem for problem in problems if problem.solution is not None]
+    trials = [Trial(one.behind_preamble(one.solution), one, one.tests) for one in solved]
+    for problem, results in zip(solved, languages.run(trials), strict=True):
+        for number, (test, result) in enumerate(zip(problem.tests, results, strict=True)):
+            if not result.passed:
+                got = result.shown if result.status == "ok" else f"{result.status}: {result.error_message}"
+                raise ArcnbError(
+                    f"{problem.source or 'problems'}: problem {problem.problem_id}: its own solution "
+                    f"fails test {number} ({test.call or 'script'}): {got}"
+                )
+    return len(solved)
