@@ -11,6 +11,8 @@ program.
 from __future__ import annotations
 
 import ast
+import operator
+import re
 
 from arcnb.errors import ArcnbError
 from arcnb.problems.sets.test_case import TestCase
@@ -27,17 +29,19 @@ def python_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f"line {error.lineno}: " if getattr(error, "lineno", None) else ""
         raise ArcnbError(f"{line}{getattr(error, 'msg', None) or error}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "candidate":
+            node.id = entry or node.id  # what HumanEval calls the program
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     setup = "\n".join(map(ast.unparse, imports))
-    names = {"candidate": entry} if entry else {}
     defined = _stored(tree) - {entry}
     tests, left_out = [], 0
     for statement in _statements(tree, entry):
-        if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Constant):
-            continue  # `assert True` of HumanEval asks nothing
         test = None
         if isinstance(statement, ast.Assert):
-            test = _test(_Renamed(names).visit(statement.test), setup)
+            if isinstance(statement.test, ast.Constant):
+                continue  # `assert True` of HumanEval asks nothing
+            test = _test(statement.test, setup)
         if test is not None and _separable(test, entry, defined):
             tests.append(test)
         elif any(isinstance(node, ast.Assert) for node in ast.walk(statement)):
@@ -74,16 +78,6 @@ def _separable(test: TestCase, entry: str, defined: set[str]) -> bool:
         return False
     used = {node.id for node in ast.walk(asked) if isinstance(node, ast.Name)} - _stored(asked)
     return not used & defined
-
-
-class _Renamed(ast.NodeTransformer):
-    """HumanEval calls the program `candidate`."""
-
-    def __init__(self, names: dict[str, str]):
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
 
 
 def _test(node: ast.expr, setup: str) -> TestCase | None:
@@ -142,6 +136,12 @@ def _asking(
 
 
 _UNKNOWN = object()
+_ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 _MAKERS = {"set": set, "list": list, "tuple": tuple, "frozenset": frozenset, "dict": dict, "float": float}
 
 
@@ -161,19 +161,10 @@ def _constant(node: ast.expr) -> object:
         and len(node.args) < 2
     ):
         return _MAKERS[node.func.id](*map(_constant, node.args))
-    if isinstance(node, ast.BinOp) and type(node.op) in (ast.Add, ast.Sub, ast.Mult, ast.Div):
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         a, b = _constant(node.left), _constant(node.right)
-        numbers = int | float | complex
-        if isinstance(a, numbers) and isinstance(b, numbers) and abs(a) < 1e15 and abs(b) < 1e15:
-            word = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"}
-            kind = (
-                complex
-                if isinstance(a, complex) or isinstance(b, complex)
-                else float
-                if isinstance(a, float) or isinstance(b, float)
-                else int
-            )
-            return getattr(kind, word[type(node.op)])(kind(a), kind(b))
+        if all(isinstance(number, int | float | complex) and abs(number) < 1e15 for number in (a, b)):
+            return _ARITHMETIC[type(node.op)](a, b)
         raise _NotConstant
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         kind = {ast.List: list, ast.Tuple: tuple, ast.Set: set}[type(node)]
@@ -213,18 +204,9 @@ def q_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
 
 def _match_sign(text: str) -> int | None:
     """Where the first `~` outside of brackets and strings is."""
-    depth, in_string, skip = 0, False, False
-    for i, sign in enumerate(text):
-        if skip:
-            skip = False
-        elif in_string:
-            skip, in_string = sign == "\\", sign != '"'
-        elif sign == '"':
-            in_string = True
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        elif sign == "~" and depth == 0 and 0 < i < len(text) - 1:
-            return i
+    depth = 0
+    for token in re.finditer(r'"(?:\\.|[^"\\])*\\?"?|.', text):  # a string, or one sign
+        depth += (token[0] in "([{") - (token[0] in ")]}")
+        if token[0] == "~" and depth == 0 and 0 < token.start() < len(text) - 1:
+            return token.start()
     return None

@@ -36,17 +36,9 @@ class DryRun:
     memory: pd.DataFrame
 
 
-def gpu_gib(asked: float = 0.0) -> float:
-    """Memory of a GPU, GiB: as asked, of the smallest GPU here, or what is assumed."""
-    gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return asked or (min(gpu.total for gpu in gpus) / GIB if gpus else ASSUMED_GIB)
-
-
-def memory_and_commands(
-    plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence, full: bool = False
-) -> DryRun:
+def memory_and_commands(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence) -> DryRun:
     """The commands and the estimate. ArcnbError where the run cannot fit, and for what it would be
-    refused anywhere. full: without LoRA.
+    refused anywhere.
 
     With the plan's `dry_run` a model whose size is unknown is refused, too; otherwise its table is empty.
     """
@@ -60,7 +52,7 @@ def memory_and_commands(
     layout = Layout(
         n,
         plan.parallel == "zero3" and n > 1,
-        0 if full else plan.lora.r,
+        plan.lora.r,
         plan.completions_a_part,
         plan.longest_prompt(context),
         settings["max_completion_length"],
@@ -69,7 +61,7 @@ def memory_and_commands(
         settings["gradient_checkpointing"],
         plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING) if plan.colocated else 0.0,
     )
-    memory = _memory(plan.model, folder, layout, gpu_gib(plan.gpu_memory_gib), plan.dry_run)
+    memory = _memory(plan, folder, layout)
     commands = []
     if plan.by_server and not plan.server_address:
         n_server, cache = plan.vllm.server_gpus, plan.vllm.kv_cache_dtype
@@ -83,16 +75,18 @@ def memory_and_commands(
     return DryRun(commands, memory)
 
 
-def _memory(model: str, folder: Path, layout: Layout, room: float, insist: bool) -> pd.DataFrame:
+def _memory(plan: ProblemPlan, folder: Path, layout: Layout) -> pd.DataFrame:
+    gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    room = plan.gpu_memory_gib or (min(gpu.total for gpu in gpus) / GIB if gpus else ASSUMED_GIB)
     try:
-        shape = shape_of(model, folder)
+        shape = shape_of(plan.model, folder)
     except ArcnbError:
-        if insist:
+        if plan.dry_run:
             raise
         import pandas as pd
 
         return pd.DataFrame()
-    check_fit(model, shape, layout, room)
+    check_fit(plan.model, shape, layout, room)
     return estimate(shape, layout, room)
 
 

@@ -1,7 +1,7 @@
 """Evaluating a model on problems: samples of each, all tests, unbiased pass@k with intervals.
 
-result = evaluate(problems, backend, format_, judge, run.path / "evaluation", n=8, sampling=Sampling(...))
-result.write(run.path / "evaluation.json")
+result = evaluate_model(plan, problems, adapter, step)
+result.table()
 """
 
 from __future__ import annotations
@@ -78,10 +78,6 @@ class Evaluation:
             "parse": parse_counts(judged) if judged else {},
             "status": {status: statuses.count(status) for status in sorted(set(statuses))},
         }
-
-    def write(self, path: Path) -> None:
-        """as_dict as JSON."""
-        Path(path).write_text(json.dumps(self.as_dict(), indent=1))
 
 
 def evaluate(
@@ -165,5 +161,5 @@ def evaluate_model(
             {"model": plan.model, "adapter": str(adapter or "")},
             step,
         )
-    result.write(Path(plan.output) / "evaluation.json")
+    Path(plan.output, "evaluation.json").write_text(json.dumps(result.as_dict(), indent=1))
     return result

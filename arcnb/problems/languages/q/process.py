@@ -25,15 +25,8 @@ LAUNCHER = Path(__file__).with_name("confinement.py")
 TICK = 0.05  # seconds between looks at the clock and at ports
 # What an interpreter reads to start: libraries, time zones, the host's name and processors (for its licence).
 LIBRARIES = (
-    *(
-        "/lib",
-        "/lib64",
-        "/usr/lib",
-        "/usr/lib64",
-        "/etc/ld.so.cache",
-        "/etc/localtime",
-        "/usr/share/zoneinfo",
-    ),
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo"),
     *("/dev/null", "/dev/urandom", "/dev/zero", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
     *("/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/resolv.conf"),
 )
