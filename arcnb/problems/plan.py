@@ -42,7 +42,7 @@ class ProblemPlan(GrpoPlan):
         "final_samples": "n_predictions",
         "final_backend": "backend",
     }
-    subject_name: ClassVar[str] = "arcnb.problems.training.subject:ProblemSubject"
+    subject_name: ClassVar[str] = "arcnb.problems.training.problem_subject:ProblemSubject"
 
     tasks: str = option(
         "simple*60",

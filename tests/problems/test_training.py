@@ -18,12 +18,11 @@ from arcnb.lab.notebooks.files import declared_beside
 from arcnb.lab.notebooks.profiles import profile_values
 from arcnb.models.memory.training import Layout, check_fit, estimate, shape_of
 from arcnb.models.registry import load_tokenizer
-from arcnb.models.sampling.backends import Completion, Sampling
+from arcnb.models.sampling.backends import Completion
 from arcnb.models.training.log import read_metrics
 from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
-from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import load_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.dry_run import memory_and_commands
@@ -237,10 +236,11 @@ def test_final_evaluation_is_unbiased_and_goes_on_where_it_stood(languages, smal
     problems = [Problem.from_row(row) for row in rows]
     texts = {"add": [RIGHT, HALF, HALF, HALF], "other": [HALF] * 4}
     parrot = Parrot(load_tokenizer(small_model), texts)
-    given = (problem_format(), ProblemJudge(languages), tmp_path / "e", 4, Sampling())
-    evaluate(problems, Parrot(parrot.tokenizer, dict.fromkeys(texts, [RIGHT] * 4)), *given, step=1)
-    evaluate(problems[:1], parrot, *given, step=2)
-    result = evaluate(problems, parrot, *given, step=2)
+    plan, judge = ProblemPlan.of({"n_predictions": 4}, output=tmp_path), ProblemJudge(languages)
+    right = Parrot(parrot.tokenizer, dict.fromkeys(texts, [RIGHT] * 4))
+    evaluate(plan, problems, right, judge, step=1)
+    evaluate(plan, problems[:1], parrot, judge, step=2)
+    result = evaluate(plan, problems, parrot, judge, step=2)
     assert parrot.asked == ["add", "other"], "what is done of this step is not done again"
     curve = result.pass_at_k().set_index("k")["mean"]
     assert curve[1] == pytest.approx(pass_at_k(4, 1, 1) / 2)

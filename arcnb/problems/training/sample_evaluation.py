@@ -20,7 +20,6 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.plan import ProblemPlan
-from arcnb.problems.prompt_text import ProblemFormat
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.reward import parse_counts
 from arcnb.programs.executor.executor import Executor
@@ -80,24 +79,38 @@ class Evaluation:
         }
 
 
+def evaluate_model(
+    plan: ProblemPlan, problems: Sequence[Problem], adapter: Path | None, step: int = 0
+) -> Evaluation:
+    """The plan's number of samples of every problem; leaves `evaluation/` and `evaluation.json`.
+
+    step: of the training, after which this adapter was saved.
+    """
+    options = EngineOptions(max_model_len=plan.max_length or None)
+    with (
+        Executor(plan.workers or None, plan.subject.limits) as executor,
+        open_backend(plan.backend, plan.model, adapter, options) as engine,
+    ):
+        result = evaluate(plan, problems, engine, plan.subject.judge(executor), adapter, step)
+    Path(plan.output, "evaluation.json").write_text(json.dumps(result.as_dict(), indent=1))
+    return result
+
+
 def evaluate(
+    plan: ProblemPlan,
     problems: Sequence[Problem],
     backend,
-    prompt_format: ProblemFormat,
     judge: ProblemJudge,
-    folder: Path,
-    n: int,
-    sampling: Sampling,
-    seed: int = 0,
-    names: dict | None = None,
+    adapter: Path | None = None,
     step: int = 0,
 ) -> Evaluation:
-    """n samples of each problem, judged on all tests, as a prediction set in `folder`.
+    """The samples of an open backend, judged on all tests, as a prediction set in `evaluation/`.
 
-    What the folder holds of this step already is not done again. names: model and adapter, for the records.
-    step: of the training, after which this model is evaluated.
+    What the folder holds of this step already is not done again.
     """
-    predictions = PredictionSet(folder)
+    n, prompt_format = plan.n_predictions, plan.subject.prompt_format
+    sampling = Sampling(temperature=plan.trl["temperature"], max_tokens=plan.trl["max_completion_length"])
+    predictions = PredictionSet(Path(plan.output) / "evaluation")
     done = Counter(key[0] for key in predictions.done_keys() if key[1] == step)
     left = [problem for problem in problems if done[problem.problem_id] < n]
     skipped = 0
@@ -108,7 +121,7 @@ def evaluate(
             Request(
                 prompt_format.prompt_ids(backend.tokenizer, problem),
                 n,
-                derive_seed(seed, "evaluation", key),
+                derive_seed(plan.seed, "evaluation", key),
                 key,
             )
             for key, problem in block.items()
@@ -125,7 +138,8 @@ def evaluate(
                 n_prompt_tokens=one.n_prompt_tokens,
                 n_tokens=len(one.token_ids),
                 finish_reason=one.finish_reason,
-                **(names or {}),
+                model=plan.model,
+                adapter=str(adapter or ""),
             )
             for one in backend.generate(requests, sampling)
         ]
@@ -134,32 +148,3 @@ def evaluate(
         predictions.write_part(list(judge.judge(made, block, all_tests=True)), round=step)
     described = {name: judge.languages[name].described for name in sorted({p.language for p in problems})}
     return Evaluation(problems, predictions, described, skipped, step)
-
-
-def evaluate_model(
-    plan: ProblemPlan, problems: Sequence[Problem], adapter: Path | None, step: int = 0
-) -> Evaluation:
-    """The plan's number of samples of every problem; leaves `evaluation/` and `evaluation.json`.
-
-    step: of the training, after which this adapter was saved.
-    """
-    sampling = Sampling(temperature=plan.trl["temperature"], max_tokens=plan.trl["max_completion_length"])
-    options = EngineOptions(max_model_len=plan.max_length or None)
-    with (
-        Executor(plan.workers or None, plan.subject.limits) as executor,
-        open_backend(plan.backend, plan.model, adapter, options) as engine,
-    ):
-        result = evaluate(
-            problems,
-            engine,
-            plan.subject.prompt_format,
-            plan.subject.judge(executor),
-            Path(plan.output) / "evaluation",
-            plan.n_predictions,
-            sampling,
-            plan.seed,
-            {"model": plan.model, "adapter": str(adapter or "")},
-            step,
-        )
-    Path(plan.output, "evaluation.json").write_text(json.dumps(result.as_dict(), indent=1))
-    return result
