@@ -5,7 +5,7 @@
 
 What a source can make goes on for as long as one asks and never repeats; what ends (a task set, a file) comes
 round again in another order, `number` saying how often it has been seen before. The order depends on recipe
-and seed alone. Each source is read by a thread of its own, so that all of them are made at the same time.
+and seed alone. Each source is read by a process of its own, so that all of them are made at the same time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from multiprocessing import get_context
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
+from arcnb.plans import refuse
 from arcnb.synth.sources import SourceSettings, never_ends
-from arcnb.synth.task_sets import parsed_recipe, source_tasks
+from arcnb.synth.task_sets import parsed_recipe, recipe_problems, source_tasks
 
 CHUNK = 16  # tasks that go from process to process at a time
 AHEAD = 32  # chunks that a source may be ahead
@@ -43,13 +44,11 @@ class TaskStream:
 
     def parts(self) -> list[tuple[str, int, bool]]:
         """(source, tasks in one round, whether it makes new ones for ever). ArcnbError names a wrong one."""
-        parts = []
-        for source, n in parsed_recipe(self.recipe):
-            endless = never_ends(source)
-            if n is None and endless:
-                raise ArcnbError(f"source {source} never ends: say its share, for instance {source}*1000")
-            parts.append((source, n or len(list(self._made(source, None))), endless and self.fresh))
-        return parts
+        refuse(recipe_problems(self.recipe))
+        return [
+            (source, n or len(list(self._made(source, None))), never_ends(source) and self.fresh)
+            for source, n in parsed_recipe(self.recipe)
+        ]
 
     def __len__(self) -> int:
         """Tasks in one round of the recipe."""
@@ -108,13 +107,11 @@ class _Reader:
 
     def next(self):
         """The next item, or None at the end."""
-        item = next(self._items, None)
-        while item is None:
+        while (item := next(self._items, None)) is None:
             chunk = self._chunk()
             if chunk is None:
                 return None
             self._items = iter(chunk)
-            item = next(self._items, None)
         return item
 
     def _chunk(self) -> list | None:

@@ -1,14 +1,16 @@
 """Task sources by name: `build_tasks("dsl", 1000, seed=0)` yields tasks, whatever they are made of.
 
-    arc-agi-1/training, ...     the task sets that `arcnb.arc.tasks.task_set` knows, and any file or folder of
-    tasks rearc                       RE-ARC tasks of the 320 trainable ids rearc/held_out, all, <id>   of the
-    80 held-out ids, of all 400, of one rearc/originals             the trainable ARC-AGI-1 training tasks
-    themselves, with RE-ARC's programs dsl                         the DSL's generators and the composer,
-    without scenes and held-out families dsl/scenes                  composed programs on inputs of RE-ARC's
-    generators (trainable ids) dsl/held_out                the held-out families alone dsl/<family>,
-    <generator>   one family or generator composed                    the composer alone ladder/lines,
-    ladder/squares  toy tasks, one a rung, from the lowest on barc:<path>, <path>.jsonl   BARC-style rows of
-    JSONL or Parquet
+    arc-agi-1/training, ...     the task sets of `arcnb.arc.tasks.task_set`, any file or folder of tasks
+    rearc                       RE-ARC tasks of the 320 trainable ids
+    rearc/held_out, all, <id>   of the 80 held-out ids, of all 400, of one
+    rearc/originals             the trainable ARC-AGI-1 training tasks themselves, with RE-ARC's programs
+    dsl                         the DSL's generators and the composer, without scenes and held-out families
+    dsl/scenes                  composed programs on inputs of RE-ARC's generators (trainable ids)
+    dsl/held_out                the held-out families alone
+    dsl/<family>, <generator>   one family or generator
+    composed                    the composer alone
+    ladder/lines, squares       toy tasks, one a rung, from the lowest on
+    barc:<path>, <path>.jsonl   BARC-style rows of JSONL or Parquet
 
 Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task` and an entry in
 `SOURCES`.
@@ -16,15 +18,18 @@ Adding a source is a function `(argument, n_tasks, settings, report) -> iterator
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
@@ -33,6 +38,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc_tasks import barc_tasks
 from arcnb.synth.ladder import LADDERS, ladder_tasks
+from arcnb.synth.rearc.augmented import P_PLAIN, augmented_task
 from arcnb.synth.rearc.tasks import (
     DEFAULT_MAX_CELLS,
     original_task,
@@ -48,7 +54,8 @@ from arcnb.synth.validation.validation import BLOCK, ValidationSettings, origin,
 # A generator that had this many candidates judged and a smaller share accepted has little new to give.
 ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.2
 BATCH = 512  # tasks of the DSL that are made together
-DRAWN_TOGETHER = 8  # of these, what a process makes at a time
+DRAWN_TOGETHER = 8  # tasks that a process makes at a time
+LEAST_DIFFICULTY = 0.2  # a RE-ARC task's bound is drawn between this share of diff_ub and diff_ub
 REARC_PARTS = ("held_out", "all")
 MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
 
@@ -91,7 +98,6 @@ def build_tasks(
     n_tasks: int | None = None,
     settings: SourceSettings = SourceSettings(),
     executor: Executor | None = None,
-    validation: ValidationSettings = ValidationSettings(),
     require_programs: bool = False,
     report: TaskReport | None = None,
 ) -> Iterator[Task]:
@@ -99,10 +105,10 @@ def build_tasks(
 
     n_tasks: None is for sources that end. require_programs: tasks without a program are counted and left out;
     ArcnbError when none is left. executor: where it is given, tasks of the DSL are validated (see
-    `validation`), and those of BARC data when programs are required; RE-ARC's are checked as they are made.
-    report: gets the counts.
+    `arcnb.synth.validation.validation`), and those of BARC data when programs are required; RE-ARC's are
+    checked as they are made. report: gets the counts.
 
-    A source with fewer different tasks than asked for ends early (see `max_per_program` of the validation).
+    A source with fewer different tasks than asked for ends early.
     ArcnbError for an unknown source names the nearest one.
     """
     make, argument = _find(source)
@@ -115,12 +121,11 @@ def build_tasks(
     if executor is not None and (make is _dsl or (make is _barc and require_programs)):
         # The sandbox has hash seed 0; so has this process when randomization is off.
         first_run_here = make is _dsl and sys.flags.hash_randomization == 1
-        if make is _dsl:  # its programs come reduced
-            validation = replace(validation, reduce=False)
+        validation = ValidationSettings(reduce=make is not _dsl)  # whose programs come reduced
         block_size = settings.block_size if n_tasks is None else max(16, min(settings.block_size, n_tasks))
         tasks = validated(tasks, executor, validation, report, first_run_here, block_size)
     else:
-        tasks = _counted(tasks, report)
+        tasks = counted(tasks, report)
     return islice(tasks, n_tasks)
 
 
@@ -160,28 +165,67 @@ def _rearc(
 ) -> Iterator[Task]:
     split = training_split()
     named = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}
-    ids = named.get(argument) or (argument,)
+    return rearc_tasks(named.get(argument) or (argument,), settings, report)
+
+
+def rearc_tasks(
+    ids: Sequence[str],
+    settings: SourceSettings,
+    report: TaskReport,
+    varied: bool = False,
+    augment: bool = False,
+) -> Iterator[Task]:
+    """Task 0 of every id, then task 1 of every one, ... without end; without those that cannot be made.
+
+    varied: every task has a difficulty bound of its own, from LEAST_DIFFICULTY of the way to `diff_ub`.
+    augment: P_PLAIN of them stay as they are, the others are turned and recolored with their programs.
+    ArcnbError when more than MAX_REJECTED in a row cannot be made.
+    """
+    make = partial(_rearc_task, ids=ids, settings=settings, varied=varied, augment=augment)
     rejected_in_a_row = 0
-    for number in count():
-        task_id = ids[number % len(ids)]
-        try:
-            task = rearc_task(
-                task_id,
-                settings.seed,
-                number // len(ids),
-                settings.n_train,
-                diff_lb=settings.diff_lb,
-                diff_ub=settings.diff_ub,
-                max_cells=settings.max_cells,
-            )
-        except NoExample as none:
-            report.reject(none.reason, "rearc")
-            rejected_in_a_row += 1
-            if rejected_in_a_row > MAX_REJECTED:
-                raise
-        else:
-            rejected_in_a_row = 0
-            yield task
+    with _drawing(make, settings.workers) as drawing:
+        step = 2 * DRAWN_TOGETHER * settings.workers
+        for start in count(0, step):
+            now, likely_next = (list(range(first, first + step)) for first in (start, start + step))
+            for task in drawing(now, likely_next):
+                if isinstance(task, Task):
+                    rejected_in_a_row = 0
+                    yield task
+                    continue
+                rejected_in_a_row += 1
+                report.reject(task, "rearc")
+                if rejected_in_a_row > MAX_REJECTED:
+                    raise ArcnbError(
+                        f"source rearc: {rejected_in_a_row:,} tasks in a row were rejected, the last one as "
+                        f"{task!r}, with max_cells {settings.max_cells} and difficulty {settings.diff_lb} to "
+                        f"{settings.diff_ub}"
+                    )
+
+
+def _rearc_task(
+    number: int, ids: Sequence[str], settings: SourceSettings, varied: bool, augment: bool
+) -> Task | str:
+    """The task, or why there is none."""
+    task_id, index = ids[number % len(ids)], number // len(ids)
+    random = rng(settings.seed, "task set", task_id, index)
+    upper = settings.diff_ub
+    if varied:
+        share = LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
+        upper = settings.diff_lb + (settings.diff_ub - settings.diff_lb) * share
+    bounds = {"diff_lb": settings.diff_lb, "diff_ub": upper, "max_cells": settings.max_cells}
+    try:
+        task = rearc_task(task_id, settings.seed, index, settings.n_train, **bounds)
+    except NoExample as none:
+        return none.reason
+    if not augment or random.random() < P_PLAIN:
+        return task
+    augmentation = Augmentation.sample(random)
+    turned = augmented_task(task, augmentation)
+    if turned is None:
+        return "program not rewritten"
+    colors = augmentation.color_map and list(augmentation.color_map)
+    said = {"hflip": augmentation.hflip, "n_rot90": augmentation.n_rot90, "color_map": colors}
+    return replace(turned, meta=task.meta | {"augmentation": said})
 
 
 def _originals(
@@ -200,7 +244,7 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: T
     chosen = _generators(argument)
     composers = [generator for generator in chosen if generator.family == "composed"]
     named = [generator for generator in chosen if generator.family != "composed"]
-    with _drawing(settings.workers if n_tasks > BATCH else 1) as drawing:
+    with _drawing(_drawn_task, settings.workers if n_tasks > BATCH else 1) as drawing:
         streams = [_rounds(pool, settings, report, drawing) for pool in (named, composers) if pool]
         while streams:
             for stream in list(streams):
@@ -212,14 +256,16 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: T
 
 
 @contextmanager
-def _drawing(workers: int) -> Iterator[Callable[[list[Draw], list[Draw]], Iterator[Task | None]]]:
-    """Tasks of the draws asked for, made here, or by processes that go on with the draws likely to follow."""
+def _drawing(function: Callable, workers: int) -> Iterator[Callable[[list, list], Iterator]]:
+    """The function's results for the items asked for, made here, or by processes that go on with the items
+    likely to follow."""
     if workers == 1:
-        yield lambda draws, _: map(_drawn_task, draws)
+        yield lambda items, _: map(function, items)
         return
+    # Spawned: a fork could copy a lock that another thread of ours holds.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
-        yield Ahead(pool, _drawn_task, DRAWN_TOGETHER)
+        yield Ahead(pool, function, DRAWN_TOGETHER)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -321,7 +367,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _counted(tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:
+def counted(tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:
+    """The tasks, counted as they are taken."""
     for task in tasks:
         report.accept(origin(task))
         yield task

@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from itertools import count, islice
-from multiprocessing import get_context
+from itertools import islice
 
-from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import SOURCES, TaskSet, load_tasks
 from arcnb.errors import ArcnbError
-from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
+from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth.rearc.augmented import P_PLAIN, augmented_task
-from arcnb.synth.rearc.tasks import rearc_task
-from arcnb.synth.rules import NoExample
-from arcnb.synth.sources import MAX_REJECTED, SourceSettings, build_tasks, never_ends
+from arcnb.synth.sources import SourceSettings, build_tasks, counted, never_ends, rearc_tasks
 from arcnb.synth.splits import training_split
 from arcnb.synth.validation.reports import TaskReport
-
-CHUNK = 16  # RE-ARC tasks a process makes at a time
-LEAST_DIFFICULTY = 0.2  # a RE-ARC task's bound is drawn between this share of diff_ub and diff_ub
 
 
 def build_task_set(
@@ -61,18 +50,17 @@ def build_task_set(
     kept = frozenset(parts_of_split.get(split, ()))
     if n_tasks < 0:
         raise ArcnbError(f"n_tasks must not be negative, it is {n_tasks}")
-    parts = list(parsed_recipe(recipe))
-    for source, n in parts:
-        if never_ends(source) and n is None and not n_tasks:
-            raise ArcnbError(f"source {source} never ends: say how many tasks, for instance {source}*1000")
+    if not n_tasks:
+        refuse(recipe_problems(recipe))
+    parts = [(source, n, never_ends(source)) for source, n in parsed_recipe(recipe)]
     started = time.monotonic()
     tasks: list[Task] = []
     versions = []
-    for source, n in parts:
+    for source, n, endless in parts:
         left = n_tasks - len(tasks) if n_tasks else None
         if source in SOURCES:
             versions.append(load_tasks(source).version)
-        if left is not None and (not split or (n is None and never_ends(source))):
+        if left is not None and (not split or (n is None and endless)):
             n = left if n is None else min(n, left)
         making = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)
         with closing(making):
@@ -109,7 +97,9 @@ def recipe_problems(*recipes: str) -> list[str]:
         try:
             for source, n in parsed_recipe(recipe):
                 if never_ends(source) and n is None:
-                    found.append(f"source {source} never ends: say how many, for instance {source}*1000")
+                    found.append(
+                        f"source {source} never ends: say how many tasks, for instance {source}*1000"
+                    )
         except ArcnbError as error:
             found.append(str(error))
     return found
@@ -124,72 +114,16 @@ def source_tasks(
     workers: int = 1,
     report: TaskReport | None = None,
 ) -> Iterator[Task]:
-    """The first n tasks of one source, validated and counted, made by so many processes and in order."""
+    """The first n tasks of one source, validated and counted, made by so many processes and in order.
+
+    Of a source that ends, None takes all. augment: see `build_task_set`.
+    """
     report = TaskReport() if report is None else report
     settings = replace(settings, workers=workers)
     if source == "rearc":
-        if n is None:
-            raise ArcnbError("source rearc never ends: say how many tasks, for instance rearc*1000")
-        yield from islice(_rearc_tasks(settings, augment, report), n)
+        tasks = rearc_tasks(training_split().trainable, settings, report, varied=True, augment=augment)
+        yield from islice(counted(tasks, report), n)
         return
     with Executor(workers) as executor:
         validating = executor if source not in SOURCES else None
         yield from build_tasks(source, n, settings, validating, report=report)
-
-
-def _rearc_tasks(settings: SourceSettings, augment: bool, report: TaskReport) -> Iterator[Task]:
-    """What can be made of the endless list; chunks are made ahead and taken in their order."""
-    rejected_in_a_row = 0
-    chunk = partial(_rearc_chunk, settings=settings, augment=augment)
-    # Spawned: a fork could copy a lock that another thread of ours holds.
-    pool = ProcessPoolExecutor(settings.workers, mp_context=get_context("spawn"))
-    try:
-        for made in in_order(pool, chunk, count(0, CHUNK), 3 * settings.workers):
-            for task in made:
-                if isinstance(task, Task):
-                    rejected_in_a_row = 0
-                    report.accept("rearc")
-                    yield task
-                    continue
-                rejected_in_a_row += 1
-                report.reject(task, "rearc")
-                if rejected_in_a_row > MAX_REJECTED:
-                    raise ArcnbError(
-                        f"source rearc: {rejected_in_a_row:,} tasks in a row were rejected, the last one as "
-                        f"{task!r}, with max_cells {settings.max_cells} and difficulty {settings.diff_lb} to "
-                        f"{settings.diff_ub}"
-                    )
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _rearc_chunk(start: int, settings: SourceSettings, augment: bool) -> list[Task | str]:
-    """The chunk's tasks, in their order; in the place of one that could not be made, the reason."""
-    ids = training_split().trainable
-    return [
-        _rearc_one(ids[number % len(ids)], number // len(ids), settings, augment)
-        for number in range(start, start + CHUNK)
-    ]
-
-
-def _rearc_one(task_id: str, index: int, settings: SourceSettings, augment: bool) -> Task | str:
-    random = rng(settings.seed, "task set", task_id, index)
-    share = LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
-    upper = settings.diff_lb + (settings.diff_ub - settings.diff_lb) * share
-    bounds = {"diff_lb": settings.diff_lb, "diff_ub": upper, "max_cells": settings.max_cells}
-    try:
-        task = rearc_task(task_id, settings.seed, index, settings.n_train, **bounds)
-    except NoExample as none:
-        return none.reason
-    if augment and random.random() >= P_PLAIN:
-        augmentation = Augmentation.sample(random)
-        turned = augmented_task(task, augmentation)
-        if turned is None:
-            return "program not rewritten"
-        task = replace(turned, meta=task.meta | {"augmentation": _plain(augmentation)})
-    return task
-
-
-def _plain(augmentation: Augmentation) -> dict:
-    colors = augmentation.color_map and list(augmentation.color_map)
-    return {"hflip": augmentation.hflip, "n_rot90": augmentation.n_rot90, "color_map": colors}

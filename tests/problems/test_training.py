@@ -301,17 +301,22 @@ def test_memory_says_no_to_what_cannot_fit():
     assert weights[0] == pytest.approx(7 * weights[1], rel=0.01)
 
 
-PRESETS = ("testcase_1.5b", "testcase_3b", "testcase_7b", "testcase_14b", "testcase_32b")
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_fit_eight_gpus_and_show_their_commands(name, tmp_path, repository):
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [
+        *(("1.5B", "testcase_7b"), ("3B", "testcase_7b"), ("7B", "testcase_7b")),
+        *(("14B", "testcase_32b"), ("32B", "testcase_32b")),
+    ],
+)
+def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path, repository):
     folder = repository / "notebooks"
     declared = declared_beside(folder / "09_testcase_rl.ipynb")
     chosen = profile_values(folder / "profiles" / f"{name}.yaml", "09_testcase_rl", declared)
     assert chosen["learning_rate"] == 2e-6
-    assert chosen["answer_format"] == ("reasoning" if name in PRESETS[3:] else "plain")
-    plan = ProblemPlan.of(chosen | {"gpu_memory_gib": 80.0}, output=tmp_path)
+    assert chosen["answer_format"] == ("reasoning" if name == "testcase_32b" else "plain")
+    assert chosen["model"].lower() == f"qwen/qwen2.5-{name.removeprefix('testcase_')}-instruct"
+    chosen |= {"model": f"Qwen/Qwen2.5-{size}-Instruct", "gpu_memory_gib": 80.0}
+    plan = ProblemPlan.of(chosen, output=tmp_path)
     assert (plan.num_processes, plan.parallel) == (7, "zero3")
     planned = memory_and_commands(plan, load_problems("simple*3"), load_problems("simple/held_out*3"))
     server, training = planned.commands

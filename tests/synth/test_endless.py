@@ -62,7 +62,7 @@ def test_held_out_tasks_are_never_streamed(drawn):
 
 def test_a_share_is_needed_for_what_never_ends_and_sources_must_exist():
     assert len(TaskStream(RECIPE)) == 55
-    with pytest.raises(ArcnbError, match=r"rearc never ends: say its share, for instance rearc\*1000"):
+    with pytest.raises(ArcnbError, match=r"rearc never ends: say how many tasks, for instance rearc\*1000"):
         len(TaskStream("rearc"))
     with pytest.raises(ArcnbError, match="no task source 'rearcs'"):
         taken(TaskStream("rearcs*3"), 1)

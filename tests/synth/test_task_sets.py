@@ -4,7 +4,7 @@ import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.synth import task_sets
+from arcnb.synth import sources
 from arcnb.synth.sources import BATCH, SourceSettings
 from arcnb.synth.splits import training_split
 from arcnb.synth.task_sets import build_task_set
@@ -124,6 +124,6 @@ def test_a_source_without_a_task_says_what_it_rejected(tmp_path):
 
 
 def test_rearc_gives_up_when_nothing_fits(monkeypatch):
-    monkeypatch.setattr(task_sets, "MAX_REJECTED", 3)
+    monkeypatch.setattr(sources, "MAX_REJECTED", 3)
     with pytest.raises(ArcnbError, match=r"4 tasks in a row were rejected.*'too large', with max_cells 5 "):
         build_task_set("rearc*3", settings=SourceSettings(max_cells=5))

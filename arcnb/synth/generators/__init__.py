@@ -1,41 +1,7 @@
 """Task generators of the DSL, a family per module; importing this package fills `rules.GENERATORS`."""
 
-from arcnb.synth.generators import (
-    color,
-    composed,
-    counting,
-    cropping,
-    drawing,
-    filling,
-    geometry,
-    lines,
-    masks,
-    motion,
-    objects,
-    partitions,
-    patterns,
-    scaling,
-    scenes,
-    sorting,
-    symmetry,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "color",
-    "composed",
-    "counting",
-    "cropping",
-    "drawing",
-    "filling",
-    "geometry",
-    "lines",
-    "masks",
-    "motion",
-    "objects",
-    "partitions",
-    "patterns",
-    "scaling",
-    "scenes",
-    "sorting",
-    "symmetry",
-]
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)

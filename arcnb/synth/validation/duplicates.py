@@ -1,23 +1,39 @@
 """Which tasks repeat an accepted one: the same program, or another program that does the same.
 
-Two programs act alike when they give the same outputs on the probes (see `probes`). Probes may not tell two
-programs apart that differ on their own inputs, so an accepted program that acts alike is run on a task before
-that task is called a duplicate.
+Two programs act alike when they give the same outputs on a fixed set of grids, the probes. Probes may not
+tell two programs apart that differ on their own inputs, so an accepted program that acts alike is run on a
+task before that task is called a duplicate.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
-from arcnb.arc.grids import Grid
+from arcnb.arc.grids import Grid, as_grid
+from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Task
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
+from arcnb.synth import inputs
 from arcnb.synth.validation.reduction import normal_form
 
 MAX_ALIKE = 4  # programs kept for each behaviour on the probes
+
+# A probe on which the program fails, or whose output is too large, counts as the output [[0]].
+_GUARD = """
+
+_unguarded = transform
+
+def transform(grid):
+    try:
+        result = np.asarray(_unguarded(grid))
+        return result if max(result.shape) <= 30 else [[0]]
+    except Exception:
+        return [[0]]
+"""
 
 
 class Duplicates:
@@ -105,6 +121,36 @@ class _Candidate:
     compared: int = 0
     is_solved: bool = False
     reason: str | None = None
+
+
+def behaviour_job(program: str, limits: Limits) -> Job:
+    """The job whose answer `behaviour` reads."""
+    return Job(f"{program}{_GUARD}", probe_grids(), limits)
+
+
+def behaviour(execution: Execution) -> str | None:
+    """A key of the outputs on the probes, or None when the program could not be run on them."""
+    if execution.outputs is None:
+        return None
+    digest = hashlib.sha256()
+    for grid in execution.outputs:
+        digest.update(b"%dx%d" % grid.shape + grid.tobytes())
+    return digest.hexdigest()[:24]
+
+
+@cache
+def probe_grids() -> tuple[Grid, ...]:
+    """Small grids of many kinds that between them hold every color; always the same."""
+    rng = seeded_rng(0, "probes")
+    kinds = (
+        lambda: inputs.noise(rng, density=0.5, low=6, high=9),
+        lambda: inputs.objects(rng, (3, 6), side=5, low=10, high=12),
+        lambda: inputs.blocks(rng, (3, 6), low=9, high=11),
+        lambda: inputs.pixels(rng, (5, 9), low=7, high=9),
+        lambda: inputs.dense(rng, low=3, high=5),
+        lambda: inputs.frames(rng, (2, 3), low=10, high=12),
+    )
+    return tuple(as_grid(kind()) for kind in kinds)
 
 
 def outputs_of(tasks: list[Task], executor: Executor, limits: Limits) -> list[tuple[Grid, ...] | None]:

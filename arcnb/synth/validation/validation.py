@@ -21,7 +21,7 @@ Tasks stream through in order, so the outcome depends on the tasks and their ord
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -31,8 +31,14 @@ from arcnb.arc.grids import Grid
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.checks import static_checks
 from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
-from arcnb.synth.validation.duplicates import Duplicates, outputs_of, recorded_outputs, same_outputs
-from arcnb.synth.validation.probes import behaviour, behaviour_job
+from arcnb.synth.validation.duplicates import (
+    Duplicates,
+    behaviour,
+    behaviour_job,
+    outputs_of,
+    recorded_outputs,
+    same_outputs,
+)
 from arcnb.synth.validation.reduction import removals
 from arcnb.synth.validation.reports import TaskReport
 
@@ -48,13 +54,12 @@ def approximate_tokens(program: str) -> int:
 class ValidationSettings:
     """What is asked of a task, and how hard to look.
 
-    max_tokens: longest program, counted by `count_tokens`. max_per_program: accepted tasks that may share a
+    max_tokens: longest program, by `approximate_tokens`. max_per_program: accepted tasks that may share a
     program. check_determinism: run the final program twice. reduce: remove lines without effect. seconds:
     wall time of a program on all inputs.
     """
 
     max_tokens: int = 1024
-    count_tokens: Callable[[str], int] = approximate_tokens
     max_per_program: int = 1
     check_determinism: bool = True
     reduce: bool = True
@@ -109,7 +114,7 @@ def _passes_reading(task: Task, settings: ValidationSettings, report: TaskReport
             reason = "syntax"
         elif hints:
             reason = f"hint: {hints[0]}"
-        elif settings.count_tokens(task.program) > settings.max_tokens:
+        elif approximate_tokens(task.program) > settings.max_tokens:
             reason = "too long"
         elif seen.is_full(task.program):  # known before running it; the reduced program is checked again
             reason = "duplicate program"
