@@ -57,24 +57,17 @@ def blob(rng: Rng, low: int = 2, high: int = 4) -> np.ndarray:
     mask = np.zeros((height, width), dtype=np.int64)
     row, column = integer(rng, 0, height - 1), integer(rng, 0, width - 1)
     mask[row, column] = 1
-    touched = {
-        "top": row == 0,
-        "bottom": row == height - 1,
-        "left": column == 0,
-        "right": column == width - 1,
-    }
+    rows, columns = {row}, {column}
     # A random walk is connected by construction; it ends when it has seen every side.
     for _ in range(5000):  # far more than any walk needs
-        if all(touched.values()):
+        if {0, height - 1} <= rows and {0, width - 1} <= columns:
             break
         step = int(rng.integers(4))
         row = min(max(row + (0, 0, 1, -1)[step], 0), height - 1)
         column = min(max(column + (1, -1, 0, 0)[step], 0), width - 1)
         mask[row, column] = 1
-        touched["top"] |= row == 0
-        touched["bottom"] |= row == height - 1
-        touched["left"] |= column == 0
-        touched["right"] |= column == width - 1
+        rows.add(row)
+        columns.add(column)
     return mask
 
 

@@ -2,7 +2,7 @@
 
 A generator is a function `(rng) -> Rule`: a program text with constants drawn at random, and a function that
 draws inputs on which the program does something worth showing. Adding one is a function with the decorator
-`@generator(family)` in a module of `arcnb/synth/generators`.
+`@generator` in a module of `arcnb/synth/generators`.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,11 @@ from arcnb.synth.validation.reduction import removals
 DSL_IMPORT = "from dsl import *\n"
 NUMPY_IMPORT = "import numpy as np\n"
 _NAMES = {name: getattr(dsl, name) for name in dsl.__all__}  # what a rule's program finds
+TURNS = (
+    *("flip_horizontal", "flip_vertical", "rotate_180"),  # which keep the shape
+    *("rotate_clockwise", "rotate_counterclockwise", "transpose"),
+)
+DIRECTIONS = ("down", "up", "left", "right")
 MAX_TRIES = 30  # draws of a task's rule and inputs until one is worth showing
 
 
@@ -56,17 +61,13 @@ class TaskGenerator:
 GENERATORS: dict[str, TaskGenerator] = {}
 
 
-def generator(family: str) -> Callable:
-    """Register the decorated `(rng) -> Rule` under its own name."""
-
-    def register(make: Callable[[Rng], Rule]) -> Callable[[Rng], Rule]:
-        name = make.__name__
-        if name in GENERATORS:
-            raise ArcnbError(f"two generators are called {name}")
-        GENERATORS[name] = TaskGenerator(name, family, make)
-        return make
-
-    return register
+def generator(make: Callable[[Rng], Rule]) -> Callable[[Rng], Rule]:
+    """Register the decorated `(rng) -> Rule` under its own name; its module is its family."""
+    name = make.__name__
+    if name in GENERATORS:
+        raise ArcnbError(f"two generators are called {name}")
+    GENERATORS[name] = TaskGenerator(name, make.__module__.rpartition(".")[2], make)
+    return make
 
 
 def program(*lines: str) -> str:
@@ -74,6 +75,12 @@ def program(*lines: str) -> str:
     body = "".join(f"    {line}\n" for line in lines)
     imports = DSL_IMPORT + (NUMPY_IMPORT if "np." in body else "")
     return f"{imports}\ndef transform(grid):\n{body}"
+
+
+def for_each(*lines: str, found: str = "find_objects(grid)", at_end: str = "result") -> str:
+    """Program text that does these lines for each object `obj`; `result` is the grid at first."""
+    body = [f"    {line}" for line in lines]
+    return program("result = grid", f"for obj in {found}:", *body, f"return {at_end}")
 
 
 def compiled(text: str) -> Callable[[np.ndarray], object]:

@@ -20,7 +20,7 @@ def _palette(rng: Rng, without=(), n: int = 4):
     return inputs.colors(rng, n, without)
 
 
-@generator("color")
+@generator
 def recolor_one(rng: Rng) -> Rule:
     old, new = inputs.colors(rng, 2)
     return Rule(
@@ -28,39 +28,39 @@ def recolor_one(rng: Rng) -> Rule:
     )
 
 
-@generator("color")
+@generator
 def recolor_two(rng: Rng) -> Rule:
     a, b, c, d = inputs.colors(rng, 4)
     body = program(f"grid = recolor(grid, {a}, {b})", f"return recolor(grid, {c}, {d})")
     return Rule(body, _with([a, c, *_palette(rng, (a, b, c, d), 1)]))
 
 
-@generator("color")
+@generator
 def swap_two_colors(rng: Rng) -> Rule:
     a, b = inputs.colors(rng, 2)
     return Rule(program(f"return swap_colors(grid, {a}, {b})"), _with([a, b]))
 
 
-@generator("color")
+@generator
 def map_colors_by_table(rng: Rng) -> Rule:
     n = integer(rng, 2, 4)
     old, new = inputs.colors(rng, n), inputs.colors(rng, n)
     return Rule(program(f"return map_colors(grid, {dict(zip(old, new, strict=True))})"), _with(old))
 
 
-@generator("color")
+@generator
 def drop_color(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     return Rule(program(f"return remove_color(grid, {color})"), _with([color, *_palette(rng, (color,), 2)]))
 
 
-@generator("color")
+@generator
 def keep_one_color(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     return Rule(program(f"return keep_color(grid, {color})"), _with([color, *_palette(rng, (color,), 2)]))
 
 
-@generator("color")
+@generator
 def keep_color_by_count(rng: Rng) -> Rule:
     function = pick(rng, ("mode_color", "least_color"))
     return Rule(
@@ -69,7 +69,7 @@ def keep_color_by_count(rng: Rng) -> Rule:
     )
 
 
-@generator("color")
+@generator
 def recolor_by_count(rng: Rng) -> Rule:
     function = pick(rng, ("mode_color", "least_color"))
     (new,) = inputs.colors(rng, 1)
@@ -79,13 +79,13 @@ def recolor_by_count(rng: Rng) -> Rule:
     )
 
 
-@generator("color")
+@generator
 def everything_one_color(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     return Rule(program(f"return set_color(grid, {color})"), lambda rng: _with(_palette(rng))(rng))
 
 
-@generator("color")
+@generator
 def everything_mode_color(rng: Rng) -> Rule:
     function = pick(rng, ("mode_color", "least_color"))
     return Rule(
@@ -93,7 +93,7 @@ def everything_mode_color(rng: Rng) -> Rule:
     )
 
 
-@generator("color")
+@generator
 def swap_most_and_least(rng: Rng) -> Rule:
     return Rule(
         program("return swap_colors(grid, mode_color(grid), least_color(grid))"),
@@ -101,7 +101,7 @@ def swap_most_and_least(rng: Rng) -> Rule:
     )
 
 
-@generator("color")
+@generator
 def change_background(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     palette = _palette(rng, (color,), 3)

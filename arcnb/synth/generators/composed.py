@@ -13,24 +13,19 @@ import numpy as np
 from arcnb.synth import inputs
 from arcnb.synth.generators.objects import random_condition
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
+from arcnb.synth.rules import DIRECTIONS, TURNS, Rule, generator, program
 
 Palette = list[int]
 Step = Callable[[Rng, Palette], list[str]]
 
-TURNS = (
-    "flip_horizontal",
-    "flip_vertical",
-    "rotate_180",
-    "rotate_clockwise",
-    "rotate_counterclockwise",
-    "transpose",
-)
-DIRECTIONS = ("down", "up", "left", "right")
-
 
 def _call(text: str) -> list[str]:
     return [f"grid = {text}"]
+
+
+def _step(text: Callable[[Rng, Palette], str]) -> Step:
+    """A step of one call: `text` is what the grid becomes."""
+    return lambda rng, palette: _call(text(rng, palette))
 
 
 def _new_color(rng: Rng, palette: Palette) -> int:
@@ -45,8 +40,7 @@ def _new_color(rng: Rng, palette: Palette) -> int:
 # --------------------------------------------------------------------------- steps on the whole grid
 
 
-def turn(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"{pick(rng, TURNS)}(grid)")
+turn = _step(lambda rng, palette: f"{pick(rng, TURNS)}(grid)")
 
 
 def recolor(rng: Rng, palette: Palette) -> list[str]:
@@ -59,8 +53,7 @@ def swap(rng: Rng, palette: Palette) -> list[str]:
     return _call(f"swap_colors(grid, {a}, {b})")
 
 
-def drop(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"{pick(rng, ('remove_color', 'keep_color'))}(grid, {pick(rng, palette)})")
+drop = _step(lambda rng, palette: f"{pick(rng, ('remove_color', 'keep_color'))}(grid, {pick(rng, palette)})")
 
 
 def one_color(rng: Rng, palette: Palette) -> list[str]:
@@ -68,14 +61,12 @@ def one_color(rng: Rng, palette: Palette) -> list[str]:
     return _call(f"set_color(grid, {color})")
 
 
-def recolor_mode(rng: Rng, palette: Palette) -> list[str]:
-    return _call(
+recolor_mode = _step(
+    lambda rng, palette: (
         f"recolor(grid, {pick(rng, ('mode_color', 'least_color'))}(grid), {_new_color(rng, palette)})"
     )
-
-
-def fall(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f'gravity(grid, "{pick(rng, DIRECTIONS)}")')
+)
+fall = _step(lambda rng, palette: f'gravity(grid, "{pick(rng, DIRECTIONS)}")')
 
 
 def shift(rng: Rng, palette: Palette) -> list[str]:
@@ -83,12 +74,10 @@ def shift(rng: Rng, palette: Palette) -> list[str]:
     return _call(f"{pick(rng, ('shift', 'shift_wrap'))}(grid, {rows}, {columns})")
 
 
-def outline(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"outline(grid, {_new_color(rng, palette)}{pick(rng, ('', ', diagonal=False'))})")
-
-
-def fill(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"fill_enclosed(grid, {_new_color(rng, palette)})")
+outline = _step(
+    lambda rng, palette: f"outline(grid, {_new_color(rng, palette)}{pick(rng, ('', ', diagonal=False'))})"
+)
+fill = _step(lambda rng, palette: f"fill_enclosed(grid, {_new_color(rng, palette)})")
 
 
 def connect(rng: Rng, palette: Palette) -> list[str]:
@@ -96,8 +85,7 @@ def connect(rng: Rng, palette: Palette) -> list[str]:
     return _call(f"connect_pixels(grid, {color})")
 
 
-def border(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"draw_border(grid, {_new_color(rng, palette)})")
+border = _step(lambda rng, palette: f"draw_border(grid, {_new_color(rng, palette)})")
 
 
 def mirror_over(rng: Rng, palette: Palette) -> list[str]:
@@ -139,24 +127,11 @@ def shadow(rng: Rng, palette: Palette) -> list[str]:
 # --------------------------------------------------------------------------- steps that change the size
 
 
-def content(rng: Rng, palette: Palette) -> list[str]:
-    return _call("crop_to_content(grid)")
-
-
-def half(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"{pick(rng, ('left', 'right', 'top', 'bottom'))}_half(grid)")
-
-
-def trim(rng: Rng, palette: Palette) -> list[str]:
-    return _call("trim(grid)")
-
-
-def pad(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"pad(grid, 1, {_new_color(rng, palette)})")
-
-
-def scale(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"upscale(grid, {integer(rng, 2, 3)})")
+content = _step(lambda rng, palette: "crop_to_content(grid)")
+half = _step(lambda rng, palette: f"{pick(rng, ('left', 'right', 'top', 'bottom'))}_half(grid)")
+trim = _step(lambda rng, palette: "trim(grid)")
+pad = _step(lambda rng, palette: f"pad(grid, 1, {_new_color(rng, palette)})")
+scale = _step(lambda rng, palette: f"upscale(grid, {integer(rng, 2, 3)})")
 
 
 def repeat(rng: Rng, palette: Palette) -> list[str]:
@@ -164,8 +139,7 @@ def repeat(rng: Rng, palette: Palette) -> list[str]:
     return _call(f"tile(grid, {rows}, {columns})")
 
 
-def mirror(rng: Rng, palette: Palette) -> list[str]:
-    return _call(f"{pick(rng, ('mirror_horizontal', 'mirror_vertical'))}(grid)")
+mirror = _step(lambda rng, palette: f"{pick(rng, ('mirror_horizontal', 'mirror_vertical'))}(grid)")
 
 
 def beside(rng: Rng, palette: Palette) -> list[str]:
@@ -275,7 +249,7 @@ def chain(rng: Rng, colors: Palette, n_steps: int) -> str:
     return program(*lines)
 
 
-@generator("composed")
+@generator
 def composed(rng: Rng) -> Rule:
     """One to four steps on scenes, noise or single cells of two or three colors."""
     colors = inputs.colors(rng, integer(rng, 2, 3))

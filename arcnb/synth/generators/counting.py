@@ -5,7 +5,7 @@ from arcnb.synth.inputs import Rng, integer, pick
 from arcnb.synth.rules import Rule, generator, program
 
 
-@generator("counting")
+@generator
 def count_objects_as_bar(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     size = pick(rng, ("1, n", "n, 1"))
@@ -15,7 +15,7 @@ def count_objects_as_bar(rng: Rng) -> Rule:
     )
 
 
-@generator("counting")
+@generator
 def count_color_as_bar(rng: Rng) -> Rule:
     color, *others = inputs.colors(rng, 3)
     size = pick(rng, ("1, n", "n, 1", "n, n"))
@@ -25,7 +25,7 @@ def count_color_as_bar(rng: Rng) -> Rule:
     )
 
 
-@generator("counting")
+@generator
 def count_in_fixed_row(rng: Rng) -> Rule:
     color, *palette = inputs.colors(rng, 3)
     length = integer(rng, 5, 8)
@@ -38,7 +38,7 @@ def count_in_fixed_row(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.blocks(rng, (1, 6), palette, (1, 3), 8, 14))
 
 
-@generator("counting")
+@generator
 def most_frequent_cell(rng: Rng) -> Rule:
     function = pick(rng, ("mode_color", "least_color"))
     size = pick(rng, ("1, 1", "2, 2", "3, 3", "*grid.shape"))
@@ -48,7 +48,7 @@ def most_frequent_cell(rng: Rng) -> Rule:
     )
 
 
-@generator("counting")
+@generator
 def color_histogram(rng: Rng) -> Rule:
     body = program(
         "present = colors(grid)",
@@ -61,7 +61,7 @@ def color_histogram(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.pixels(rng, (4, 10), inputs.colors(rng, 4), 6, 11))
 
 
-@generator("counting")
+@generator
 def diagonal_of_count(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     body = program(
@@ -72,7 +72,7 @@ def diagonal_of_count(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.blocks(rng, (2, 7), inputs.colors(rng, 3), (1, 3), 8, 14))
 
 
-@generator("counting")
+@generator
 def color_of_most_objects(rng: Rng) -> Rule:
     body = program(
         "found = [obj.color for obj in find_objects(grid)]",

@@ -22,18 +22,18 @@ def _different_objects(rng: Rng):
     return inputs.scene(rng, sprites, 10, 15)
 
 
-@generator("cropping")
+@generator
 def crop_content(rng: Rng) -> Rule:
     return Rule(program("return crop_to_content(grid)"), _one_object)
 
 
-@generator("cropping")
+@generator
 def crop_content_turned(rng: Rng) -> Rule:
     turn = pick(rng, ("flip_horizontal", "flip_vertical", "rotate_180", "rotate_clockwise", "transpose"))
     return Rule(program("grid = crop_to_content(grid)", f"return {turn}(grid)"), _one_object)
 
 
-@generator("cropping")
+@generator
 def crop_corner(rng: Rng) -> Rule:
     height, width = integer(rng, 2, 4), integer(rng, 2, 4)
     row, column = integer(rng, 0, 2), integer(rng, 0, 2)
@@ -43,7 +43,7 @@ def crop_corner(rng: Rng) -> Rule:
     )
 
 
-@generator("cropping")
+@generator
 def crop_half(rng: Rng) -> Rule:
     return Rule(
         program(f"return {pick(rng, HALVES)}(grid)"),
@@ -51,7 +51,7 @@ def crop_half(rng: Rng) -> Rule:
     )
 
 
-@generator("cropping")
+@generator
 def crop_quarter(rng: Rng) -> Rule:
     first, second = pick(rng, HALVES[:2]), pick(rng, HALVES[2:])
     return Rule(
@@ -59,7 +59,7 @@ def crop_quarter(rng: Rng) -> Rule:
     )
 
 
-@generator("cropping")
+@generator
 def crop_extreme_object(rng: Rng) -> Rule:
     function = pick(rng, ("largest_object", "smallest_object"))
     return Rule(
@@ -67,7 +67,7 @@ def crop_extreme_object(rng: Rng) -> Rule:
     )
 
 
-@generator("cropping")
+@generator
 def crop_object_of_color(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
 
@@ -79,7 +79,7 @@ def crop_object_of_color(rng: Rng) -> Rule:
     return Rule(program(f"return crop_to_content(keep_color(grid, {color}))"), draw)
 
 
-@generator("cropping")
+@generator
 def crop_inside_frame(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
 
@@ -97,7 +97,7 @@ def crop_inside_frame(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("cropping")
+@generator
 def crop_by_position(rng: Rng) -> Rule:
     choice, key = pick(rng, ("min", "max")), pick(rng, ("row", "column", "height", "width"))
     return Rule(

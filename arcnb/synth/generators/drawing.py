@@ -4,7 +4,7 @@ import numpy as np
 
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
+from arcnb.synth.rules import Rule, for_each, generator, program
 
 STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
 
@@ -13,85 +13,70 @@ def _pixels(palette, n=(1, 4)):
     return lambda rng: inputs.pixels(rng, n, palette, 7, 13)
 
 
-def _for_each(*lines: str) -> str:
-    body = [f"    {line}" for line in lines]
-    return program("result = grid", "for obj in find_objects(grid):", *body, "return result")
-
-
-@generator("drawing")
+@generator
 def extend_pixels(rng: Rng) -> Rule:
     palette = inputs.colors(rng, 3)
     function, where = pick(rng, (("draw_horizontal_line", "row"), ("draw_vertical_line", "column")))
-    return Rule(_for_each(f"result = {function}(result, obj.{where}, obj.color)"), _pixels(palette))
+    return Rule(for_each(f"result = {function}(result, obj.{where}, obj.color)"), _pixels(palette))
 
 
-@generator("drawing")
+@generator
 def extend_by_color(rng: Rng) -> Rule:
     a, b = inputs.colors(rng, 2)
     first, second = rng.permutation(
         ["draw_horizontal_line(result, obj.row", "draw_vertical_line(result, obj.column"]
     )
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    if obj.color == {a}:",
-        f"        result = {first}, {a})",
-        "    else:",
-        f"        result = {second}, {b})",
-        "return result",
+    body = for_each(
+        f"if obj.color == {a}:",
+        f"    result = {first}, {a})",
+        "else:",
+        f"    result = {second}, {b})",
     )
     return Rule(body, _pixels([a, b], (2, 4)))
 
 
-@generator("drawing")
+@generator
 def cross_through_pixels(rng: Rng) -> Rule:
     line_color, *palette = inputs.colors(rng, 3)
     color = pick(rng, ("obj.color", str(line_color)))
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    result = draw_horizontal_line(result, obj.row, {color})",
-        f"    result = draw_vertical_line(result, obj.column, {color})",
-        "return overlay(result, grid)",
+    body = for_each(
+        f"result = draw_horizontal_line(result, obj.row, {color})",
+        f"result = draw_vertical_line(result, obj.column, {color})",
+        at_end="overlay(result, grid)",
     )
     return Rule(body, _pixels(palette, (1, 3)))
 
 
-@generator("drawing")
+@generator
 def shoot_rays(rng: Rng) -> Rule:
     palette = inputs.colors(rng, 3)
     step = pick(rng, STEPS)
-    return Rule(_for_each(f"result = draw_ray(result, obj.position, {step}, obj.color)"), _pixels(palette))
+    return Rule(for_each(f"result = draw_ray(result, obj.position, {step}, obj.color)"), _pixels(palette))
 
 
-@generator("drawing")
+@generator
 def shoot_rays_of_color(rng: Rng) -> Rule:
     color, ray_color, *palette = inputs.colors(rng, 4)
     step = pick(rng, STEPS)
-    body = program(
-        "result = grid",
-        f"for obj in find_objects(keep_color(grid, {color})):",
-        f"    result = draw_ray(result, obj.position, {step}, {ray_color})",
-        "return result",
+    body = for_each(
+        f"result = draw_ray(result, obj.position, {step}, {ray_color})",
+        found=f"find_objects(keep_color(grid, {color}))",
     )
     return Rule(body, _pixels([color, color, *palette], (2, 6)))
 
 
-@generator("drawing")
+@generator
 def diagonals_from_pixels(rng: Rng) -> Rule:
     palette = inputs.colors(rng, 3)
     steps = [step for step in STEPS if 0 not in step] if rng.random() < 0.6 else list(STEPS)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    for step in {steps}:",
-        "        result = draw_ray(result, obj.position, step, obj.color)",
-        "return result",
+    body = for_each(
+        f"for step in {steps}:",
+        "    result = draw_ray(result, obj.position, step, obj.color)",
     )
     return Rule(body, _pixels(palette, (1, 2)))
 
 
-@generator("drawing")
+@generator
 def border_grid(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     return Rule(
@@ -99,7 +84,7 @@ def border_grid(rng: Rng) -> Rule:
     )
 
 
-@generator("drawing")
+@generator
 def border_by_its_color(rng: Rng) -> Rule:
     function = pick(rng, ("mode_color", "least_color"))
     return Rule(
@@ -108,7 +93,7 @@ def border_by_its_color(rng: Rng) -> Rule:
     )
 
 
-@generator("drawing")
+@generator
 def join_equal_pixels(rng: Rng) -> Rule:
     color, line_color, other = inputs.colors(rng, 3)
     arguments = pick(rng, (f"{color}", f"{color}, {line_color}"))
@@ -126,7 +111,7 @@ def join_equal_pixels(rng: Rng) -> Rule:
     return Rule(program(f"return connect_pixels(grid, {arguments})"), draw)
 
 
-@generator("drawing")
+@generator
 def line_between_two(rng: Rng) -> Rule:
     mark, color = inputs.colors(rng, 2)
 
@@ -145,7 +130,7 @@ def line_between_two(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("drawing")
+@generator
 def stripes(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     step, start = integer(rng, 2, 4), integer(rng, 0, 1)

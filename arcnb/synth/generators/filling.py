@@ -2,7 +2,7 @@
 
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
+from arcnb.synth.rules import Rule, for_each, generator, program
 
 
 def _frames(palette):
@@ -13,13 +13,13 @@ def _frames(palette):
     return draw
 
 
-@generator("filling")
+@generator
 def fill_holes(rng: Rng) -> Rule:
     color, *palette = inputs.colors(rng, 3)
     return Rule(program(f"return fill_enclosed(grid, {color})"), _frames(palette))
 
 
-@generator("filling")
+@generator
 def fill_holes_by_size(rng: Rng) -> Rule:
     small, large, wall = inputs.colors(rng, 3)
     limit = integer(rng, 2, 6)
@@ -33,30 +33,27 @@ def fill_holes_by_size(rng: Rng) -> Rule:
     return Rule(body, _frames([wall]))
 
 
-@generator("filling")
+@generator
 def fill_frames_with_own_color(rng: Rng) -> Rule:
     palette = inputs.colors(rng, 3)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        "    if obj.n_holes > 0:",
-        "        result = draw_rectangle(result, *obj.position, *obj.size, obj.color)",
-        "return result",
+    body = for_each(
+        "if obj.n_holes > 0:",
+        "    result = draw_rectangle(result, *obj.position, *obj.size, obj.color)",
     )
     return Rule(body, _frames(palette))
 
 
-@generator("filling")
+@generator
 def fill_outside(rng: Rng) -> Rule:
     color, wall = inputs.colors(rng, 2)
 
-    def draw(rng: Rng):
-        return inputs.scene(rng, [inputs.frame(rng, 3, 6) * wall for _ in range(2)], 9, 14, border=1)
+    return Rule(
+        program(f"return flood_fill(grid, 0, 0, {color})"),
+        lambda rng: inputs.scene(rng, [inputs.frame(rng, 3, 6) * wall for _ in range(2)], 9, 14, border=1),
+    )
 
-    return Rule(program(f"return flood_fill(grid, 0, 0, {color})"), draw)
 
-
-@generator("filling")
+@generator
 def outline_content(rng: Rng) -> Rule:
     color, *palette = inputs.colors(rng, 4)
     diagonal = pick(rng, ("", ", diagonal=False"))
@@ -67,7 +64,7 @@ def outline_content(rng: Rng) -> Rule:
     )
 
 
-@generator("filling")
+@generator
 def outline_pixels_of_color(rng: Rng) -> Rule:
     chosen, ring, *palette = inputs.colors(rng, 4)
     diagonal = pick(rng, ("", ", diagonal=False"))
@@ -78,7 +75,7 @@ def outline_pixels_of_color(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.pixels(rng, (2, 5), [chosen, *palette], 7, 13))
 
 
-@generator("filling")
+@generator
 def fill_rows_or_columns(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     mark = pick(rng, inputs.colors(rng, 4, (color,)))
@@ -93,7 +90,7 @@ def fill_rows_or_columns(rng: Rng) -> Rule:
     )
 
 
-@generator("filling")
+@generator
 def checkerboard(rng: Rng) -> Rule:
     a, b = inputs.colors(rng, 2)
     odd = integer(rng, 0, 1)

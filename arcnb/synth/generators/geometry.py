@@ -2,16 +2,8 @@
 
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
+from arcnb.synth.rules import TURNS, Rule, generator, program
 
-TURNS = (
-    "flip_horizontal",
-    "flip_vertical",
-    "rotate_180",
-    "rotate_clockwise",
-    "rotate_counterclockwise",
-    "transpose",
-)
 SAME_SHAPE = TURNS[:3]
 
 
@@ -29,32 +21,32 @@ def _small_grid(rng: Rng):
     return inputs.dense(rng, [0, *inputs.colors(rng, 3)], 2, 5)
 
 
-@generator("geometry")
+@generator
 def turn_grid(rng: Rng) -> Rule:
     return Rule(program(f"return {pick(rng, TURNS)}(grid)"), _any_grid)
 
 
-@generator("geometry")
+@generator
 def turn_twice(rng: Rng) -> Rule:
     first, second = pick(rng, TURNS), pick(rng, TURNS)
     return Rule(program(f"grid = {first}(grid)", f"return {second}(grid)"), _any_grid)
 
 
-@generator("geometry")
+@generator
 def shift_content(rng: Rng) -> Rule:
     rows, columns = integer(rng, -3, 3), integer(rng, -3, 3)
     function = pick(rng, ("shift", "shift_wrap"))
     return Rule(program(f"return {function}(grid, {rows}, {columns})"), _any_grid)
 
 
-@generator("geometry")
+@generator
 def mirror_beside(rng: Rng) -> Rule:
     turn, stack = pick(rng, SAME_SHAPE), pick(rng, ("stack_horizontal", "stack_vertical"))
     order = pick(rng, ("grid, {0}(grid)", "{0}(grid), grid")).format(turn)
     return Rule(program(f"return {stack}({order})"), _small_grid)
 
 
-@generator("geometry")
+@generator
 def mirror_four(rng: Rng) -> Rule:
     first, second = pick(rng, SAME_SHAPE), pick(rng, SAME_SHAPE)
     return Rule(
@@ -66,7 +58,7 @@ def mirror_four(rng: Rng) -> Rule:
     )
 
 
-@generator("geometry")
+@generator
 def repeat_row_of_turns(rng: Rng) -> Rule:
     names = [pick(rng, ("", *SAME_SHAPE)) for _ in range(3)]
     parts = ", ".join(f"{name}(grid)" if name else "grid" for name in names)

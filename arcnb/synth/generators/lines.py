@@ -4,10 +4,10 @@ import numpy as np
 
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
+from arcnb.synth.rules import Rule, for_each, generator, program
 
 
-@generator("lines")
+@generator
 def mark_crossings(rng: Rng) -> Rule:
     color, new = inputs.colors(rng, 2)
     body = program(
@@ -18,7 +18,7 @@ def mark_crossings(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.lines(rng, [color], [color]))
 
 
-@generator("lines")
+@generator
 def keep_lines_one_way(rng: Rng) -> Rule:
     palette = inputs.colors(rng, 2)
     axis, place = pick(rng, ((1, "[:, None]"), (0, "[None, :]")))
@@ -29,7 +29,7 @@ def keep_lines_one_way(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.lines(rng, palette, palette))
 
 
-@generator("lines")
+@generator
 def areas_between_lines(rng: Rng) -> Rule:
     color, new = inputs.colors(rng, 2)
     body = program(
@@ -39,17 +39,14 @@ def areas_between_lines(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.lines(rng, [color], [color], most=3))
 
 
-@generator("lines")
+@generator
 def extend_segments(rng: Rng) -> Rule:
     palette = inputs.colors(rng, 3)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        "    if obj.width > obj.height:",
-        "        result = draw_horizontal_line(result, obj.row, obj.color)",
-        "    else:",
-        "        result = draw_vertical_line(result, obj.column, obj.color)",
-        "return result",
+    body = for_each(
+        "if obj.width > obj.height:",
+        "    result = draw_horizontal_line(result, obj.row, obj.color)",
+        "else:",
+        "    result = draw_vertical_line(result, obj.column, obj.color)",
     )
 
     def draw(rng: Rng) -> np.ndarray:
@@ -60,7 +57,7 @@ def extend_segments(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("lines")
+@generator
 def fill_between_two_lines(rng: Rng) -> Rule:
     line_color, new = inputs.colors(rng, 2)
     across = bool(rng.random() < 0.5)
@@ -81,18 +78,15 @@ def fill_between_two_lines(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("lines")
+@generator
 def color_segments_by_direction(rng: Rng) -> Rule:
     base, level, upright = inputs.colors(rng, 3)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    color = {level} if obj.width > obj.height else {upright}",
-        "    result = draw_object(result, obj.recolor(color))",
-        "return result",
+    body = for_each(
+        f"color = {level} if obj.width > obj.height else {upright}",
+        "result = draw_object(result, obj.recolor(color))",
     )
 
-    def draw(rng: Rng) -> np.ndarray:
-        return inputs.scene(rng, [inputs.line(rng, 2, 5) * base for _ in range(integer(rng, 2, 5))])
-
-    return Rule(body, draw)
+    return Rule(
+        body,
+        lambda rng: inputs.scene(rng, [inputs.line(rng, 2, 5) * base for _ in range(integer(rng, 2, 5))]),
+    )

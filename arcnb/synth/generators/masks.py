@@ -27,7 +27,7 @@ def _halves(beside: bool) -> tuple[str, str]:
     return ("left_half", "right_half") if beside else ("top_half", "bottom_half")
 
 
-@generator("masks")
+@generator
 def logic_of_halves(rng: Rng) -> Rule:
     first, second, color, line_color = inputs.colors(rng, 4)
     beside = bool(rng.random() < 0.5)
@@ -40,7 +40,7 @@ def logic_of_halves(rng: Rng) -> Rule:
     return Rule(body, _two_halves(first, second, beside, line_color * integer(rng, 0, 1)))
 
 
-@generator("masks")
+@generator
 def overlay_halves(rng: Rng) -> Rule:
     first, second, line_color = inputs.colors(rng, 3)
     beside = bool(rng.random() < 0.5)
@@ -51,7 +51,7 @@ def overlay_halves(rng: Rng) -> Rule:
     )
 
 
-@generator("masks")
+@generator
 def mark_where_halves_differ(rng: Rng) -> Rule:
     color, line_color, *palette = inputs.colors(rng, 4)
     beside = bool(rng.random() < 0.5)
@@ -71,7 +71,7 @@ def mark_where_halves_differ(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("masks")
+@generator
 def overlay_mirror(rng: Rng) -> Rule:
     turn = pick(rng, ("flip_horizontal", "flip_vertical", "rotate_180"))
     order = pick(rng, ("grid, {0}(grid)", "{0}(grid), grid")).format(turn)
@@ -80,7 +80,7 @@ def overlay_mirror(rng: Rng) -> Rule:
     )
 
 
-@generator("masks")
+@generator
 def recolor_mask_of_two(rng: Rng) -> Rule:
     a, b, new = inputs.colors(rng, 3)
     others = inputs.colors(rng, 2, (a, b, new))
@@ -92,7 +92,7 @@ def recolor_mask_of_two(rng: Rng) -> Rule:
     )
 
 
-@generator("masks")
+@generator
 def mark_overlap_with_image(rng: Rng) -> Rule:
     color, *palette = inputs.colors(rng, 3)
     turn = pick(rng, ("flip_horizontal", "flip_vertical", "rotate_180"))

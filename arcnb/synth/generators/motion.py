@@ -2,12 +2,10 @@
 
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
-
-DIRECTIONS = ("down", "up", "left", "right")
+from arcnb.synth.rules import DIRECTIONS, Rule, generator, program
 
 
-@generator("motion")
+@generator
 def fall(rng: Rng) -> Rule:
     direction = pick(rng, DIRECTIONS)
     arguments = pick(rng, ("grid", f'grid, "{direction}"'))
@@ -17,7 +15,7 @@ def fall(rng: Rng) -> Rule:
     )
 
 
-@generator("motion")
+@generator
 def fall_and_keep(rng: Rng) -> Rule:
     fixed, *palette = inputs.colors(rng, 3)
     direction = pick(rng, DIRECTIONS)
@@ -36,7 +34,7 @@ def fall_and_keep(rng: Rng) -> Rule:
     return Rule(program(f'return gravity(grid, "{direction}")'), draw)
 
 
-@generator("motion")
+@generator
 def slide_objects(rng: Rng) -> Rule:
     direction = pick(rng, DIRECTIONS)
     key, reverse = {
@@ -54,7 +52,7 @@ def slide_objects(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.blocks(rng, (2, 4), side=(1, 3), low=8, high=12))
 
 
-@generator("motion")
+@generator
 def slide_object_of_color(rng: Rng) -> Rule:
     moving, *others = inputs.colors(rng, 3)
     direction = pick(rng, DIRECTIONS)
@@ -71,7 +69,7 @@ def slide_object_of_color(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("motion")
+@generator
 def move_color(rng: Rng) -> Rule:
     moving, *others = inputs.colors(rng, 4)
     rows, columns = integer(rng, -2, 2), integer(rng, -2, 2)
@@ -82,7 +80,7 @@ def move_color(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.objects(rng, (2, 5), [moving, *others], 3, 8, 13, border=1))
 
 
-@generator("motion")
+@generator
 def shadow(rng: Rng) -> Rule:
     color, *palette = inputs.colors(rng, 4)
     rows, columns = pick(rng, ((1, 1), (1, -1), (1, 0), (0, 1), (-1, 1), (2, 2)))
@@ -92,7 +90,7 @@ def shadow(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.objects(rng, (1, 4), palette, 4, 8, 13))
 
 
-@generator("motion")
+@generator
 def move_to_corner(rng: Rng) -> Rule:
     row = pick(rng, ("0", "grid.shape[0] - obj.height"))
     column = pick(rng, ("0", "grid.shape[1] - obj.width"))

@@ -3,7 +3,7 @@
 from arcnb.programs.libraries import dsl
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
+from arcnb.synth.rules import Rule, for_each, generator, program
 
 # Conditions on an object, as program text, with a chance of both answers on mixed scenes.
 CONDITIONS = (
@@ -47,44 +47,38 @@ def random_condition(rng: Rng, palette) -> str:
 
 
 def _loop(condition: str, action: str) -> str:
-    return program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    if {condition}:",
-        f"        result = {action}",
-        "return result",
+    return for_each(
+        f"if {condition}:",
+        f"    result = {action}",
     )
 
 
-@generator("objects")
+@generator
 def recolor_objects_where(rng: Rng) -> Rule:
     new, *palette = inputs.colors(rng, integer(rng, 2, 4))
     condition = random_condition(rng, palette)
     return Rule(_loop(condition, f"draw_object(result, obj.recolor({new}))"), _mixed(palette, condition))
 
 
-@generator("objects")
+@generator
 def remove_objects_where(rng: Rng) -> Rule:
     palette = inputs.colors(rng, integer(rng, 2, 4))
     condition = random_condition(rng, palette)
     return Rule(_loop(condition, "erase_object(result, obj)"), _mixed(palette, condition))
 
 
-@generator("objects")
+@generator
 def recolor_objects_either(rng: Rng) -> Rule:
     yes, no, *palette = inputs.colors(rng, integer(rng, 3, 5))
     condition = random_condition(rng, palette)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    color = {yes} if {condition} else {no}",
-        "    result = draw_object(result, obj.recolor(color))",
-        "return result",
+    body = for_each(
+        f"color = {yes} if {condition} else {no}",
+        "result = draw_object(result, obj.recolor(color))",
     )
     return Rule(body, _mixed(palette, condition))
 
 
-@generator("objects")
+@generator
 def recolor_extreme_object(rng: Rng) -> Rule:
     new, *palette = inputs.colors(rng, integer(rng, 2, 4))
     function = pick(rng, ("largest_object", "smallest_object"))
@@ -92,7 +86,7 @@ def recolor_extreme_object(rng: Rng) -> Rule:
     return Rule(body, _mixed(palette))
 
 
-@generator("objects")
+@generator
 def keep_extreme_object(rng: Rng) -> Rule:
     palette = inputs.colors(rng, integer(rng, 2, 4))
     function = pick(rng, ("largest_object", "smallest_object"))
@@ -104,7 +98,7 @@ def keep_extreme_object(rng: Rng) -> Rule:
     return Rule(body, _mixed(palette))
 
 
-@generator("objects")
+@generator
 def flip_each_object(rng: Rng) -> Rule:
     method = pick(rng, ("flip_horizontal", "flip_vertical"))
 
@@ -124,22 +118,19 @@ def flip_each_object(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("objects")
+@generator
 def move_objects(rng: Rng) -> Rule:
     rows, columns = integer(rng, -2, 2), integer(rng, -2, 2)
     color, *palette = inputs.colors(rng, 3)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    if obj.color == {color}:",
-        "        result = erase_object(result, obj)",
-        f"        result = draw_object(result, obj.move({rows}, {columns}))",
-        "return result",
+    body = for_each(
+        f"if obj.color == {color}:",
+        "    result = erase_object(result, obj)",
+        f"    result = draw_object(result, obj.move({rows}, {columns}))",
     )
     return Rule(body, _mixed([color, color, *palette]))
 
 
-@generator("objects")
+@generator
 def copy_object(rng: Rng) -> Rule:
     rows, columns = pick(rng, ((0, 1), (1, 0), (1, 1), (0, -1), (-1, 0)))
     gap = integer(rng, 0, 1)
@@ -158,7 +149,7 @@ def copy_object(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("objects")
+@generator
 def recolor_by_area_of(rng: Rng) -> Rule:
     sizes = rng.permutation([1, 2, 3, 4])[:3]
     table = {int(size): color for size, color in zip(sorted(sizes), inputs.colors(rng, 3, (5,)), strict=True)}
@@ -177,7 +168,7 @@ def recolor_by_area_of(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("objects")
+@generator
 def recolor_same_shape(rng: Rng) -> Rule:
     new, base = inputs.colors(rng, 2)
 
@@ -198,14 +189,12 @@ def recolor_same_shape(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("objects")
+@generator
 def fill_bounding_boxes(rng: Rng) -> Rule:
     color, *palette = inputs.colors(rng, 4)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        f"    result = draw_rectangle(result, *obj.position, *obj.size, {color})",
-        "return overlay(result, grid)",
+    body = for_each(
+        f"result = draw_rectangle(result, *obj.position, *obj.size, {color})",
+        at_end="overlay(result, grid)",
     )
 
     def draw(rng: Rng):
@@ -215,14 +204,11 @@ def fill_bounding_boxes(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("objects")
+@generator
 def box_objects(rng: Rng) -> Rule:
     color, *palette = inputs.colors(rng, 4)
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        "    row, column, height, width = obj.row - 1, obj.column - 1, obj.height + 2, obj.width + 2",
-        f"    result = draw_rectangle(result, row, column, height, width, {color}, filled=False)",
-        "return result",
+    body = for_each(
+        "row, column, height, width = obj.row - 1, obj.column - 1, obj.height + 2, obj.width + 2",
+        f"result = draw_rectangle(result, row, column, height, width, {color}, filled=False)",
     )
     return Rule(body, lambda rng: inputs.blocks(rng, (1, 4), palette, (1, 3), 9, 14, border=1))

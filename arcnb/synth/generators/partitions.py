@@ -15,7 +15,7 @@ def _parts(rng: Rng, rows: int, columns: int, palette, density=(0.2, 0.8)):
     return [parts[i * columns : (i + 1) * columns] for i in range(rows)]
 
 
-@generator("partitions")
+@generator
 def choose_part(rng: Rng) -> Rule:
     line_color, *palette = inputs.colors(rng, 3)
     rows, columns = integer(rng, 1, 2), integer(rng, 2, 3)
@@ -28,7 +28,7 @@ def choose_part(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.partition(_parts(rng, rows, columns, palette), line_color))
 
 
-@generator("partitions")
+@generator
 def part_at(rng: Rng) -> Rule:
     (line_color,) = inputs.colors(rng, 1)
     rows, columns = integer(rng, 2, 3), integer(rng, 2, 3)
@@ -38,7 +38,7 @@ def part_at(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.partition(_parts(rng, rows, columns, palette), line_color))
 
 
-@generator("partitions")
+@generator
 def overlay_parts(rng: Rng) -> Rule:
     line_color, *palette = inputs.colors(rng, 4)
     n = integer(rng, 2, 4)
@@ -58,7 +58,7 @@ def overlay_parts(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("partitions")
+@generator
 def odd_part_out(rng: Rng) -> Rule:
     n = integer(rng, 3, 4)
     split, beside = pick(rng, (("split_columns", True), ("split_rows", False)))
@@ -78,7 +78,7 @@ def odd_part_out(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("partitions")
+@generator
 def summary_of_parts(rng: Rng) -> Rule:
     line_color, *palette = inputs.colors(rng, 4)
     rows, columns = integer(rng, 2, 3), integer(rng, 2, 3)
@@ -97,7 +97,7 @@ def summary_of_parts(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("partitions")
+@generator
 def color_parts_by_count(rng: Rng) -> Rule:
     line_color, mark, new = inputs.colors(rng, 3)
     rows, columns = integer(rng, 2, 3), integer(rng, 2, 3)
@@ -110,7 +110,7 @@ def color_parts_by_count(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.partition(_parts(rng, rows, columns, [mark]), line_color))
 
 
-@generator("partitions")
+@generator
 def reverse_parts(rng: Rng) -> Rule:
     n = integer(rng, 2, 4)
     split, stack, beside = pick(

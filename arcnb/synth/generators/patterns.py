@@ -4,10 +4,10 @@ import numpy as np
 
 from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer, pick
-from arcnb.synth.rules import Rule, generator, program
+from arcnb.synth.rules import Rule, for_each, generator, program
 
 
-@generator("patterns")
+@generator
 def complete_pattern(rng: Rng) -> Rule:
     hidden = integer(rng, 0, 9)
 
@@ -21,7 +21,7 @@ def complete_pattern(rng: Rng) -> Rule:
     return Rule(program(f"return complete_tiling(grid{argument})"), draw)
 
 
-@generator("patterns")
+@generator
 def show_hidden_pattern(rng: Rng) -> Rule:
     hidden = integer(rng, 1, 9)
 
@@ -36,7 +36,7 @@ def show_hidden_pattern(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("patterns")
+@generator
 def smallest_tile(rng: Rng) -> Rule:
     factor_rows, factor_columns = integer(rng, 1, 3), integer(rng, 2, 3)
 
@@ -49,7 +49,7 @@ def smallest_tile(rng: Rng) -> Rule:
     return Rule(program(f"return {tile}"), draw)
 
 
-@generator("patterns")
+@generator
 def extend_pattern_down(rng: Rng) -> Rule:
     """Rows of a pattern continue into the empty rest of the grid."""
 
@@ -64,7 +64,7 @@ def extend_pattern_down(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("patterns")
+@generator
 def alternate_rows(rng: Rng) -> Rule:
     old, new = inputs.colors(rng, 2)
     axis, start = pick(rng, ("[{0}::2]", "[:, {0}::2]")), integer(rng, 0, 1)
@@ -75,7 +75,7 @@ def alternate_rows(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.blocks(rng, (1, 4), [old], (2, 5), 7, 12))
 
 
-@generator("patterns")
+@generator
 def turn_into_checker_tiles(rng: Rng) -> Rule:
     turn = pick(rng, ("flip_horizontal", "flip_vertical", "rotate_180"))
     rows, columns = integer(rng, 2, 3), integer(rng, 1, 2)
@@ -86,7 +86,7 @@ def turn_into_checker_tiles(rng: Rng) -> Rule:
     return Rule(body, lambda rng: inputs.dense(rng, [0, *inputs.colors(rng, 2)], 2, 4))
 
 
-@generator("patterns")
+@generator
 def denoise_pattern(rng: Rng) -> Rule:
     (noise_color,) = inputs.colors(rng, 1)
 
@@ -98,7 +98,7 @@ def denoise_pattern(rng: Rng) -> Rule:
     return Rule(program(f"return remove_color(grid, {noise_color})"), draw)
 
 
-@generator("patterns")
+@generator
 def remove_single_cells(rng: Rng) -> Rule:
     palette = inputs.colors(rng, 3)
 
@@ -108,11 +108,8 @@ def remove_single_cells(rng: Rng) -> Rule:
             inputs.place(rng, grid, np.full((1, 1), pick(rng, palette)))
         return grid
 
-    body = program(
-        "result = grid",
-        "for obj in find_objects(grid):",
-        "    if obj.area == 1:",
-        "        result = erase_object(result, obj)",
-        "return result",
+    body = for_each(
+        "if obj.area == 1:",
+        "    result = erase_object(result, obj)",
     )
     return Rule(body, draw)

@@ -11,12 +11,12 @@ def _small(rng: Rng):
     return inputs.dense(rng, [0, *inputs.colors(rng, 3)], 2, 5)
 
 
-@generator("scaling")
+@generator
 def scale_up(rng: Rng) -> Rule:
     return Rule(program(f"return upscale(grid, {integer(rng, 2, 5)})"), _small)
 
 
-@generator("scaling")
+@generator
 def scale_down(rng: Rng) -> Rule:
     factor = integer(rng, 2, 4)
 
@@ -27,19 +27,19 @@ def scale_down(rng: Rng) -> Rule:
     return Rule(program(f"return downscale(grid, {factor})"), draw)
 
 
-@generator("scaling")
+@generator
 def tile_grid(rng: Rng) -> Rule:
     return Rule(program(f"return tile(grid, {integer(rng, 1, 3)}, {integer(rng, 2, 4)})"), _small)
 
 
-@generator("scaling")
+@generator
 def pad_grid(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
     n = integer(rng, 1, 2)
     return Rule(program(f"return pad(grid, {n}, {color})"), lambda rng: inputs.noise(rng, low=3, high=9))
 
 
-@generator("scaling")
+@generator
 def pad_by_its_color(rng: Rng) -> Rule:
     n = integer(rng, 1, 2)
     function = pick(rng, ("mode_color", "least_color"))
@@ -49,7 +49,7 @@ def pad_by_its_color(rng: Rng) -> Rule:
     )
 
 
-@generator("scaling")
+@generator
 def trim_grid(rng: Rng) -> Rule:
     n = integer(rng, 1, 2)
     return Rule(
@@ -57,7 +57,7 @@ def trim_grid(rng: Rng) -> Rule:
     )
 
 
-@generator("scaling")
+@generator
 def self_pattern(rng: Rng) -> Rule:
     (color,) = inputs.colors(rng, 1)
 
@@ -76,9 +76,9 @@ def self_pattern(rng: Rng) -> Rule:
     )
 
 
-@generator("scaling")
+@generator
 def scale_up_by_number_of_colors(rng: Rng) -> Rule:
-    def draw(rng: Rng):
-        return inputs.dense(rng, [0, *inputs.colors(rng, integer(rng, 2, 4))], 2, 4)
-
-    return Rule(program("factor = len(colors(grid))", "return upscale(grid, factor)"), draw)
+    return Rule(
+        program("factor = len(colors(grid))", "return upscale(grid, factor)"),
+        lambda rng: inputs.dense(rng, [0, *inputs.colors(rng, integer(rng, 2, 4))], 2, 4),
+    )

@@ -18,7 +18,7 @@ MAX_SIDE = 16  # of an input; outputs may be larger
 TRIES = 20  # draws of an input until it has two colors and fits
 
 
-@generator("scenes")
+@generator
 def composed_on_scenes(rng: Rng) -> Rule:
     """One to four steps on inputs of one RE-ARC task."""
     task_id = pick(rng, training_split().trainable)

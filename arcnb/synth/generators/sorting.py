@@ -21,21 +21,21 @@ def _bars(horizontal: bool):
     return draw
 
 
-@generator("sorting")
+@generator
 def sort_rows_by_length(rng: Rng) -> Rule:
     sign = pick(rng, ("", "-"))
     body = program("lengths = np.count_nonzero(grid, axis=1)", f"return grid[np.argsort({sign}lengths)]")
     return Rule(body, _bars(True))
 
 
-@generator("sorting")
+@generator
 def sort_columns_by_length(rng: Rng) -> Rule:
     sign = pick(rng, ("", "-"))
     body = program("lengths = np.count_nonzero(grid, axis=0)", f"return grid[:, np.argsort({sign}lengths)]")
     return Rule(body, _bars(False))
 
 
-@generator("sorting")
+@generator
 def colors_by_area(rng: Rng) -> Rule:
     reverse = pick(rng, ("", ", reverse=True"))
     shape = pick(rng, ("[[obj.color for obj in objects]]", "[[obj.color] for obj in objects]"))
@@ -55,7 +55,7 @@ def colors_by_area(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("sorting")
+@generator
 def colors_by_position(rng: Rng) -> Rule:
     by = pick(rng, ("row", "column"))
     shape = pick(rng, ("[[obj.color for obj in objects]]", "[[obj.color] for obj in objects]"))
@@ -72,7 +72,7 @@ def colors_by_position(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("sorting")
+@generator
 def colors_by_count(rng: Rng) -> Rule:
     reverse = pick(rng, ("", ", reverse=True"))
 
@@ -90,7 +90,7 @@ def colors_by_count(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("sorting")
+@generator
 def stack_objects_in_order(rng: Rng) -> Rule:
     by = pick(rng, ("column", "area", "color"))
     side = integer(rng, 2, 3)
@@ -109,7 +109,7 @@ def stack_objects_in_order(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("sorting")
+@generator
 def recolor_by_rank(rng: Rng) -> Rule:
     base, *ranks = inputs.colors(rng, 4)
     reverse = pick(rng, ("", ", reverse=True"))

@@ -7,7 +7,7 @@ from arcnb.synth.inputs import Rng, integer, pick
 from arcnb.synth.rules import Rule, generator, program
 
 
-@generator("symmetry")
+@generator
 def mirror_out(rng: Rng) -> Rule:
     function = pick(
         rng, ("mirror_horizontal(grid)", "mirror_vertical(grid)", "mirror_vertical(mirror_horizontal(grid))")
@@ -17,7 +17,7 @@ def mirror_out(rng: Rng) -> Rule:
     )
 
 
-@generator("symmetry")
+@generator
 def complete_hidden(rng: Rng) -> Rule:
     (hidden,) = inputs.colors(rng, 1)
 
@@ -28,7 +28,7 @@ def complete_hidden(rng: Rng) -> Rule:
     return Rule(program(f"return complete_symmetry(grid, {hidden})"), draw)
 
 
-@generator("symmetry")
+@generator
 def show_hidden_part(rng: Rng) -> Rule:
     (hidden,) = inputs.colors(rng, 1)
 
@@ -43,7 +43,7 @@ def show_hidden_part(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("symmetry")
+@generator
 def keep_symmetric_objects(rng: Rng) -> Rule:
     side = pick(rng, ("is_symmetric_horizontal", "is_symmetric_vertical"))
     wanted = pick(rng, ("", "not "))
@@ -66,7 +66,7 @@ def keep_symmetric_objects(rng: Rng) -> Rule:
     return Rule(body, draw)
 
 
-@generator("symmetry")
+@generator
 def mirror_half_over(rng: Rng) -> Rule:
     """One half is empty and gets the mirror image of the other."""
     turn, axis = pick(rng, (("flip_horizontal", 1), ("flip_vertical", 0)))
@@ -83,7 +83,7 @@ def mirror_half_over(rng: Rng) -> Rule:
     return Rule(program(f"return overlay({image}, grid)"), draw)
 
 
-@generator("symmetry")
+@generator
 def is_symmetric_answer(rng: Rng) -> Rule:
     yes, no = inputs.colors(rng, 2)
     name, axis = pick(rng, (("is_symmetric_horizontal", 1), ("is_symmetric_vertical", 0)))
