@@ -95,41 +95,33 @@ def _code(text: str) -> CodeType:
     return compile(text.replace(DSL_IMPORT, "", 1), "<rule>", "exec")
 
 
-def rule_task(
-    task_generator: TaskGenerator,
-    seed: int,
-    index: int,
-    n_train: int | None = None,
-    n_test: int = 1,
-) -> Task:
+def rule_task(task_generator: TaskGenerator, seed: int, index: int, n_train: int | None = None) -> Task:
     """Task `index` of a generator: rule, inputs and outputs from (name, seed, index) alone.
 
     n_train: None draws it from ARC's distribution. Inputs are distinct; each pair changes something, and not
     all outputs are equal; the program has no line without effect. NoExample when 30 tries gave no such task.
     """
+    name = task_generator.name
     for attempt in range(MAX_TRIES):
-        rng = seeded_rng(seed, "dsl task", task_generator.name, index, attempt)
-        n_pairs = (draw_n_train(rng) if n_train is None else n_train) + n_test
+        rng = seeded_rng(seed, "dsl task", name, index, attempt)
+        n_pairs = (draw_n_train(rng) if n_train is None else n_train) + 1
         rule = task_generator.make(rng)
         pairs = _pairs(rule, n_pairs, rng)
         if pairs is None:
             continue
-        name = task_generator.name
         text, n_removed = _without_idle_lines(rule.program, pairs)
         meta = {"generator": name, "family": task_generator.family, "seed": seed, "index": index}
         if n_removed:
             meta["lines_removed"] = n_removed
         return Task(
             f"dsl_{name}_{seed}_{index}",
-            tuple(pairs[:-n_test]),
-            tuple(pairs[-n_test:]),
+            tuple(pairs[:-1]),
+            tuple(pairs[-1:]),
             source="dsl",
             program=text,
             meta=meta,
         )
-    raise NoExample(
-        f"generator {task_generator.name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries"
-    )
+    raise NoExample(f"generator {name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries")
 
 
 def _without_idle_lines(text: str, pairs: list[Pair]) -> tuple[str, int]:

@@ -141,11 +141,11 @@ def source_names() -> list[str]:
     return [*task_set.SOURCES, *rearc, *dsl, *(f"ladder/{name}" for name in LADDERS)]
 
 
-def synth_task(generator: str, seed: int, index: int, n_train: int | None = None, n_test: int = 1) -> Task:
+def synth_task(generator: str, seed: int, index: int, n_train: int | None = None) -> Task:
     """Task `index` of a DSL generator: the same on every machine and in any order. ArcnbError if unknown."""
     if generator not in GENERATORS:
         raise ArcnbError(f"no generator {generator!r}{_nearest(generator, GENERATORS)}")
-    return rule_task(GENERATORS[generator], seed, index, n_train, n_test)
+    return rule_task(GENERATORS[generator], seed, index, n_train)
 
 
 # --------------------------------------------------------------------------- sources

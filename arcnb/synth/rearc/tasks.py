@@ -79,15 +79,12 @@ def _originals() -> TaskSet:
     return load_tasks("arc-agi-1/training")
 
 
-def rearc_examples(
-    task_id: str, n: int, seed: int, diff_lb: float = 0.0, diff_ub: float = 1.0, max_side: int = MAX_SIDE
-) -> list[Pair]:
+def rearc_examples(task_id: str, n: int, seed: int, diff_lb: float = 0.0, diff_ub: float = 1.0) -> list[Pair]:
     """`n` pairs with distinct inputs; asking for more extends the list without changing its beginning.
 
     diff_lb, diff_ub: bounds, within 0..1, of the uniform number that sets each size or count of an example.
-    max_side: largest side of a grid (larger examples are drawn again).
     """
-    return [pair for pair, _ in _drawn_examples(task_id, n, seed, diff_lb, diff_ub, max_side)]
+    return [pair for pair, _ in _drawn_examples(task_id, n, seed, diff_lb, diff_ub)]
 
 
 def rearc_task(
@@ -95,11 +92,9 @@ def rearc_task(
     seed: int,
     index: int,
     n_train: int | None = None,
-    n_test: int = 1,
     diff_lb: float = 0.0,
     diff_ub: float = 1.0,
     max_cells: int = DEFAULT_MAX_CELLS,
-    max_side: int = MAX_SIDE,
 ) -> Task:
     """Task number `index` made from the generator of `task_id`, with its program.
 
@@ -107,14 +102,13 @@ def rearc_task(
     together; while exceeded, or while all outputs are equal, the examples are drawn again, each time 20%
     easier. NoExample, too large, when ten draws do not fit.
     """
-    _check_id(task_id)
     if n_train is None:
         n_train = draw_n_train(rng(seed, "rearc n_train", task_id, index))
     for attempt in range(MAX_SET_DRAWS):
         upper = max(diff_lb, diff_ub * 0.8**attempt)
         stream = derive_seed(seed, "rearc task", task_id, index, attempt)
         try:
-            examples = _drawn_examples(task_id, n_train + n_test, stream, diff_lb, upper, max_side, max_cells)
+            examples = _drawn_examples(task_id, n_train + 1, stream, diff_lb, upper, max_cells)
         except NoExample as none:
             if not none.too_large:
                 raise
@@ -124,7 +118,7 @@ def rearc_task(
             break
     else:
         raise NoExample(
-            f"RE-ARC task {task_id}: {n_train + n_test} pairs never fit in {max_cells} cells", too_large=True
+            f"RE-ARC task {task_id}: {n_train + 1} pairs never fit in {max_cells} cells", too_large=True
         )
     pairs = tuple(pair for pair, _ in examples)
     meta = {
@@ -145,7 +139,7 @@ def rearc_task(
     )
 
 
-def rearc_input(task_id: str, seed: int, diff_lb: float, diff_ub: float, max_side: int = MAX_SIDE) -> Grid:
+def rearc_input(task_id: str, seed: int, diff_lb: float, diff_ub: float, max_side: int) -> Grid:
     """One input of the task's generator, a function of the arguments alone; NoExample when none fits."""
     _check_id(task_id)
     return _example(task_id, seed, 0, diff_lb, diff_ub, max_side, INPUT_ATTEMPTS)[1].input
@@ -180,7 +174,6 @@ def _drawn_examples(
     seed: int,
     diff_lb: float,
     diff_ub: float,
-    max_side: int,
     max_cells: float = float("inf"),
 ) -> list[tuple[Pair, float]]:
     _check_id(task_id)
@@ -193,17 +186,14 @@ def _drawn_examples(
     for index in range(10 * n + 20):
         if len(found) == n:
             break
-        rows, pair, difficulty = _example(task_id, seed, index, diff_lb, diff_ub, max_side)
+        rows, pair, difficulty = _example(task_id, seed, index, diff_lb, diff_ub)
         if rows not in found:
             found[rows] = (pair, difficulty)
             n_cells += pair.input.size + pair.output.size
         if n_cells > max_cells:
             raise NoExample(f"RE-ARC task {task_id}: more than {max_cells} cells", too_large=True)
     if len(found) < n:
-        raise NoExample(
-            f"RE-ARC task {task_id}: no {n} distinct examples "
-            f"(difficulty {diff_lb}..{diff_ub}, max_side {max_side})"
-        )
+        raise NoExample(f"RE-ARC task {task_id}: no {n} distinct examples (difficulty {diff_lb}..{diff_ub})")
     return list(found.values())
 
 
@@ -213,7 +203,7 @@ def _example(
     index: int,
     diff_lb: float,
     diff_ub: float,
-    max_side: int,
+    max_side: int = MAX_SIDE,
     attempts: int = MAX_ATTEMPTS,
 ) -> tuple[tuple, Pair, float]:
     """Example `index`: the input's rows, the pair, and its difficulty (mean of the uniform numbers drawn)."""

@@ -97,30 +97,26 @@ def origin(task: Task) -> str:
     return str(task.meta.get("generator") or task.source)
 
 
-class _Rejected(Exception):
-    """The argument is the reason."""
-
-
 def _passes_reading(task: Task, settings: ValidationSettings, report: TaskReport, seen: Duplicates) -> bool:
-    """What can be said without running the program."""
-    reason = None
-    if task.program is None:
-        reason = "no program"
-    elif seen.is_known_full(task.program):
-        reason = "duplicate program"
-    else:
-        hints = [hint.rule for hint in static_checks(task.program)]
-        if "syntax" in hints:
-            reason = "syntax"
-        elif hints:
-            reason = f"hint: {hints[0]}"
-        elif approximate_tokens(task.program) > settings.max_tokens:
-            reason = "too long"
-        elif seen.is_full(task.program):  # known before running it; the reduced program is checked again
-            reason = "duplicate program"
+    reason = _fault_of_text(task.program, settings, seen)
     if reason is not None:
         report.reject(reason, origin(task))
     return reason is None
+
+
+def _fault_of_text(program: str | None, settings: ValidationSettings, seen: Duplicates) -> str | None:
+    """What can be said without running the program."""
+    if program is None:
+        return "no program"
+    if seen.is_known_full(program):
+        return "duplicate program"
+    hints = [hint.rule for hint in static_checks(program)]
+    if hints:
+        return "syntax" if "syntax" in hints else f"hint: {hints[0]}"
+    if approximate_tokens(program) > settings.max_tokens:
+        return "too long"
+    # Known before running it; the reduced program is checked again.
+    return "duplicate program" if seen.is_full(program) else None
 
 
 def _reduced(
@@ -173,11 +169,9 @@ def _passing(
     passed: list[tuple[Task, str | None]] = []
     for task in tasks:
         execution, probed = next(executions), next(executions)
-        try:
-            passed.append((_checked(task, execution), behaviour(probed)))
-            outcomes.append(passed[-1][0])
-        except _Rejected as rejection:
-            outcomes.append(str(rejection))
+        outcomes.append(_checked(task, execution))
+        if isinstance(outcomes[-1], Task):
+            passed.append((outcomes[-1], behaviour(probed)))
     reasons = iter(seen.reasons(passed, executor, once))
     # Counted as they are taken, so that a report at any moment speaks of what was asked for by then.
     for task, outcome in zip(tasks, outcomes, strict=True):
@@ -189,18 +183,18 @@ def _passing(
             yield outcome
 
 
-def _checked(task: Task, execution: Execution) -> Task:
-    """The task with the outputs its program produced, or `_Rejected`."""
+def _checked(task: Task, execution: Execution) -> Task | str:
+    """The task with the outputs that its program produced, or the reason against it."""
     if execution.outputs is None:
-        raise _Rejected(execution.status)
+        return execution.status
     pairs = [*task.train, *task.test]
+    filled = [Pair(pair.input, output) for pair, output in zip(pairs, execution.outputs, strict=True)]
     for pair, output in zip(pairs, execution.outputs, strict=True):
         if pair.output is not None and not np.array_equal(pair.output, output):
-            raise _Rejected("wrong output")
-    if all(np.array_equal(pair.input, output) for pair, output in zip(pairs, execution.outputs, strict=True)):
-        raise _Rejected("identity")
+            return "wrong output"
+    if all(np.array_equal(pair.input, pair.output) for pair in filled):
+        return "identity"
     if all(np.array_equal(output, execution.outputs[0]) for output in execution.outputs):
-        raise _Rejected("constant")
-    filled = [Pair(pair.input, output) for pair, output in zip(pairs, execution.outputs, strict=True)]
+        return "constant"
     n = len(task.train)
     return replace(task, train=tuple(filled[:n]), test=tuple(filled[n:]))
