@@ -16,6 +16,7 @@ from arcnb.arc.grids import Grid, as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.errors import ArcnbError
+from arcnb.plans import nearest
 from arcnb.programs.libraries import dsl
 from arcnb.synth.inputs import Rng
 from arcnb.synth.splits import draw_n_train
@@ -95,22 +96,24 @@ def _code(text: str) -> CodeType:
     return compile(text.replace(DSL_IMPORT, "", 1), "<rule>", "exec")
 
 
-def rule_task(task_generator: TaskGenerator, seed: int, index: int, n_train: int | None = None) -> Task:
-    """Task `index` of a generator: rule, inputs and outputs from (name, seed, index) alone.
+def rule_task(name: str, seed: int, index: int, n_train: int | None = None) -> Task:
+    """Task `index` of the generator of this name: rule, inputs and outputs from (name, seed, index) alone.
 
     n_train: None draws it from ARC's distribution. Inputs are distinct; each pair changes something, and not
-    all outputs are equal; the program has no line without effect. NoExample when 30 tries gave no such task.
+    all outputs are equal; the program has no line without effect. NoExample when 30 tries
+    gave no such task, ArcnbError when there is no such generator.
     """
-    name = task_generator.name
+    if name not in GENERATORS:
+        raise ArcnbError(f"no generator {name!r}{nearest(name, GENERATORS)}")
     for attempt in range(MAX_TRIES):
         rng = seeded_rng(seed, "dsl task", name, index, attempt)
         n_pairs = (draw_n_train(rng) if n_train is None else n_train) + 1
-        rule = task_generator.make(rng)
+        rule = GENERATORS[name].make(rng)
         pairs = _pairs(rule, n_pairs, rng)
         if pairs is None:
             continue
         text, n_removed = _without_idle_lines(rule.program, pairs)
-        meta = {"generator": name, "family": task_generator.family, "seed": seed, "index": index}
+        meta = {"generator": name, "family": GENERATORS[name].family, "seed": seed, "index": index}
         if n_removed:
             meta["lines_removed"] = n_removed
         return Task(

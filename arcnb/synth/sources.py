@@ -12,8 +12,7 @@
     ladder/lines, squares       toy tasks, one a rung, from the lowest on
     barc:<path>, <path>.jsonl   BARC-style rows of JSONL or Parquet
 
-Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task` and an entry in
-`SOURCES`.
+Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task`, named in `_find`.
 """
 
 import difflib
@@ -141,13 +140,6 @@ def source_names() -> list[str]:
     return [*task_set.SOURCES, *rearc, *dsl, *(f"ladder/{name}" for name in LADDERS)]
 
 
-def synth_task(generator: str, seed: int, index: int, n_train: int | None = None) -> Task:
-    """Task `index` of a DSL generator: the same on every machine and in any order. ArcnbError if unknown."""
-    if generator not in GENERATORS:
-        raise ArcnbError(f"no generator {generator!r}{_nearest(generator, GENERATORS)}")
-    return rule_task(GENERATORS[generator], seed, index, n_train)
-
-
 # --------------------------------------------------------------------------- sources
 
 
@@ -164,8 +156,8 @@ def _rearc(
     argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
 ) -> Iterator[Task]:
     split = training_split()
-    named = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}
-    return rearc_tasks(named.get(argument) or (argument,), settings, report)
+    parts = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}
+    return rearc_tasks(parts.get(argument, (argument,)), settings, report)
 
 
 def rearc_tasks(
@@ -297,7 +289,7 @@ def _rounds(
 def _drawn_task(draw: Draw) -> Task | None:
     name, seed, index, n_train = draw
     try:
-        return rule_task(GENERATORS[name], seed, index, n_train)
+        return rule_task(name, seed, index, n_train)
     except NoExample:
         return None
 
@@ -315,9 +307,6 @@ def _ladder(
     argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
 ) -> Iterator[Task]:
     yield from ladder_tasks(argument, seed=settings.seed)
-
-
-SOURCES: dict[str, Source] = {"rearc": _rearc, "dsl": _dsl, "barc": _barc, "ladder": _ladder}
 
 
 def _find(source: str) -> tuple[Source, str]:
@@ -348,14 +337,11 @@ def _find(source: str) -> tuple[Source, str]:
 
 
 def _generators(argument: str) -> list[TaskGenerator]:
-    everything = list(GENERATORS.values())
     if argument == "":
-        return [
-            generator for generator in everything if generator.family not in (*HELD_OUT_FAMILIES, "scenes")
-        ]
-    if argument == "held_out":
-        return [generator for generator in everything if generator.family in HELD_OUT_FAMILIES]
-    return [generator for generator in everything if argument in (generator.family, generator.name)]
+        apart = (*HELD_OUT_FAMILIES, "scenes")
+        return [generator for generator in GENERATORS.values() if generator.family not in apart]
+    named = HELD_OUT_FAMILIES if argument == "held_out" else (argument,)
+    return [one for one in GENERATORS.values() if one.family in named or one.name in named]
 
 
 def _families() -> list[str]:

@@ -14,8 +14,8 @@ from arcnb.arc.seeds import rng
 from arcnb.programs.checks import static_checks
 from arcnb.programs.libraries import dsl
 from arcnb.synth import inputs
-from arcnb.synth.rules import GENERATORS, compiled, rule_task
-from arcnb.synth.sources import synth_task
+from arcnb.synth.rules import compiled, rule_task
+from arcnb.synth.sources import GENERATORS
 from arcnb.synth.splits import HELD_OUT_FAMILIES
 
 N = 4
@@ -23,7 +23,7 @@ N = 4
 
 @pytest.fixture(scope="module", params=sorted(GENERATORS))
 def tasks(request):
-    return [synth_task(request.param, seed=11, index=index) for index in range(N)]
+    return [rule_task(request.param, seed=11, index=index) for index in range(N)]
 
 
 def test_tasks_are_worth_showing(tasks):
@@ -42,10 +42,10 @@ def test_programs_have_no_hints_and_use_known_names(tasks):
 
 
 def test_a_task_is_a_function_of_seed_and_index(tasks):
-    again = rule_task(GENERATORS[tasks[1].meta["generator"]], 11, 1)
+    again = rule_task(tasks[1].meta["generator"], 11, 1)
     assert again.fingerprint == tasks[1].fingerprint
     assert again.program == tasks[1].program
-    other = rule_task(GENERATORS[tasks[1].meta["generator"]], 12, 1)
+    other = rule_task(tasks[1].meta["generator"], 12, 1)
     assert other.fingerprint != tasks[1].fingerprint
 
 
@@ -63,13 +63,13 @@ def test_there_are_enough_generators_of_every_family():
 
 
 def test_generators_between_them_use_the_whole_dsl():
-    text = "".join(synth_task(name, 0, index).program for name in GENERATORS for index in range(12))
+    text = "".join(rule_task(name, 0, index).program for name in GENERATORS for index in range(12))
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert set(dsl.__all__) - used <= {"DslError", "Object", "draw_pixel"}
 
 
 def test_composed_programs_have_one_to_four_steps_and_vary():
-    programs = {synth_task("composed", 0, index).program for index in range(60)}
+    programs = {rule_task("composed", 0, index).program for index in range(60)}
     assert len(programs) > 50
     assert len({program.count("\n") for program in programs}) >= 4
 
@@ -77,8 +77,8 @@ def test_composed_programs_have_one_to_four_steps_and_vary():
 def test_generators_repeat_under_another_hash_seed():
     code = (
         "import json\n"
-        "from arcnb.synth.sources import GENERATORS, synth_task\n"
-        "print(json.dumps([synth_task(name, 5, 3).fingerprint for name in sorted(GENERATORS)]))\n"
+        "from arcnb.synth.sources import GENERATORS, rule_task\n"
+        "print(json.dumps([rule_task(name, 5, 3).fingerprint for name in sorted(GENERATORS)]))\n"
     )
     runs = [
         subprocess.run(
@@ -129,5 +129,5 @@ def test_patterns_repeat_and_partitions_split():
 
 def test_tasks_are_the_recorded_ones():
     """Pins every generator: a change of one makes other data under the same seeds, and says so here."""
-    text = "".join(synth_task(name, 0, 1).fingerprint for name in sorted(GENERATORS))
+    text = "".join(rule_task(name, 0, 1).fingerprint for name in sorted(GENERATORS))
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "ce419a68d8041a50"

@@ -10,8 +10,8 @@ from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.rearc.tasks import UNREPRODUCED
-from arcnb.synth.rules import GENERATORS
-from arcnb.synth.sources import LEAST_ACCEPTANCE, SourceSettings, build_tasks, source_names, synth_task
+from arcnb.synth.rules import GENERATORS, rule_task
+from arcnb.synth.sources import LEAST_ACCEPTANCE, SourceSettings, build_tasks, source_names
 from arcnb.synth.splits import HELD_OUT_FAMILIES, HELD_OUT_TRAINING
 from arcnb.synth.task_sets import source_tasks
 from arcnb.synth.validation.reports import TaskReport
@@ -65,7 +65,7 @@ def test_one_family_one_generator_one_id():
 
 
 def test_a_file_is_a_source(tmp_path):
-    tasks = [synth_task("fall", 0, index) for index in range(4)]
+    tasks = [rule_task("fall", 0, index) for index in range(4)]
     path = write_tasks(tasks, tmp_path / "tasks.parquet")
     read = list(build_tasks(str(path)))
     assert [t.fingerprint for t in read] == [t.fingerprint for t in tasks]
@@ -120,8 +120,8 @@ def test_unknown_sources_name_the_nearest(name, message):
 
 
 def test_unknown_generators_name_the_nearest():
-    with pytest.raises(ArcnbError, match="did you mean turn_grid"):
-        synth_task("turn_gird", 0, 0)
+    with pytest.raises(ArcnbError, match="did you mean 'turn_grid'"):
+        rule_task("turn_gird", 0, 0)
 
 
 def test_endless_sources_need_a_number():

@@ -7,8 +7,8 @@ import pytest
 
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth.rules import GENERATORS
-from arcnb.synth.sources import synth_task
+from arcnb.synth.rules import rule_task
+from arcnb.synth.sources import GENERATORS
 from arcnb.synth.validation.reduction import normal_form, removals
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.synth.validation.validation import ValidationSettings, approximate_tokens, validated
@@ -151,13 +151,13 @@ def test_programs_that_probes_cannot_tell_apart_are_compared_on_their_inputs(exe
 
 
 def test_more_tasks_a_program_by_setting(executor):
-    tasks = [synth_task("turn_grid", 0, index) for index in range(20)]
+    tasks = [rule_task("turn_grid", 0, index) for index in range(20)]
     assert len({t.program for t in judge(executor, *tasks)[0]}) == len(judge(executor, *tasks)[0])
     assert len(judge(executor, *tasks, max_per_program=20)[0]) == 20
 
 
 def test_generated_tasks_pass_and_come_in_order(executor):
-    tasks = [synth_task("composed", 3, index) for index in range(30)]
+    tasks = [rule_task("composed", 3, index) for index in range(30)]
     kept, report = judge(executor, *tasks)
     ids = [t.task_id for t in kept]
     assert ids == [t.task_id for t in tasks if t.task_id in ids]
@@ -166,14 +166,14 @@ def test_generated_tasks_pass_and_come_in_order(executor):
 
 
 def test_outcome_does_not_depend_on_the_number_of_workers(executor):
-    tasks = [synth_task("composed", 4, index) for index in range(20)]
+    tasks = [rule_task("composed", 4, index) for index in range(20)]
     with Executor(workers=1) as single:
         alone = judge(single, *tasks)[0]
     assert [t.program for t in alone] == [t.program for t in judge(executor, *tasks)[0]]
 
 
 def test_outcome_of_a_block_is_that_of_its_tasks_one_by_one(executor):
-    tasks = [synth_task(name, 4, index) for index in range(12) for name in ("turn_grid", "composed")]
+    tasks = [rule_task(name, 4, index) for index in range(12) for name in ("turn_grid", "composed")]
     outcomes = []
     for block_size in (1, 24):
         report = TaskReport()
@@ -197,7 +197,7 @@ def test_removals_keep_what_others_need():
 
 
 def test_every_removal_is_shorter_so_that_reduction_ends():
-    programs = [synth_task(name, 1, 0).program for name in GENERATORS]
+    programs = [rule_task(name, 1, 0).program for name in GENERATORS]
     programs += ["def transform(grid):\n    if grid.any(): grid = f(grid)\n    return grid\n"]
     programs += ["def transform(grid):\n    if a:\n        b()\n    elif c:\n        d()\n    return grid\n"]
     for program in programs:
