@@ -34,7 +34,7 @@ def submit(options: argparse.Namespace) -> int:
         return stage_jobs.submit_pipeline(
             options.on, read_pipeline(Path(options.notebook)), given, options.dry_run, note
         )
-    if options.grid or options.list or options.shards is not None:
+    if options.grid or options.sets or options.shards is not None:
         before = {run.path for run in list_runs()}
         planned = planned_sweep(options)
         fresh = [member.run for member in planned.members if member.run.path not in before]
@@ -202,7 +202,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _refuse_for_pipeline(options: argparse.Namespace) -> None:
-    for name in ("grid", "list", "parameter", "profile", "name", "after"):
+    for name in ("grid", "sets", "parameter", "profile", "name", "after"):
         if getattr(options, name):
             raise ArcnbError(f"a pipeline's file says its parameters itself; leave out --{name}")
     if options.shards is not None:
