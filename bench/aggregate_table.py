@@ -1,4 +1,4 @@
-"""Tasks of 128 predictions: their space, and the time to the table. Marks: 1/5 of gzip JSON, 3 s for 400 tasks.
+"""Tasks of 128 predictions: their space, and the time to the table. Marks: 1/5 of gzip JSON, 3 s for 400.
 
     python bench/aggregate_table.py                   # 50 tasks, half a minute
     python bench/aggregate_table.py --tasks 400       # about three minutes

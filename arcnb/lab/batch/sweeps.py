@@ -41,9 +41,6 @@ class Sweep:
     folder: Path
     members: list[Member]
 
-    def of(self, status: str) -> list[Run]:
-        return [member.run for member in self.members if self._row(member)["status"] == status]
-
     def table(self) -> list[dict[str, Any]]:
         """Rows of parameters, status and the outcome's numbers; writes table.csv, too."""
         rows = [self._row(member) for member in self.members]

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import provenance
@@ -32,19 +31,12 @@ ENDED = ("done", "failed", "preempted", "killed")
 Slot = dict[str, str]  # environment variables of whoever runs in it
 
 
-@dataclass
-class Outcome:
-    """How many runs ended how, by exit code; the signal that stopped it all, or whether the time did."""
+@dataclass(frozen=True)
+class Ending:
+    """What ended it all before its end: a signal, or the time."""
 
-    codes: dict[Path, int]
     stopped_by: int | None = None
     time_is_up: bool = False
-
-    @property
-    def code(self) -> int:
-        if self.stopped_by is not None:
-            return 128 + self.stopped_by
-        return 1 if any(self.codes.values()) else 0
 
 
 def visible_gpus() -> list[str]:
@@ -84,7 +76,7 @@ def run_queued(
     tell: Callable[[Run, int | None], None],
     seconds: float = 0,
     apart: float = 0,
-) -> Outcome:
+) -> Ending:
     """Run them in their order, one in each place at a time; `tell` hears of each start (None) and end (exit
     code). With a single place the run's progress goes to this terminal, else to log.txt in its folder.
 
@@ -96,28 +88,28 @@ def run_queued(
     waiting = [(run, _attempt(run)) for run in runs]
     free = list(places)
     working: list[tuple[Run, Slot, subprocess.Popen[bytes]]] = []
-    outcome = Outcome({})
     deadline = time.monotonic() + seconds if seconds else math.inf
     ready_at: dict[str, float] = {}  # by GPU
+    time_is_up = False
     with _stop_signals() as received:
         passed_on = 0
         try:
             while working or (waiting and not received):
                 now = time.monotonic()
                 if now >= deadline and not received:
-                    outcome.time_is_up = True
+                    time_is_up = True
                     received.append(signal.SIGTERM)
                 ready = [slot for slot in free if ready_at.get(slot.get(VISIBLE, ""), 0) <= now]
                 if waiting and ready and not received:
+                    slot = ready[0]
                     run, planned = waiting.pop(0)
-                    begun = _begin(run, planned, ready[0], quiet=len(places) > 1)
+                    begun = _begin(run, planned, slot, quiet=len(places) > 1)
                     if isinstance(begun, int):
-                        outcome.codes[run.path] = begun
                         tell(run, begun)
                     else:
-                        working.append((run, ready[0], begun))
-                        free.remove(ready[0])
-                        ready_at[ready[0].get(VISIBLE, "")] = now + apart
+                        working.append((run, slot, begun))
+                        free.remove(slot)
+                        ready_at[slot.get(VISIBLE, "")] = now + apart
                         tell(run, None)
                     continue
                 for number in received[passed_on:]:
@@ -130,7 +122,6 @@ def run_queued(
                     if process.poll() is not None:
                         working.remove(entry)
                         free.append(slot)
-                        outcome.codes[run.path] = process.returncode
                         tell(run, process.returncode)
                 time.sleep(0.05)
         finally:
@@ -138,9 +129,7 @@ def run_queued(
                 process.terminate()
             for _, _, process in working:  # they save; whoever comes next finds them ended
                 process.wait()
-    if received and not outcome.time_is_up:
-        outcome.stopped_by = received[0]
-    return outcome
+    return Ending(received[0] if received and not time_is_up else None, time_is_up)
 
 
 def _attempt(run: Run) -> tuple[object, ...] | None:
@@ -162,18 +151,9 @@ def _begin(
     if attempt != planned and attempt[0] in ENDED:
         return 0 if attempt[0] == "done" else 1
     try:
-        return _start(run, slot, quiet)
-    except ArcnbError as error:
-        print(f"arcnb: {error}", file=sys.stderr)
-        return 1
-
-
-def _start(run: Run, slot: Slot, quiet: bool) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)]
-    try:
         with open(run.path / LOG, "ab") as log:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)],
                 env=os.environ | slot,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -182,7 +162,8 @@ def _start(run: Run, slot: Slot, quiet: bool) -> "subprocess.Popen[bytes]":
                 preexec_fn=ending_with_parent(),
             )
     except OSError as error:
-        raise ArcnbError(f"cannot start {run.path.name}: {error.strerror or error}") from None
+        print(f"arcnb: cannot start {run.path.name}: {error.strerror or error}", file=sys.stderr)
+        return 1
 
 
 @contextlib.contextmanager

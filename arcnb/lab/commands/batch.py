@@ -46,14 +46,14 @@ def sweep(options: argparse.Namespace) -> int:
         reason = why or (f"exit code {code}, see {run.path / workers.LOG}" if code else "")
         note(f"{names[run.path]}: {status}" + (f": {reason}" if reason else ""))
 
-    outcome = workers.run_queued(todo, places, tell, asked.get("seconds", 0), asked.get("apart", 0))
+    ending = workers.run_queued(todo, places, tell, asked.get("seconds", 0), asked.get("apart", 0))
     print(planned.table_text())
-    left = len(planned.members) - len(planned.of("done"))
-    if left and outcome.time_is_up:
+    if ending.stopped_by is not None:
+        return 128 + ending.stopped_by
+    left = sum(row["status"] != "done" for row in planned.table())
+    if left and ending.time_is_up:
         return say(f"the time is up, and {left} runs are not done; the same command goes on with them", 1)
-    if left and outcome.code == 0:
-        return say("not all runs of the sweep are done yet", 1)
-    return outcome.code
+    return say(f"{left} runs of the sweep are not done", 1) if left else 0
 
 
 def planned_sweep(options: argparse.Namespace) -> Sweep:

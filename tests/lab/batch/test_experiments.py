@@ -7,6 +7,7 @@ import pytest
 from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import read_sweep_file
 from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.batch.workers import Ending
 from arcnb.lab.notebooks.profiles import read_yaml
 from arcnb.lab.runs.run import list_runs
 
@@ -18,9 +19,11 @@ PIPELINES = [path for path, content in CONTENT.items() if "stages" in content]
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_a_sweep_can_be_queued(path, runs_root, monkeypatch):
-    monkeypatch.setattr("arcnb.lab.batch.workers.run_queued", lambda runs, *_: queued.extend(runs) or outcome)
+    monkeypatch.setattr(
+        "arcnb.lab.batch.workers.run_queued", lambda runs, *_: queued.extend(runs) or Ending()
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    queued, outcome = [], type("Outcome", (), {"code": 0, "time_is_up": False})
+    queued = []
     content = read_sweep_file(path).content
     assert cli.main(["sweep", str(content["notebook"]), "--sets", str(path)]) == 1, "none was run"
     assert len(queued) == len(list_runs()) > 1
