@@ -1,10 +1,10 @@
-"""The tasks of the GRPO experiments: those that an adapter solves at times, some of them kept from all training.
+"""The tasks of the GRPO experiments: those that an adapter solves at times, some of them kept from training.
 
     python bench/experiments/solved_tasks.py PREDICTIONS OUT [--more tasks.parquet --more-predictions FOLDER]
 
-PREDICTIONS are samples of the ARC-AGI-1 training tasks. OUT gets kept.parquet (36 tasks) and trained.parquet; with --more,
-tasks that notebook 01 made, also wide.parquet: trained.parquet and those of the generated ones that their own predictions
-solve at times and that no generator of a kept task made.
+PREDICTIONS are samples of the ARC-AGI-1 training tasks. OUT gets kept.parquet (36 tasks) and trained.parquet;
+with --more, tasks that notebook 01 made, also wide.parquet: trained.parquet and those of the generated ones
+that their own predictions solve at times and that no generator of a kept task made.
 """
 
 import argparse

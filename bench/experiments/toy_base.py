@@ -1,8 +1,9 @@
 """The model and the tasks of toy.yaml: python bench/experiments/toy_base.py OUT [--steps 200]
 
-The embedded model with the shipped adapter folded in is taught ladder tasks, every second row lines, low rungs far more often
-than high ones (a base that had never seen more than four figures drew four for every task). OUT gets rungs-SEED.parquet, 9
-rungs of lines and 4 of squares each, and the adapter; printed is the folder of the model with that folded in.
+The embedded model with the shipped adapter folded in is taught ladder tasks, every second row lines, low
+rungs far more often than high ones (a base that had never seen more than four figures drew four for every
+task). OUT gets rungs-SEED.parquet, 9 rungs of lines and 4 of squares each, and the adapter; printed is the
+folder of the model with that folded in.
 """
 
 import argparse
