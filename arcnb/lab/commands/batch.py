@@ -24,14 +24,7 @@ def sweep(options: argparse.Namespace) -> int:
     places = workers.slots(asked.get("jobs"), asked.get("gpus", 1), asked.get("per_gpu", 1))
     planned = planned_sweep(options)
     note(f"sweep folder: {planned.folder}")
-    todo = []
-    for member in planned.members:
-        status, _ = member.run.verdict()
-        waiting = member.run.manifest.get("waits_for")
-        if status in ("done", "running") or waiting:
-            note(f"{member.name}: {f'waits as {waiting}' if waiting else status}, {member.run.path.name}")
-        else:
-            todo.append(member.run)
+    todo = still_to_do([member.run for member in planned.members])
     names = {member.run.path: member.name for member in planned.members}
 
     def tell(run: Run, code: int | None) -> None:
@@ -54,6 +47,19 @@ def sweep(options: argparse.Namespace) -> int:
     if left and ending.time_is_up:
         return say(f"the time is up, and {left} runs are not done; the same command goes on with them", 1)
     return say(f"{left} runs of the sweep are not done", 1) if left else 0
+
+
+def still_to_do(runs: list[Run]) -> list[Run]:
+    """Those that are not done, at work or with a scheduler; of the others it is said."""
+    todo = []
+    for run in runs:
+        status, _ = run.verdict()
+        waiting = run.manifest.get("waits_for")
+        if status in ("done", "running") or waiting:
+            note(f"{run.path.name}: {f'waits as {waiting}' if waiting else status}")
+        else:
+            todo.append(run)
+    return todo
 
 
 def planned_sweep(options: argparse.Namespace) -> Sweep:

@@ -13,7 +13,7 @@ from arcnb.lab.clusters import stage_jobs, status, submitting
 from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.tools import SchedulerError
 from arcnb.lab.commands import options as shared
-from arcnb.lab.commands.batch import add_set_options, planned_sweep
+from arcnb.lab.commands.batch import add_set_options, planned_sweep, still_to_do
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.runs import provenance, queueing
@@ -61,14 +61,7 @@ def _submit_runs(
     folder: Path | None = None,
 ) -> int:
     """Those of the runs that are not done, as one job. A refusal takes the fresh folders back."""
-    todo = []
-    for run in runs:
-        state, _ = run.verdict()
-        waiting = run.manifest.get("waits_for")
-        if state in ("done", "running") or waiting:
-            note(f"{run.path.name}: {f'waits as {waiting}' if waiting else state}")
-        else:
-            todo.append(run)
+    todo = still_to_do(runs)
     if not todo:
         note("nothing is left to submit")
         return 0

@@ -96,7 +96,7 @@ def test_a_stopped_sweep_goes_on_in_the_same_folders(path, start, runs_root, cap
     assert {run.status for run in list_runs()} == {"done"}
     capsys.readouterr()
     assert cli.main([str(word) for word in command]) == 0
-    assert capsys.readouterr().err.count(": done, ") == 2
+    assert capsys.readouterr().err.count(": done\n") == 2
 
 
 def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_root, capsys):
