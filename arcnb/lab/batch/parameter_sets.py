@@ -82,7 +82,8 @@ def read_sweep_file(path: Path) -> SweepFile:
         raise ArcnbError(f"{path} must hold a list of parameter sets (`- name: value` ...) or a sweep")
     refuse_unknown(content, (*KEYS, *NUMBERS), str(path))
     sets, grid, parameters = (content.get(key) or {} for key in ("sets", "grid", "parameters"))
-    for given in [parameters, grid, *(sets.values() if isinstance(sets, dict) else sets)]:
+    listed = sets.values() if isinstance(sets, dict) else sets if isinstance(sets, list) else [sets]
+    for given in [parameters, grid, *listed]:
         if not isinstance(given, dict):
             raise ArcnbError(f"{path}: parameters, a set and a grid are `name: value` lines, not {given!r}")
     for name, values in grid.items():

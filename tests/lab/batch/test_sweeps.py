@@ -176,6 +176,7 @@ def test_a_name_of_a_sweep_and_of_a_run_is_refused(path, runs_root, capsys):
         ),
         (["--sets", "{tmp}/axis.yaml"], "axis.yaml: the grid must give a list of values for 'n', not 3"),
         (["--sets", "{tmp}/set.yaml"], "are `name: value` lines, not 'x'"),
+        (["--sets", "{tmp}/sets.yaml"], "are `name: value` lines, not 3"),
         (["--sets", "{tmp}/other.yaml"], "other.yaml are for 05_grpo, not for 01_small"),
         (["--sets", "{tmp}/none.yaml"], "none.yaml cannot be read: "),
         ([], "a sweep needs parameter sets"),
@@ -193,6 +194,7 @@ def test_refusals_come_before_any_run(path, tmp_path, arguments, message, capsys
     (tmp_path / "number.yaml").write_text("seconds: long\n")
     (tmp_path / "axis.yaml").write_text("grid: {n: 3}\n")
     (tmp_path / "set.yaml").write_text("sets: {a: x}\n")
+    (tmp_path / "sets.yaml").write_text("sets: 3\n")
     (tmp_path / "other.yaml").write_text("{notebook: 05, grid: {n: [1, 2]}}\n")
     arguments = [word.replace("{tmp}", str(tmp_path)) for word in arguments]
     assert cli.main(["sweep", str(path), *arguments]) == 2
