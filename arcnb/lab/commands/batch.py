@@ -82,9 +82,7 @@ def planned_sweep(options: argparse.Namespace) -> Sweep:
             raise ArcnbError("the shards of several parameter sets would share one output; sweep them apart")
     if not sets:
         raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --sets FILE or --shards N")
-    name = (
-        options.name or said.content.get("name") or (Path(options.sets).stem if options.sets else path.stem)
-    )
+    name = options.name or str(said.content.get("name", "")) or said.path.stem or path.stem
     return plan_sweep(name, path, base, parameter_sets.multiplied(sets), fixed)
 
 
