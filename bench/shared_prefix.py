@@ -464,7 +464,7 @@ def summarize(args, steps: list[dict], floors: list[dict]) -> None:
         floors.append({"prompt": prompt, "rate": rate, "operations": counted, **bound})
         print("  floor    " + "  ".join(f"{part} {value:.2f}" for part, value in bound.items()), end="")
         print(
-            "  (forward: " + ", ".join(f"{n} {c / 1e12:.0f} T" for n, c in counted.items()) + " operations)"
+            "  (forward: " + ", ".join(f"{n} {c / 1e12:.3g} T" for n, c in counted.items()) + " operations)"
         )
 
 
