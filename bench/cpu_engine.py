@@ -1,8 +1,8 @@
 """Ways to sample on a CPU side by side: vLLM as it comes, with one setting changed, as here; transformers.
 
-    python bench/cpu_engine.py                      # all ways on this machine's cores, about 8 minutes on two
+    python bench/cpu_engine.py                      # all ways on this machine's cores, about 4 minutes on two
     python bench/cpu_engine.py --cores 2 4 8        # each number of cores that the machine has
-    python bench/cpu_engine.py --ways arcnb own --turns 1
+    python bench/cpu_engine.py --ways arcnb own --turns 2 --prompts 8 --n 8
 
 Every way draws the same number of completions of the same prompts (ARC-AGI-1 training tasks with the
 smallest inputs, shipped adapter, a seed for every completion) in a process of its own, bound to the cores;
@@ -66,9 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
     parser.add_argument("--cores", nargs="+", type=int, default=[len(os.sched_getaffinity(0))])
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--n", type=int, default=8, help="completions of a prompt")
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--n", type=int, default=4, help="completions of a prompt")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--one", choices=WAYS, help=argparse.SUPPRESS)
     options = parser.parse_args()

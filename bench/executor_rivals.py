@@ -22,7 +22,7 @@ import numpy as np
 
 from arcnb.programs.executor.executor import Executor, Job, Limits
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "programs"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "programs" / "attacks"))
 from honest_programs import PROGRAMS
 
 SMALL = """

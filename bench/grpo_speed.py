@@ -18,6 +18,7 @@ otherwise; the other two bound memory themselves.
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -33,7 +34,7 @@ def shaped_model(shape: str, folder: Path) -> str:
     """A random model of that shape, made once; its tokenizer is the embedded model's, filled up to its
     vocabulary with words that no text contains, so that every sampled token can be decoded."""
     import torch
-    from shared_prefix_floor import model_config
+    from model_shapes import model_config
     from transformers import LlamaForCausalLM
 
     from arcnb.models.registry import load_tokenizer, resolve_model
@@ -75,9 +76,9 @@ def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
     return found
 
 
-def part_log(path: Path, more=lambda trainer: {}):
+def part_log(path: Path):
     """Appends to a file of JSON lines, after each step: its parts (seconds since the last step) and the most
-    GPU memory reserved, and used, so far (GB). more: of a trainer {part: (owner, name of its method)}."""
+    GPU memory reserved, and used, so far (GB)."""
     import torch
     from transformers import TrainerCallback
 
@@ -118,8 +119,6 @@ def part_log(path: Path, more=lambda trainer: {}):
             self.clocked(self.trainer, "_get_per_token_logps_and_entropies", which)
             self.clocked(self.trainer.accelerator, "backward", "backward")
             self.clocked(optimizer, "step", "optimizer")
-            for part, (owner, name) in more(self.trainer).items():
-                self.clocked(owner, name, part)
             self.parts, self.began = {}, now()
 
         def on_step_end(self, args, state, control, **kwargs):
@@ -315,6 +314,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="rewritten after every run")
     args = parser.parse_args()
+    if args.shape != "tiny" and shutil.which("nvidia-smi") is None:
+        print("bench/grpo_speed.py needs a GPU and was left out; --shape tiny is a look on a CPU.")
+        return
     began, results = time.monotonic(), []
     make = [sys.executable, __file__, "--model", args.shape, str(args.models)]
     made = subprocess.run(make, capture_output=True, text=True, check=True)  # its memory is freed with it

@@ -1,6 +1,6 @@
 """The whole sampling stage beside plain `LLM.generate`: the same prompts, the same sampling, the same engine.
 
-    python bench/inference_throughput.py       # embedded model on a CPU, about 5 minutes
+    python bench/inference_throughput.py       # embedded model on a CPU, about 3 minutes
     python bench/inference_throughput.py --prompts 256 --n 8 --max-tokens 400 --prompt-tokens 3800   # a GPU
     ... --llama-8b FOLDER --prompts 64         # the shape of Llama-3.1-8B with random weights
 
@@ -385,7 +385,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--engines", type=int, default=1, help="that share the GPU, 0 chooses; the plain way: one"
     )
-    made.add_argument("--turns", type=int, default=3)
+    made.add_argument("--turns", type=int, default=2)
     made.add_argument("--ways", default="plain,arcnb", help="of plain, backend, arcnb, and each with -free")
     made.add_argument("--block-size", type=int, help="tokens of a block of vLLM's cache")
     made.add_argument("--budget", type=float, default=600, help="seconds after which no turn begins")

@@ -1,6 +1,7 @@
 """A GRPO step that shares prompts beside stock TRL's: seconds by part, peak memory, and the floor.
 
-    python bench/shared_prefix.py --stock-completions 4  # embedded model, 2 CPU cores: about 15 minutes
+    python bench/shared_prefix.py                        # embedded model on 2 CPU cores, about 3 minutes
+    python bench/shared_prefix.py --prompts 2000 --completions 16 --tokens 128 --stock-completions 4  # 15 min
     python bench/shared_prefix.py --device cuda --shape 8b --old --json out.json --seconds 330 --limit 150
     python bench/shared_prefix.py --device cuda --shape 8b --ways shared --prompts 3800 --budgets 16384 65536
 
@@ -16,7 +17,8 @@ above all, is then counted too often, which on a CPU is below 1%.
 Parts of a step: `old` and `reference` log-probabilities, `forward`, `backward` (recomputing the forward
 included), `optimizer`, `rest` (rewards, advantages, packing, clipping, logging). With --old, `old` is run as
 TRL does for vLLM's samples. Stock TRL accumulates micro-batches of at most --micro-tokens tokens.
-The floor is that of bench/shared_prefix_floor.py.
+The floor divides counted operations by the rate of the model's largest matrix product, timed in the same run;
+norms, activations, adapters and memory traffic are not in it.
 """
 
 import argparse
@@ -28,13 +30,13 @@ import threading
 import time
 from pathlib import Path
 
-from shared_prefix_floor import floor, matmul_rate, model_config, operations
+from model_shapes import model_config
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PARTS = ("old", "reference", "forward", "backward", "optimizer", "rest")
 # Defaults of a shape: prompt lengths, completions, completion tokens, steps of our way and of the others
 SHAPES = {
-    "embedded": ([2000], 16, 128, 3, 2),
+    "embedded": ([1000], 8, 64, 1, 1),
     "8b": ([3800, 8600], 32, 1024, 3, 1),
     "tiny": ([200], 4, 32, 2, 2),
 }
@@ -382,6 +384,57 @@ def main() -> None:
     write()
 
 
+def operations(config, prompt: int, completions: int, tokens: int) -> dict[str, float]:
+    """Floating point operations of one forward pass of the shared way, by part.
+
+    linear: all projections. head: the vocabulary, completion tokens alone. attention: scores and sums over
+    values, half of a causal square.
+    """
+    hidden, head_dim = config.hidden_size, getattr(config, "head_dim", None)
+    head_dim = head_dim or hidden // config.num_attention_heads
+    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    layer = hidden * (2 * queries + 2 * keys) + 3 * hidden * config.intermediate_size
+    n = prompt + completions * tokens
+    pairs = prompt**2 / 2 + completions * (tokens * prompt + tokens**2 / 2)
+    return {
+        "linear": 2.0 * config.num_hidden_layers * layer * n,
+        "head": 2.0 * hidden * config.vocab_size * completions * tokens,
+        "attention": 4.0 * config.num_hidden_layers * queries * pairs,
+    }
+
+
+def floor(counted: dict[str, float], rate: float) -> dict[str, float]:
+    """Seconds of each part of a step at `rate` operations a second, adapters being free.
+
+    Backward: layers recomputed, then gradients of inputs alone (frozen weights): as many operations as
+    forward in linear layers and 2.5 times as many in attention; the head's logits are computed again. Old
+    log-probabilities are free: they are the loss's own forward pass.
+    """
+    layers = counted["linear"] + counted["attention"]
+    once = layers + counted["head"]
+    backward = layers + counted["linear"] + 2.5 * counted["attention"] + 2 * counted["head"]
+    seconds = {"reference": once, "forward": once, "backward": backward}
+    seconds = {part: count / rate for part, count in seconds.items()}
+    return {"seconds": sum(seconds.values()), **seconds}
+
+
+def matmul_rate(config, tokens: int, device: str) -> float:
+    """Operations a second of the model's largest product, hidden to intermediate, best of 5."""
+    import torch
+
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    x = torch.randn(tokens, config.hidden_size, dtype=dtype, device=device)
+    weight = torch.randn(config.intermediate_size, config.hidden_size, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(6):
+        start = time.perf_counter()
+        x @ weight.t()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2.0 * x.numel() * config.intermediate_size / best
+
+
 def summarize(args, steps: list[dict], floors: list[dict]) -> None:
     """The best and median step of each way, ratios to stock, and the floor of each prompt length."""
     config = model_config(args.shape)
@@ -411,7 +464,7 @@ def summarize(args, steps: list[dict], floors: list[dict]) -> None:
         floors.append({"prompt": prompt, "rate": rate, "operations": counted, **bound})
         print("  floor    " + "  ".join(f"{part} {value:.2f}" for part, value in bound.items()), end="")
         print(
-            "  (forward: " + ", ".join(f"{n} {c / 1e12:.0f} T" for n, c in counted.items()) + " operations)"
+            "  (forward: " + ", ".join(f"{n} {c / 1e12:.3g} T" for n, c in counted.items()) + " operations)"
         )
 
 

@@ -3,8 +3,8 @@
 Grids of one shape are compared cell by cell. Otherwise one grid slides over the other and the offset with
 the most equal cells counts: score = equal cells / (larger height x larger width). All offsets are counted at
 once, as the sum over colours of the cross-correlation of "where is this colour", by real Fourier transforms.
-Counts are below 901, far inside what float32 rounds to the right integer. `bench/pixel_similarity.py`
-compares this with the loop over offsets; listing the equal pairs of rare colours instead was no faster.
+Counts are below 901, far inside what float32 rounds to the right integer. The tests compare this with the
+loop over offsets; listing the equal pairs of rare colours instead was no faster.
 """
 
 from __future__ import annotations

@@ -1,26 +1,103 @@
-"""The parameter sets of a sweep: `--grid name=value,value`, a YAML list of sets, or both multiplied; a name
-for each."""
+"""The parameter sets of a sweep: `--grid name=value,value`, a YAML file of sets, or both multiplied; a name
+for each.
+
+The file is a list of sets, or says more:
+
+    notebook: 05                    # optional: which notebook the sets are for
+    profile: grpo                   # one or a list, as with -f; files beside this one, too
+    parameters: {max_steps: 300}    # what all sets have
+    sets:                           # a list, or a mapping that names them
+      rank1: {lora.r: 1}
+      rank8: {lora.r: 8}
+    grid: {seed: [0, 1, 2]}
+    name: ranks                     # of the sweep; default: the file's name
+    seconds: 3600                   # and jobs, gpus, per_gpu, apart: as the options of `arcnb sweep`
+"""
 
 import hashlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
+from arcnb.lab.batch.pipelines import profiled, refuse_unknown
+from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters, find_parameter
 from arcnb.lab.notebooks.profiles import load_yaml, parse_value
 
 NAME_CHARACTERS = 100  # of the part of a run's name that tells the sets apart
 VALUE_CHARACTERS = 24
+KEYS = ("notebook", "profile", "parameters", "sets", "grid", "name")
+NUMBERS = ("jobs", "gpus", "per_gpu", "apart", "seconds")
 
 Values = dict[str, Any]
 
 
-def grid_sets(axes: Sequence[str], declared: Declared, where: str) -> list[Values]:
-    """The product of `name=value,value` texts; values with commas in them are written as `name=[a, b]`."""
+@dataclass(frozen=True)
+class ParameterSet:
+    """`label`: what its name and its row of the table say of it: its values, or its name in the file."""
+
+    values: Values
+    label: Values
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    path: Path
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+    def base(self, notebook: Path, declared: Mapping[str, Declared]) -> Values:
+        """What all sets have: profiles in their order, then parameters. ArcnbError if the file is for another
+        notebook."""
+        named = self.content.get("notebook")
+        if named is not None and (meant := files.find_notebook(str(named))) != notebook:
+            raise ArcnbError(f"the sets of {self.path} are for {meant.stem}, not for {notebook.stem}")
+        values = profiled(self.content.get("profile"), self.path, notebook, declared)
+        given = self.content.get("parameters") or {}
+        return values | check_parameters(given, declared[notebook.stem], f"{self.path}, parameters")
+
+    def grid(self, declared: Declared) -> dict[str, list[Any]]:
+        grid = self.content.get("grid") or {}
+        return {find_parameter(name, declared, str(self.path)).name: grid[name] for name in grid}
+
+    def sets(self, declared: Declared) -> list[ParameterSet]:
+        described = self.content.get("sets") or []
+        named = isinstance(described, dict)
+        found = []
+        for name, given in described.items() if named else enumerate(described, start=1):
+            values = check_parameters(given, declared, f"{self.path}, set {name}")
+            found.append(ParameterSet(values, {"set": str(name)} if named else values))
+        return found
+
+
+def read_sweep_file(path: Path) -> SweepFile:
+    """ArcnbError for a file that cannot be read, an unknown key, or something of the wrong kind."""
+    content = load_yaml(path)
+    content = {"sets": content} if isinstance(content, list) else content
+    if not isinstance(content, dict):
+        raise ArcnbError(f"{path} must hold a list of parameter sets (`- name: value` ...) or a sweep")
+    refuse_unknown(content, (*KEYS, *NUMBERS), str(path))
+    sets, grid, parameters = (content.get(key) or {} for key in ("sets", "grid", "parameters"))
+    listed = sets.values() if isinstance(sets, dict) else sets if isinstance(sets, list) else [sets]
+    for given in [parameters, grid, *listed]:
+        if not isinstance(given, dict):
+            raise ArcnbError(f"{path}: parameters, a set and a grid are `name: value` lines, not {given!r}")
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ArcnbError(f"{path}: the grid must give a list of values for {name!r}, not {values!r}")
+    for name in NUMBERS:
+        if name in content and (type(content[name]) is not int or content[name] < 0):
+            raise ArcnbError(f"{path}: {name} must be a whole number, 0 or more, not {content[name]!r}")
+    return SweepFile(path, content)
+
+
+def grid_choices(axes: Sequence[str], declared: Declared, where: str) -> dict[str, list[Any]]:
+    """The values of each parameter in `name=value,value` texts; those with commas in them are written as
+    `name=[a, b]`."""
     choices: dict[str, list[Any]] = {}
     for text in axes:
         name, equals, values = text.partition("=")
@@ -30,52 +107,48 @@ def grid_sets(axes: Sequence[str], declared: Declared, where: str) -> list[Value
         if known.name in choices:
             raise ArcnbError(f"--grid gives {name!r} twice")
         choices[known.name] = _values(values, known)
-    sets = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    return [check_parameters(values, declared, where) for values in sets]
+    return choices
 
 
-def listed_sets(path: Path, declared: Declared) -> list[Values]:
-    """A YAML list of mappings, each a parameter set."""
-    sets = load_yaml(path)
-    if not isinstance(sets, list) or not sets or not all(isinstance(values, dict) for values in sets):
-        raise ArcnbError(f"{path} must hold a list of parameter sets (`- name: value` ...)")
-    return [
-        check_parameters(values, declared, f"{path}, set {number}")
-        for number, values in enumerate(sets, start=1)
-    ]
+def grid_sets(choices: Mapping[str, list[Any]], declared: Declared, where: str) -> list[ParameterSet]:
+    """Every combination of the values."""
+    products = (dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values()))
+    checked = [check_parameters(values, declared, where) for values in products]
+    return [ParameterSet(values, values) for values in checked]
 
 
-def multiplied(lists: Sequence[Sequence[Values]]) -> list[Values]:
+def multiplied(lists: Sequence[Sequence[ParameterSet]]) -> list[ParameterSet]:
     """Every set of the first list with every set of the second; two that give the same parameter clash."""
-    sets: list[Values] = []
+    sets = []
     for parts in itertools.product(*lists):
-        merged: Values = {}
+        values: Values = {}
+        label: Values = {}
         for part in parts:
-            if twice := merged.keys() & part.keys():
-                raise ArcnbError(f"the grid and the list both give {sorted(twice)[0]!r}")
-            merged |= part
-        sets.append(merged)
+            if twice := values.keys() & part.values.keys():
+                raise ArcnbError(f"the grid and the sets both give {sorted(twice)[0]!r}")
+            values |= part.values
+            label |= part.label
+        sets.append(ParameterSet(values, label))
     return sets
 
 
-def refuse_duplicates(sets: Sequence[Values], base: Values) -> None:
+def refuse_duplicates(sets: Sequence[ParameterSet], base: Values) -> None:
     """ArcnbError if two sets, completed by the base values, are the same."""
     seen: dict[str, int] = {}
-    for number, values in enumerate(sets, start=1):
-        key = json.dumps(base | values, sort_keys=True)
+    for number, one in enumerate(sets, start=1):
+        key = json.dumps(base | one.values, sort_keys=True)
         if key in seen:
-            given = ", ".join(f"{name} = {value!r}" for name, value in values.items()) or "the base values"
+            given = ", ".join(f"{name} = {value!r}" for name, value in one.label.items()) or "the base values"
             raise ArcnbError(f"set {number} of the sweep is the same as set {seen[key]}: {given}")
         seen[key] = number
 
 
-def set_name(values: Values) -> str:
+def set_name(label: Values) -> str:
     """`lr_1e-05.seed_3`: the same for the same set, whatever else is in the sweep."""
-    pieces = [f"{name}_{_short(value)}" for name, value in values.items()]
-    text = ".".join(pieces) or "base"
+    text = ".".join(f"{name}_{_short(value)}" for name, value in label.items()) or "base"
     if len(text) <= NAME_CHARACTERS:
         return text
-    return f"{text[: NAME_CHARACTERS - 9].rstrip('._-')}-{_digest(values)}"
+    return f"{text[: NAME_CHARACTERS - 9].rstrip('._-')}-{_digest(label)}"
 
 
 def _short(value: Any) -> str:

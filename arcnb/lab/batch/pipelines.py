@@ -57,7 +57,7 @@ class Pipeline:
 def read_pipeline(path: Path) -> Pipeline:
     """ArcnbError in one sentence for whatever is wrong with the file."""
     content = profiles.read_yaml(path)
-    _refuse_unknown(content, ("name", "about", "stages"), str(path))
+    refuse_unknown(content, ("name", "about", "stages"), str(path))
     described = content.get("stages")
     if not isinstance(described, dict) or not described:
         raise ArcnbError(f"{path} must hold `stages:` with at least one stage in it")
@@ -69,7 +69,7 @@ def read_pipeline(path: Path) -> Pipeline:
         check_name(str(stage))
         if not isinstance(description, dict) or "notebook" not in description:
             raise ArcnbError(f"{where} must say which `notebook:` it runs")
-        _refuse_unknown(description, STAGE_KEYS, where)
+        refuse_unknown(description, STAGE_KEYS, where)
         stages[stage] = _stage(stage, description, path, where)
     for stage in stages.values():
         for other in stage.needs:
@@ -102,11 +102,7 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
     declared = files.declared_beside(notebook)
     own = declared[notebook.stem]
     values = default_values(own)
-    wanted = description.get("profile") or []
-    for reference in wanted if isinstance(wanted, list) else [wanted]:
-        beside = path.parent / str(reference)
-        profile = beside if beside.is_file() else profiles.find_profile(str(reference), notebook.parent)
-        values |= profiles.profile_values(profile, notebook.stem, declared)
+    values |= profiled(description.get("profile"), path, notebook, declared)
     given = description.get("parameters") or {}
     if not isinstance(given, dict):
         raise ArcnbError(f"{where}: `parameters:` must hold `name: value` lines")
@@ -131,7 +127,17 @@ def _notebook(reference: Any, path: Path) -> Path:
     return beside.resolve() if beside.is_file() else files.find_notebook(str(reference))
 
 
-def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def profiled(wanted: Any, path: Path, notebook: Path, declared: Mapping[str, Declared]) -> dict[str, Any]:
+    """The values of a profile or a list of them, in their order; also of files beside the file `path`."""
+    values: dict[str, Any] = {}
+    for reference in wanted if isinstance(wanted, list) else [wanted] if wanted else []:
+        beside = path.parent / str(reference)
+        profile = beside if beside.is_file() else profiles.find_profile(str(reference), notebook.parent)
+        values |= profiles.profile_values(profile, notebook.stem, declared)
+    return values
+
+
+def refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in content:
         if key not in known:
             raise ArcnbError(f"{where} has an unknown key {key!r}{nearest(key, known)}")

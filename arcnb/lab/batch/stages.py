@@ -72,8 +72,7 @@ def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str],
             report.problems[stage.name] = f"{run.path} is {status} already; wait for it, or arcnb cancel it"
             continue
         tell(f"{stage.name}: {run.path}" + (f" ({remark})" if remark else ""))
-        outcome = workers.run_queued([run], [{}], lambda run, code: None)
-        report.stopped_by = outcome.stopped_by
+        report.stopped_by = workers.run_queued([run], [{}], lambda run, code: None).stopped_by
         status, why = run.verdict()
         if status != "done":
             report.problems[stage.name] = f"{run.path} {status}" + (f" at {why}" if why else "")

@@ -8,13 +8,14 @@ and how each run ended.
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.batch import parameter_sets
+from arcnb.lab.batch.parameter_sets import ParameterSet, refuse_duplicates, set_name
 from arcnb.lab.pages.run_cards import value_text
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.manifest import locked, plain, write_whole
@@ -28,10 +29,10 @@ OUTCOME_COLUMNS = 6  # numbers of the outcome that the printed table shows; tabl
 
 @dataclass(frozen=True)
 class Member:
-    """One parameter set of a sweep: `values` are what tells it from the others."""
+    """One parameter set of a sweep: `label` is what tells it from the others."""
 
     name: str
-    values: dict[str, Any]
+    label: dict[str, Any]
     run: Run
 
 
@@ -39,9 +40,6 @@ class Member:
 class Sweep:
     folder: Path
     members: list[Member]
-
-    def of(self, status: str) -> list[Run]:
-        return [member.run for member in self.members if self._row(member)["status"] == status]
 
     def table(self) -> list[dict[str, Any]]:
         """Rows of parameters, status and the outcome's numbers; writes table.csv, too."""
@@ -57,7 +55,7 @@ class Sweep:
     def table_text(self) -> str:
         """The table as aligned lines."""
         rows = self.table()
-        given = list(dict.fromkeys(name for member in self.members for name in member.values))
+        given = list(dict.fromkeys(name for member in self.members for name in member.label))
         numbers = [name for row in rows for name, value in row.items() if type(value) in (int, float)]
         outcome = [name for name in dict.fromkeys(numbers) if name not in (*given, "run_seconds")]
         columns = [*given, "status", "run_seconds", *outcome[:OUTCOME_COLUMNS], "run"]
@@ -74,13 +72,10 @@ class Sweep:
             status, _ = member.run.verdict()
             manifest = member.run.manifest
         except ArcnbError:  # removed or broken meanwhile: the others still make a table
-            return {**member.values, "status": "unreadable", "run": member.run.path.name}
-        row: dict[str, Any] = {**member.values, "status": status, "run_seconds": manifest["seconds"]}
-        simple = {
-            name: value for name, value in manifest["outcome"].items() if not isinstance(value, list | dict)
-        }
-        for name, value in simple.items():
-            row.setdefault(name, value)
+            return {**member.label, "status": "unreadable", "run": member.run.path.name}
+        outcome = manifest["outcome"].items()
+        row = {**member.label, "status": status, "run_seconds": manifest["seconds"]}
+        row |= {k: value for k, value in outcome if k not in row and not isinstance(value, list | dict)}
         return row | {"run": member.run.path.name}
 
 
@@ -92,7 +87,7 @@ def plan_sweep(
     name: str,
     notebook: Path,
     base: Mapping[str, Any],
-    sets: Sequence[Mapping[str, Any]],
+    sets: Sequence[ParameterSet],
     shared: Mapping[str, Any] | None = None,
 ) -> Sweep:
     """The sweep's folder with a run for every set: those it has already, and new queued ones.
@@ -104,11 +99,11 @@ def plan_sweep(
     check_name(name)
     folder = sweeps_folder() / name
     fixed = {**base, **{key: _placed(value, folder) for key, value in (shared or {}).items()}}
-    sets = [dict(values) for values in sets]
-    parameter_sets.refuse_duplicates(sets, fixed)
-    names = [parameter_sets.set_name(values) for values in sets]
-    if len(set(names)) < len(names):
-        raise ArcnbError(f"two sets of sweep {name!r} would have the same name, {_twice(names)}")
+    refuse_duplicates(sets, fixed)
+    named = [(set_name(one.label), one) for one in sets]
+    twice = [member for member, n in Counter(member for member, _ in named).items() if n > 1]
+    if twice:
+        raise ArcnbError(f"two sets of sweep {name!r} would have the same name, {twice[0]}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -120,16 +115,18 @@ def plan_sweep(
                 f"there is a sweep {name!r} of {record['notebook']} already, in {folder}; take another name"
             )
         known = {member: _kept(folder, entry) for member, entry in record["members"].items()}
-        for member, values in zip(names, sets, strict=True):
-            if known.get(member):
-                _refuse_other_values(name, member, known[member], fixed | values)
+        for member, one in named:
+            if run := known.get(member):
+                _refuse_other_values(name, member, run, fixed | one.values)
         surroundings = provenance.surroundings()
         members = []
-        for member, values in zip(names, sets, strict=True):
-            run = known.get(member) or queue_run(f"{name}.{member}", notebook, fixed | values, surroundings)
-            record["members"][member] = {"values": plain(values), "run": run.path.name}
+        for member, one in named:
+            run = known.get(member) or queue_run(
+                f"{name}.{member}", notebook, fixed | one.values, surroundings
+            )
+            record["members"][member] = {"label": plain(one.label), "run": run.path.name}
             write_whole(folder / SWEEP, json.dumps(record, indent=2) + "\n")
-            members.append(Member(member, values, run))
+            members.append(Member(member, one.label, run))
     return Sweep(folder, members)
 
 
@@ -139,8 +136,8 @@ def find_sweep(name: str) -> Sweep | None:
     record = _read(folder)
     if record is None:
         return None
-    entries = {member: (entry["values"], _kept(folder, entry)) for member, entry in record["members"].items()}
-    return Sweep(folder, [Member(name, values, run) for name, (values, run) in entries.items() if run])
+    entries = [(name, entry["label"], _kept(folder, entry)) for name, entry in record["members"].items()]
+    return Sweep(folder, [Member(name, label, run) for name, label, run in entries if run])
 
 
 def _kept(folder: Path, entry: Mapping[str, Any]) -> Run | None:
@@ -174,7 +171,3 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 def _placed(value: Any, folder: Path) -> Any:
     return value.replace("{sweep}", str(folder)) if isinstance(value, str) else value
-
-
-def _twice(names: Sequence[str]) -> str:
-    return next(name for name in names if names.count(name) > 1)

@@ -1,12 +1,14 @@
-"""Running queued runs on this machine: several at once, each with GPUs of its own.
+"""Running queued runs on this machine: several at once, on GPUs of their own or shared ones.
 
 Every run is an `arcnb run --resume FOLDER` in a process and session of its own, so one that fails or dies
 takes nobody along. SIGTERM, SIGINT and SIGHUP are passed on, once each: the runs save what they have, and the
-rest is not started. When this process is killed, the kernel tells the runs by SIGTERM.
+rest is not started. The end of the time does the same by SIGTERM. When this process is killed, the kernel
+tells the runs by SIGTERM.
 """
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import provenance
@@ -30,18 +31,12 @@ ENDED = ("done", "failed", "preempted", "killed")
 Slot = dict[str, str]  # environment variables of whoever runs in it
 
 
-@dataclass
-class Outcome:
-    """How many runs ended how, by exit code; the signal that stopped it all, if one did."""
+@dataclass(frozen=True)
+class Ending:
+    """What ended it all before its end: a signal, or the time."""
 
-    codes: dict[Path, int]
     stopped_by: int | None = None
-
-    @property
-    def code(self) -> int:
-        if self.stopped_by is not None:
-            return 128 + self.stopped_by
-        return 1 if any(self.codes.values()) else 0
+    time_is_up: bool = False
 
 
 def visible_gpus() -> list[str]:
@@ -53,52 +48,70 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(len(provenance.gpus()))]
 
 
-def slots(jobs: int | None, gpus_each: int) -> list[Slot]:
-    """One slot for each run that may go on at the same time. `jobs` None: as many as there are GPUs for, or
-    one. With `gpus_each` 0 no GPU is handed out, and all runs see all of them."""
+def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list[Slot]:
+    """One slot for each run that may go on at the same time, those of other GPUs first. `jobs` None: as many
+    as there are GPUs for, `per_gpu` runs on each (on each group, with several GPUs a run); one without GPUs.
+    With `gpus_each` 0 no GPU is handed out, and all runs see all of them."""
     gpus = visible_gpus()
-    if jobs is not None and jobs < 1:
-        raise ArcnbError(f"--jobs must be at least 1, got {jobs}")
-    if gpus_each < 0:
-        raise ArcnbError(f"--gpus must not be negative, got {gpus_each}")
+    for name, least, value in (("jobs", 1, jobs), ("gpus", 0, gpus_each), ("per-gpu", 1, per_gpu)):
+        if value is not None and value < least:
+            raise ArcnbError(f"--{name} must be at least {least}, got {value}")
     if not gpus or gpus_each == 0:
         return [{} for _ in range(jobs or 1)]
     groups = [gpus[start : start + gpus_each] for start in range(0, len(gpus) - gpus_each + 1, gpus_each)]
     if not groups:
         raise ArcnbError(f"a run is to have {gpus_each} GPUs, and there are {len(gpus)}")
-    if jobs is not None and jobs > len(groups):
+    places = [{VISIBLE: ",".join(group)} for group in groups] * per_gpu
+    if jobs is not None and jobs > len(places):
         raise ArcnbError(
-            f"{jobs} runs at once need {jobs * gpus_each} GPUs, and there are {len(gpus)}; lower --jobs, "
-            "or share them by --gpus 0"
+            f"there is room for {len(places)} runs at once on {len(gpus)} GPUs, not for {jobs}; lower "
+            "--jobs, or share GPUs by --per-gpu, or all of them by --gpus 0"
         )
-    return [{VISIBLE: ",".join(group)} for group in groups[: jobs or len(groups)]]
+    return places[:jobs]
 
 
 def run_queued(
-    runs: Sequence[Run], places: Sequence[Slot], tell: Callable[[Run, int | None], None]
-) -> Outcome:
+    runs: Sequence[Run],
+    places: Sequence[Slot],
+    tell: Callable[[Run, int | None], None],
+    seconds: float = 0,
+    apart: float = 0,
+) -> Ending:
     """Run them in their order, one in each place at a time; `tell` hears of each start (None) and end (exit
     code). With a single place the run's progress goes to this terminal, else to log.txt in its folder.
+
+    `seconds`: after that time (0: never) no run is started, and those at work are told to save and stop.
+    `apart`: seconds between two starts on the same GPU.
 
     A run that came to an end while it waited here (cancelled, or run by somebody else) is left as it is, and
     one that cannot be started fails alone."""
     waiting = [(run, _attempt(run)) for run in runs]
-    free = list(reversed(places))
+    free = list(places)
     working: list[tuple[Run, Slot, subprocess.Popen[bytes]]] = []
-    outcome = Outcome({})
+    deadline = time.monotonic() + seconds if seconds else math.inf
+    ready_at: dict[str, float] = {}  # by GPU
+    time_is_up = False
     with _stop_signals() as received:
         passed_on = 0
         try:
             while working or (waiting and not received):
-                while waiting and free and not received:
+                now = time.monotonic()
+                if now >= deadline and not received:
+                    time_is_up = True
+                    received.append(signal.SIGTERM)
+                ready = [slot for slot in free if ready_at.get(slot.get(VISIBLE, ""), 0) <= now]
+                if waiting and ready and not received:
+                    slot = ready[0]
                     run, planned = waiting.pop(0)
-                    begun = _begin(run, planned, free[-1], quiet=len(places) > 1)
+                    begun = _begin(run, planned, slot, quiet=len(places) > 1)
                     if isinstance(begun, int):
-                        outcome.codes[run.path] = begun
                         tell(run, begun)
                     else:
-                        working.append((run, free.pop(), begun))
+                        working.append((run, slot, begun))
+                        free.remove(slot)
+                        ready_at[slot.get(VISIBLE, "")] = now + apart
                         tell(run, None)
+                    continue
                 for number in received[passed_on:]:
                     passed_on += 1
                     for _, _, process in working:
@@ -109,7 +122,6 @@ def run_queued(
                     if process.poll() is not None:
                         working.remove(entry)
                         free.append(slot)
-                        outcome.codes[run.path] = process.returncode
                         tell(run, process.returncode)
                 time.sleep(0.05)
         finally:
@@ -117,8 +129,7 @@ def run_queued(
                 process.terminate()
             for _, _, process in working:  # they save; whoever comes next finds them ended
                 process.wait()
-    outcome.stopped_by = received[0] if received else None
-    return outcome
+    return Ending(received[0] if received and not time_is_up else None, time_is_up)
 
 
 def _attempt(run: Run) -> tuple[object, ...] | None:
@@ -140,18 +151,9 @@ def _begin(
     if attempt != planned and attempt[0] in ENDED:
         return 0 if attempt[0] == "done" else 1
     try:
-        return _start(run, slot, quiet)
-    except ArcnbError as error:
-        print(f"arcnb: {error}", file=sys.stderr)
-        return 1
-
-
-def _start(run: Run, slot: Slot, quiet: bool) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)]
-    try:
         with open(run.path / LOG, "ab") as log:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)],
                 env=os.environ | slot,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -160,7 +162,8 @@ def _start(run: Run, slot: Slot, quiet: bool) -> "subprocess.Popen[bytes]":
                 preexec_fn=ending_with_parent(),
             )
     except OSError as error:
-        raise ArcnbError(f"cannot start {run.path.name}: {error.strerror or error}") from None
+        print(f"arcnb: cannot start {run.path.name}: {error.strerror or error}", file=sys.stderr)
+        return 1
 
 
 @contextlib.contextmanager

@@ -12,61 +12,85 @@ from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
 from arcnb.lab.notebooks import files
-from arcnb.lab.notebooks.parameters import Declared
+from arcnb.lab.notebooks.parameters import Declared, default_values
 from arcnb.lab.runs.run import Run
 
 
 def sweep(options: argparse.Namespace) -> int:
     """`arcnb sweep`: run the sets that are not done, and print the table."""
-    places = workers.slots(options.jobs, options.gpus)
+    asked = _sweep_file(options).content | {
+        name: number for name in parameter_sets.NUMBERS if (number := getattr(options, name)) is not None
+    }
+    places = workers.slots(asked.get("jobs"), asked.get("gpus", 1), asked.get("per_gpu", 1))
     planned = planned_sweep(options)
     note(f"sweep folder: {planned.folder}")
-    todo = []
-    for member in planned.members:
-        status, _ = member.run.verdict()
-        waiting = member.run.manifest.get("waits_for")
-        if status in ("done", "running") or waiting:
-            note(f"{member.name}: {f'waits as {waiting}' if waiting else status}, {member.run.path.name}")
-        else:
-            todo.append(member.run)
+    todo = still_to_do([member.run for member in planned.members])
     names = {member.run.path: member.name for member in planned.members}
 
     def tell(run: Run, code: int | None) -> None:
         if code is None:
             note(f"{names[run.path]}: started, {run.path.name}")
-        else:
-            try:
-                status, why = run.verdict()
-            except ArcnbError as error:
-                note(f"{names[run.path]}: {error}")
-                return
-            reason = why or (f"exit code {code}, see {run.path / workers.LOG}" if code else "")
-            note(f"{names[run.path]}: {status}" + (f": {reason}" if reason else ""))
+            return
+        try:
+            status, why = run.verdict()
+        except ArcnbError as error:
+            note(f"{names[run.path]}: {error}")
+            return
+        reason = why or (f"exit code {code}, see {run.path / workers.LOG}" if code else "")
+        note(f"{names[run.path]}: {status}" + (f": {reason}" if reason else ""))
 
-    outcome = workers.run_queued(todo, places, tell)
+    ending = workers.run_queued(todo, places, tell, asked.get("seconds", 0), asked.get("apart", 0))
     print(planned.table_text())
-    if outcome.code == 0 and len(planned.of("done")) < len(planned.members):
-        return say("not all runs of the sweep are done yet", 1)
-    return outcome.code
+    if ending.stopped_by is not None:
+        return 128 + ending.stopped_by
+    left = sum(row["status"] != "done" for row in planned.table())
+    if left and ending.time_is_up:
+        return say(f"the time is up, and {left} runs are not done; the same command goes on with them", 1)
+    return say(f"{left} runs of the sweep are not done", 1) if left else 0
+
+
+def still_to_do(runs: list[Run]) -> list[Run]:
+    """Those that are not done, at work or with a scheduler; of the others it is said."""
+    todo = []
+    for run in runs:
+        status, _ = run.verdict()
+        waiting = run.manifest.get("waits_for")
+        if status in ("done", "running") or waiting:
+            note(f"{run.path.name}: {f'waits as {waiting}' if waiting else status}")
+        else:
+            todo.append(run)
+    return todo
 
 
 def planned_sweep(options: argparse.Namespace) -> Sweep:
     """The sweep that the options describe, its runs queued."""
     path = files.find_notebook(options.notebook)
-    base, declared = shared.complete_values(options, path)
-    sets = [parameter_sets.grid_sets(options.grid, declared, path.name)] if options.grid else []
-    sets += [parameter_sets.listed_sets(Path(file), declared) for file in options.list]
+    said, declared_beside = _sweep_file(options), files.declared_beside(path)
+    declared = declared_beside[path.stem]
+    base = default_values(declared) | said.base(path, declared_beside)
+    base |= shared.given_values(options, path, declared_beside)
+    choices = said.grid(declared) | parameter_sets.grid_choices(options.grid, declared, path.name)
+    sets = [parameter_sets.grid_sets(choices, declared, path.name)] if choices else []
+    sets += [listed] if (listed := said.sets(declared)) else []
     fixed: dict[str, Any] = {}
     if options.shards is not None:
         shard, n_shards, output = shard_parameters(options.shards, declared, path)
-        sets.append([{shard: number} for number in range(options.shards)])
+        numbers = [{shard: number} for number in range(options.shards)]
+        sets.append([parameter_sets.ParameterSet(number, number) for number in numbers])
         fixed = {n_shards: options.shards, output: base.get(output) or "{sweep}/predictions"}
         if len(sets) > 1 and not base.get(output):
             raise ArcnbError("the shards of several parameter sets would share one output; sweep them apart")
     if not sets:
-        raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --list FILE or --shards N")
-    name = options.name or path.stem
+        raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --sets FILE or --shards N")
+    name = options.name or str(said.content.get("name", "")) or said.path.stem or path.stem
     return plan_sweep(name, path, base, parameter_sets.multiplied(sets), fixed)
+
+
+def _sweep_file(options: argparse.Namespace) -> parameter_sets.SweepFile:
+    """What --sets names; without it a file that says nothing."""
+    if options.sets:
+        return parameter_sets.read_sweep_file(Path(options.sets))
+    return parameter_sets.SweepFile(Path())
 
 
 def shard_parameters(n_shards: int, declared: Declared, path: Path) -> list[str]:
@@ -100,7 +124,7 @@ def pipeline(options: argparse.Namespace) -> int:
 def add_set_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--grid", action="append", default=[], metavar="NAME=V,V", help="values to combine; may be repeated")
-    add("--list", action="append", default=[], metavar="FILE", help="YAML list of parameter sets")
+    add("--sets", metavar="FILE", help="YAML file: a list of parameter sets, or a whole sweep")
     add("--shards", type=int, metavar="N", help="shards of one inference into one prediction set")
 
 
@@ -112,9 +136,12 @@ def add_commands(commands: Any) -> None:
     add("notebook", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     shared.add_parameter_options(command)
     add_set_options(command)
-    add("--name", help="name of the sweep (default: the notebook's)")
+    add("--name", help="name of the sweep (default: that of the --sets file or the notebook)")
+    add("--seconds", type=int, metavar="N", help="then start no further run, and tell those at work to save")
     add("--jobs", type=int, metavar="N", help="runs at the same time (default: as the GPUs allow, else 1)")
-    add("--gpus", type=int, default=1, metavar="N", help="GPUs of each run where there are any (1); 0 shares")
+    add("--gpus", type=int, metavar="N", help="GPUs of each run where there are any (1); 0: all share all")
+    add("--per-gpu", type=int, metavar="N", help="runs at the same time on each GPU (1)")
+    add("--apart", type=int, metavar="N", help="seconds between two starts on the same GPU (0)")
 
     command = commands.add_parser("pipeline", parents=[root], help="run notebooks that build on each other")
     command.set_defaults(command=pipeline)

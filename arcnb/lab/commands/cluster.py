@@ -13,7 +13,7 @@ from arcnb.lab.clusters import stage_jobs, status, submitting
 from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.tools import SchedulerError
 from arcnb.lab.commands import options as shared
-from arcnb.lab.commands.batch import add_set_options, planned_sweep
+from arcnb.lab.commands.batch import add_set_options, planned_sweep, still_to_do
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.runs import provenance, queueing
@@ -34,7 +34,7 @@ def submit(options: argparse.Namespace) -> int:
         return stage_jobs.submit_pipeline(
             options.on, read_pipeline(Path(options.notebook)), given, options.dry_run, note
         )
-    if options.grid or options.list or options.shards is not None:
+    if options.grid or options.sets or options.shards is not None:
         before = {run.path for run in list_runs()}
         planned = planned_sweep(options)
         fresh = [member.run for member in planned.members if member.run.path not in before]
@@ -61,14 +61,7 @@ def _submit_runs(
     folder: Path | None = None,
 ) -> int:
     """Those of the runs that are not done, as one job. A refusal takes the fresh folders back."""
-    todo = []
-    for run in runs:
-        state, _ = run.verdict()
-        waiting = run.manifest.get("waits_for")
-        if state in ("done", "running") or waiting:
-            note(f"{run.path.name}: {f'waits as {waiting}' if waiting else state}")
-        else:
-            todo.append(run)
+    todo = still_to_do(runs)
     if not todo:
         note("nothing is left to submit")
         return 0
@@ -202,7 +195,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _refuse_for_pipeline(options: argparse.Namespace) -> None:
-    for name in ("grid", "list", "parameter", "profile", "name", "after"):
+    for name in ("grid", "sets", "parameter", "profile", "name", "after"):
         if getattr(options, name):
             raise ArcnbError(f"a pipeline's file says its parameters itself; leave out --{name}")
     if options.shards is not None:

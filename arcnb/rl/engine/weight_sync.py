@@ -4,7 +4,7 @@ TRL (1.15, 1.16) merges the adapter into the weights, hands them out one by one,
 again behind the last. That fails in two ways, and here every weight is merged in a copy of its own instead.
 
 - Merging and taking out both round. In bfloat16 the base that the learner computes with is another after
-  every synchronisation: by 0.3% after a hundred (bench/merge_drift.py).
+  every synchronisation: by 0.3% after a hundred (docs/log.md, 24 November).
 - A server's sender (vLLM 0.23 and 0.31) collects up to 1 GiB of weights before it copies anything: where that
   ends with the last weight, what it copies has already lost the adapter. So the last GiB of a large policy,
   and a small policy whole, arrived as the base model, from which the server went on sampling (docs/log.md,

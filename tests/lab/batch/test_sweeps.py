@@ -3,12 +3,14 @@
 import csv
 import shutil
 import signal
+import time
 
 import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.batch import parameter_sets, workers
+from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.notebooks.parameters import Declared, Parameter
 from arcnb.lab.runs.run import list_runs, new_run
@@ -32,6 +34,10 @@ def path(notebook):
     return notebook(WORK, RECORD)
 
 
+def sets_of(*numbers):
+    return [ParameterSet({"n": n}, {"n": n}) for n in numbers]
+
+
 def runs_by_name():
     return {run.name: run for run in list_runs()}
 
@@ -41,7 +47,7 @@ def test_a_grid_and_a_list_run_once_and_then_only_the_rest(path, tmp_path, capsy
     (tmp_path / "base.yaml").write_text("seconds: 0.0\n")
     (tmp_path / "sets.yaml").write_text("- {label: good}\n- {label: bad}\n")
     command = ["sweep", str(path), "-f", str(tmp_path / "base.yaml"), "--name", "demo", "--jobs", "2"]
-    command += ["--list", str(tmp_path / "sets.yaml")]
+    command += ["--sets", str(tmp_path / "sets.yaml")]
     assert cli.main([*command, "--grid", "n=-3"]) == 1
     runs = runs_by_name()
     good, bad = runs["demo.n_-3.label_good"], runs["demo.n_-3.label_bad"]
@@ -90,7 +96,7 @@ def test_a_stopped_sweep_goes_on_in_the_same_folders(path, start, runs_root, cap
     assert {run.status for run in list_runs()} == {"done"}
     capsys.readouterr()
     assert cli.main([str(word) for word in command]) == 0
-    assert capsys.readouterr().err.count(": done, ") == 2
+    assert capsys.readouterr().err.count(": done\n") == 2
 
 
 def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_root, capsys):
@@ -120,7 +126,7 @@ def test_a_run_whose_folder_is_gone_fails_alone(path, start, runs_root):
 
 
 def test_after_an_error_nobody_is_left_at_work(path, runs_root):
-    runs = [member.run for member in plan_sweep("x", path, VALUES, [{"n": 1}, {"n": 2}]).members]
+    runs = [member.run for member in plan_sweep("x", path, VALUES, sets_of(1, 2)).members]
 
     def tell(run, code):
         if run == runs[1]:
@@ -134,7 +140,7 @@ def test_after_an_error_nobody_is_left_at_work(path, runs_root):
 
 def test_a_name_of_a_sweep_and_of_a_run_is_refused(path, runs_root, capsys):
     """Both are called after the notebook unless told otherwise."""
-    sweep = plan_sweep("twice", path, {"n": 3}, [{"n": 1}, {"n": 2}])
+    sweep = plan_sweep("twice", path, {"n": 3}, sets_of(1, 2))
     assert cli.main(["show", "twice"]) == 0
     run = new_run(None, "twice").record({"x": 1})
     for command in (["show"], ["rm"], ["rm", "--force"], ["cancel"], ["report"], ["status"]):
@@ -157,20 +163,39 @@ def test_a_name_of_a_sweep_and_of_a_run_is_refused(path, runs_root, capsys):
         (["--grid", "lable=a,b"], "01_small.ipynb has no parameter 'lable'; did you mean 'label'?"),
         (["--grid", "n=few"], "01_small.ipynb: parameter 'n' must be int (default 3), got 'few' of type str"),
         (["--grid", "n"], "--grid 'n' should be written name=value,value"),
-        (["--list", "{tmp}/typo.yaml"], "typo.yaml, set 2 has no parameter 'lbel'; did you mean 'label'?"),
-        (["--list", "{tmp}/same.yaml"], "set 2 of the sweep is the same as set 1: n = 3"),
-        (["--list", "{tmp}/map.yaml"], "map.yaml must hold a list of parameter sets (`- name: value` ...)"),
-        (["--list", "{tmp}/none.yaml"], "none.yaml cannot be read: "),
+        (["--sets", "{tmp}/typo.yaml"], "typo.yaml, set 2 has no parameter 'lbel'; did you mean 'label'?"),
+        (["--sets", "{tmp}/same.yaml"], "set 2 of the sweep is the same as set 1: n = 3"),
+        (
+            ["--sets", "{tmp}/map.yaml"],
+            "map.yaml must hold a list of parameter sets (`- name: value` ...)",
+        ),
+        (["--sets", "{tmp}/key.yaml"], "key.yaml has an unknown key 'secnds'; did you mean 'seconds'?"),
+        (
+            ["--sets", "{tmp}/number.yaml"],
+            "number.yaml: seconds must be a whole number, 0 or more",
+        ),
+        (["--sets", "{tmp}/axis.yaml"], "axis.yaml: the grid must give a list of values for 'n', not 3"),
+        (["--sets", "{tmp}/set.yaml"], "are `name: value` lines, not 'x'"),
+        (["--sets", "{tmp}/sets.yaml"], "are `name: value` lines, not 3"),
+        (["--sets", "{tmp}/other.yaml"], "other.yaml are for 05_grpo, not for 01_small"),
+        (["--sets", "{tmp}/none.yaml"], "none.yaml cannot be read: "),
         ([], "a sweep needs parameter sets"),
         (["--shards", "2"], "01_small.ipynb cannot be run in shards: it has no parameter 'shard'"),
         (["--grid", "n=1", "--name", "a b"], "run name 'a b' may hold letters"),
         (["--grid", "n=1", "--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--grid", "n=1", "--per-gpu", "0"], "--per-gpu must be at least 1, got 0"),
     ],
 )
 def test_refusals_come_before_any_run(path, tmp_path, arguments, message, capsys):
     (tmp_path / "typo.yaml").write_text("- label: a\n- lbel: b\n")
     (tmp_path / "same.yaml").write_text("- {}\n- n: 3\n")
-    (tmp_path / "map.yaml").write_text("n: 3\n")
+    (tmp_path / "map.yaml").write_text("3\n")
+    (tmp_path / "key.yaml").write_text("secnds: 3\n")
+    (tmp_path / "number.yaml").write_text("seconds: long\n")
+    (tmp_path / "axis.yaml").write_text("grid: {n: 3}\n")
+    (tmp_path / "set.yaml").write_text("sets: {a: x}\n")
+    (tmp_path / "sets.yaml").write_text("sets: 3\n")
+    (tmp_path / "other.yaml").write_text("{notebook: 05, grid: {n: [1, 2]}}\n")
     arguments = [word.replace("{tmp}", str(tmp_path)) for word in arguments]
     assert cli.main(["sweep", str(path), *arguments]) == 2
     error = capsys.readouterr().err
@@ -180,7 +205,7 @@ def test_refusals_come_before_any_run(path, tmp_path, arguments, message, capsys
 
 
 def test_a_sweep_name_belongs_to_one_notebook(path, notebook, capsys):
-    plan_sweep("mine", path, {"n": 3}, [{"n": 1}])
+    plan_sweep("mine", path, {"n": 3}, sets_of(1))
     other = notebook("run.record({})", name="02_other")
     assert cli.main(["sweep", str(other), "--grid", "n=1", "--name", "mine"]) == 2
     assert "there is a sweep 'mine' of" in capsys.readouterr().err
@@ -214,38 +239,110 @@ def test_values_with_commas_are_written_as_lists():
         "adapters": Parameter("adapters", "none", "str", ""),
         "sizes": Parameter("sizes", [1], "list[int]", ""),
     })  # fmt: skip
-    assert parameter_sets.grid_sets(['adapters=["none, a", b]'], declared, "x") == [
-        {"adapters": "none, a"},
-        {"adapters": "b"},
-    ]
-    assert parameter_sets.grid_sets(["sizes=[[1, 2], [3]]"], declared, "x") == [
-        {"sizes": [1, 2]},
-        {"sizes": [3]},
-    ]
-    with pytest.raises(ArcnbError, match="the grid and the list both give 'n'"):
-        parameter_sets.multiplied([[{"n": 1}], [{"n": 2}]])
+    choices = parameter_sets.grid_choices(['adapters=["none, a", b]', "sizes=[[1, 2], [3]]"], declared, "x")
+    assert choices == {"adapters": ["none, a", "b"], "sizes": [[1, 2], [3]]}
+    assert len(parameter_sets.grid_sets(choices, declared, "x")) == 4
+    with pytest.raises(ArcnbError, match="the grid and the sets both give 'n'"):
+        parameter_sets.multiplied([sets_of(1), sets_of(2)])
 
 
 @pytest.mark.parametrize(
-    ("visible", "jobs", "each", "expected"),
+    ("visible", "jobs", "each", "shared", "expected"),
     [
-        ("0,1,2,3", None, 1, ["0", "1", "2", "3"]),
-        ("0,1,2", None, 2, ["0,1"]),
-        ("GPU-a,GPU-b", 1, 1, ["GPU-a"]),
-        ("", 3, 1, [None] * 3),
-        ("", None, 1, [None]),
-        ("0,1", 3, 0, [None] * 3),
-        ("-1", 2, 1, [None] * 2),
-        ("3,-1,1", None, 1, ["3"]),
+        ("0,1,2,3", None, 1, 1, ["0", "1", "2", "3"]),
+        ("0,1,2", None, 2, 1, ["0,1"]),
+        ("GPU-a,GPU-b", 1, 1, 1, ["GPU-a"]),
+        ("", 3, 1, 1, [None] * 3),
+        ("", None, 1, 4, [None]),
+        ("0,1", 3, 0, 1, [None] * 3),
+        ("-1", 2, 1, 1, [None] * 2),
+        ("3,-1,1", None, 1, 1, ["3"]),
+        ("0,1", None, 1, 2, ["0", "1", "0", "1"]),
+        ("0,1", 3, 1, 2, ["0", "1", "0"]),
+        ("0,1,2,3", None, 2, 2, ["0,1", "2,3", "0,1", "2,3"]),
     ],
 )
-def test_gpus_are_handed_out(monkeypatch, visible, jobs, each, expected):
+def test_gpus_are_handed_out(monkeypatch, visible, jobs, each, shared, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [slot.get("CUDA_VISIBLE_DEVICES") for slot in workers.slots(jobs, each)] == expected
+    assert [slot.get("CUDA_VISIBLE_DEVICES") for slot in workers.slots(jobs, each, shared)] == expected
 
 
-@pytest.mark.parametrize(("jobs", "each"), [(3, 1), (2, 2), (None, 3)])
-def test_more_gpus_than_there_are_is_refused(monkeypatch, jobs, each):
+@pytest.mark.parametrize(
+    ("jobs", "each", "shared", "message"),
+    [
+        (3, 1, 1, "there is room for 2 runs at once on 2 GPUs, not for 3"),
+        (2, 2, 1, "there is room for 1 runs at once on 2 GPUs, not for 2"),
+        (5, 1, 2, "there is room for 4 runs at once on 2 GPUs, not for 5"),
+        (None, 3, 1, "a run is to have 3 GPUs, and there are 2"),
+    ],
+)
+def test_more_gpus_than_there_are_is_refused(monkeypatch, jobs, each, shared, message):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(ArcnbError, match=r"GPUs, and there are 2"):
-        workers.slots(jobs, each)
+    with pytest.raises(ArcnbError, match=message):
+        workers.slots(jobs, each, shared)
+
+
+def test_a_file_describes_a_whole_sweep(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    (tmp_path / "base.yaml").write_text("{seconds: 5.0, label: base}\n")
+    (tmp_path / "arms.yaml").write_text(
+        "{notebook: 01_small.ipynb, name: both, profile: base.yaml, parameters: {seconds: 0.0}, per_gpu: 2,"
+        " sets: {one: {n: 1}, two: {n: 2, label: other}}, grid: {seconds: [9.0]}}\n"
+    )
+    monkeypatch.chdir(path.parent)
+    command = ["sweep", str(path), "--sets", str(tmp_path / "arms.yaml")]
+    assert cli.main([*command, "--grid", "seconds=0.0"]) == 0, "--grid goes before the file's"
+    runs = runs_by_name()
+    assert sorted(runs) == ["both.seconds_0.0.set_one", "both.seconds_0.0.set_two"]
+    assert [run.manifest["parameters"]["label"] for run in runs.values()] == ["base", "other"]
+    assert {run.manifest["outcome"]["gpu"] for run in runs.values()} == {"7"}
+    assert capsys.readouterr().out.split()[:4] == ["seconds", "set", "status", "run_seconds"]
+
+
+@pytest.mark.long("several notebooks run")
+def test_the_end_of_the_time_preempts_what_is_at_work(path, runs_root, capsys):
+    command = [
+        "sweep",
+        str(path),
+        "-p",
+        "seconds",
+        "1",
+        "--grid",
+        "n=1,2,3",
+        "--name",
+        "timed",
+        "--jobs",
+        "2",
+    ]
+    assert cli.main([*command, "--seconds", "15"]) == 1
+    assert [run.status for run in list_runs()] == ["preempted", "preempted", "queued"]
+    assert "the time is up, and 3 runs are not done; the same command goes on" in capsys.readouterr().err
+    folders = {run.path for run in list_runs()}
+    (runs_root / "go").touch()
+    assert cli.main([*command, "--seconds", "100"]) == 0
+    assert {run.path for run in list_runs()} == folders
+    assert {run.status for run in list_runs()} == {"done"}
+
+
+def test_runs_on_one_gpu_start_apart(path, monkeypatch):
+    runs = [member.run for member in plan_sweep("x", path, VALUES, sets_of(1, 2, 3)).members]
+    began = {}
+
+    class Process:
+        returncode = 0
+
+        def poll(self):
+            return 0
+
+    def begin(run, planned, slot, quiet):
+        began[run.path] = (time.monotonic(), slot["CUDA_VISIBLE_DEVICES"])
+        return Process()
+
+    monkeypatch.setattr(workers, "_begin", begin)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    workers.run_queued(runs, workers.slots(per_gpu=2), lambda run, code: None, apart=0.5)
+    (first, one), (second, other), (third, again) = (began[run.path] for run in runs)
+    assert second - first < 0.4
+    assert {one, other} == {"0", "1"}
+    assert third - first >= 0.5
+    assert again == one

@@ -1,0 +1,38 @@
+"""The files of bench/experiments fit their notebooks."""
+
+from pathlib import Path
+
+import pytest
+
+from arcnb.lab import cli
+from arcnb.lab.batch.parameter_sets import read_sweep_file
+from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.batch.workers import Ending
+from arcnb.lab.notebooks.profiles import read_yaml
+from arcnb.lab.runs.run import list_runs
+
+FOLDER = Path(__file__).parents[3] / "bench" / "experiments"
+CONTENT = {path: read_yaml(path) for path in sorted(FOLDER.glob("*.yaml"))}
+SWEEPS = [path for path, content in CONTENT.items() if "notebook" in content]
+PIPELINES = [path for path, content in CONTENT.items() if "stages" in content]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_sweep_can_be_queued(path, runs_root, monkeypatch):
+    monkeypatch.setattr(
+        "arcnb.lab.batch.workers.run_queued", lambda runs, *_: queued.extend(runs) or Ending()
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    queued = []
+    content = read_sweep_file(path).content
+    assert cli.main(["sweep", str(content["notebook"]), "--sets", str(path)]) == 1, "none was run"
+    assert len(queued) == len(list_runs()) > 1
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+def test_a_pipeline_can_be_read(path):
+    assert len(read_pipeline(path).stages) > 1
+
+
+def test_every_file_is_one_of_them():
+    assert {path.stem for path in {*CONTENT} - {*SWEEPS, *PIPELINES}} == {"learn", "turns_common"}
