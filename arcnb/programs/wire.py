@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 LENGTH = struct.Struct("<I")
-TASK = struct.Struct("<B?HdddIIq")  # Orders
+TASK = struct.Struct("<B?HddddIIq")  # Orders
 JOB = struct.Struct("<IH")
 # Payload length after this header, job index, status, outputs, error line (0 = none),
 # wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
@@ -27,7 +27,7 @@ RECORD = struct.Struct("<IHBHIddfHH")
 
 _SIZE, _INDEX, _STATUS = struct.Struct("<I"), struct.Struct("<4xH"), struct.Struct("<6xB")
 
-BATCH, ISOLATED = 0, 1  # lanes
+SHARED, ALONE = 0, 1  # lanes
 RECORDS, DONE, HELLO = 0, 1, 2  # replies
 
 # Verdicts that travel as one byte; the last three are orders to the executor, not verdicts.
@@ -42,8 +42,8 @@ STATUS_CODES = (
     "invalid_output",
     "crashed",
     "lost",  # the process died through no fault of the program: run it again
-    "isolate",  # not for a batch: run it in a process of its own
-    "slow",  # takes longer than its lane waits: run it in a process of its own, after the quick ones
+    "isolate",  # it harmed the process that it shared: run it in one of its own
+    "slow",  # takes longer than its lane waits: run it after the quick ones
 )
 ORDERS = STATUS_CODES.index("lost")
 CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
@@ -55,7 +55,8 @@ DIGITS = bytes(range(10))
 class Orders(NamedTuple):
     """How a task's programs are to be run.
 
-    ``patience`` is the processor time after which a program is handed back as slow (0: never).
+    A program is handed back as slow after ``patience`` seconds of processor time or ``wall_patience`` seconds
+    of wall time (0: never).
     """
 
     lane: int
@@ -64,6 +65,7 @@ class Orders(NamedTuple):
     seconds: float
     seconds_per_input: float
     patience: float
+    wall_patience: float
     memory_mb: int
     output_bytes: int
     seed: int
@@ -105,6 +107,7 @@ def encode_task(
     seconds: float,
     seconds_per_input: float,
     patience: float,
+    wall_patience: float,
     memory_mb: int,
     output_bytes: int,
     fresh_calls: bool = False,
@@ -112,7 +115,8 @@ def encode_task(
 ) -> bytes:
     """A task with its length in front; ``jobs`` come from ``encode_job``."""
     header = TASK.pack(
-        lane, fresh_calls, len(jobs), seconds, seconds_per_input, patience, memory_mb, output_bytes, seed
+        *(lane, fresh_calls, len(jobs), seconds, seconds_per_input, patience, wall_patience),
+        *(memory_mb, output_bytes, seed),
     )
     body = b"".join([header, *jobs])
     return LENGTH.pack(len(body)) + body
@@ -200,6 +204,22 @@ def restamp(data: bytearray, index: int, seconds: float, cpu_seconds: float, mem
     return bytes(data)
 
 
+def printable(text: bytes | str, longest: int) -> str:
+    """A text that any file and terminal takes, whoever wrote it; line ends and tabs stay.
+
+    Control characters, terminal escapes and marks that reorder or hide text come back as escapes (\\x1b),
+    lone surrogates as question marks.
+    """
+    if isinstance(text, str):
+        text = text.encode("utf-8", "replace")
+    characters = text.decode("utf-8", "replace")
+    if not characters.isprintable():
+        characters = "".join(
+            c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in characters
+        )
+    return characters[:longest]
+
+
 def parse_record(data: bytes) -> Record:
     """The one record that ``data`` holds; raises ``WireError`` unless every byte of it is in order.
 
@@ -232,8 +252,8 @@ def parse_record(data: bytes) -> Record:
         index,
         STATUS_CODES[code],
         tuple(outputs),
-        texts[:n_kind].decode("utf-8", "replace") if n_kind else None,
-        texts[n_kind:].decode("utf-8", "replace") if n_message else None,
+        printable(texts[:n_kind], MAX_TYPE) if n_kind else None,
+        printable(texts[n_kind:], MAX_MESSAGE) if n_message else None,
         line or None,
         seconds,
         cpu,

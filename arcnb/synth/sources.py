@@ -114,6 +114,8 @@ def build_tasks(
         tasks = _with_program(source, tasks, report)
     if executor is not None and (make is _dsl or (make is _barc and require_programs)):
         # The sandbox has hash seed 0; so has this process when randomization is off.
+        if executor.shared and make is not _dsl:
+            raise ArcnbError(f"source {source}: a model wrote its programs, so they cannot share processes")
         first_run_here = make is _dsl and sys.flags.hash_randomization == 1
         if make is _dsl:  # its programs come reduced
             validation = replace(validation, reduce=False)

@@ -132,7 +132,7 @@ def source_tasks(
             raise ArcnbError("source rearc never ends: say how many tasks, for instance rearc*1000")
         yield from islice(_rearc_tasks(settings, augment, report), n)
         return
-    with Executor(workers) as executor:
+    with Executor(workers, shared=True) as executor:  # only programs of our own generators are run
         validating = executor if source not in SOURCES else None
         yield from build_tasks(source, n, settings, validating, report=report)
 

@@ -4,9 +4,10 @@
         for execution in executor.run(Job(program, inputs) for program in programs):
             print(execution.status, execution.outputs)
 
-A program runs in a sandboxed child of a warm server process, never in ours; it never sees an expected output.
-``run`` streams, ``submit`` gives a future; both may be used from any thread, also inside a notebook. One
-executor serves rewards, search and inference of a stage together. ``docs/security.md`` says what is stopped.
+A program runs in a sandboxed child of a warm server process, never in ours and in no other program's; it
+never sees an expected output. ``run`` streams, ``submit`` gives a future; both may be used from any thread,
+also inside a notebook. One executor serves rewards, search and inference of a stage together.
+``docs/security.md`` says what is stopped.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Executor:
 
     ``workers`` is how many programs run at the same time (default: the processors this process may use).
     ``limits`` apply to jobs without limits of their own; ``entry`` is the function a program must define.
-    ``adaptive`` stops a slow program as soon as it has had ten times what successful ones needed lately (and
-    0.2 s): endless loops cost less, but the verdict on a slow program then depends on the others.
+    ``shared``: every program that comes was written by our own generators, so that many may share a process,
+    which is several times as fast; one could change the answers of the next. Never for a model's programs.
     """
 
     def __init__(
@@ -46,13 +47,14 @@ class Executor:
         workers: int | None = None,
         limits: Limits = Limits(),
         entry: str = "transform",
-        adaptive: bool = False,
+        shared: bool = False,
     ) -> None:
         if workers is not None and workers < 1:
             raise ArcnbError(f"workers must be at least 1, got {workers}")
         self.limits = limits
         self.entry = entry
-        self._service = Service(workers, entry, adaptive)
+        self.shared = shared
+        self._service = Service(workers, entry, shared)
         self.workers = self._service.workers
         self._end = weakref.finalize(self, self._service.close)
 

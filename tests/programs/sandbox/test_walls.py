@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs.executor import pool
+from arcnb.programs.executor import pool, warm_server
 from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.sandbox import landlock, seccomp, walls
 
@@ -110,19 +110,6 @@ def test_a_loss_is_said_once(monkeypatch):
         pool.warn_once(walls.LOST_WITHOUT_FILES)
 
 
-HANDICAPPED = """
-import runpy, sys
-sys.path.insert(0, sys.argv[5])
-sys.path += sys.argv[6].split(":")
-import os
-os.register_at_fork = lambda **_: None
-from arcnb.programs.sandbox import landlock
-from arcnb.programs.sandbox import seccomp
-{handicap}
-runpy.run_path({server!r}, run_name="__main__")
-"""
-
-
 @pytest.mark.parametrize(
     ("handicap", "loss"),
     [
@@ -130,18 +117,17 @@ runpy.run_path({server!r}, run_name="__main__")
         ("seccomp.filter_program = lambda files: None", "no system-call filter"),
     ],
 )
-def test_the_service_works_with_a_wall_missing(monkeypatch, tmp_path, handicap, loss):
-    script = tmp_path / "server.py"
-    server = str(Path(walls.__file__).with_name("server.py"))
-    script.write_text(HANDICAPPED.format(handicap=handicap, server=server))
-    monkeypatch.setattr("arcnb.programs.executor.warm_server._SCRIPT", script)
+def test_the_service_works_with_a_wall_missing(monkeypatch, handicap, loss):
+    head, last, tail = warm_server.START.rpartition("serve = ")
+    handicap = f"from arcnb.programs.sandbox import landlock, seccomp\n{handicap}\n"
+    monkeypatch.setattr(warm_server, "START", head + handicap + last + tail)
     monkeypatch.setattr(pool, "_warned", set())
     grid = np.array([[1, 2], [3, 4]], dtype=np.uint8)
     programs = {
         "def transform(grid):\n    return grid.T": "ok",
-        "from common import *\nclass A: pass\ndef transform(grid):\n    return crop(grid)": "ok",
+        "from common import *\ndef transform(grid):\n    return crop(grid)": "ok",
         "def transform(grid):\n    open('/etc/passwd')\n    return grid": "unsafe",
-        "class A: pass\ndef transform(grid):\n    while True: pass": "timeout",
+        "def transform(grid):\n    while True: pass": "timeout",
         "import os\ndef transform(grid):\n    os._exit(1)": "crashed",
     }
     with pytest.warns(RuntimeWarning, match=loss), Executor(workers=1) as executor:
