@@ -195,7 +195,7 @@ def test_quick_programs_do_not_wait_for_endless_ones_in_the_same_stream(executor
     endless = Limits(seconds=8, seconds_per_input=8)
     jobs = [Job(program(7000 + n), GRIDS, key=n) for n in range(60)]
     for n in range(0, 60, 10):
-        jobs[n] = Job(f"def transform(grid):\n    while True: pass\n# {n}", GRIDS, endless, key="loop")
+        jobs[n] = Job(f"def transform(grid):\n    while True: 1\n# {n}", GRIDS, endless, key="loop")
     keys = [execution.key for execution in executor.run(jobs, ordered=False)]
     assert keys.count("loop") == 6
     assert set(keys[-6:]) == {"loop"}, "an honest program was kept waiting"
@@ -558,7 +558,7 @@ executor.close()
 def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
     monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import no_such_module")
     executor = Executor(workers=1)
-    with pytest.raises(RuntimeError, match=r"cannot start.*\n?.*no_such_module"):
+    with pytest.raises(RuntimeError, match=r"(?s)cannot start.*no_such_module"):
         executor.submit(Job(program(1), GRIDS)).result(timeout=30)
     executor.close()
 
