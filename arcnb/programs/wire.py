@@ -100,25 +100,9 @@ def encode_job(program: bytes, grids: list[bytes]) -> bytes:
     return JOB.pack(len(program), len(grids)) + program + b"".join(grids)
 
 
-def encode_task(
-    jobs: list[bytes],
-    *,
-    lane: int,
-    seconds: float,
-    seconds_per_input: float,
-    patience: float,
-    wall_patience: float,
-    memory_mb: int,
-    output_bytes: int,
-    fresh_calls: bool = False,
-    seed: int = 0,
-) -> bytes:
+def encode_task(orders: Orders, jobs: list[bytes]) -> bytes:
     """A task with its length in front; ``jobs`` come from ``encode_job``."""
-    header = TASK.pack(
-        *(lane, fresh_calls, len(jobs), seconds, seconds_per_input, patience, wall_patience),
-        *(memory_mb, output_bytes, seed),
-    )
-    body = b"".join([header, *jobs])
+    body = b"".join([TASK.pack(*orders), *jobs])
     return LENGTH.pack(len(body)) + body
 
 

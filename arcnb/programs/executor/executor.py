@@ -12,11 +12,12 @@ also inside a notebook. One executor serves rewards, search and inference of a s
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
+from itertools import islice
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -74,46 +75,26 @@ class Executor:
 
         ``jobs`` may be endless: at most ``WINDOW`` of them are taken ahead of what has been consumed.
         """
-        finished: deque[tuple[int, Execution | BaseException]] = deque()
-        news = threading.Event()
-
-        def finish(number: int) -> Callable[[Execution | BaseException], None]:
-            def deliver(outcome: Execution | BaseException) -> None:
-                finished.append((number, outcome))
-                if not news.is_set():
-                    news.set()
-
-            return deliver
-
-        source = iter(jobs)
+        finished: SimpleQueue[tuple[int, Execution | BaseException]] = SimpleQueue()
+        source = enumerate(jobs)
         taken = yielded = 0
         early: dict[int, Execution | BaseException] = {}
-        more = True
         while True:
-            while more and taken - yielded < WINDOW:
-                job = next(source, None)
-                if job is None:
-                    more = False
-                    break
-                deliver = finish(taken)
-                self._add(job, deliver, deliver, wake=taken % 32 == 0)
+            for number, job in islice(source, WINDOW - (taken - yielded)):
+                deliver = partial(_deliver, finished, number)
+                self._add(job, deliver, deliver, wake=number % 32 == 0)
                 taken += 1
             self._service.wake()
             if yielded == taken:
                 return
-            while not finished:
-                news.wait()
-                news.clear()
-            while finished:
-                number, outcome = finished.popleft()
-                if ordered and number != yielded:
-                    early[number] = outcome
-                    continue
-                yield _unwrap(outcome)
-                yielded += 1
-                while yielded in early:
-                    yield _unwrap(early.pop(yielded))
+            while True:
+                number, outcome = finished.get()
+                early[number] = outcome
+                while (one := yielded if ordered else number) in early:
+                    yield _unwrap(early.pop(one))
                     yielded += 1
+                if finished.empty():
+                    break
 
     def close(self) -> None:
         """End every process of the service and wait for it; jobs not yet answered fail."""
@@ -141,6 +122,10 @@ class Executor:
 
     def __repr__(self) -> str:
         return f"Executor(workers={self.workers}, {self.limits})"
+
+
+def _deliver(finished: SimpleQueue, number: int, outcome: Execution | BaseException) -> None:
+    finished.put((number, outcome))
 
 
 def _unwrap(outcome: Execution | BaseException) -> Execution:

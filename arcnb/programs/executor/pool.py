@@ -89,22 +89,22 @@ class Pool:
             wire.encode_job(ticket.program, ticket.grids[::-1] if again else ticket.grids)
             for ticket in tickets
         ]
-        message = wire.encode_task(
-            jobs,
+        orders = wire.Orders(
             lane=wire.SHARED if lane == "shared" else wire.ALONE,
+            fresh_calls=limits.fresh_calls,
+            n_jobs=len(jobs),
             seconds=limits.seconds,
             seconds_per_input=limits.seconds_per_input,
             patience=patience,
             wall_patience=wall_patience,
             memory_mb=int(limits.memory_mb),
             output_bytes=int(limits.output_mb * 2**20),
-            fresh_calls=limits.fresh_calls,
             seed=OTHER_HASH_SEED if again else 0,
         )
         until_news = len(tickets) * 2 * wall_patience if lane == "shared" else limits.seconds
         server.tasks.append(Task(dict(enumerate(tickets)), lane, until_news))
         server.last_news = time.monotonic()
-        server.queue(message)
+        server.queue(wire.encode_task(orders, jobs))
 
     def send(self) -> News:
         """Send what is in line for the servers."""
