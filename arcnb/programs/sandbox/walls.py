@@ -69,6 +69,9 @@ class Sandbox:
             _drop_privileges(keep_user=files)
         else:
             self.lost.append(LOST_WITHOUT_LINUX)
+        for name, most in _SERVER_LIMITS:
+            if hasattr(resource, name):
+                _setrlimit(getattr(resource, name), (most, most))
         if not files and not self.filtered:
             self.lost.append(LOST_WITHOUT_BOTH)
         elif not files:

@@ -62,6 +62,10 @@ _ESCAPES = {
         "            try:\n                attempt(f'/proc/{os.getppid()}/{name}'); won += 1\n            except OSError: pass\n"
         "    return [[7]] if won else [[1]]"
     ),
+    "no more than 32 descriptors": (
+        "def transform(grid):\n    keep = []\n    try:\n        while len(keep) < 40:\n            keep.append(open('/dev/null'))\n"
+        "    except OSError:\n        return [[1]]\n    return [[7]]"
+    ),
     "a great many mappings do not delay the end": (
         "import mmap, os\ndef transform(grid):\n    keep = []\n    try:\n        for n in range(60000):\n"
         "            keep.append(mmap.mmap(-1, 4096, prot=1 + n % 2))\n    except OSError: pass\n    os._exit(0)"

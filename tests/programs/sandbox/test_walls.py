@@ -4,6 +4,7 @@
 
 import os
 import platform
+import resource
 import struct
 import sys
 import warnings
@@ -63,6 +64,8 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
             "write": not refused(lambda: open("/tmp/arcnb-unwalled", "w").write("x" * 10)),
             "fork": not refused(os.fork) if calls else None,
             "environment": len(os.environ),
+            "limits": {resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in NOTHING},
+            "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
         }
 
     def server() -> str:
@@ -72,12 +75,14 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
     return server
 
 
+NOTHING = ("FSIZE", "CORE", "MEMLOCK", "MSGQUEUE")  # what a program may have nothing of
 USER = 0 if ROOT else os.getuid()
 
 
 def test_all_walls_stand_here(monkeypatch):
     assert eval(in_child(build(monkeypatch))) == {
         "lost": 0, "uid": USER, "library": True, "passwd": False, "write": False, "fork": False, "environment": 0,
+        "limits": {(0, 0)}, "descriptors": (32, 32),
     }  # fmt: skip
 
 
@@ -85,12 +90,14 @@ def test_without_landlock_no_file_can_be_opened_at_all(monkeypatch):
     assert eval(in_child(build(monkeypatch, files=False))) == {
         "lost": 1, "uid": 65534 if ROOT else USER, "library": False, "passwd": False, "write": False, "fork": False,
         "environment": 0,
+        "limits": {(0, 0)}, "descriptors": (32, 32),
     }  # fmt: skip
 
 
 def test_without_the_filter_landlock_guards_the_files(monkeypatch):
     assert eval(in_child(build(monkeypatch, calls=False))) == {
         "lost": 1, "uid": USER, "library": True, "passwd": False, "write": False, "fork": None, "environment": 0,
+        "limits": {(0, 0)}, "descriptors": (32, 32),
     }  # fmt: skip
 
 
