@@ -64,13 +64,15 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
             "write": not refused(lambda: open("/tmp/arcnb-unwalled", "w").write("x" * 10)),
             "fork": not refused(os.fork) if calls else None,
             "environment": len(os.environ),
-            "limits": {resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in NOTHING},
-            "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
         }
 
     def server() -> str:
         built = walls.Sandbox(LIBRARIES)
-        return in_child(lambda: attempts(built))
+        limits = {  # a child under the filter may not even ask for them
+            "limits": {resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in NOTHING},
+            "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
+        }
+        return in_child(lambda: attempts(built) | limits)
 
     return server
 
