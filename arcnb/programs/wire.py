@@ -79,15 +79,14 @@ class WireError(ValueError):
 class Record:
     """One verdict as it crosses the wire; ``outputs`` are uint8 grids."""
 
-    index: int
     status: str
-    outputs: tuple[np.ndarray, ...]
-    error_type: str | None
-    error_message: str | None
-    error_line: int | None
-    seconds: float
-    cpu_seconds: float
-    memory_mb: float
+    outputs: tuple[np.ndarray, ...] = ()
+    error_type: str | None = None
+    error_message: str | None = None
+    error_line: int | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_mb: float = 0.0
 
 
 def encode_grid(grid: np.ndarray) -> bytes:
@@ -212,7 +211,7 @@ def parse_record(data: bytes) -> Record:
     """
     if not is_framed(data):
         raise WireError(f"{len(data)} bytes are no record")
-    _, index, code, n_outputs, line, seconds, cpu, memory, n_kind, n_message = RECORD.unpack_from(data)
+    _, _, code, n_outputs, line, seconds, cpu, memory, n_kind, n_message = RECORD.unpack_from(data)
     start = RECORD.size + n_kind + n_message
     if code >= len(STATUS_CODES) or n_kind > MAX_TYPE or n_message > MAX_MESSAGE or start > len(data):
         raise WireError(f"record header out of range (status {code}, texts {n_kind} and {n_message})")
@@ -233,7 +232,6 @@ def parse_record(data: bytes) -> Record:
     if start != len(data):
         raise WireError(f"record has {len(data) - start} bytes left over")
     return Record(
-        index,
         STATUS_CODES[code],
         tuple(outputs),
         printable(texts[:n_kind], MAX_TYPE) if n_kind else None,

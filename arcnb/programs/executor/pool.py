@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 from arcnb.programs import wire
 from arcnb.programs.executor.lanes import OTHER_HASH_SEED, Task, Ticket
-from arcnb.programs.executor.verdicts import verdict
 from arcnb.programs.executor.warm_server import ServerError, WarmServer
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one (0: never),
@@ -151,7 +150,7 @@ class Pool:
             try:
                 record = wire.parse_record(body[at:end])
             except wire.WireError as error:
-                record = verdict("crashed", "BadMessage", str(error))
+                record = wire.Record("crashed", (), "BadMessage", str(error))
             yield ticket, record, task.lane
             at = end
         if what == wire.DONE:
@@ -171,7 +170,7 @@ class Pool:
         for place, task in reversed(list(enumerate(server.tasks))):
             for ticket in reversed(task.tickets.values()):
                 ticket.losses += server.ready and place == 0  # the others it had not come to
-                yield ticket, verdict("lost", "SIGKILL", "its server was killed"), task.lane
+                yield ticket, wire.Record("lost"), task.lane
 
 
 def warn_once(lost: str) -> None:

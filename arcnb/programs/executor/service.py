@@ -19,7 +19,7 @@ from arcnb.programs import wire
 from arcnb.programs.executor.lanes import HASH_SEED, Lanes, Ticket, server_kind
 from arcnb.programs.executor.limits import Execution
 from arcnb.programs.executor.pool import PATIENCE, News, Pool
-from arcnb.programs.executor.verdicts import answer, compared, execution_of, verdict
+from arcnb.programs.executor.verdicts import answer, compared, execution_of
 from arcnb.programs.executor.warm_server import ServerError
 from arcnb.programs.sandbox.preload import KINDS
 
@@ -199,9 +199,9 @@ class Service:
                 again = lane == "shared" and ticket.losses < 2
                 self._lanes.put(ticket, "shared" if again else "alone", first=True)
                 return
-            record = verdict("crashed", record.error_type, record.error_message)
+            record = wire.Record("crashed", (), "SIGKILL", "the process was killed again and again")
         elif record.status in ("isolate", "slow"):
-            record = verdict("crashed", "BadMessage", f"a program cannot answer {record.status!r}")
+            record = wire.Record("crashed", (), "BadMessage", f"a program cannot answer {record.status!r}")
         execution = execution_of(record, ticket)
         if ticket.limits.check_determinism:
             if ticket.first is None and execution.status == "ok":
