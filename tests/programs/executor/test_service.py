@@ -353,6 +353,32 @@ def test_a_killed_child_is_run_again():
         assert answer(future.result()) == 42
 
 
+# ---------------------------------------------------------------- programs of our own that share
+
+
+def test_what_one_of_our_own_programs_does_to_its_process_costs_no_other_its_answer():
+    """Endless ones, bombs and crashes leave the shared process; those after them go on in a new one."""
+    ends = {
+        "while True: pass": "timeout",
+        "return [0] * 10**10": "memory",
+        "os._exit(3)": "crashed",
+        "raise ValueError": "error",
+        "return None": "invalid_output",
+    }
+    limits = Limits(seconds=1, seconds_per_input=1)
+    jobs = []
+    for n, (line, _) in enumerate(list(ends.items()) * 4):
+        jobs += [Job(program(100 * n + k), GRIDS, ROOMY, key=100 * n + k) for k in range(30)]
+        jobs.append(Job(f"import os\ndef transform(grid):\n    {line}\n# {n}", GRIDS, limits, key=line))
+    with Executor(workers=1, shared=True) as executor:
+        for job, execution in zip(jobs, executor.run(jobs), strict=True):
+            assert execution.key == job.key
+            if isinstance(job.key, int):
+                assert answer(execution) == job.key
+            else:
+                assert execution.status == ends[job.key], execution
+
+
 # ---------------------------------------------------------------- nothing left
 
 
