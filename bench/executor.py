@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -27,12 +28,13 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout that is not installed
-from executor_rivals import Protected, Reference, alone, realistic, small, spoilt
+from executor_rivals import Protected, Reference, realistic, small, spoilt
 
 from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.executor.service import usable_processors
 
-TABLES = "small,alone,realistic,endless,bombs,endurance,scaling"
+SALTS = itertools.count()  # no program twice in one run: its verdict would be remembered
+TABLES = "small,realistic,endless,bombs,endurance,scaling"
 
 
 # ---------------------------------------------------------------- figures
@@ -80,9 +82,9 @@ def measure(
 ) -> list[dict]:
     """One row a rival, their rounds alternating: medians of programs a second, ms cpu a program, ok."""
     results: dict[str, list] = {name: [] for name in rivals}
-    for number in range(rounds):
+    for _ in range(rounds):
         for name, run in rivals.items():
-            jobs = workload(n, 1000 * number + len(name))
+            jobs = workload(n, next(SALTS))
             cpu, start = sum(tree().values()), time.perf_counter()
             ok = run(jobs)
             wall = time.perf_counter() - start
@@ -122,18 +124,11 @@ def endless(rivals: dict[str, Callable], n: int, workers: int) -> list[dict]:
     print(f"{within:.1%} of them within 3 s; {rows[-1]['rate'] / bound:.1%} of the bound", flush=True)
     rows[-1] |= {"bound": bound, "honest_after_s": by, "honest_within_3_s": within}
 
-    adaptive = Protected(workers, adaptive=True)
-    try:
-        adaptive(small(1500, 78))  # what it learns from
-        learnt = measure({"adaptive": adaptive}, lambda n, salt: spoilt(n, salt, endless=0.02), n, 1)
-    finally:
-        adaptive.close()
-    show("the same with an adaptive limit (off by default)", learnt)
-    return rows + learnt
+    return rows
 
 
 def endurance(executor: Executor, n: int) -> list[dict]:
-    """Many programs in one stream, 5% of them in a process of their own; what is held on the way."""
+    """Many programs in one stream; what is held on the way."""
 
     def state() -> dict:
         servers = [os.getpid(), *(server.process.pid for server in executor._service.pool.servers)]
@@ -147,9 +142,9 @@ def endurance(executor: Executor, n: int) -> list[dict]:
 
     def stream():
         for start in range(0, n, 1000):
-            yield from small(950, 10_000 + start) + alone(50, 10_000 + start)
+            yield from small(1000, 10_000 + start)
 
-    sum(1 for _ in executor.run(small(8192, 4242) + alone(200, 4242)))  # fill what is remembered
+    sum(1 for _ in executor.run(small(8192, 4242)))  # fill what is remembered
     time.sleep(0.5)
     rows = [{"programs": 0, **state()}]
     start, right = time.perf_counter(), 0
@@ -160,7 +155,7 @@ def endurance(executor: Executor, n: int) -> list[dict]:
     seconds = time.perf_counter() - start
     time.sleep(0.5)
     rows.append({"programs": n, **state(), "ok": right, "rate": n / seconds})
-    print(f"\n{n:,} programs in a row (5% in a process each), {n / seconds:,.0f}/s, {right:,} ok")
+    print(f"\n{n:,} programs in a row, {n / seconds:,.0f}/s, {right:,} ok")
     print(f"{'programs':>10}{'processes':>11}{'descriptors (caller, servers)':>33}  MB resident (same order)")
     for row in rows:
         rss = ", ".join(f"{mb:.1f}" for mb in row["rss_mb"])
@@ -185,7 +180,7 @@ def service_mb(executor: Executor) -> float:
 
 def scaling(counts: list[int], rounds: int, size: Callable[[int], int], figures: Figures) -> None:
     """Programs a second against workers; efficiency is the rate per worker relative to the first row."""
-    for title, workload, n in (("realistic", realistic, 700), ("alone", alone, 400), ("small", small, 2500)):
+    for title, workload, n in (("realistic", realistic, 400), ("small", small, 400)):
         print(f"\nscaling, {title}\n{'workers':>10}{'programs/s':>12}{'per worker':>12}{'efficiency':>12}")
         rows: list[dict] = []
         for workers in counts:
@@ -242,11 +237,10 @@ def two_workers(
 ) -> None:
     """The tables that compare rivals with one number of workers."""
     ours, theirs, bare = Protected(workers), Reference(workers), Reference(workers, bare=True)
-    rivals = {"reference": theirs, "bare": bare, "protected": ours}
+    rivals = {"reference": theirs, "bare": bare, "shared": Protected(workers, shared=True), "protected": ours}
     two = {"reference": theirs, "protected": ours}
     honest = {
-        "small": ("small honest programs, batches", small, 4000),
-        "alone": ("small honest programs, one process each", alone, 1500),
+        "small": ("small honest programs", small, 1500),
         "realistic": ("realistic honest programs", realistic, 1850),
     }
     try:

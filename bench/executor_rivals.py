@@ -128,8 +128,8 @@ class Reference:
 class Protected:
     """Our executor, used as any caller would; ``arrivals`` are when the last call's honest results came."""
 
-    def __init__(self, workers: int, adaptive: bool = False) -> None:
-        self.executor = Executor(workers=workers, adaptive=adaptive)
+    def __init__(self, workers: int, shared: bool = False) -> None:
+        self.executor = Executor(workers=workers, shared=shared)
         self.arrivals: list[float] = []
 
     def __call__(self, jobs: list[Job]) -> int:
@@ -161,11 +161,6 @@ def small(n: int, salt: int, limits: Limits | None = None) -> list[Job]:
     return [
         Job(SMALL.format(color=i % 10) + f"# {salt} {i}\n", inputs, limits, key="honest") for i in range(n)
     ]
-
-
-def alone(n: int, salt: int) -> list[Job]:
-    """The same programs, which a class definition keeps out of batches: one process each."""
-    return [Job("class Own:\n    pass\n" + job.program, job.inputs) for job in small(n, salt)]
 
 
 def spoilt(n: int, salt: int, endless: float = 0.0, bombs: float = 0.0) -> list[Job]:

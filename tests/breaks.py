@@ -111,9 +111,9 @@ BREAKS: list[Break] = [
     # programs
     Break(
         "A program that runs too long is a timeout",
-        "arcnb/programs/sandbox/forks.py",
-        'return data, ("timeout", "Timeout", late)',
-        'return data, ("error", "Timeout", late)',
+        "arcnb/programs/sandbox/time_limits.py",
+        'return 0.0, ("timeout", "Timeout", late)',
+        'return 0.0, ("error", "Timeout", late)',
         ("tests/programs/executor/test_service.py::test_a_fraction_of_a_second_is_a_limit_for_one_input",),
     ),
     Break(

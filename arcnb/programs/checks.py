@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from arcnb.programs.libraries import LIBRARIES
 from arcnb.programs.syntax import (
     Import,
     ProgramSyntaxError,
@@ -24,7 +25,7 @@ from arcnb.programs.syntax import (
     parse_program,
 )
 
-LIBRARIES = {"numpy", "scipy", "common", "dsl", "rearc_dsl"}  # besides the standard library
+IMPORTABLE = {"numpy", "scipy", *LIBRARIES}  # besides the standard library
 PREDEFINED = {"np", "numpy", "List", "Tuple"}  # every program finds these, and all of `common`
 
 # Standard modules that reach for the system: importing them may work, using them will not.
@@ -130,7 +131,7 @@ def _import(reading: _Reading) -> Iterator[tuple[int, str]]:
         root = module.partition(".")[0]
         if not root:
             yield line, "a program has no package to import from"
-        elif root not in LIBRARIES and root not in sys.stdlib_module_names and root != "__future__":
+        elif root not in IMPORTABLE and root not in sys.stdlib_module_names and root != "__future__":
             yield line, f"module {root} is not available to programs"
 
 
@@ -230,12 +231,7 @@ def _unknown_star(reading: _Reading) -> bool:
 @lru_cache(maxsize=64)
 def _star_names(module: str) -> frozenset[str]:
     """What `from module import *` binds, for the modules that programs use that way; else empty."""
-    places = {
-        "common": "arcnb.programs.libraries.barc",
-        "rearc_dsl": "arcnb.programs.libraries.rearc_dsl",
-        "dsl": "arcnb.programs.libraries.dsl",
-    }
-    place = places.get(module)
+    place = LIBRARIES.get(module)
     if place is None and module not in ("typing", "math", "itertools", "collections", "functools", "numpy"):
         return frozenset()
     try:

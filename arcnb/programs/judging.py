@@ -23,6 +23,7 @@ from arcnb.arc.scores.similarity import score
 from arcnb.errors import ArcnbError
 from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.programs.extraction import Extraction, extract_program
+from arcnb.programs.wire import printable
 
 if TYPE_CHECKING:
     from arcnb.arc.augmentation import Augmentation
@@ -101,7 +102,7 @@ def judged(prediction: Prediction, found: Extraction, execution: Execution, task
         extraction=found.how if found.reason is None else f"{found.how}: {found.reason}",
         status=execution.status,
         error_type=execution.error_type,
-        error_message=_printable(message),
+        error_message=None if message is None else printable(message, MAX_MESSAGE),
         error_line=execution.error_line,
         outputs=outputs,
         fingerprint=fingerprint,
@@ -116,10 +117,3 @@ def run_program(
 ) -> Execution:
     """The verdict on one program, run on the task's train and then test inputs."""
     return executor.submit(Job(program, tuple(task.inputs), limits)).result()
-
-
-def _printable(message: str | None) -> str | None:
-    """A message that any file takes: programs choose its text, lone surrogates and length included."""
-    if message is None:
-        return None
-    return message[:MAX_MESSAGE].encode("utf-8", "replace").decode("utf-8")

@@ -24,16 +24,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.errors import ArcnbError
+from arcnb.programs.libraries import LIBRARIES
 from arcnb.programs.syntax import ProgramSyntaxError, bound_names, imports_of, parse_program
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LIBRARIES = {
-    "common": "arcnb.programs.libraries.barc",
-    "dsl": "arcnb.programs.libraries.dsl",
-    "rearc_dsl": "arcnb.programs.libraries.rearc_dsl",
-}
 PREDEFINED = "common"  # its names are there without an import
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 LENGTH = struct.Struct("<I")
-TASK = struct.Struct("<B?HdddIIq")  # Orders
+TASK = struct.Struct("<B?HddddIIq")  # Orders
 JOB = struct.Struct("<IH")
 # Payload length after this header, job index, status, outputs, error line (0 = none),
 # wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
@@ -27,7 +27,7 @@ RECORD = struct.Struct("<IHBHIddfHH")
 
 _SIZE, _INDEX, _STATUS = struct.Struct("<I"), struct.Struct("<4xH"), struct.Struct("<6xB")
 
-BATCH, ISOLATED = 0, 1  # lanes
+SHARED, ALONE = 0, 1  # lanes
 RECORDS, DONE, HELLO = 0, 1, 2  # replies
 
 # Verdicts that travel as one byte; the last three are orders to the executor, not verdicts.
@@ -42,8 +42,8 @@ STATUS_CODES = (
     "invalid_output",
     "crashed",
     "lost",  # the process died through no fault of the program: run it again
-    "isolate",  # not for a batch: run it in a process of its own
-    "slow",  # takes longer than its lane waits: run it in a process of its own, after the quick ones
+    "isolate",  # it harmed the process that it shared: run it in one of its own
+    "slow",  # takes longer than its lane waits: run it after the quick ones
 )
 ORDERS = STATUS_CODES.index("lost")
 CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
@@ -55,7 +55,8 @@ DIGITS = bytes(range(10))
 class Orders(NamedTuple):
     """How a task's programs are to be run.
 
-    ``patience`` is the processor time after which a program is handed back as slow (0: never).
+    A program is handed back as slow after ``patience`` seconds of processor time or ``wall_patience`` seconds
+    of wall time (0: never).
     """
 
     lane: int
@@ -64,6 +65,7 @@ class Orders(NamedTuple):
     seconds: float
     seconds_per_input: float
     patience: float
+    wall_patience: float
     memory_mb: int
     output_bytes: int
     seed: int
@@ -77,15 +79,14 @@ class WireError(ValueError):
 class Record:
     """One verdict as it crosses the wire; ``outputs`` are uint8 grids."""
 
-    index: int
     status: str
-    outputs: tuple[np.ndarray, ...]
-    error_type: str | None
-    error_message: str | None
-    error_line: int | None
-    seconds: float
-    cpu_seconds: float
-    memory_mb: float
+    outputs: tuple[np.ndarray, ...] = ()
+    error_type: str | None = None
+    error_message: str | None = None
+    error_line: int | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_mb: float = 0.0
 
 
 def encode_grid(grid: np.ndarray) -> bytes:
@@ -98,23 +99,9 @@ def encode_job(program: bytes, grids: list[bytes]) -> bytes:
     return JOB.pack(len(program), len(grids)) + program + b"".join(grids)
 
 
-def encode_task(
-    jobs: list[bytes],
-    *,
-    lane: int,
-    seconds: float,
-    seconds_per_input: float,
-    patience: float,
-    memory_mb: int,
-    output_bytes: int,
-    fresh_calls: bool = False,
-    seed: int = 0,
-) -> bytes:
+def encode_task(orders: Orders, jobs: list[bytes]) -> bytes:
     """A task with its length in front; ``jobs`` come from ``encode_job``."""
-    header = TASK.pack(
-        lane, fresh_calls, len(jobs), seconds, seconds_per_input, patience, memory_mb, output_bytes, seed
-    )
-    body = b"".join([header, *jobs])
+    body = b"".join([TASK.pack(*orders), *jobs])
     return LENGTH.pack(len(body)) + body
 
 
@@ -200,6 +187,22 @@ def restamp(data: bytearray, index: int, seconds: float, cpu_seconds: float, mem
     return bytes(data)
 
 
+def printable(text: bytes | str, longest: int) -> str:
+    """A text that any file and terminal takes, whoever wrote it; line ends and tabs stay.
+
+    Control characters, terminal escapes and marks that reorder or hide text come back as escapes (\\x1b),
+    lone surrogates as question marks.
+    """
+    if isinstance(text, str):
+        text = text.encode("utf-8", "replace")
+    characters = text.decode("utf-8", "replace")
+    if not characters.isprintable():
+        characters = "".join(
+            c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in characters
+        )
+    return characters[:longest]
+
+
 def parse_record(data: bytes) -> Record:
     """The one record that ``data`` holds; raises ``WireError`` unless every byte of it is in order.
 
@@ -208,7 +211,7 @@ def parse_record(data: bytes) -> Record:
     """
     if not is_framed(data):
         raise WireError(f"{len(data)} bytes are no record")
-    _, index, code, n_outputs, line, seconds, cpu, memory, n_kind, n_message = RECORD.unpack_from(data)
+    _, _, code, n_outputs, line, seconds, cpu, memory, n_kind, n_message = RECORD.unpack_from(data)
     start = RECORD.size + n_kind + n_message
     if code >= len(STATUS_CODES) or n_kind > MAX_TYPE or n_message > MAX_MESSAGE or start > len(data):
         raise WireError(f"record header out of range (status {code}, texts {n_kind} and {n_message})")
@@ -229,11 +232,10 @@ def parse_record(data: bytes) -> Record:
     if start != len(data):
         raise WireError(f"record has {len(data) - start} bytes left over")
     return Record(
-        index,
         STATUS_CODES[code],
         tuple(outputs),
-        texts[:n_kind].decode("utf-8", "replace") if n_kind else None,
-        texts[n_kind:].decode("utf-8", "replace") if n_message else None,
+        printable(texts[:n_kind], MAX_TYPE) if n_kind else None,
+        printable(texts[n_kind:], MAX_MESSAGE) if n_message else None,
         line or None,
         seconds,
         cpu,

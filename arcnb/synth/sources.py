@@ -119,6 +119,8 @@ def build_tasks(
         tasks = _with_program(source, tasks, report)
     if executor is not None and (make is _dsl or (make is _barc and require_programs)):
         # The sandbox has hash seed 0; so has this process when randomization is off.
+        if executor.shared and make is not _dsl:
+            raise ArcnbError(f"source {source}: a model wrote its programs, so they cannot share processes")
         first_run_here = make is _dsl and sys.flags.hash_randomization == 1
         validation = ValidationSettings(reduce=make is not _dsl)  # whose programs come reduced
         block_size = settings.block_size if n_tasks is None else max(16, min(settings.block_size, n_tasks))

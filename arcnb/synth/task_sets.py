@@ -124,6 +124,6 @@ def source_tasks(
         tasks = rearc_tasks(training_split().trainable, settings, report, varied=True, augment=augment)
         yield from islice(counted(tasks, report), n)
         return
-    with Executor(workers) as executor:
+    with Executor(workers, shared=True) as executor:  # only programs of our own generators are run
         validating = executor if source not in SOURCES else None
         yield from build_tasks(source, n, settings, validating, report=report)

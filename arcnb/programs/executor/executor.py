@@ -4,18 +4,20 @@
         for execution in executor.run(Job(program, inputs) for program in programs):
             print(execution.status, execution.outputs)
 
-A program runs in a sandboxed child of a warm server process, never in ours; it never sees an expected output.
-``run`` streams, ``submit`` gives a future; both may be used from any thread, also inside a notebook. One
-executor serves rewards, search and inference of a stage together. ``docs/security.md`` says what is stopped.
+A program runs in a sandboxed child of a warm server process, never in ours and in no other program's; it
+never sees an expected output. ``run`` streams, ``submit`` gives a future; both may be used from any thread,
+also inside a notebook. One executor serves rewards, search and inference of a stage together.
+``docs/security.md`` says what is stopped.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
+from itertools import islice
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -37,8 +39,8 @@ class Executor:
 
     ``workers`` is how many programs run at the same time (default: the processors this process may use).
     ``limits`` apply to jobs without limits of their own; ``entry`` is the function a program must define.
-    ``adaptive`` stops a slow program as soon as it has had ten times what successful ones needed lately (and
-    0.2 s): endless loops cost less, but the verdict on a slow program then depends on the others.
+    ``shared``: every program that comes was written by our own generators, so that many may share a process,
+    which is several times as fast; one could change the answers of the next. Never for a model's programs.
     """
 
     def __init__(
@@ -46,13 +48,14 @@ class Executor:
         workers: int | None = None,
         limits: Limits = Limits(),
         entry: str = "transform",
-        adaptive: bool = False,
+        shared: bool = False,
     ) -> None:
         if workers is not None and workers < 1:
             raise ArcnbError(f"workers must be at least 1, got {workers}")
         self.limits = limits
         self.entry = entry
-        self._service = Service(workers, entry, adaptive)
+        self.shared = shared
+        self._service = Service(workers, entry, shared)
         self.workers = self._service.workers
         self._end = weakref.finalize(self, self._service.close)
 
@@ -72,46 +75,26 @@ class Executor:
 
         ``jobs`` may be endless: at most ``WINDOW`` of them are taken ahead of what has been consumed.
         """
-        finished: deque[tuple[int, Execution | BaseException]] = deque()
-        news = threading.Event()
-
-        def finish(number: int) -> Callable[[Execution | BaseException], None]:
-            def deliver(outcome: Execution | BaseException) -> None:
-                finished.append((number, outcome))
-                if not news.is_set():
-                    news.set()
-
-            return deliver
-
-        source = iter(jobs)
+        finished: SimpleQueue[tuple[int, Execution | BaseException]] = SimpleQueue()
+        source = enumerate(jobs)
         taken = yielded = 0
         early: dict[int, Execution | BaseException] = {}
-        more = True
         while True:
-            while more and taken - yielded < WINDOW:
-                job = next(source, None)
-                if job is None:
-                    more = False
-                    break
-                deliver = finish(taken)
-                self._add(job, deliver, deliver, wake=taken % 32 == 0)
+            for number, job in islice(source, WINDOW - (taken - yielded)):
+                deliver = partial(_deliver, finished, number)
+                self._add(job, deliver, deliver, wake=number % 32 == 0)
                 taken += 1
             self._service.wake()
             if yielded == taken:
                 return
-            while not finished:
-                news.wait()
-                news.clear()
-            while finished:
-                number, outcome = finished.popleft()
-                if ordered and number != yielded:
-                    early[number] = outcome
-                    continue
-                yield _unwrap(outcome)
-                yielded += 1
-                while yielded in early:
-                    yield _unwrap(early.pop(yielded))
+            while True:
+                number, outcome = finished.get()
+                early[number] = outcome
+                while (one := yielded if ordered else number) in early:
+                    yield _unwrap(early.pop(one))
                     yielded += 1
+                if finished.empty():
+                    break
 
     def close(self) -> None:
         """End every process of the service and wait for it; jobs not yet answered fail."""
@@ -139,6 +122,10 @@ class Executor:
 
     def __repr__(self) -> str:
         return f"Executor(workers={self.workers}, {self.limits})"
+
+
+def _deliver(finished: SimpleQueue, number: int, outcome: Execution | BaseException) -> None:
+    finished.put((number, outcome))
 
 
 def _unwrap(outcome: Execution | BaseException) -> Execution:

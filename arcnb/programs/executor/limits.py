@@ -24,7 +24,7 @@ STATUSES = (
     "memory",  # it ran out of memory
     "output_limit",  # it wrote more than a result may hold
     "invalid_output",  # an output is no grid of 1..30 by 1..30 integers 0..9
-    "nondeterministic",  # a second run, isolated and in another order, gave other outputs
+    "nondeterministic",  # a second run, elsewhere and in another order, gave other outputs
     "crashed",  # its process died or answered nonsense
 )
 
@@ -37,8 +37,11 @@ class Limits:
     wall time for one call; both may be fractions. ``memory_mb`` is address space beyond what the warm
     interpreter holds, in MiB. ``output_mb`` bounds what one program may send back, in MiB. With
     ``fresh_calls`` each input is answered in a process of its own, so that a program cannot count calls or
-    keep state between them. With ``check_determinism`` a program that succeeds is run again, isolated, in an
+    keep state between them. With ``check_determinism`` a program that succeeds is run again, alone, in an
     interpreter with another hash seed and other numpy and random seeds, its inputs in reverse order.
+
+    Time is enforced by ``sandbox/time_limits.py``, memory by ``sandbox/walls.py``, output by
+    ``sandbox/forks.py``.
     """
 
     seconds: float = 5.0
@@ -77,7 +80,7 @@ class Execution:
     ``outputs`` holds one uint8 grid an input, in order and read-only, when ``status`` is ``ok``, else None.
     ``error_line`` is a line of the program. ``seconds`` is wall time, ``cpu_seconds`` processor time,
     ``memory_mb`` the peak resident memory of the process that ran the program beyond that of an idle one, in
-    MiB (in a batch that of all programs so far, so an upper bound).
+    MiB (where programs share one, that of all so far).
     """
 
     status: str

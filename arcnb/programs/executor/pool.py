@@ -6,6 +6,7 @@ dies, or is not heard of for too long, is put away; its tickets come back as rec
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import time
@@ -14,12 +15,13 @@ from collections.abc import Iterator
 
 from arcnb.programs import wire
 from arcnb.programs.executor.lanes import OTHER_HASH_SEED, Task, Ticket
-from arcnb.programs.executor.verdicts import verdict
 from arcnb.programs.executor.warm_server import ServerError, WarmServer
 
-# Processor time after which a program is handed back as slow, so that it holds up no quick one; None: never.
-PATIENCE = {"batch": 0.025, "isolated": 0.05, "slow": None}
-DEPTH = {"batch": 2, "isolated": 8, "slow": 1}  # tasks in a server's hands, one program each but in a batch
+# Processor time after which a program is handed back as slow, so that it holds up no quick one (0: never),
+# and how many times as much wall time on a machine that has a processor for every process.
+PATIENCE = {"shared": 0.025, "alone": 0.025, "slow": 0.0}
+WALL_PATIENCE = 2
+DEPTH = {"shared": 2, "alone": 8, "slow": 1}  # tasks in a server's hands, each one program but in `shared`
 MAX_FAILED_STARTS = 3
 GRACE_SECONDS = 30.0  # beyond a program's own time, after which its server is taken for hung
 
@@ -77,31 +79,31 @@ class Pool:
         server.watch(self._selector)
         return server
 
-    def give(self, server: WarmServer, lane: str, tickets: list[Ticket], seconds: float) -> None:
-        """Put a task in line for a server; ``seconds`` is the limit for each of its programs."""
+    def give(self, server: WarmServer, lane: str, tickets: list[Ticket]) -> None:
+        """Put a task in line for a server."""
         limits, again = tickets[0].limits, tickets[0].first is not None
-        patience = PATIENCE[lane]
-        # A batch is timed by program: one that took no longer than an input may has kept both limits.
-        allowed = min(seconds, limits.seconds_per_input) if lane == "batch" else seconds
+        patience = min(PATIENCE[lane], limits.seconds, limits.seconds_per_input)
+        wall_patience = WALL_PATIENCE * patience * max(1.0, os.getloadavg()[0] / os.cpu_count())
         jobs = [
             wire.encode_job(ticket.program, ticket.grids[::-1] if again else ticket.grids)
             for ticket in tickets
         ]
-        message = wire.encode_task(
-            jobs,
-            lane=wire.BATCH if lane == "batch" else wire.ISOLATED,
-            seconds=seconds,
+        orders = wire.Orders(
+            lane=wire.SHARED if lane == "shared" else wire.ALONE,
+            fresh_calls=limits.fresh_calls,
+            n_jobs=len(jobs),
+            seconds=limits.seconds,
             seconds_per_input=limits.seconds_per_input,
-            patience=0.0 if patience is None else min(patience, allowed),
+            patience=patience,
+            wall_patience=wall_patience,
             memory_mb=int(limits.memory_mb),
             output_bytes=int(limits.output_mb * 2**20),
-            fresh_calls=limits.fresh_calls,
             seed=OTHER_HASH_SEED if again else 0,
         )
-        until_news = len(tickets) * 20 * patience if lane == "batch" else seconds
+        until_news = len(tickets) * 2 * wall_patience if lane == "shared" else limits.seconds
         server.tasks.append(Task(dict(enumerate(tickets)), lane, until_news))
         server.last_news = time.monotonic()
-        server.queue(message)
+        server.queue(wire.encode_task(orders, jobs))
 
     def send(self) -> News:
         """Send what is in line for the servers."""
@@ -148,7 +150,7 @@ class Pool:
             try:
                 record = wire.parse_record(body[at:end])
             except wire.WireError as error:
-                record = verdict("crashed", "BadMessage", str(error))
+                record = wire.Record("crashed", (), "BadMessage", str(error))
             yield ticket, record, task.lane
             at = end
         if what == wire.DONE:
@@ -168,7 +170,7 @@ class Pool:
         for place, task in reversed(list(enumerate(server.tasks))):
             for ticket in reversed(task.tickets.values()):
                 ticket.losses += server.ready and place == 0  # the others it had not come to
-                yield ticket, verdict("lost", "SIGKILL", "its server was killed"), task.lane
+                yield ticket, wire.Record("lost"), task.lane
 
 
 def warn_once(lost: str) -> None:

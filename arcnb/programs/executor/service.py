@@ -1,7 +1,7 @@
 """The executor's engine room: one thread that hands tickets to a pool of servers and decides what follows.
 
 At most ``workers`` servers are at work at a time; idle ones of several kinds may wait (see ``preload``). A
-ticket that was lost with its process is run again; one that is slow, or not for a batch, changes lanes.
+ticket that was lost with its process is run again; one that is slow changes lanes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from collections import OrderedDict, deque
 from concurrent.futures import CancelledError
 
 from arcnb.programs import wire
-from arcnb.programs.executor.lanes import HASH_SEED, Lanes, Ticket, first_lane, server_kind
+from arcnb.programs.executor.lanes import HASH_SEED, Lanes, Ticket, server_kind
 from arcnb.programs.executor.limits import Execution
-from arcnb.programs.executor.pool import News, Pool
-from arcnb.programs.executor.verdicts import answer, compared, execution_of, verdict
+from arcnb.programs.executor.pool import PATIENCE, News, Pool
+from arcnb.programs.executor.verdicts import answer, compared, execution_of
 from arcnb.programs.executor.warm_server import ServerError
 from arcnb.programs.sandbox.preload import KINDS
 
 NAP_SECONDS = 0.004
 MAX_LOSSES = 10  # how often a job may lose its process before that counts as its own doing
-LEARNT_FROM = 1000  # successes that an adaptive limit looks back on
-LEAST_SECONDS = 0.2  # what an adaptive limit leaves a slow program at least
 REMEMBERED = 4096  # verdicts kept, so that an identical job is not run again
 SLOW_PATIENCE = 5.0  # seconds after which a slow program may hold up quick ones
 
@@ -34,10 +32,10 @@ SLOW_PATIENCE = 5.0  # seconds after which a slow program may hold up quick ones
 class Service:
     """Servers, lanes and the thread between them; started by the first job."""
 
-    def __init__(self, workers: int | None, entry: str, adaptive: bool = False) -> None:
+    def __init__(self, workers: int | None, entry: str, shared: bool = False) -> None:
         self.workers = workers or usable_processors()
         self.entry = entry
-        self.adaptive = adaptive
+        self.shared = shared
         self._reset()
 
     def _reset(self) -> None:
@@ -107,7 +105,6 @@ class Service:
         self._flying: dict[tuple, Ticket] = {}
         self._remembered: OrderedDict[tuple, Execution] = OrderedDict()
         self._number = 0
-        self._needed: deque[float] = deque(maxlen=LEARNT_FROM)
         error: BaseException = CancelledError("the executor was closed")
         try:
             while not self._closed:
@@ -156,7 +153,8 @@ class Service:
                 self._number += 1
                 ticket.number = self._number
                 self._flying[identity] = ticket
-                self._lanes.put(ticket, first_lane(ticket))
+                sharing = self.shared and not ticket.limits.fresh_calls
+                self._lanes.put(ticket, "shared" if sharing else "alone")
 
     def _hand_out(self) -> None:
         """Give waiting tickets to servers: quick ones first, slow ones when no quick one waits."""
@@ -165,36 +163,23 @@ class Service:
             busy, slow = pool.busy, pool.slow
             room = max(1, self.workers - slow)
             if busy - slow < room and (work := lanes.quick(None, 2 * room)):
-                self._give(server_kind(work[1][0]), *work)
+                pool.give(pool.idle(server_kind(work[1][0])), *work)
                 continue
             for server in pool.not_full():
                 if work := lanes.quick((server.kind, server.hash_seed), 2 * room):
-                    pool.give(server, *work, work[1][0].limits.seconds)
+                    pool.give(server, *work)
                     break
             else:
                 if not (lanes.slow and self._slow_may_start(busy, slow)):
                     return
                 ticket = lanes.slow.popleft()
-                self._give(server_kind(ticket), "slow", [ticket])
-
-    def _give(self, kind: tuple[str, int], lane: str, tickets: list[Ticket]) -> None:
-        seconds = tickets[0].limits.seconds
-        if lane == "slow":
-            seconds = self._learnt_seconds(seconds)
-        self.pool.give(self.pool.idle(kind), lane, tickets, seconds)
+                pool.give(pool.idle(server_kind(ticket)), "slow", [ticket])
 
     def _slow_may_start(self, busy: int, slow: int) -> bool:
-        if busy < self.workers and not (self._lanes.batch or self._lanes.isolated):
+        if busy < self.workers and not (self._lanes.shared or self._lanes.alone):
             return True
         waited = time.monotonic() - self._lanes.slow[0].waiting_since
         return waited > SLOW_PATIENCE and slow < max(1, self.workers // 2)
-
-    def _learnt_seconds(self, seconds: float) -> float:
-        """Ten times what all but one in a thousand recent successes needed, or ``seconds`` if less."""
-        if not self.adaptive or len(self._needed) < LEARNT_FROM:
-            return seconds
-        needed = sorted(self._needed)[-LEARNT_FROM // 1000]
-        return min(seconds, max(LEAST_SECONDS, 10 * needed))
 
     def _settle_all(self, news: News) -> None:
         for ticket, record, lane in news:
@@ -203,26 +188,25 @@ class Service:
     def _settle(self, ticket: Ticket, record: wire.Record, lane: str) -> None:
         """What follows from a record: another lane, a second run, or the final verdict."""
         if record.status == "slow" and lane != "slow":
-            self._lanes.put(ticket, "slow")
+            # One that was only kept from running, by a busy machine, goes before those that ran on and on.
+            self._lanes.put(ticket, "slow", first=record.cpu_seconds < PATIENCE[lane] / 2)
             return
-        if record.status == "isolate" and lane == "batch":
-            self._lanes.put(ticket, "isolated")
+        if record.status == "isolate" and lane == "shared":
+            self._lanes.put(ticket, "alone")
             return
         if record.status == "lost":
             if ticket.losses < MAX_LOSSES:
-                batch_again = lane == "batch" and ticket.losses < 2
-                self._lanes.put(ticket, "batch" if batch_again else "isolated", first=True)
+                again = lane == "shared" and ticket.losses < 2
+                self._lanes.put(ticket, "shared" if again else "alone", first=True)
                 return
-            record = verdict("crashed", record.error_type, record.error_message)
+            record = wire.Record("crashed", (), "SIGKILL", "the process was killed again and again")
         elif record.status in ("isolate", "slow"):
-            record = verdict("crashed", "BadMessage", f"a program cannot answer {record.status!r}")
+            record = wire.Record("crashed", (), "BadMessage", f"a program cannot answer {record.status!r}")
         execution = execution_of(record, ticket)
-        if self.adaptive and execution.status == "ok":
-            self._needed.append(execution.seconds)
         if ticket.limits.check_determinism:
             if ticket.first is None and execution.status == "ok":
                 ticket.first = execution
-                self._lanes.put(ticket, "isolated")
+                self._lanes.put(ticket, "alone")
                 return
             if ticket.first is not None:
                 execution = compared(ticket.first, execution)

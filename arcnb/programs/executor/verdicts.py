@@ -9,16 +9,11 @@ from arcnb.programs.executor.lanes import Ticket
 from arcnb.programs.executor.limits import Execution
 
 
-def verdict(status: str, error_type: str | None = None, message: str | None = None) -> wire.Record:
-    """A record made on this side of the wire."""
-    return wire.Record(0, status, (), error_type, message, None, 0.0, 0.0, 0.0)
-
-
 def execution_of(record: wire.Record, ticket: Ticket) -> Execution:
     """A final record as the first asker's execution; one output an input, or it is no success."""
     if record.status == "ok" and len(record.outputs) != len(ticket.grids):
         message = f"{len(record.outputs)} outputs for {len(ticket.grids)} inputs"
-        record = verdict("crashed", "BadMessage", message)
+        record = wire.Record("crashed", (), "BadMessage", message)
     return Execution(
         record.status,
         record.outputs if record.status == "ok" else None,

@@ -17,8 +17,22 @@ from pathlib import Path
 
 from arcnb.programs import wire
 
-_SCRIPT = Path(__file__).parents[1] / "sandbox" / "server.py"
-_PACKAGE = Path(__file__).parents[3]
+# A server shows this command line to every program. What is the caller's comes through the socket, and the
+# packages are made without running their `__init__`, which imports what no server needs.
+COMMAND = "import os; exec(os.read(0, int.from_bytes(os.read(0, 4), 'little'))); serve()"
+START = """
+import os, sys, types
+os.register_at_fork = lambda **_: None  # `random` would draw a new seed from the system in every child
+sys.path += {libraries!r}
+for name, folder in {packages!r}.items():
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+del name, folder
+from arcnb.programs.sandbox import server
+serve = server.start({kind!r}, {entry!r}, {caller!r})
+"""
+_PROGRAMS = Path(__file__).parents[1]
+_PACKAGES = {"arcnb": str(_PROGRAMS.parent), "arcnb.programs": str(_PROGRAMS)}
 # What a server's interpreter sees of the environment. Threads in linear algebra would each cost a program's
 # address space, a fixed hash seed makes the order of sets the same in every run, and what the dynamic linker
 # looks up at the start it need not look up in every child.
@@ -29,7 +43,7 @@ _ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "LD_BIND_NOW": "1",
 }
-_KEPT = ("LD_LIBRARY_PATH", "TMPDIR")  # an interpreter from a module system or conda may not start without
+_KEPT = "LD_LIBRARY_PATH"  # an interpreter from a module system or conda may not start without
 
 
 class ServerError(RuntimeError):
@@ -50,20 +64,25 @@ class WarmServer:
         self._incoming = bytearray()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the server)
         self.control, theirs = socket.socketpair()
-        self.control.setblocking(False)
-        arguments = [theirs.fileno(), os.getpid(), kind, entry, _PACKAGE, os.pathsep.join(_library_folders())]
-        environment = _ENVIRONMENT | {name: os.environ[name] for name in _KEPT if name in os.environ}
+        environment = _ENVIRONMENT | {"PYTHONHASHSEED": str(hash_seed)}
+        if _KEPT in os.environ:
+            environment[_KEPT] = os.environ[_KEPT]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-s", "-S", "-P", "-B", str(_SCRIPT), *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
+                # The interpreter itself, not a link to it that lies in the caller's folder.
+                [os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-c", COMMAND, "arcnb-programs"],
+                stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                pass_fds=[theirs.fileno()],
-                env=environment | {"PYTHONHASHSEED": str(hash_seed)},
+                env=environment,
                 start_new_session=True,
                 cwd="/",
             )
+        values = {"kind": kind, "entry": entry, "caller": os.getpid()}
+        start = START.format(libraries=_library_folders(), packages=_PACKAGES, **values).encode()
+        with contextlib.suppress(OSError):  # one that died already is noticed later
+            self.control.sendall(wire.LENGTH.pack(len(start)) + start)
+        self.control.setblocking(False)
 
     def queue(self, message: bytes) -> None:
         """Put a task's bytes in line for ``flush``."""

@@ -18,39 +18,19 @@ from pathlib import Path
 
 import numpy as np
 
+from arcnb.programs.libraries import LIBRARIES
+
 KINDS = ("numpy", "ndimage", "scipy")
-# Libraries that programs may import: alias -> our module, with the first kind that holds it.
-_LIBRARIES = {
-    "common": ("arcnb.programs.libraries.barc", "numpy"),
-    "rearc_dsl": ("arcnb.programs.libraries.rearc_dsl", "numpy"),
-    "dsl": ("arcnb.programs.libraries.dsl", "ndimage"),
-}
-_STANDARD = [
-    "bisect",
-    "copy",
-    "dataclasses",
-    "enum",
-    "functools",
-    "heapq",
-    "itertools",
-    "operator",
-    "re",
-    "string",
-]
+_STANDARD = (
+    *("bisect", "copy", "dataclasses", "enum", "functools"),
+    *("heapq", "itertools", "operator", "re", "string"),
+)
 _SCIPY = {
-    "ndimage": ["scipy.ndimage"],
-    "scipy": [
-        "scipy.ndimage",
-        "scipy.signal",
-        "scipy.spatial",
-        "scipy.spatial.distance",
-        "scipy.optimize",
-        "scipy.stats",
-        "scipy.sparse",
-        "scipy.sparse.csgraph",
-        "scipy.interpolate",
-        "scipy.linalg",
-    ],
+    "ndimage": ("ndimage",),
+    "scipy": (
+        *("ndimage", "signal", "spatial", "spatial.distance", "optimize", "stats", "sparse"),
+        *("sparse.csgraph", "interpolate", "linalg"),
+    ),
 }
 
 
@@ -76,14 +56,15 @@ def load(kind: str) -> tuple[dict[str, types.ModuleType], list[Path]]:
 
         numpy.random.seed(0)
         for name in _SCIPY[kind]:
-            importlib.import_module(name)
+            importlib.import_module(f"scipy.{name}")
     libraries = {}
-    for alias, (name, first) in _LIBRARIES.items():
-        if KINDS.index(first) <= KINDS.index(kind):
-            try:
-                libraries[alias] = sys.modules[alias] = importlib.import_module(name)
-            except ImportError:
-                continue  # reasoning-gym is not installed; programs get an ImportError
+    for alias, name in LIBRARIES.items():
+        if alias == "dsl" and kind == "numpy":
+            continue  # it needs scipy.ndimage
+        try:
+            libraries[alias] = sys.modules[alias] = importlib.import_module(name)
+        except ImportError:
+            continue  # reasoning-gym is not installed; programs get an ImportError
     if "_rearc_source" in sys.modules:
         sys.modules["_rearc_source"].__path__ = []  # beside the DSL lie programs that solve every task
     sys.modules["random"].seed(0)

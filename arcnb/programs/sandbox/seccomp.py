@@ -97,9 +97,7 @@ def filter_program(files: bool, machine: str | None = None) -> bytes | None:
         for name, pair in _ALLOWED.items()
         if pair[column] is not None and (files or name not in lookups)
     )
-    runs = _ranges(allowed)
-    opening = _OPENAT[column]
-    body = _bisect(runs, opening if files else None)
+    body = _bisect(allowed, _OPENAT[column] if files else None)
     head = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, arch),
@@ -109,24 +107,13 @@ def filter_program(files: bool, machine: str | None = None) -> bytes | None:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in head + body)
 
 
-def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
-    """Sorted numbers as half-open ranges."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], number + 1)
-        else:
-            runs.append((number, number + 1))
-    return runs
-
-
-def _bisect(runs: list[tuple[int, int]], opening: int | None) -> list[tuple[int, int, int, int]]:
-    """Instructions that allow the numbers in ``runs``, and ``opening`` for reading, and deny the others."""
+def _bisect(allowed: list[int], opening: int | None) -> list[tuple[int, int, int, int]]:
+    """Instructions that allow the numbers (sorted), and ``opening`` for reading, and deny the others."""
     # Boundaries where the answer changes; a leaf is a plain return, so every branch ends by itself.
     points: dict[int, str] = {}
-    for start, stop in runs:
-        points[start] = "allow"
-        points.setdefault(stop, "deny")
+    for number in allowed:
+        points[number] = "allow"
+        points[number + 1] = "deny"
     if opening is not None:
         points[opening] = "open"
         points.setdefault(opening + 1, "deny")

@@ -1,6 +1,6 @@
 """The walls around a program, from the outside in.
 
-The server restricts itself once (``restrict_server``): nothing in its environment, no new privileges, no
+The server restricts itself once (``Sandbox``): nothing in its environment, no new privileges, no
 capabilities, no files but the libraries, read-only. Each child restricts itself further before it runs a
 program (``Sandbox.restrict_child``): a session of its own, death with the server, hard limits, a system-call
 filter. All by ctypes and the standard library, as root or as anyone. A layer that this system lacks is left
@@ -23,10 +23,10 @@ from arcnb.programs.sandbox import landlock, seccomp
 _LINUX = sys.platform == "linux"
 _NOBODY = 65534
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None)
-# What a child needs has names of its own: each object touched on the way may cost it a page (see `heap`).
+# What a child needs has names of its own: each object touched on the way may cost it a page.
 _prctl = _libc.prctl if _LINUX else None
 _getppid, _setrlimit = os.getppid, resource.setrlimit
 _SIGKILL, _RLIMIT_CPU, _RLIMIT_AS = int(signal.SIGKILL), resource.RLIMIT_CPU, resource.RLIMIT_AS
@@ -58,7 +58,6 @@ class Sandbox:
         self._load_filter: Callable[[], bool] | None = None
         self._server = os.getpid()
         os.environ.clear()
-        _enter_empty_folder()
         self._address_space = _address_space()
         files = False
         if _LINUX:
@@ -70,6 +69,9 @@ class Sandbox:
             _drop_privileges(keep_user=files)
         else:
             self.lost.append(LOST_WITHOUT_LINUX)
+        for name, most in _SERVER_LIMITS:
+            if hasattr(resource, name):
+                _setrlimit(getattr(resource, name), (most, most))
         if not files and not self.filtered:
             self.lost.append(LOST_WITHOUT_BOTH)
         elif not files:
@@ -114,17 +116,6 @@ def readable_paths(libraries: Iterable[str]) -> list[Path]:
     with open("/proc/self/maps") as maps:
         paths += [Path(line.split(maxsplit=5)[5].strip()) for line in maps if ".so" in line]
     return sorted({*paths, Path("/dev/null")})
-
-
-def _enter_empty_folder() -> None:
-    """Work in a folder that is empty, private and already deleted: nothing to read or to leave behind."""
-    folder = f"{os.environ.get('TMPDIR', '/tmp')}/arcnb-{os.getpid()}-{os.urandom(8).hex()}"
-    try:
-        os.mkdir(folder, 0o500)
-        os.chdir(folder)
-        os.rmdir(folder)
-    except OSError:
-        os.chdir("/")
 
 
 def _filter_works(trial: seccomp.Filter) -> bool:

@@ -8,6 +8,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.feedback import ProgramError, build_refinement, feedback
 from arcnb.models.prompts.rendering import build_prompt
+from tests.arc.golden_grids import cases
 
 COMPLETION = "def transform(grid):\n    return grid\n```"
 
@@ -103,3 +104,16 @@ def test_outputs_or_error_but_not_both(task, outputs):
             build_refinement(task, first, COMPLETION, **arguments)
     with pytest.raises(ArcnbError, match="1 outputs for 3 train pairs"):
         build_refinement(task, first, COMPLETION, outputs[:1])
+
+
+@pytest.mark.parametrize("case", cases("arc25_learning.json", "refine_feedback"), ids=lambda case: case["id"])
+def test_feedback_states_the_facts_that_the_reference_states(case):
+    args = case["args"]
+    outputs = [np.array(grid, dtype=np.uint8) for grid in args["predictions"]]
+    pairs = feedback(Task.from_dict("golden", args["task"]), outputs)
+    for pair, expected in zip(pairs, case["expect"]["value"], strict=True):
+        assert pair.correct == expected["matches"]
+        if expected["similarity_percent"] is not None:
+            assert f"{100 * pair.similarity:.1f}" == expected["similarity_percent"]
+        sizes = [[int(side) for side in size.split("x")] for size in (pair.expected_size, pair.produced_size)]
+        assert (sizes if sizes[0] != sizes[1] else None) == expected["shape_mismatch"]

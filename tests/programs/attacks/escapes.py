@@ -62,6 +62,14 @@ _ESCAPES = {
         "            try:\n                attempt(f'/proc/{os.getppid()}/{name}'); won += 1\n            except OSError: pass\n"
         "    return [[7]] if won else [[1]]"
     ),
+    "no more than 32 descriptors": (
+        "def transform(grid):\n    keep = []\n    try:\n        while len(keep) < 40:\n            keep.append(open('/dev/null'))\n"
+        "    except OSError:\n        return [[1]]\n    return [[7]]"
+    ),
+    "a great many mappings do not delay the end": (
+        "import mmap, os\ndef transform(grid):\n    keep = []\n    try:\n        for n in range(60000):\n"
+        "            keep.append(mmap.mmap(-1, 4096, prot=1 + n % 2))\n    except OSError: pass\n    os._exit(0)"
+    ),
     "no devices": (
         "def transform(grid):\n    won = 0\n    for name in ('mem', 'kmem', 'port', 'kvm', 'fuse', 'vda', 'sda', 'shm/x', 'pts/0', 'ptmx', 'userfaultfd', 'zero'):\n"
         "        try:\n            open('/dev/' + name, 'rb').close(); won += 1\n        except OSError: pass\n    return [[7]] if won else [[1]]"
@@ -94,8 +102,8 @@ def find():
     frame = sys._getframe()
     while frame:
         me = frame.f_locals.get("self")
-        if hasattr(me, "_progress"):
-            return me._progress
+        if hasattr(me, "page"):
+            return me.page
         frame = frame.f_back
     raise LookupError("no clock")
 """
@@ -108,6 +116,19 @@ _CHANNELS = {
     ),
     "a byte too many is a verdict": (
         f"{_WIRE}def transform(grid):\n    os.write(3, wire.encode_record(0, 'ok', [b'\\x01\\x01\\x07'] * 3) + b'!')\n    os._exit(0)"
+    ),
+    "a pipe closed and another file opened in its place is a verdict": (
+        "import os\ndef transform(grid):\n    os.close(3)\n    open('/dev/null')\n    return grid"
+    ),
+    "a closed pipe and a loop is a verdict": "import os\ndef transform(grid):\n    os.close(3)\n    while True: pass",
+    "a closed pipe and a sleep is a verdict": "import os, time\ndef transform(grid):\n    os.close(3)\n    time.sleep(60)",
+    "half an answer and a closed pipe is a verdict": (
+        f"{_WIRE}def transform(grid):\n    os.write(3, wire.encode_record(0, 'ok', [b'\\x01\\x01\\x07'] * 3)[:-1])\n"
+        "    os.close(3)\n    while True: pass"
+    ),
+    "a closed pipe behind blocked signals is a verdict": (
+        "import os, signal\ndef transform(grid):\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\n"
+        "    os.closerange(0, 64)\n    while True: pass"
     ),
     "two answers are a verdict": (
         f"{_WIRE}def transform(grid):\n    os.write(3, wire.encode_record(0, 'ok', [b'\\x01\\x01\\x07'] * 3) * 2)\n    os._exit(0)"
@@ -135,13 +156,13 @@ _CHANNELS = {
         "        except OSError:\n            pass\n    return [[1]]"
     ),
     "a forged clock wins no more than the limit": (
-        f"{_CLOCK}class Alone: pass\ndef transform(grid):\n    clock = find()\n    while True:\n        struct.pack_into('<IIdd', clock, 0, 0, 1, time.monotonic(), 1e9)"
+        f"{_CLOCK}def transform(grid):\n    clock = find()\n    while True:\n        struct.pack_into('<Idd', clock, 0, 1, time.monotonic(), 1e9)"
     ),
     "a clock that is no number wins no more than the limit": (
-        f"{_CLOCK}class Alone: pass\ndef transform(grid):\n    clock = find()\n    struct.pack_into('<IIdd', clock, 0, 99, 99, float('nan'), float('nan'))\n    while True: pass"
+        f"{_CLOCK}def transform(grid):\n    clock = find()\n    struct.pack_into('<Idd', clock, 0, 99, float('nan'), float('nan'))\n    while True: pass"
     ),
     "a clock of another job is a verdict": (
-        f"{_CLOCK}class Alone: pass\ndef transform(grid):\n    clock = find()\n    struct.pack_into('<IIdd', clock, 0, 2**32 - 1, 2**32 - 1, float('inf'), -1.0)\n    while True: pass"
+        f"{_CLOCK}def transform(grid):\n    clock = find()\n    struct.pack_into('<Idd', clock, 0, 2**32 - 1, float('inf'), -1.0)\n    while True: pass"
     ),
 }
 

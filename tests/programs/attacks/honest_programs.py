@@ -125,7 +125,6 @@ def transform(grid):
 """,
     "dataclass_with_future": """
 from __future__ import annotations
-from arcnb.errors import ArcnbError
 from dataclasses import dataclass
 @dataclass
 class Box:
@@ -284,14 +283,16 @@ def transform(grid):
     return [[len(text) % 10]]
 """,
     "exceptions_of_its_own": """
+class GridError(Exception):
+    pass
 def check(grid):
     if grid.size % 2:
-        raise ArcnbError("odd", grid.size)
+        raise GridError("odd", grid.size)
     return grid
 def transform(grid):
     try:
         return check(grid)
-    except ArcnbError as error:
+    except GridError as error:
         return [[error.args[1] % 10]]
     finally:
         pass

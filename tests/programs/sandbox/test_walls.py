@@ -4,6 +4,7 @@
 
 import os
 import platform
+import resource
 import struct
 import sys
 import warnings
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs.executor import pool
+from arcnb.programs.executor import pool, warm_server
 from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.sandbox import landlock, seccomp, walls
 
@@ -67,17 +68,23 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
 
     def server() -> str:
         built = walls.Sandbox(LIBRARIES)
-        return in_child(lambda: attempts(built))
+        limits = {  # a child under the filter may not even ask for them
+            "limits": {resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in NOTHING},
+            "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
+        }
+        return in_child(lambda: attempts(built) | limits)
 
     return server
 
 
+NOTHING = ("FSIZE", "CORE", "MEMLOCK", "MSGQUEUE")  # what a program may have nothing of
 USER = 0 if ROOT else os.getuid()
 
 
 def test_all_walls_stand_here(monkeypatch):
     assert eval(in_child(build(monkeypatch))) == {
         "lost": 0, "uid": USER, "library": True, "passwd": False, "write": False, "fork": False, "environment": 0,
+        "limits": {(0, 0)}, "descriptors": (32, 32),
     }  # fmt: skip
 
 
@@ -85,12 +92,14 @@ def test_without_landlock_no_file_can_be_opened_at_all(monkeypatch):
     assert eval(in_child(build(monkeypatch, files=False))) == {
         "lost": 1, "uid": 65534 if ROOT else USER, "library": False, "passwd": False, "write": False, "fork": False,
         "environment": 0,
+        "limits": {(0, 0)}, "descriptors": (32, 32),
     }  # fmt: skip
 
 
 def test_without_the_filter_landlock_guards_the_files(monkeypatch):
     assert eval(in_child(build(monkeypatch, calls=False))) == {
         "lost": 1, "uid": USER, "library": True, "passwd": False, "write": False, "fork": None, "environment": 0,
+        "limits": {(0, 0)}, "descriptors": (32, 32),
     }  # fmt: skip
 
 
@@ -110,19 +119,6 @@ def test_a_loss_is_said_once(monkeypatch):
         pool.warn_once(walls.LOST_WITHOUT_FILES)
 
 
-HANDICAPPED = """
-import runpy, sys
-sys.path.insert(0, sys.argv[5])
-sys.path += sys.argv[6].split(":")
-import os
-os.register_at_fork = lambda **_: None
-from arcnb.programs.sandbox import landlock
-from arcnb.programs.sandbox import seccomp
-{handicap}
-runpy.run_path({server!r}, run_name="__main__")
-"""
-
-
 @pytest.mark.parametrize(
     ("handicap", "loss"),
     [
@@ -130,18 +126,17 @@ runpy.run_path({server!r}, run_name="__main__")
         ("seccomp.filter_program = lambda files: None", "no system-call filter"),
     ],
 )
-def test_the_service_works_with_a_wall_missing(monkeypatch, tmp_path, handicap, loss):
-    script = tmp_path / "server.py"
-    server = str(Path(walls.__file__).with_name("server.py"))
-    script.write_text(HANDICAPPED.format(handicap=handicap, server=server))
-    monkeypatch.setattr("arcnb.programs.executor.warm_server._SCRIPT", script)
+def test_the_service_works_with_a_wall_missing(monkeypatch, handicap, loss):
+    head, last, tail = warm_server.START.rpartition("serve = ")
+    handicap = f"from arcnb.programs.sandbox import landlock, seccomp\n{handicap}\n"
+    monkeypatch.setattr(warm_server, "START", head + handicap + last + tail)
     monkeypatch.setattr(pool, "_warned", set())
     grid = np.array([[1, 2], [3, 4]], dtype=np.uint8)
     programs = {
         "def transform(grid):\n    return grid.T": "ok",
-        "from common import *\nclass A: pass\ndef transform(grid):\n    return crop(grid)": "ok",
+        "from common import *\ndef transform(grid):\n    return crop(grid)": "ok",
         "def transform(grid):\n    open('/etc/passwd')\n    return grid": "unsafe",
-        "class A: pass\ndef transform(grid):\n    while True: pass": "timeout",
+        "def transform(grid):\n    while True: pass": "timeout",
         "import os\ndef transform(grid):\n    os._exit(1)": "crashed",
     }
     with pytest.warns(RuntimeWarning, match=loss), Executor(workers=1) as executor:

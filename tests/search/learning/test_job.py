@@ -18,6 +18,7 @@ from arcnb.errors import ArcnbError
 from arcnb.search.learning.job import arm_predictions, run_shards, task_file, usable_backend
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
+from tests.arc.golden_grids import cases
 from tests.paths import ROOT
 from tests.search.learning_engine import padded, small_tasks
 
@@ -221,3 +222,9 @@ def test_a_damaged_submission_is_begun_anew_and_a_good_one_kept(tmp_path):
     other = load_tasks("arc-agi-1/training")[:2]
     with pytest.raises(ArcnbError):
         validate_submission(json.loads(path.read_bytes()), other)
+
+
+@pytest.mark.parametrize("case", cases("arc25_learning.json", "task_batches"), ids=lambda case: case["id"])
+def test_tasks_learn_together_in_the_groups_of_the_reference(case):
+    plan = SearchPlan.of({"group_size": case["args"]["group_size"]})
+    assert plan.groups(case["args"]["task_ids"]) == case["expect"]["value"]

@@ -4,6 +4,8 @@ Grids are 2-d integer arrays with x as the first index. Written from a descripti
 alone; apart from the display helpers nothing prints, and nothing recurses without bound or hangs.
 """
 
+# ruff: noqa: F401 (`__all__` is made of what is imported)
+
 import random
 from typing import Any, Callable, List, Optional, Set, Tuple, Union  # noqa: UP035 (programs use these names)
 
@@ -58,54 +60,6 @@ from arcnb.programs.libraries.barc.topology import (
     object_neighbors,
 )
 
-__all__ = [
-    "Any",
-    "Callable",
-    "Color",
-    "List",
-    "MirrorSymmetry",
-    "Optional",
-    "Set",
-    "Symmetry",
-    "TranslationalSymmetry",
-    "Tuple",
-    "Union",
-    "apply_diagonal_symmetry",
-    "apply_symmetry",
-    "blit",
-    "blit_object",
-    "blit_sprite",
-    "bounding_box",
-    "bounding_box_mask",
-    "check_between_objects",
-    "collision",
-    "contact",
-    "crop",
-    "detect_mirror_symmetry",
-    "detect_objects",
-    "detect_rotational_symmetry",
-    "detect_translational_symmetry",
-    "draw_line",
-    "find_connected_components",
-    "flood_fill",
-    "generate_sprite",
-    "is_contiguous",
-    "np",
-    "object_boundary",
-    "object_colors",
-    "object_interior",
-    "object_neighbors",
-    "object_position",
-    "orbit",
-    "random",
-    "random_free_location_for_object",
-    "random_free_location_for_sprite",
-    "random_sprite",
-    "randomly_scatter_points",
-    "randomly_spaced_indices",
-    "scale_pattern",
-    "scale_sprite",
-    "show_colored_grid",
-    "translate",
-    "visualize",
-]
+_made_here = {name for name, value in vars().items() if getattr(value, "__module__", "").startswith(__name__)}
+_imported = {"Any", "Callable", "List", "Optional", "Set", "Tuple", "Union", "np", "random", "Symmetry"}
+__all__ = sorted(_made_here | _imported)
