@@ -14,7 +14,7 @@ from arcnb.lab.clusters.jobs import Job
 from arcnb.lab.clusters.scripts import render, write_script
 from arcnb.lab.clusters.states import ENDED, HELD, RUNNING, WAITING, TaskState
 from arcnb.lab.clusters.tools import SchedulerError, call
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.machine.files import write_whole
 
 NAME = "htcondor"
 

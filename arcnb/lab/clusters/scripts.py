@@ -10,8 +10,8 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.clusters.environments import archive_path, environment_name
 from arcnb.lab.clusters.jobs import Job
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.manifest import write_whole
 from arcnb.lab.runs.run import runs_root
+from arcnb.machine.files import write_whole
 
 
 @cache

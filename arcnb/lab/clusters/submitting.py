@@ -10,14 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.environments import build_archive
 from arcnb.lab.clusters.jobs import Environment, Job, Resources
-from arcnb.lab.notebooks.parameters import nearest
 from arcnb.lab.runs import disk
-from arcnb.lab.runs.manifest import locked, now, write_manifest, write_whole
+from arcnb.lab.runs.manifest import locked, now, write_manifest
 from arcnb.lab.runs.run import Run
+from arcnb.machine.files import write_whole
 
 SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "htcondor": htcondor}
 JOB_FOLDER = "job"  # in the run folder

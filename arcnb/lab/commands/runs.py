@@ -10,11 +10,11 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.batch.sweeps import Sweep
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
+from arcnb.lab.execution import resuming
 from arcnb.lab.execution.usable_home import substitute_home
 from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.parameters import default_values, find_parameter, folded
-from arcnb.lab.pages.run_cards import duration_text, size_text
-from arcnb.lab.runs import disk, queueing, resuming
+from arcnb.lab.runs import cards, disk, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
@@ -107,15 +107,35 @@ def ls(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """`arcnb show RUN`: the manifest, readably; of a sweep, its table."""
-    from arcnb.lab.pages.run_cards import run_text
-
     one = shared.named(options.run)
     if isinstance(one, Sweep):
         print(one.table_text())
         print(one.folder / "table.csv")
     else:
-        print(run_text(one))
+        print(_run_text(one))
     return 0
+
+
+def _run_text(run: Run) -> str:
+    """The manifest as aligned lines."""
+    manifest = run.manifest
+    status, why = run.verdict()
+    lines = [str(run.path), f"{'status':12} {status}" + (f": {why}" if why else "")]
+    lines.append(f"{'time':12} {cards.times_text(manifest)}")
+    if status == "running" and (beat := read_heartbeat(run.path)):
+        lines.append(f"{'now':12} {place_text(beat)} {beat.get('progress') or ''}")
+    if manifest.get("report_problem"):
+        lines.append(f"{'report':12} not written: {manifest['report_problem']}")
+    lines += [f"{name:12} {value}" for name, value in cards.run_facts(manifest) if name != "packages"]
+    for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
+        width = max(map(len, values), default=0)
+        lines += [title] + [
+            f"    {name:{width}}  {cards.value_text(value)}" for name, value in values.items()
+        ]
+    lines += ["artifacts"] + [
+        f"    {item['path']}  {cards.size_text(item['bytes'])}" for item in manifest["artifacts"]
+    ]
+    return "\n".join(lines)
 
 
 def report(options: argparse.Namespace) -> int:
@@ -124,7 +144,6 @@ def report(options: argparse.Namespace) -> int:
 
 
 def write_report(runs: list[Run], output: Path, title: str) -> int:
-    from arcnb.errors import ArcnbError
     from arcnb.lab.pages.export import export_run
     from arcnb.lab.pages.index import write_index
 
@@ -146,15 +165,15 @@ def rm(options: argparse.Namespace) -> int:
     if not options.run:
         sizes = sorted((disk.disk_bytes(item.path), item.path.name) for item in list_runs())
         for size, name in sizes:
-            print(f"{size_text(size):>8}  {name}")
-        print(f"{size_text(sum(size for size, _ in sizes)):>8}  {len(sizes)} runs in {runs_root()}")
+            print(f"{cards.size_text(size):>8}  {name}")
+        print(f"{cards.size_text(sum(size for size, _ in sizes)):>8}  {len(sizes)} runs in {runs_root()}")
         return 0
     runs = shared.runs_named(options.run, beginnings=False)
     disk.refuse_at_work(runs)
     if not options.force:
         disk.refuse_needed(runs)
     for item in runs:
-        size = size_text(disk.disk_bytes(item.path))
+        size = cards.size_text(disk.disk_bytes(item.path))
         if not options.dry_run:
             disk.remove(item)
         print(f"{'would remove' if options.dry_run else 'removed'} {size:>8}  {item.path}")
@@ -193,7 +212,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     print(current.path)
     manifest = read_manifest(current.path)
     if manifest["status"] == "done":
-        note(f"{path.name} done in {duration_text(manifest['seconds'])}")
+        note(f"{path.name} done in {cards.duration_text(manifest['seconds'])}")
         return 0
     say(f"{path.name} {manifest['status']} at {manifest['error']['sentence']}; see {current.copy_path}", 1)
     if manifest["status"] == "preempted":
@@ -207,7 +226,6 @@ def _export(current: Run) -> None:
     """A page not written, or not waited for, does not make a good run a bad one; it is said and left."""
     later = f"`arcnb report {current.path.name}` writes it later"
     try:
-        from arcnb.errors import ArcnbError
         from arcnb.lab.pages.export import export_run
 
         export_run(current)

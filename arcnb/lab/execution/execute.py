@@ -20,9 +20,10 @@ from arcnb.lab.execution.kernel_end import STATEMENT
 from arcnb.lab.execution.stopping import Stopped, StopSignals
 from arcnb.lab.execution.terminal_text import printed
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.manifest import working_folder, write_whole
+from arcnb.lab.runs.manifest import RUN_DIR, RUNS, working_folder
 from arcnb.lab.runs.processes import death_cause, out_of_memory_kills
-from arcnb.lab.runs.run import RUN_DIR, RUNS, Run, runs_root
+from arcnb.lab.runs.run import Run, runs_root
+from arcnb.machine.files import write_whole
 
 
 class RunStopped(PapermillException):

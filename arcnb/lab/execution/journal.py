@@ -13,9 +13,10 @@ from arcnb.lab.execution.console import Console
 from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.manifest import now, seconds_between, write_whole
+from arcnb.lab.runs.manifest import now, seconds_between
 from arcnb.lab.runs.processes import memory_gb, process_identity
 from arcnb.lab.runs.run import Run
+from arcnb.machine.files import write_whole
 
 
 class RunRecord(NotebookExecutionManager):

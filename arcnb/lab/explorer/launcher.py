@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
-from arcnb.lab.pages import run_cards
-from arcnb.lab.runs.run import RUN_DIR, Run, list_runs, runs_root
+from arcnb.lab.runs import cards
+from arcnb.lab.runs.manifest import RUN_DIR
+from arcnb.lab.runs.run import Run, list_runs, runs_root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,7 @@ def models() -> pd.DataFrame:
             "adapter",
             str(run.path / item["path"]),
             f"trained by {run.path.name}",
-            run_cards.size_text(item["bytes"]),
+            cards.size_text(item["bytes"]),
         )
         for run, manifest in _recent()
         for item in manifest["artifacts"]
@@ -125,7 +126,7 @@ def _run_row(run: Run) -> str:
     except ArcnbError as error:
         name, says = html.escape(run.path.name), html.escape(str(error))
         return f"<tr><td></td><td {left}>{name}</td><td></td><td {left}>{says}</td><td></td></tr>"
-    took = "" if manifest["seconds"] is None else run_cards.duration_text(manifest["seconds"])
+    took = "" if manifest["seconds"] is None else cards.duration_text(manifest["seconds"])
     numbers = {name: value for name, value in manifest["outcome"].items() if type(value) in (int, float)}
     facts = why or " · ".join(f"{name} {value:.4g}" for name, value in list(numbers.items())[:4])
     links = " ".join(
@@ -134,7 +135,7 @@ def _run_row(run: Run) -> str:
         if path.is_file()
     )
     return (
-        f"<tr><td {left}>{run_cards.badge(status)}</td><td {left}>{html.escape(run.path.name)}</td>"
+        f"<tr><td {left}>{cards.badge(status)}</td><td {left}>{html.escape(run.path.name)}</td>"
         f"<td>{took}</td>"
         f"<td {left}>{html.escape(facts)}</td><td {left}>{links}</td></tr>"
     )
@@ -154,12 +155,10 @@ def _cached_models() -> list[tuple[str, str]]:
     except CacheNotFound:
         return []
     found = [
-        (one.repo_id, run_cards.size_text(one.size_on_disk))
-        for one in repositories
-        if one.repo_type == "model"
+        (one.repo_id, cards.size_text(one.size_on_disk)) for one in repositories if one.repo_type == "model"
     ]
     return sorted(found)
 
 
 def _size(folder: Path) -> str:
-    return run_cards.size_text(sum(item.stat().st_size for item in folder.rglob("*") if item.is_file()))
+    return cards.size_text(sum(item.stat().st_size for item in folder.rglob("*") if item.is_file()))

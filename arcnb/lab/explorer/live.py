@@ -22,7 +22,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.explorer.entries import MAX_SIDE, Entry, TaskFilter, entries
 from arcnb.lab.explorer.static import explorer_html
-from arcnb.lab.runs.run import RUN_DIR
+from arcnb.lab.runs.manifest import RUN_DIR
 from arcnb.programs.executor.executor import Executor, Limits
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import judged, run_program

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from arcnb.lab.notebooks.files import notebooks_folder, read_notebook
 from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.machine.files import write_whole
 from arcnb.plans import Library
 
 LAUNCHER = "00_start"

@@ -1,12 +1,11 @@
 """Finding and reading notebooks: `03`, `3`, `inference`, `03_inference` or a path."""
 
 import contextlib
-import hashlib
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import Declared, nearest, notebook_parameters
+from arcnb.errors import ArcnbError, nearest
+from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
 from arcnb.lab.runs import provenance
 
 ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
@@ -69,11 +68,6 @@ def sign(path: Path) -> None:
 
     with contextlib.suppress(OSError, ValueError, sqlite3.Error, nbformat.ValidationError):
         NotebookNotary().sign(nbformat.read(path, as_version=4))
-
-
-def notebook_record(path: Path) -> dict[str, str]:
-    """What a manifest says of the notebook's source."""
-    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def declared_beside(path: Path) -> dict[str, Declared]:

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arcnb.errors import ArcnbError
-from arcnb.plans import MORE, Plan, dotted, fitting, nearest
+from arcnb.errors import ArcnbError, nearest
+from arcnb.plans import MORE, Plan, dotted, fitting
 
 __all__ = [
     "ArcnbError",

@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
-from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters, nearest
+from arcnb.errors import ArcnbError, nearest
+from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.machine.files import write_whole
 
 _ADDED = {"injected-parameters", ERROR_TAG}  # cells that papermill and the engine add
 

@@ -14,9 +14,9 @@ from arcnb.arc.pictures.palettes import palette_css
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
 from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
-from arcnb.lab.pages import run_cards
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run
+from arcnb.machine.files import write_whole
 
 MAX_BYTES = 15_000_000
 TEMPLATES = Path(__file__).with_name("templates")
@@ -118,10 +118,8 @@ def _lighten_largest(blocks: list[list[str]], excess: int) -> None:
     cell, index = max(places, key=lambda place: len(blocks[place[0]][place[1]]))
     size = len(blocks[cell][index].encode())
     if size < 1000:
-        raise ArcnbError(f"the page is {run_cards.size_text(excess)} too large, by outputs many and small")
-    note = (
-        f"An output of {run_cards.size_text(size)} is left out to keep this page small; the notebook has it."
-    )
+        raise ArcnbError(f"the page is {cards.size_text(excess)} too large, by outputs many and small")
+    note = f"An output of {cards.size_text(size)} is left out to keep this page small; the notebook has it."
     blocks[cell][index] = reduced(blocks[cell][index]) or f'<div class="output left-out">{note}</div>'
 
 
@@ -138,23 +136,23 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
         known = _declared(name, declared)
         parameters.append({
             "name": name,
-            "value": run_cards.value_text(value),
+            "value": cards.value_text(value),
             "comment": known.sentence if known else "",
-            "default": run_cards.value_text(known.default) if known else "",
+            "default": cards.value_text(known.default) if known else "",
             "changed": known is not None and known.default != value,
         })  # fmt: skip
     return {
         "status": status,
         "why": why,
         "folder": run.path.name,
-        "times": run_cards.times_text(manifest),
+        "times": cards.times_text(manifest),
         "outcome": [
-            (name, run_cards.value_text(value)) for name, value in run_cards.flat(manifest["outcome"]).items()
+            (name, cards.value_text(value)) for name, value in cards.flat(manifest["outcome"]).items()
         ],
         "parameters": parameters,
         "n_changed": sum(row["changed"] for row in parameters),
-        "facts": run_cards.run_facts(manifest),
-        "artifacts": [(item["path"], run_cards.size_text(item["bytes"])) for item in manifest["artifacts"]],
+        "facts": cards.run_facts(manifest),
+        "artifacts": [(item["path"], cards.size_text(item["bytes"])) for item in manifest["artifacts"]],
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
-from arcnb.lab.pages import run_cards
+from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import seconds_between
 from arcnb.lab.runs.run import Run, find_run, list_runs
 from arcnb.models.training.log import read_metrics
@@ -74,9 +74,7 @@ def parameter_differences(runs: Mapping[str, Run]) -> pd.DataFrame:
     given = {name: run.manifest["parameters"] for name, run in runs.items()}
     every = dict.fromkeys(key for values in given.values() for key in values)
     rows = {
-        key: {
-            name: run_cards.value_text(values[key]) if key in values else "" for name, values in given.items()
-        }
+        key: {name: cards.value_text(values[key]) if key in values else "" for name, values in given.items()}
         for key in every
         if len({repr(values[key]) if key in values else None for values in given.values()}) > 1
     }
@@ -96,14 +94,12 @@ def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The numbers as short texts, unknown ones empty."""
-    return table.map(lambda value: "" if value is None or value != value else run_cards.value_text(value))
+    return table.map(lambda value: "" if value is None or value != value else cards.value_text(value))
 
 
 def _numbers(outcome: dict[str, Any]) -> dict[str, float]:
     return {
-        name: float(value)
-        for name, value in run_cards.flat(outcome).items()
-        if isinstance(value, int | float)
+        name: float(value) for name, value in cards.flat(outcome).items() if isinstance(value, int | float)
     }
 
 

@@ -224,7 +224,7 @@ def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: in
 
 def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Write .svg (the same bytes for the same data) or .png."""
-    from arcnb.lab.runs.manifest import write_whole
+    from arcnb.machine.files import write_whole
 
     path = Path(path)
     if path.suffix == ".svg":

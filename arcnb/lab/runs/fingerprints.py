@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.runs.named_paths import existing, pieces_that
-from arcnb.lab.batch.placeholders import REFERENCE
+from arcnb.lab.runs.placeholders import REFERENCE
 
 CONTENT_BYTES = 64 * 2**20  # larger files count by size and time of change
 

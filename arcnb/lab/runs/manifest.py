@@ -28,7 +28,6 @@ Only in runs that were queued first (arcnb.lab.runs.queueing):
     inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.runs.fingerprints)
 """
 
-from arcnb.errors import ArcnbError
 import contextlib
 import dataclasses
 import fcntl
@@ -39,6 +38,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
+
+RUNS = "ARCNB_RUNS"  # the root of all runs
+RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
+JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcondor 7.0"
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -97,22 +103,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never a part; ArcnbError if
-    impossible."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise ArcnbError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ Everything here answers None or an empty list where it cannot know; a run never 
 """
 
 import contextlib
+import hashlib
 import os
 import platform
 import shutil
@@ -50,6 +51,11 @@ def repository() -> Path | None:
 def surroundings() -> dict[str, object]:
     """The manifest keys `git`, `packages` and `hardware`, of this process."""
     return {"git": git_state(), "packages": package_versions(), "hardware": hardware()}
+
+
+def notebook_record(path: Path) -> dict[str, str]:
+    """What a manifest says of the notebook's source."""
+    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def git_state(folder: Path | None = None) -> dict[str, object] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import notebook_record
+from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import Run, latest_run, list_runs, new_run
 
 

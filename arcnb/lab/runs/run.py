@@ -2,7 +2,7 @@
 
 In a notebook:
 
-    from arcnb.lab.runs.run import open_run
+    from arcnb.lab import open_run
     run = open_run()                      # the folder that `arcnb run` made, or a new one
     ...                                   # write artifacts below run.path
     run.record(outcome={"solved": 12}, artifacts=["table.html"])    # last cell
@@ -21,17 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.runs import provenance
+from arcnb.lab.runs.cards import run_card
 from arcnb.lab.runs.heartbeat import read_heartbeat
-from arcnb.lab.runs.manifest import (MANIFEST, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest)
+from arcnb.lab.runs.manifest import JOB, MANIFEST, RUN_DIR, RUNS, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 
-__all__ = ["Run", "ArcnbError", "find_run", "latest_run", "list_runs", "new_run", "open_run", "runs_root"]
-
-RUNS = "ARCNB_RUNS"  # the root of all runs
-RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
-JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcondor 7.0"
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 
 
@@ -140,9 +136,10 @@ class Run:
         return {"path": str(path.relative_to(self.path)), "bytes": sum(item.stat().st_size for item in files)}
 
     def _repr_html_(self) -> str:
-        from arcnb.lab.pages.run_cards import run_card
-
-        return run_card(self)
+        status, why = self.verdict()
+        # The run that shows its own card is still running, which a reader of the executed copy must not be told.
+        own = os.environ.get(RUN_DIR) == str(self.path)
+        return run_card(self.path.name, self.manifest, None if own else status, why)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -228,24 +225,6 @@ def _new_folder(root: Path, name: str) -> Path:
             count += 1
         except OSError as error:
             raise ArcnbError(f"cannot make a run folder in {root}: {error.strerror or error}") from None
-
-
-def open_run(name: str | None = None) -> Run:
-    """The run that this notebook belongs to.
-
-    Under `arcnb run` that is the folder the engine made. Elsewhere (JupyterLab, plain papermill, a script) it
-    is a new one, called `name` or after the notebook, with the values of the parameters cell in its manifest;
-    running the cell again before anything was written gives the same folder, afterwards a new one.
-    """
-    from arcnb.lab.execution import known_warnings
-    from arcnb.lab.runs import sessions
-
-    known_warnings.silence()
-    sessions.listen_to_stops()
-    folder = os.environ.get(RUN_DIR)
-    if folder:
-        return Run(Path(folder).resolve())
-    return sessions.own_run(name)
 
 
 def list_runs(root: str | Path | None = None) -> list[Run]:

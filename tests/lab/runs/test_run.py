@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from arcnb.lab.pages.run_cards import flat, value_text
+from arcnb.lab.runs.cards import flat, value_text
 from arcnb.lab.runs import disk, processes, provenance
 from arcnb.lab.runs import manifest as manifests
 from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
-from arcnb.lab.runs.run import (find_run, latest_run, list_runs, new_run, open_run, runs_root)
+from arcnb.lab.runs.run import find_run, latest_run, list_runs, new_run, runs_root
+from arcnb.lab.execution.sessions import open_run
 from arcnb.errors import ArcnbError
 
 
@@ -60,14 +61,14 @@ def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path):
 
 def test_an_interrupted_write_leaves_the_previous_copy(tmp_path, monkeypatch):
     path = tmp_path / "manifest.json"
-    manifests.write_whole(path, "old")
+    write_whole(path, "old")
 
     def full_disk(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(manifests.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(ArcnbError, match=r"cannot write .*manifest.json: No space left on device"):
-        manifests.write_whole(path, "new")
+        write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -76,7 +77,7 @@ def test_a_folder_without_room_for_a_manifest_does_not_stay(runs_root, monkeypat
     def full_disk(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(manifests.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(ArcnbError, match=r"manifest.json: No space left on device"):
         new_run(None, "x")
     assert list(runs_root.iterdir()) == []
@@ -100,7 +101,7 @@ def test_a_writer_killed_while_writing_leaves_a_whole_file(tmp_path):
     script = """
 import itertools, sys
 from pathlib import Path
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.machine.files import write_whole
 for number in itertools.count():
     write_whole(Path(sys.argv[1]), f"{number}\\n" * 200_000)
     print(flush=True)
@@ -210,7 +211,7 @@ def test_open_run_gives_the_engines_folder(monkeypatch):
 
 def test_open_run_in_a_script(runs_root):
     script = """
-from arcnb.lab.runs.run import open_run
+from arcnb.lab.execution.sessions import open_run
 first = open_run("script")
 assert open_run("script").path == first.path, "nothing was written yet"
 (first.path / "a").write_text("x")
@@ -225,7 +226,7 @@ second.record({"n": 1})
 def test_sigterm_still_ends_forked_workers(runs_root):
     script = """
 import multiprocessing, time
-from arcnb.lab.runs.run import open_run
+from arcnb.lab.execution.sessions import open_run
 open_run("script")
 worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
 worker.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import nearest
+from arcnb.errors import nearest
 from arcnb.lab.runs.run import Run
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")

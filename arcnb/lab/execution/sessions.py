@@ -17,21 +17,36 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
-from arcnb.lab.runs.manifest import (MANIFEST, now, seconds_between)
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import (notebook_record, read_notebook)
-from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import (notebook_parameters)
-from arcnb.errors import ArcnbError
-from arcnb.lab.runs.run import RUN_DIR, Run, new_run
+from arcnb.lab.execution import known_warnings
 from arcnb.lab.execution.stopping import NUDGE
+from arcnb.lab.notebooks.files import read_notebook
+from arcnb.lab.notebooks.parameters import notebook_parameters
+from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
+from arcnb.lab.runs.manifest import MANIFEST, RUN_DIR, now, seconds_between
+from arcnb.lab.runs.provenance import notebook_record
+from arcnb.lab.runs.run import Run, new_run
 from arcnb.plans import opened
 
 _current: dict[str, Any] = {"run": None, "heartbeat": None, "error": None}
 
 
-def own_run(name: str | None) -> Run:
+def open_run(name: str | None = None) -> Run:
+    """The run that this notebook belongs to.
+
+    Under `arcnb run` that is the folder the engine made. Elsewhere (JupyterLab, plain papermill, a script) it
+    is a new one, called `name` or after the notebook, with the values of the parameters cell in its manifest;
+    running the cell again before anything was written gives the same folder, afterwards a new one.
+    """
+    known_warnings.silence()
+    listen_to_stops()
+    folder = os.environ.get(RUN_DIR)
+    if folder:
+        return Run(Path(folder).resolve())
+    return _own_run(name)
+
+
+def _own_run(name: str | None) -> Run:
     """The kernel's current run if nothing was written to it yet, else a new one."""
     run = _current["run"]
     if run is not None and run.manifest["status"] == "running" and not _has_content(run.path):
