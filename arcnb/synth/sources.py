@@ -14,7 +14,6 @@ Adding a source is a function `(argument, n_tasks, settings, report) -> iterator
 `SOURCES`.
 """
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +26,7 @@ from typing import TypeAlias
 
 from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
@@ -139,7 +138,7 @@ def source_names() -> list[str]:
 def synth_task(generator: str, seed: int, index: int, n_train: int | None = None, n_test: int = 1) -> Task:
     """Task `index` of a DSL generator: the same on every machine and in any order. ArcnbError if unknown."""
     if generator not in GENERATORS:
-        raise ArcnbError(f"no generator {generator!r}{_nearest(generator, GENERATORS)}")
+        raise ArcnbError(f"no generator {generator!r}{nearest(generator, GENERATORS)}")
     return rule_task(GENERATORS[generator], seed, index, n_train, n_test)
 
 
@@ -298,7 +297,7 @@ def _find(source: str) -> tuple[Source, str]:
         *(f"dsl/{name}" for name in GENERATORS),
         *(f"rearc/{name}" for name in rearc_ids()),
     ]
-    raise ArcnbError(f"no task source {source!r}, and no such file{_nearest(source, known)}")
+    raise ArcnbError(f"no task source {source!r}, and no such file{nearest(source, known)}")
 
 
 def _generators(argument: str) -> list[TaskGenerator]:
@@ -314,11 +313,6 @@ def _generators(argument: str) -> list[TaskGenerator]:
 
 def _families() -> list[str]:
     return sorted({generator.family for generator in GENERATORS.values()})
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _counted(tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:

@@ -17,7 +17,7 @@ def path(notebook):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "m", "1"], "arcnb: 01_small.ipynb has no parameter 'm'; it has label, n, seconds\n"),
+        (["-p", "m", "1"], "arcnb: 01_small.ipynb has no parameter 'm'; there are label, n, seconds\n"),
         (["-p", "labl", "1"], "arcnb: 01_small.ipynb has no parameter 'labl'; did you mean 'label'?\n"),
         (
             ["-p", "n", "few"],

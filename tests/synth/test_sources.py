@@ -108,10 +108,10 @@ def test_wrong_guesses_change_no_result():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dls", "did you mean dsl"),
-        ("dsl/geometri", "did you mean dsl/geometry"),
-        ("rearc/007bbfb8", "did you mean rearc/"),
-        ("arc-agi-1/train", "did you mean arc-agi-1/training"),
+        ("dls", "did you mean 'dsl'"),
+        ("dsl/geometri", "did you mean 'dsl/geometry'"),
+        ("rearc/007bbfb8", "did you mean 'rearc/"),
+        ("arc-agi-1/train", "did you mean 'arc-agi-1/training'"),
     ],
 )
 def test_unknown_sources_name_the_nearest(name, message):
@@ -120,7 +120,7 @@ def test_unknown_sources_name_the_nearest(name, message):
 
 
 def test_unknown_generators_name_the_nearest():
-    with pytest.raises(ArcnbError, match="did you mean turn_grid"):
+    with pytest.raises(ArcnbError, match="did you mean 'turn_grid'"):
         synth_task("turn_gird", 0, 0)
 
 

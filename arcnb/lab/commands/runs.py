@@ -14,7 +14,7 @@ from arcnb.lab.execution import resuming
 from arcnb.lab.execution.usable_home import substitute_home
 from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.parameters import default_values, find_parameter, folded
-from arcnb.lab.runs import cards, disk, queueing
+from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         if options.name and not options.again:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
-        record = files.notebook_record(path)
+        record = provenance.notebook_record(path)
         current = new_run(None, options.name or path.stem, values, record, "engine", sys.argv)
     note(f"run folder: {current.path}")
     with substitute_home() as problem:

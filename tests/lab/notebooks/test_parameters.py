@@ -98,7 +98,7 @@ def test_whole_numbers_become_floats_where_floats_are_declared(declared):
 def test_unknown_names_suggest_the_nearest(declared):
     with pytest.raises(ArcnbError, match=r"^03.ipynb has no parameter 'n_task'; did you mean 'n_tasks'\?$"):
         check_parameters({"n_task": 1}, declared, "03.ipynb")
-    with pytest.raises(ArcnbError, match="no parameter 'zzz'; it has adapter, anything"):
+    with pytest.raises(ArcnbError, match="no parameter 'zzz'; there are adapter, anything"):
         check_parameters({"zzz": 1}, declared, "03.ipynb")
 
 
