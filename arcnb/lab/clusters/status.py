@@ -15,7 +15,7 @@ from arcnb.lab.clusters.states import ENDED, RUNNING, TaskState
 from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
 from arcnb.lab.clusters.tools import SchedulerError
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
-from arcnb.lab.runs.manifest import locked, now, write_manifest
+from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.run import Run
 
@@ -154,8 +154,7 @@ def write_cancelled(run: Run) -> None:
 
 
 def _write_end(run: Run, manifest: dict[str, object], sentence: str) -> None:
-    error = {"type": None, "message": None, "sentence": sentence}
-    ended = {"status": "killed", "end": now(), "error": error, "waits_for": None}
+    ended = {"status": "killed", "end": now(), "error": cause(sentence), "waits_for": None}
     write_manifest(run.path, manifest | ended)
 
 

@@ -57,7 +57,7 @@ def execute(
             )
             client.execute(env=_environment(run), cwd=_working_folder(run))
     except BaseException as error:
-        record.status, record.error = record.verdict_on(error)
+        record.note_end(error)
         raise RunStopped(record.error["sentence"]) from error
     finally:
         record.notebook_complete()
@@ -174,14 +174,10 @@ class ArcnbClient(PapermillNotebookClient):
         """Note the failure; papermill itself raises it, after marking the cell. It takes `SystemExit: 0` for
         success, so that one is raised here: the cells below did not run."""
         self.record.status = "failed"
-        message = f"{error.ename}: {error.evalue}"
-        self.record.error = {
-            "type": error.ename,
-            "message": error.evalue,
-            "sentence": self.record.sentence(message),
-        }
+        why = f"{error.ename}: {error.evalue}"
+        self.record.note_error(error.ename, error.evalue, why)
         if error.ename == "SystemExit":
-            raise Stopped("failed", error.ename, message)
+            raise Stopped("failed", error.ename, why)
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
         if msg["msg_type"] == "execute_input":

@@ -17,7 +17,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.parameters import Declared, check_parameters
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import run_inputs
-from arcnb.lab.runs.manifest import JOB, locked, working_folder, write_manifest
+from arcnb.lab.runs.manifest import JOB, cause, locked, working_folder, write_manifest
 from arcnb.lab.runs.placeholders import resolved
 from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.provenance import notebook_record
@@ -64,7 +64,7 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
                 manifest["inputs"] = run_inputs(record["sha256"], manifest["parameters"], values)
         if status != "queued":
             status = "killed" if status == "running" else status  # by the scheduler, which starts it anew
-            error = manifest["error"] or {"type": None, "message": None, "sentence": why}
+            error = manifest["error"] or cause(why)
             ended = {"status": status, "start": manifest["start"], "end": manifest["end"], "error": error}
             manifest["attempts"].append(ended)
             copy = run.copy_path

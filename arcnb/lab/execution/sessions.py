@@ -23,7 +23,7 @@ from arcnb.lab.execution.stopping import NUDGE
 from arcnb.lab.notebooks.files import read_notebook
 from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
-from arcnb.lab.runs.manifest import MANIFEST, RUN_DIR, now, seconds_between
+from arcnb.lab.runs.manifest import MANIFEST, RUN_DIR, cause, now, seconds_between
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import Run, new_run
 from arcnb.plans import opened
@@ -104,11 +104,7 @@ def _close() -> None:
             return
         end = now()
         kind = "failed" if error else "preempted"
-        error = error or {
-            "type": None,
-            "message": None,
-            "sentence": "the notebook ended before its last cell",
-        }
+        error = error or cause("the notebook ended before its last cell")
         run.update(status=kind, end=end, seconds=seconds_between(manifest["start"], end), error=error)
     except ArcnbError as problem:
         print(f"arcnb: {problem}", file=sys.stderr)
@@ -116,11 +112,11 @@ def _close() -> None:
 
 def _remember_error(result: Any) -> None:
     error = result.error_before_exec or result.error_in_exec
-    _current["error"] = error and {
-        "type": type(error).__name__,
-        "message": str(error),
-        "sentence": textwrap.shorten(f"In [{result.execution_count}]: {type(error).__name__}: {error}", 400),
-    }
+    if error:
+        kind = type(error).__name__
+        sentence = textwrap.shorten(f"In [{result.execution_count}]: {kind}: {error}", 400)
+        error = cause(sentence, kind, str(error))
+    _current["error"] = error
 
 
 def _has_content(folder: Path) -> bool:

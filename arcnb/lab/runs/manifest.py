@@ -59,6 +59,11 @@ def seconds_between(start: str, end: str) -> float:
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3)
 
 
+def cause(sentence: str | None, kind: str | None = None, message: str | None = None) -> dict[str, Any]:
+    """The key `error`: why a run ended before its notebook did. `kind` and `message` are of the exception."""
+    return {"type": kind, "message": message, "sentence": sentence}
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
