@@ -97,8 +97,7 @@ def ls(options: argparse.Namespace) -> int:
             continue
         took = f"{manifest['seconds']:.0f} s" if manifest["seconds"] is not None else ""
         headline = manifest["outcome"].get("headline")
-        numbers = {name: value for name, value in manifest["outcome"].items() if type(value) in (int, float)}
-        facts = ", ".join([f"{name} {value:.4g}" for name, value in numbers.items()][:5])
+        facts = ", ".join(cards.numbers(manifest["outcome"])[:5])
         waits = f"waits as {manifest['waits_for']}" if manifest.get("waits_for") else ""
         news = f"{place_text(beat)} {beat.get('progress') or ''}" if beat else why or headline or facts
         print(f"{status:10} {item.path.name}  {took:>8}  {waits or news}")

@@ -130,6 +130,11 @@ def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
+def numbers(outcome: dict[str, Any]) -> list[str]:
+    """The numbers of an outcome with their names, short."""
+    return [f"{name} {value:.4g}" for name, value in outcome.items() if type(value) in (int, float)]
+
+
 def is_rows(value: Any) -> bool:
     """Is an outcome's value a table (a list of rows)?"""
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
