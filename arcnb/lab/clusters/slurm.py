@@ -8,8 +8,7 @@ from pathlib import Path
 
 from arcnb.lab.clusters.jobs import Job
 from arcnb.lab.clusters.scripts import render, write_script
-from arcnb.lab.clusters.states import ENDED, HELD, RUNNING, WAITING, TaskState
-from arcnb.lab.clusters.tools import SchedulerError, call
+from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, SchedulerError, TaskState, call
 from arcnb.machine.files import write_whole
 
 NAME = "slurm"

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.batch.workers import LOG
-from arcnb.lab.clusters.states import ENDED, RUNNING, TaskState
 from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
-from arcnb.lab.clusters.tools import SchedulerError
+from arcnb.lab.clusters.tools import ENDED, RUNNING, SchedulerError, TaskState
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.processes import is_alive

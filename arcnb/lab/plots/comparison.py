@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LATEST = 4  # runs that are compared when none is named
-_LAUNCHERS = ("start", "00_start", "compare_runs", "08_compare_runs")  # runs that only look at others
+_LOOKING = ("00_start", "08_compare_runs")  # kinds of runs that only look at others
+_SEARCH = (
+    "07_search_and_learn"  # its processes are searches, and its `output` is a folder for each of its arms
+)
 _SAMPLES = ("predictions", "rollouts", "search")  # folders of a run that hold prediction sets
 _SAMPLE = ["task_id", "round", "index", "turn", "adapter", "n_tokens"]  # what tells one sample from another
 
@@ -54,7 +57,7 @@ def _latest() -> list[Run]:
     found: list[Run] = []
     for run in list_runs()[::-1]:
         try:
-            fits = run.status == "done" and run.name not in _LAUNCHERS
+            fits = run.status == "done" and run.kind not in _LOOKING
         except ArcnbError:  # of an older version, say: it is not among the last that can be compared
             continue
         if fits:
@@ -149,7 +152,7 @@ def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 def _cost(name: str, run: Run) -> dict[str, Any]:
     manifest = run.manifest
     hours = _seconds(manifest) / 3600
-    gpus = _gpus(manifest)
+    gpus = _gpus(run)
     tokens, solved, tasks = 0, set(), set()
     for folder in _SAMPLES:
         frame = _own_samples(name, run, folder)
@@ -178,12 +181,12 @@ def _seconds(manifest: Mapping[str, Any]) -> float:
     return before + (manifest["seconds"] or 0.0)
 
 
-def _gpus(manifest: Mapping[str, Any]) -> int:
+def _gpus(run: Run) -> int:
+    manifest = run.manifest
     parameters = _asked(manifest)
-    there = len((manifest["hardware"] or {}).get("gpus") or [])
-    processes = int(parameters.get("num_processes") or parameters.get("processes") or 0)
-    if not processes:
-        processes = there if _searches(manifest) else 1  # of a search each has a GPU of its own
+    there = len(manifest["hardware"]["gpus"])
+    # 0: of a search each process has a GPU of its own
+    processes = int(parameters.get("num_processes") or 0) or (there if run.kind == _SEARCH else 1)
     wanted = processes * int(parameters.get("tensor_parallel") or 1)
     if parameters.get("vllm_mode") == "server" and not parameters.get("vllm_server_base_url"):
         wanted += int(parameters.get("vllm_server_gpus") or 1)
@@ -219,17 +222,10 @@ def _asked(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name.rpartition(".")[2]: value for name, value in parameters.items()} | parameters
 
 
-def _searches(manifest: Mapping[str, Any]) -> bool:
-    """Is it a run of notebook 07? Its processes are searches, and its `output` is a folder for each of its
-    arms."""
-    path = (manifest["notebook"] or {}).get("path") or ""
-    return Path(path).stem.endswith("search_and_learn") or "processes" in manifest["parameters"]
-
-
 def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:
     """The prediction sets of a run in that folder (or in its parameter `output`), and in its subfolders."""
     manifest = run.manifest
-    replaced = "search" if _searches(manifest) else "predictions"
+    replaced = "search" if run.kind == _SEARCH else "predictions"
     output = _asked(manifest).get("output") if folder == replaced else None
     path = Path(manifest.get("cwd") or "", output) if output else run.path / folder
     inner = sorted(one for one in path.glob("*/") if one.is_dir())

@@ -58,6 +58,11 @@ class Run:
         return str(self.manifest["name"])
 
     @property
+    def kind(self) -> str:
+        """Its notebook's stem, "05_grpo" say; "" of a script's."""
+        return Path((self.manifest["notebook"] or {}).get("path", "")).stem
+
+    @property
     def status(self) -> str:
         """queued, running, done, failed, preempted or killed: what is true now, not only what was last
         written."""

@@ -121,7 +121,6 @@ def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
     [
         ({}, 1),
         ({"num_processes": 2, "tensor_parallel": 2}, 4),
-        ({"processes": 0}, 8),
         ({"num_processes": 0, **SEARCH}, 8),
         ({"num_processes": 4, **SEARCH}, 4),
         ({"num_processes": 2, "trl.vllm_mode": "server", "trl.vllm_server_gpus": 2}, 4),
