@@ -12,8 +12,8 @@ from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import differences, run_inputs
 from arcnb.lab.runs.placeholders import resolved
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.queueing import queue_run, runs_called
-from arcnb.lab.runs.run import Run
+from arcnb.lab.runs.queueing import queue_run
+from arcnb.lab.runs.run import Run, runs_called
 
 
 @dataclass

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
         record = provenance.notebook_record(path)
-        current = new_run(None, options.name or path.stem, values, record, "engine", sys.argv)
+        current = new_run(options.name or path.stem, values, record, "engine", sys.argv)
     note(f"run folder: {current.path}")
     with substitute_home() as problem:
         if problem:

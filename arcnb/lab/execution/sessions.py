@@ -56,7 +56,7 @@ def _own_run(name: str | None) -> Run:
     path = _notebook_path(shell)
     parameters = _parameters(shell, path) if shell is not None else {}
     record = notebook_record(path) if path.is_file() else None
-    run = new_run(None, name or _run_name(path), parameters, record)
+    run = new_run(name or _run_name(path), parameters, record)
     if _current["run"] is None:
         atexit.register(_close)
         if shell is not None:

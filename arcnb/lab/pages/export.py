@@ -22,14 +22,16 @@ MAX_BYTES = 15_000_000
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def export_run(run: Run, output: Path | None = None) -> Path:
-    """Write the page of a run (default: beside its executed notebook) and return its path.
+def export_run(run: Run) -> Path:
+    """Write the page of a run beside its executed notebook and return its path.
 
     Raises ArcnbError for whatever went wrong, a missing package too: the run itself is over, and its
     manifest keeps the reason as `report_problem` until a page was written.
     """
     try:
-        written = _export(run, output)
+        source = (run.manifest["notebook"] or {}).get("path")
+        folders = [run.path] + ([Path(source).parent] if source else [])
+        write_whole(run.page_path, notebook_page(read_notebook(run.copy_path), folders, run))
     except Exception as error:
         told = isinstance(error, ArcnbError)
         why = " ".join((f"{error}" if told else f"{type(error).__name__}: {error}").split())
@@ -39,17 +41,7 @@ def export_run(run: Run, output: Path | None = None) -> Path:
     with contextlib.suppress(ArcnbError):
         if run.manifest.get("report_problem"):
             run.update(report_problem=None)
-    return written
-
-
-def _export(run: Run, output: Path | None) -> Path:
-    source = (run.manifest["notebook"] or {}).get("path")
-    folders = [run.path] + ([Path(source).parent] if source else [])
-    notebook = read_notebook(run.copy_path)
-    page = notebook_page(notebook, folders, run)
-    output = run.page_path if output is None else output
-    write_whole(output, page)
-    return output
+    return run.page_path
 
 
 def notebook_page(notebook: Any, folders: Iterable[Path] = (), run: Run | None = None) -> str:

@@ -25,11 +25,10 @@ HIGHLIGHTS = "highlights"  # an artifact of this name stands first, unfolded
 PICTURE_BYTES = 4_000_000  # a larger artifact is named, not shown
 
 
-def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: str = "") -> Path:
+def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     """Write the index of these runs (in the order given) and return its absolute path.
 
-    `extra_html` is put under the title as it is. Pages of the runs are linked by relative paths, everything
-    else is in the file.
+    Pages of the runs are linked by relative paths, everything else is in the file.
     """
     path = Path(path).resolve()
     results = [_results(run) for run in runs]
@@ -40,7 +39,6 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: s
         title=title,
         contents=[],
         code_button=False,
-        extra=extra_html,
         result=last,
         headline=headline,
         runs=[_entry(run, path.parent) for run in runs],

@@ -151,7 +151,6 @@ class Run:
 
 
 def new_run(
-    root: str | Path | None,
     name: str,
     parameters: dict[str, Any] | None = None,
     notebook: dict[str, str] | None = None,
@@ -165,7 +164,6 @@ def new_run(
     manifest keys that are to differ from the start (see arcnb.lab.runs.queueing).
     """
     check_name(name)
-    root = runs_root() if root is None else Path(root).expanduser().resolve()
     fields = fields or {}
     manifest = {
         "schema": SCHEMA,
@@ -182,7 +180,7 @@ def new_run(
         "artifacts": [],
         **fields,
     }
-    run = Run(_new_folder(root, name))
+    run = Run(_new_folder(runs_root(), name))
     try:
         write_manifest(run.path, manifest)
     except ArcnbError:
@@ -232,33 +230,38 @@ def _new_folder(root: Path, name: str) -> Path:
             raise ArcnbError(f"cannot make a run folder in {root}: {error.strerror or error}") from None
 
 
-def list_runs(root: str | Path | None = None) -> list[Run]:
+def list_runs() -> list[Run]:
     """All run folders below the root, oldest first."""
-    root = runs_root() if root is None else Path(root).expanduser().resolve()
-    return [Run(path.parent) for path in sorted(root.glob(f"*/{MANIFEST}"))]
+    return [Run(path.parent) for path in sorted(runs_root().glob(f"*/{MANIFEST}"))]
 
 
-def latest_run(name: str, root: str | Path | None = None, status: str | None = None) -> Run:
-    """The newest run of that name (and, if given, that status); ArcnbError if there is none."""
-    for run in reversed(list_runs(root)):
-        if re.match(rf"\d{{8}}-\d{{6}}-{re.escape(name)}(-\d+)?$", run.path.name):
+def runs_called(name: str) -> list[Run]:
+    """All readable runs of exactly that name, newest first."""
+    found = []
+    for run in reversed(list_runs()):
+        if name in run.path.name:
             with contextlib.suppress(ArcnbError):  # an unreadable one is none that anybody asked for
-                if run.name == name and status in (None, run.status):
-                    return run
-    wanted = f"{status} run" if status else "run"
-    raise ArcnbError(f"there is no {wanted} called {name!r} in {runs_root() if root is None else root}")
+                found += [run] if run.name == name else []
+    return found
 
 
-def find_run(reference: str | Path, root: str | Path | None = None, beginnings: bool = True) -> Run:
+def latest_run(name: str) -> Run:
+    """The newest run of that name; ArcnbError if there is none."""
+    if found := runs_called(name):
+        return found[0]
+    raise ArcnbError(f"there is no run called {name!r} in {runs_root()}")
+
+
+def find_run(reference: str | Path, beginnings: bool = True) -> Run:
     """A run by its folder's path, its folder's name, a beginning of that which fits one run only (unless
     `beginnings` is false: for what cannot be undone), or its run name (the newest of several)."""
     if not str(reference).strip():
         raise ArcnbError("an empty text names no run")
-    root = runs_root() if root is None else Path(root).expanduser().resolve()
+    root = runs_root()
     folder = Path(reference).resolve()
     if (folder / MANIFEST).is_file() and belongs_to_a_run(folder, root):
         return Run(folder)
-    fits = [run for run in list_runs(root) if run.path.name.startswith(str(reference))]
+    fits = [run for run in list_runs() if run.path.name.startswith(str(reference))]
     runs = fits if beginnings else [run for run in fits if run.path.name == str(reference)]
     exact = [run for run in runs if run.path.name == str(reference)]
     if len(exact or runs) == 1:
@@ -268,7 +271,7 @@ def find_run(reference: str | Path, root: str | Path | None = None, beginnings: 
             f"{str(reference)!r} fits {len(runs)} runs in {root}, the last is {runs[-1].path.name}"
         )
     try:
-        return latest_run(str(reference), root)
+        return latest_run(str(reference))
     except ArcnbError:
         raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
 
@@ -306,10 +309,6 @@ def _runs_in(parameters: dict[str, Any]) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    if not (folder / MANIFEST).is_file():
-        return False
-    try:
-        read_manifest(folder)
-    except ArcnbError:
-        return False
-    return True
+    with contextlib.suppress(ArcnbError):
+        return bool(read_manifest(folder))
+    return False
