@@ -202,11 +202,9 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _refuse_for_pipeline(options: argparse.Namespace) -> None:
-    for name in ("grid", "list", "parameter", "profile", "name", "after"):
-        if getattr(options, name):
+    for name in ("grid", "list", "parameter", "profile", "name", "after", "shards"):
+        if getattr(options, name) not in (None, "", []):
             raise ArcnbError(f"a pipeline's file says its parameters itself; leave out --{name}")
-    if options.shards is not None:
-        raise ArcnbError("a pipeline's file says its parameters itself; leave out --shards")
 
 
 def add_commands(commands: Any) -> None:
@@ -224,18 +222,16 @@ def add_commands(commands: Any) -> None:
     add("--after", action="append", default=[], metavar="JOB", help="Slurm: a job that must end well before")
     add("--dry-run", action="store_true", help="print the submit files, and send nothing")
     add("--job", action="append", default=[], metavar="FILE", help="YAML file of the options below")
+    forms: dict[str, dict[str, Any]] = {
+        "bool": {"action": argparse.BooleanOptionalAction, "default": None},
+        "int": {"type": int, "metavar": "N"},
+        "str": {},
+    }
     for name, option in OPTIONS.items():
-        flag = f"--{name.replace('_', '-')}"
-        if option.kind == "bool":
-            command.add_argument(
-                flag, dest=f"job_{name}", action=argparse.BooleanOptionalAction, default=None
-            )
-        elif option.kind == "int":
-            add(flag, dest=f"job_{name}", type=int, metavar="N")
-        elif option.kind == "str":
-            add(flag, dest=f"job_{name}", metavar=name.upper())
-        else:
-            add(flag, dest=f"job_{name}", action="append", default=[], metavar=name.upper())
+        form = forms.get(option.kind, {"action": "append", "default": []})
+        if option.kind != "bool":
+            form = {"metavar": name.upper()} | form
+        add(f"--{name.replace('_', '-')}", dest=f"job_{name}", **form)
 
     command = commands.add_parser("status", parents=[root], help="what became of submitted runs")
     command.set_defaults(command=show_status)
