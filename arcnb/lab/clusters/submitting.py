@@ -71,13 +71,18 @@ def prepare_job(
     """The job of these runs and its files, written into `folder`; a packed environment is built first."""
     if environment.packed is not None:
         build_archive(environment.packed)
+    made(folder)
+    job = Job(name, folder, tuple(runs), resources, environment)
+    files: list[Path] = scheduler_named(scheduler).write_files(job, after)
+    return job, files
+
+
+def made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
-    job = Job(name, folder, tuple(runs), resources, environment)
-    files: list[Path] = scheduler_named(scheduler).write_files(job, after)
-    return job, files
+    return folder
 
 
 def submit_job(scheduler: str, job: Job, files: Sequence[Path]) -> list[str]:
@@ -103,10 +108,9 @@ def note_task(
     with locked(run.path):
         manifest = run.manifest
         waits_for = f"{scheduler} {task}"
-        if manifest["status"] not in ("running", "done") and manifest["job"] != waits_for:
-            write_manifest(
-                run.path, manifest | {"waits_for": waits_for}
-            )  # else it was quick, and has started
+        quick = manifest["status"] in ("running", "done") or manifest["job"] == waits_for  # it has started
+        if not quick:
+            write_manifest(run.path, manifest | {"waits_for": waits_for})
 
 
 def withdraw(runs: Sequence[Run]) -> None:

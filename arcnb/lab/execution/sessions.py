@@ -125,7 +125,7 @@ def _has_content(folder: Path) -> bool:
 
 def _shell() -> Any:
     ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
+    return ipython and ipython.get_ipython()
 
 
 def _notebook_path(shell: Any) -> Path:

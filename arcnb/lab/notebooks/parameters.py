@@ -79,11 +79,8 @@ class Declared(dict[str, Parameter]):
     def all(self) -> tuple[dict[str, Parameter], dict[str, Parameter]]:
         """(the parameters of the cell, the plan's options without a line in it), by name."""
         cell = {name: known for name, known in self.items() if not _holds_more(name, self)}
-        further = {}
-        for path in self.plan.options() if self.plan else ():
-            if path not in self._by_path:
-                further[path] = self.find(path)
-        return cell, further
+        paths = self.plan.options() if self.plan else ()
+        return cell, {path: self.find(path) for path in paths if path not in self._by_path}
 
     def names(self) -> list[str]:
         """Of the cell's parameters and, by path, of the plan's further options."""
@@ -98,11 +95,8 @@ class Declared(dict[str, Parameter]):
 
     @functools.cached_property
     def _by_path(self) -> dict[str, Parameter]:
-        found = {}
-        for name, parameter in self.items():
-            if not _holds_more(name, self):
-                found[self.plan.find(name).path] = parameter
-        return found
+        names = [name for name in self if not _holds_more(name, self)]
+        return {self.plan.find(name).path: self[name] for name in names}
 
     def opened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Flat values: `more` opened, and mappings that stand for a branch of the plan by dotted names."""
@@ -129,12 +123,11 @@ def notebook_parameters(notebook: Mapping[str, Any], where: str = "notebook") ->
 
 def default_values(declared: Mapping[str, Parameter]) -> dict[str, Any]:
     """What a run gets without being told; without defaults that only Python could work out."""
-    known = (
-        parameter
-        for parameter in declared.values()
-        if (parameter.kind, parameter.default) != ("any", None) and not _holds_more(parameter.name, declared)
-    )
-    return {parameter.name: parameter.default for parameter in known}
+    return {
+        name: known.default
+        for name, known in declared.items()
+        if (known.kind, known.default) != ("any", None) and not _holds_more(name, declared)
+    }
 
 
 def check_parameters(

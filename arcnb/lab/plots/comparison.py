@@ -40,17 +40,13 @@ def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
     if given and len(given) != len(runs):
         raise ArcnbError(f"{len(runs)} runs but {len(given)} names")
     own = [run.name for run in runs]
-    labels = given or [
-        name if own.count(name) == 1 else run.path.name for name, run in zip(own, runs, strict=True)
-    ]
-    found: dict[str, Run] = {}
-    for label, run in zip(labels, runs, strict=True):
-        if label in found:
+    labels = given or [run.name if own.count(run.name) == 1 else run.path.name for run in runs]
+    for label in labels:
+        if labels.count(label) > 1:
             raise ArcnbError(
                 f"two of the runs to compare are called {label!r}; name each once, or give names"
             )
-        found[label] = run
-    return found
+    return dict(zip(labels, runs, strict=True))
 
 
 def _latest() -> list[Run]:

@@ -6,7 +6,7 @@ ${data.outcome.longest}     a value of its outcome, with its type where the text
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,22 @@ def stages_named(value: Any) -> Iterator[tuple[str, str]]:
     """(stage, thing) of every reference in a parameter's value, lists and mappings included."""
     if isinstance(value, str):
         yield from REFERENCE.findall(value)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from stages_named(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from stages_named(item)
 
 
 def resolved(value: Any, runs: Mapping[str, Run], where: str) -> Any:
     """The value with every reference replaced; ArcnbError names the reference that leads nowhere."""
-    return _replaced(value, lambda stage, thing: _thing(runs, stage, thing, where))
-
-
-def _replaced(value: Any, find: Callable[[str, str], Any]) -> Any:
     if isinstance(value, list):
-        return [_replaced(item, find) for item in value]
+        return [resolved(item, runs, where) for item in value]
     if isinstance(value, dict):
-        return {key: _replaced(item, find) for key, item in value.items()}
+        return {key: resolved(item, runs, where) for key, item in value.items()}
     if not isinstance(value, str):
         return value
-    whole = REFERENCE.fullmatch(value.strip())
-    if whole:
-        return find(*whole.groups())
-    return REFERENCE.sub(lambda match: str(find(*match.groups())), value)
+    if whole := REFERENCE.fullmatch(value.strip()):
+        return _thing(runs, *whole.groups(), where)
+    return REFERENCE.sub(lambda match: str(_thing(runs, *match.groups(), where)), value)
 
 
 def _thing(runs: Mapping[str, Run], stage: str, thing: str, where: str) -> Any:
