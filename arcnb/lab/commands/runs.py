@@ -1,8 +1,10 @@
 """`arcnb run`, `ls`, `show`, `report`, `rm`: one run, and looking at what is there."""
 
 import argparse
+import logging
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,10 @@ def run(options: argparse.Namespace) -> int:
     earlier = find_run(options.resume) if options.resume else None
     if earlier is None and options.notebook is None:
         raise ArcnbError("arcnb run needs a notebook, or --resume and a run")
-    path = files.find_notebook(options.notebook or _source_of(earlier))
+    reference = options.notebook or (earlier.manifest["notebook"] or {}).get("path")
+    if reference is None:
+        raise ArcnbError(f"{earlier} does not say which notebook it ran; name it")
+    path = files.find_notebook(reference)
     declared = files.declared_beside(path)
     given = shared.given_values(options, path, declared)
     if earlier is not None:
@@ -63,19 +68,20 @@ def params(options: argparse.Namespace) -> int:
         print(known.comment)
         return 0
     cell, further = declared.all()
-    shown = [one for one in further.values() if one.ours or one.name in values or options.all]
-    left_out = [one for one in further.values() if one not in shown]
     parts = {f"the parameters cell of {path.name}": list(cell.values())}
-    for one in shown:
-        parts.setdefault(one.branch or "further", []).append(one)
+    left_out: Counter[str] = Counter()
+    for one in further.values():
+        if one.ours or one.name in values or options.all:
+            parts.setdefault(one.branch or "further", []).append(one)
+        else:
+            left_out[one.branch] += 1
     lines = {one.name: repr(values.get(one.name, one.default)) for part in parts.values() for one in part}
-    names, given = (max((len(text) for text in texts), default=0) for texts in (lines, lines.values()))
+    names, given = (max(map(len, texts), default=0) for texts in (lines, lines.values()))
     for title, part in parts.items():
         print(f"# {title}")
         for one in part:
             print(f"{one.name:{names}} = {lines[one.name]:{min(given, 28)}}  {one.sentence}".rstrip())
-    for title in dict.fromkeys(one.branch for one in left_out):
-        count = sum(one.branch == title for one in left_out)
+    for title, count in left_out.items():
         print(
             f"# {title}: {count} more, at the library's defaults; --all lists them, NAME says what one means"
         )
@@ -151,11 +157,11 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
             if item.copy_path.is_file():
                 export_run(item)
         print(write_index(runs, output, title))
+        return 0
     except ArcnbError as error:
         return say(error, 1)
     except ImportError as error:
         return say(f"{output} could not be written: {type(error).__name__}: {error}", 1)
-    return 0
 
 
 def rm(options: argparse.Namespace) -> int:
@@ -180,8 +186,6 @@ def rm(options: argparse.Namespace) -> int:
 
 
 def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.Namespace) -> int:
-    import logging
-
     import papermill
     from papermill.engines import papermill_engines
     from papermill.exceptions import PapermillException
@@ -232,13 +236,6 @@ def _export(current: Run) -> None:
         note(f"arcnb: interrupted while the report of {current.path} was written; {later}")
     except ArcnbError as error:
         note(f"arcnb: {error}; {later}")
-
-
-def _source_of(earlier: Run | None) -> str:
-    source = (earlier.manifest["notebook"] or {}).get("path") if earlier else None
-    if source is None:
-        raise ArcnbError(f"{earlier} does not say which notebook it ran; name it")
-    return str(source)
 
 
 def add_commands(commands: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from arcnb.lab.runs.manifest import (MANIFEST)
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import pieces
-from arcnb.lab.runs.run import Run, belongs_to_a_run, list_runs, runs_root
+from arcnb.lab.runs.run import Run, is_run, list_runs, runs_root
 
 REMOVED = ".removed"  # below the root: a folder moves there first, so that no half of it looks like a run
 
@@ -70,7 +70,7 @@ def refuse_needed(runs: Sequence[Run]) -> None:
 
 def remove(run: Run) -> None:
     """Remove the folder; ArcnbError in one sentence if that is impossible, or if it is not of a run."""
-    if not belongs_to_a_run(run.path, runs_root()):
+    if not is_run(run.path):
         raise ArcnbError(f"{run.path} is not a run of arcnb, so it is left alone")
     bin_ = runs_root() / REMOVED
     target = bin_ / f"{run.path.name}.{os.getpid()}"

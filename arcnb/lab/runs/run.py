@@ -197,20 +197,9 @@ def check_name(name: str) -> None:
 
 def fresh_attempt(owner: str) -> dict[str, Any]:
     """The manifest keys of an attempt that starts now, in this process."""
-    return {
-        "status": "running",
-        "start": now(),
-        "end": None,
-        "seconds": None,
-        "process": process_identity(),
-        "job": os.environ.get(JOB),
-        "kernel": None,
-        "owner": owner,
-        "cell": None,
-        "stop": None,
-        "error": None,
-        "peak_memory_gb": None,
-    }
+    known = {"status": "running", "start": now(), "process": process_identity(), "job": os.environ.get(JOB)}
+    later = ("end", "seconds", "kernel", "cell", "stop", "error", "peak_memory_gb")
+    return {**known, "owner": owner, **dict.fromkeys(later)}
 
 
 def _new_folder(root: Path, name: str) -> Path:
@@ -259,16 +248,16 @@ def find_run(reference: str | Path, beginnings: bool = True) -> Run:
         raise ArcnbError("an empty text names no run")
     root = runs_root()
     folder = Path(reference).resolve()
-    if (folder / MANIFEST).is_file() and belongs_to_a_run(folder, root):
+    if is_run(folder):
         return Run(folder)
-    fits = [run for run in list_runs() if run.path.name.startswith(str(reference))]
-    runs = fits if beginnings else [run for run in fits if run.path.name == str(reference)]
-    exact = [run for run in runs if run.path.name == str(reference)]
-    if len(exact or runs) == 1:
-        return (exact or runs)[0]
-    if runs:
+    fits = [run for run in list_runs() if run.path.name.startswith(str(reference))] if beginnings else []
+    if is_run(root / reference):
+        return Run(root / reference)
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
         raise ArcnbError(
-            f"{str(reference)!r} fits {len(runs)} runs in {root}, the last is {runs[-1].path.name}"
+            f"{str(reference)!r} fits {len(fits)} runs in {root}, the last is {fits[-1].path.name}"
         )
     try:
         return latest_run(str(reference))
@@ -276,10 +265,12 @@ def find_run(reference: str | Path, beginnings: bool = True) -> Run:
         raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
 
 
-def belongs_to_a_run(folder: Path, root: Path) -> bool:
-    """Is the manifest of this folder one of ours? Below the root every one is, also of another version; web
+def is_run(folder: Path) -> bool:
+    """Is there a manifest of ours in this folder? Below the root every one is, also of another version; web
     pages and browser extensions have files of that name elsewhere."""
-    if folder.resolve().parent == root.resolve():
+    if not (folder / MANIFEST).is_file():
+        return False
+    if folder.resolve().parent == runs_root().resolve():
         return True
     try:
         manifest = read_manifest(folder)
@@ -304,11 +295,5 @@ def _runs_in(parameters: dict[str, Any]) -> list[Path]:
                 continue
             for piece in pieces_that(lambda piece: existing(piece) is not None, item):
                 path = Path(piece).expanduser().resolve()
-                found += [folder for folder in [path, *path.parents] if _is_run(folder)][:1]
+                found += [folder for folder in [path, *path.parents] if is_run(folder)][:1]
     return found
-
-
-def _is_run(folder: Path) -> bool:
-    with contextlib.suppress(ArcnbError):
-        return bool(read_manifest(folder))
-    return False
