@@ -1,5 +1,6 @@
 """Slurm by its own command line: sbatch, squeue, scancel; sacct where there is an accounting database."""
 
+import contextlib
 import getpass
 import os
 import re
@@ -65,12 +66,11 @@ def cancel(tasks: Sequence[str]) -> None:
 
 def cluster() -> str:
     """The name of the cluster that answers here, or "": job numbers mean nothing elsewhere."""
-    try:
+    with contextlib.suppress(SchedulerError):
         answer = call(NAME, "scontrol", "show", "config")
-    except SchedulerError:
-        return ""
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", answer, re.M)
-    return match[1] if match else ""
+        if match := re.search(r"^ClusterName\s*=\s*(\S+)", answer, re.M):
+            return match[1]
+    return ""
 
 
 def _accounted(tasks: Sequence[str]) -> dict[str, TaskState]:

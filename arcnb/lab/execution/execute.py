@@ -14,8 +14,7 @@ from papermill.iorw import LocalHandler
 from papermill.log import logger
 from papermill.utils import chdir
 
-from arcnb.lab.execution.console import Console
-from arcnb.lab.execution.journal import RunRecord
+from arcnb.lab.execution.journal import Console, RunRecord
 from arcnb.lab.execution.kernel_end import STATEMENT
 from arcnb.lab.execution.stopping import Stopped, StopSignals
 from arcnb.lab.execution.terminal_text import printed

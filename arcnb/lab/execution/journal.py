@@ -1,7 +1,10 @@
 """What is written while a notebook runs: executed copy, manifest, heartbeat, a line for the console."""
 
 import contextlib
+import shutil
+import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,6 @@ import nbformat
 from papermill.engines import NotebookExecutionManager
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.execution.console import Console
 from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
@@ -18,11 +20,13 @@ from arcnb.lab.runs.processes import memory_gb, process_identity
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
+LINE_SECONDS = 5.0
+
 
 class RunRecord(NotebookExecutionManager):
     """papermill's manager, made truthful: a cell that did not run is never called completed."""
 
-    def __init__(self, nb, run: Run, console: Console | None, output_path, log_output, autosave_cell_every):
+    def __init__(self, nb, run: Run, console: "Console | None", output_path, log_output, autosave_cell_every):
         super().__init__(
             nb, output_path, log_output, progress_bar=False, autosave_cell_every=autosave_cell_every
         )
@@ -156,3 +160,45 @@ class RunRecord(NotebookExecutionManager):
         cell.metadata["tags"] = [ERROR_TAG]
         cell.metadata["papermill"] = {"status": "completed"}
         return cell
+
+
+class Console:
+    """A line on standard error about the notebook that runs: which cell, which section, its own progress. On a
+    terminal it is rewritten in place; in a log file a line appears at each new section, and then at growing
+    intervals of 5 to 60 seconds."""
+
+    def __init__(self, n_cells: int):
+        self.stream = sys.stderr
+        self.n_cells = n_cells
+        self.place = ""
+        self.title = ""
+        self.started = self.printed = time.monotonic()
+
+    def cell(self, index: int, title: str) -> None:
+        """The cell that starts now; index from 1."""
+        self.place = f"[{index}/{self.n_cells}] {title}".rstrip()
+        if self.stream.isatty():
+            self._rewrite(self.place)
+        elif title != self.title:
+            print(self.place, file=self.stream, flush=True)
+            self.started = self.printed = time.monotonic()
+        self.title = title
+
+    def progress(self, line: str) -> None:
+        """The progress line of the running cell."""
+        if self.stream.isatty():
+            self._rewrite(f"{self.place} · {line}")
+            return
+        now = time.monotonic()
+        if now - self.printed >= max(LINE_SECONDS, min(60.0, (now - self.started) / 20)):
+            print(f"{self.place} · {line}", file=self.stream, flush=True)
+            self.printed = now
+
+    def close(self) -> None:
+        if self.stream.isatty():
+            self._rewrite("")
+
+    def _rewrite(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        line = text if len(text) <= width else text[: width - 1] + "…"
+        print(f"\r\x1b[K{line}", end="", file=self.stream, flush=True)

@@ -7,6 +7,7 @@ the kernel goes away first, the manifest says failed (the last cell raised) or p
 
 import ast
 import atexit
+import contextlib
 import os
 import re
 import signal
@@ -151,16 +152,15 @@ def _parameters(shell: Any, path: Path) -> dict[str, Any]:
     """The names that cells holding nothing but literal assignments gave a value: the parameters cell and the
     one that papermill injects after it. Options of the notebook's plan are flat, by the names that other runs
     have them by."""
-    names: dict[str, None] = {}
+    names: list[str] = []
     for source in shell.user_ns.get("In", []):
-        try:
-            assigned = {}
+        assigned = []
+        with contextlib.suppress(SyntaxError, ValueError, AttributeError, TypeError):  # a cell that does more
             for statement in ast.parse(source).body:
                 target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
-                assigned[target.id] = ast.literal_eval(statement.value)
-        except (SyntaxError, ValueError, AttributeError, TypeError):
-            continue  # a cell that does more
-        names |= dict.fromkeys(assigned)
+                ast.literal_eval(statement.value)
+                assigned.append(target.id)
+            names += assigned
     values = {name: shell.user_ns[name] for name in names if name in shell.user_ns}
     try:
         declared = notebook_parameters(read_notebook(path), path.name)

@@ -86,20 +86,17 @@ def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     """One row a number of the outcomes (inner ones as outer/inner), one column a run; NaN for none."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {name: pd.Series(_numbers(run.manifest["outcome"]), dtype=float) for name, run in runs.items()}
-    )
+    columns = {}
+    for name, run in runs.items():
+        outcome = cards.flat(run.manifest["outcome"])
+        numbers = {key: value for key, value in outcome.items() if isinstance(value, int | float)}
+        columns[name] = pd.Series(numbers, dtype=float)
+    return pd.DataFrame(columns)
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The numbers as short texts, unknown ones empty."""
     return table.map(lambda value: "" if value is None or value != value else cards.value_text(value))
-
-
-def _numbers(outcome: dict[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value) for name, value in cards.flat(outcome).items() if isinstance(value, int | float)
-    }
 
 
 def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
@@ -133,7 +130,8 @@ def metric_logs(runs: Mapping[str, Run]) -> dict[str, list[dict]]:
 
 
 def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """One row a run: hours (all attempts), GPU hours, completion tokens, tasks solved, tokens for each.
+    """One row a run: hours (of all attempts with a known end), GPU hours, completion tokens, tasks solved,
+    tokens for each.
 
     GPUs are those that the run could use: its processes times the GPUs of each, and those of a server that it
     starts, at most what its machine has. Tokens and solved tasks count what it sampled, rollouts of training
@@ -147,7 +145,9 @@ def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 def _cost(name: str, run: Run) -> dict[str, Any]:
     manifest = run.manifest
-    hours = _seconds(manifest) / 3600
+    earlier = [(attempt["start"], attempt["end"]) for attempt in manifest["attempts"]]
+    seconds = sum(seconds_between(start, end) for start, end in earlier if start and end)
+    hours = (seconds + (manifest["seconds"] or 0.0)) / 3600
     gpus = _gpus(run)
     tokens, solved, tasks = 0, set(), set()
     for folder in _SAMPLES:
@@ -168,13 +168,6 @@ def _cost(name: str, run: Run) -> dict[str, Any]:
         "tokens per solved task": tokens / n_solved if n_solved else None,
         "GPU seconds per solved task": 3600 * hours * gpus / n_solved if n_solved and gpus else None,
     }
-
-
-def _seconds(manifest: Mapping[str, Any]) -> float:
-    """Wall time of the last attempt and, where their ends are known, of those before it."""
-    spans = [(attempt["start"], attempt["end"]) for attempt in manifest["attempts"]]
-    before = sum(seconds_between(start, end) for start, end in spans if start and end)
-    return before + (manifest["seconds"] or 0.0)
 
 
 def _gpus(run: Run) -> int:
