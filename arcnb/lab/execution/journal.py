@@ -163,7 +163,7 @@ class RunRecord(NotebookExecutionManager):
 
 
 class Console:
-    """A line on standard error about the notebook that runs: which cell, which section, its own progress. On a
+    """A line on standard error about the notebook that runs: which cell, which section, its own bar. On a
     terminal it is rewritten in place; in a log file a line appears at each new section, and then at growing
     intervals of 5 to 60 seconds."""
 
