@@ -23,10 +23,52 @@ from arcnb.machine.files import write_whole
 LINE_SECONDS = 5.0
 
 
+class Console:
+    """A line on standard error about the notebook that runs: which cell, which section, its own bar. On a
+    terminal it is rewritten in place; in a log file a line appears at each new section, and then at growing
+    intervals of 5 to 60 seconds."""
+
+    def __init__(self, n_cells: int):
+        self.stream = sys.stderr
+        self.n_cells = n_cells
+        self.place = ""
+        self.title = ""
+        self.started = self.printed = time.monotonic()
+
+    def cell(self, index: int, title: str) -> None:
+        """The cell that starts now; index from 1."""
+        self.place = f"[{index}/{self.n_cells}] {title}".rstrip()
+        if self.stream.isatty():
+            self._rewrite(self.place)
+        elif title != self.title:
+            print(self.place, file=self.stream, flush=True)
+            self.started = self.printed = time.monotonic()
+        self.title = title
+
+    def progress(self, line: str) -> None:
+        """The progress line of the running cell."""
+        if self.stream.isatty():
+            self._rewrite(f"{self.place} · {line}")
+            return
+        now = time.monotonic()
+        if now - self.printed >= max(LINE_SECONDS, min(60.0, (now - self.started) / 20)):
+            print(f"{self.place} · {line}", file=self.stream, flush=True)
+            self.printed = now
+
+    def close(self) -> None:
+        if self.stream.isatty():
+            self._rewrite("")
+
+    def _rewrite(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        line = text if len(text) <= width else text[: width - 1] + "…"
+        print(f"\r\x1b[K{line}", end="", file=self.stream, flush=True)
+
+
 class RunRecord(NotebookExecutionManager):
     """papermill's manager, made truthful: a cell that did not run is never called completed."""
 
-    def __init__(self, nb, run: Run, console: "Console | None", output_path, log_output, autosave_cell_every):
+    def __init__(self, nb, run: Run, console: Console | None, output_path, log_output, autosave_cell_every):
         super().__init__(
             nb, output_path, log_output, progress_bar=False, autosave_cell_every=autosave_cell_every
         )
@@ -160,45 +202,3 @@ class RunRecord(NotebookExecutionManager):
         cell.metadata["tags"] = [ERROR_TAG]
         cell.metadata["papermill"] = {"status": "completed"}
         return cell
-
-
-class Console:
-    """A line on standard error about the notebook that runs: which cell, which section, its own bar. On a
-    terminal it is rewritten in place; in a log file a line appears at each new section, and then at growing
-    intervals of 5 to 60 seconds."""
-
-    def __init__(self, n_cells: int):
-        self.stream = sys.stderr
-        self.n_cells = n_cells
-        self.place = ""
-        self.title = ""
-        self.started = self.printed = time.monotonic()
-
-    def cell(self, index: int, title: str) -> None:
-        """The cell that starts now; index from 1."""
-        self.place = f"[{index}/{self.n_cells}] {title}".rstrip()
-        if self.stream.isatty():
-            self._rewrite(self.place)
-        elif title != self.title:
-            print(self.place, file=self.stream, flush=True)
-            self.started = self.printed = time.monotonic()
-        self.title = title
-
-    def progress(self, line: str) -> None:
-        """The progress line of the running cell."""
-        if self.stream.isatty():
-            self._rewrite(f"{self.place} · {line}")
-            return
-        now = time.monotonic()
-        if now - self.printed >= max(LINE_SECONDS, min(60.0, (now - self.started) / 20)):
-            print(f"{self.place} · {line}", file=self.stream, flush=True)
-            self.printed = now
-
-    def close(self) -> None:
-        if self.stream.isatty():
-            self._rewrite("")
-
-    def _rewrite(self, text: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        line = text if len(text) <= width else text[: width - 1] + "…"
-        print(f"\r\x1b[K{line}", end="", file=self.stream, flush=True)

@@ -4,8 +4,8 @@ Keys (schema 1; times are ISO 8601 in UTC):
 
     schema, name, notebook {path, sha256} | null, parameters {}, parents [run folders], command
     cwd                         the folder that relative paths in the parameters start from: where the run was
-                                started or queued, and where the kernel of every attempt works; older runs
-                                have none
+                                started or queued, and where the kernel of every attempt works; null if it
+                                was gone by then
     git, packages, hardware     see arcnb.lab.runs.provenance; of the last attempt
     status                      queued | running | done | failed | preempted | killed, as last written;
                                 `Run.status` is the truthful one: it notices a vanished process
@@ -87,8 +87,7 @@ def working_folder(manifest: dict[str, Any]) -> str | None:
     """The folder that its relative paths start from, None where that is not known or cannot be entered
     here."""
     folder = manifest.get("cwd")
-    usable = isinstance(folder, str) and os.path.isdir(folder) and os.access(folder, os.X_OK)
-    return folder if usable else None
+    return folder if folder and os.path.isdir(folder) and os.access(folder, os.X_OK) else None
 
 
 @contextlib.contextmanager
