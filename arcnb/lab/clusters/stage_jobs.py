@@ -18,6 +18,7 @@ from arcnb.lab.clusters.submitting import (
     made,
     note_task,
     prepare_job,
+    show,
     stamp,
     submit_job,
     withdraw,
@@ -58,8 +59,7 @@ def submit_pipeline(
                 tasks[name] = submit_job(scheduler, jobs[name], files[name])
                 tell(f"{name}: {scheduler} {tasks[name][0]}, {runs[name].path}")
         if dry_run:
-            for file in (file for name in todo for file in files[name]):
-                print(f"==> {file}\n{file.read_text()}")
+            show([file for name in todo for file in files[name]])
             withdraw(fresh)
             return 0
         if scheduler == "htcondor" and todo:

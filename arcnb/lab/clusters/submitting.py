@@ -113,6 +113,11 @@ def note_task(
             write_manifest(run.path, manifest | {"waits_for": waits_for})
 
 
+def show(files: Sequence[Path]) -> None:
+    for file in files:
+        print(f"==> {file}\n{file.read_text()}")
+
+
 def withdraw(runs: Sequence[Run]) -> None:
     """Remove run folders that were made for a job which the scheduler then refused: nothing ran in them."""
     for run in runs:

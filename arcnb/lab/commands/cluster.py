@@ -63,8 +63,7 @@ def _submit_runs(
     """Those of the runs that are not done, as one job. A refusal takes the fresh folders back."""
     todo = []
     for run in runs:
-        state, _ = run.verdict()
-        waiting = run.manifest.get("waits_for")
+        state, waiting = run.status, run.manifest.get("waits_for")
         if state in ("done", "running") or waiting:
             note(f"{run.path.name}: {f'waits as {waiting}' if waiting else state}")
         else:
@@ -79,8 +78,7 @@ def _submit_runs(
             options.on, name or todo[0].name, folder, todo, resources, environment, options.after
         )
         if options.dry_run:
-            for file in files:
-                print(f"==> {file}\n{file.read_text()}")
+            submitting.show(files)
             submitting.withdraw(fresh)
             return 0
         tasks = submitting.submit_job(options.on, job, files)
@@ -136,16 +134,14 @@ def cancel(options: argparse.Namespace) -> int:
 def _is_with_scheduler(run: Run, record: dict[str, Any]) -> bool:
     """Has its scheduler anything to stop? The record outlives the job: what was submitted once may now run,
     or have been stopped, on this machine."""
-    status, _ = run.verdict()
-    manifest = run.manifest
+    status, manifest = run.status, run.manifest
     if status in ("running", "preempted") and not manifest.get("waits_for"):
         return submitting.is_work_of(record, manifest["job"])
     return bool(manifest.get("waits_for")) or status == "queued"
 
 
 def _cancel_here(run: Run) -> int:
-    state, _ = run.verdict()
-    process = run.manifest["process"]
+    state, process = run.status, run.manifest["process"]
     if state == "queued":
         status.write_cancelled(run)
         note(f"{run.path.name}: cancelled before it started")

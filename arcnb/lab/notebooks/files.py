@@ -23,8 +23,9 @@ def find_notebook(reference: str) -> Path:
         return Path(reference).resolve()
     folder = notebooks_folder()
     stems = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
-    matches = [path for stem, path in stems.items() if reference in (stem, *_parts(stem))]
-    matches = matches or [path for stem, path in stems.items() if reference == _parts(stem)[0].lstrip("0")]
+    parts = {stem: stem.split("_", 1) for stem in stems}  # number and words
+    matches = [path for stem, path in stems.items() if reference in (stem, *parts[stem])]
+    matches = matches or [path for stem, path in stems.items() if reference == parts[stem][0].lstrip("0")]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -32,12 +33,6 @@ def find_notebook(reference: str) -> Path:
     raise ArcnbError(
         f"there is no notebook {reference!r}, neither as a file nor in {folder}{nearest(reference, stems)}"
     )
-
-
-def _parts(stem: str) -> tuple[str, str]:
-    """Number and words of a notebook's stem."""
-    number, _, words = stem.partition("_")
-    return number, words
 
 
 def read_notebook(path: Path) -> Any:
@@ -75,10 +70,8 @@ def declared_beside(path: Path) -> dict[str, Declared]:
     declared = {path.stem: notebook_parameters(read_notebook(path), path.name)}
     for sibling in sorted(path.parent.glob("*.ipynb")):
         if sibling.stem not in declared:
-            try:
+            with contextlib.suppress(ArcnbError):  # its own run will say so
                 declared[sibling.stem] = notebook_parameters(read_notebook(sibling), sibling.name)
-            except ArcnbError:
-                continue  # its own run will say so
     return declared
 
 

@@ -48,7 +48,10 @@ def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
 def refuse_at_work(runs: Sequence[Run]) -> None:
     """ArcnbError for the first of the runs that is running, or that a scheduler is about to start."""
     for run in runs:
-        status, why, waits_for = _doings(run)
+        try:
+            (status, why), waits_for = run.verdict(), run.manifest.get("waits_for")
+        except ArcnbError:  # of another version, or broken: of none that this version knows to be at work
+            continue
         if status == "running":
             doubt = f" {why}; if it is dead, delete the folder by hand" if why else ""
             raise ArcnbError(f"{run.path} is running{doubt or '; stop it before you remove it'}")
@@ -85,15 +88,6 @@ def remove(run: Run) -> None:
             bin_.rmdir()  # stays while it holds what somebody else is removing
     except OSError as error:
         raise ArcnbError(f"cannot remove {run.path}: {error.strerror or error}") from None
-
-
-def _doings(run: Run) -> tuple[str | None, str | None, str | None]:
-    """(status, why, the scheduler's job that it waits for); nothing of a run of another version, or a broken
-    one: of none that this version knows to be at work."""
-    try:
-        return *run.verdict(), run.manifest.get("waits_for")
-    except ArcnbError:
-        return None, None, None
 
 
 def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:
