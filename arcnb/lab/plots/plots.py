@@ -57,29 +57,27 @@ def training_curves(
 
 
 def grouped_curves(
-    metrics: "pd.DataFrame | Sequence[Mapping]", groups: Mapping[str, Sequence[str]], step: str = "step"
+    metrics: "pd.DataFrame | Sequence[Mapping]", groups: Mapping[str, Sequence[str]]
 ) -> "Figure":
-    """One small plot a group, several named columns in it as lines; two plots in a row. Columns and groups
-    without values are left out; ValueError when nothing is left."""
+    """One small plot a group, several named columns in it as lines over `step`; two plots in a row. Columns
+    and groups without values are left out; ValueError when nothing is left."""
     import pandas as pd
 
     metrics = pd.DataFrame(metrics)
     panels = {
-        title: {name.rpartition("/")[2]: _column(metrics, name, step) for name in names}
+        title: {name.rpartition("/")[2]: _column(metrics, name, "step") for name in names}
         for title, names in groups.items()
     }
-    return _over_steps(panels, step, f"metrics with columns {', '.join(metrics)}")
+    return _over_steps(panels, "step", f"metrics with columns {', '.join(metrics)}")
 
 
-def compared_curves(
-    logs: "Mapping[str, Sequence[Mapping]]", names: Sequence[str], step: str = "step"
-) -> "Figure":
+def compared_curves(logs: "Mapping[str, Sequence[Mapping]]", names: Sequence[str]) -> "Figure":
     """One small plot for each name that some log has, one line a log; two plots in a row.
 
     logs: the lines of a metrics.jsonl by run. ValueError when no log has any of the names.
     """
-    panels = {name: {run: _column(rows, name, step) for run, rows in logs.items()} for name in names}
-    return _over_steps(panels, step, f"the logs of {', '.join(logs)}")
+    panels = {name: {run: _column(rows, name, "step") for run, rows in logs.items()} for name in names}
+    return _over_steps(panels, "step", f"the logs of {', '.join(logs)}")
 
 
 def histogram(
@@ -87,7 +85,6 @@ def histogram(
     title: str,
     label: str,
     limit: float | None = None,
-    bins: int = 40,
 ) -> "Figure":
     """How often which value occurs, for one series or several by name; `limit` (a context length, say) is
     marked with a line and the share of values above it."""
@@ -98,7 +95,7 @@ def histogram(
     everything = np.concatenate([*arrays.values(), [] if limit is None else [limit]])
     if not len(everything):
         raise ValueError(f"there are no values for the histogram {title!r}")
-    edges = np.histogram_bin_edges(everything, bins=bins)
+    edges = np.histogram_bin_edges(everything, bins=40)
     figure, (axes,) = _figure()
     for (name, array), color in zip(arrays.items(), _colors(), strict=False):
         axes.hist(array, bins=edges, color=color, alpha=0.75 if len(arrays) == 1 else 0.5, label=name)
@@ -111,14 +108,14 @@ def histogram(
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 
-def correlation(table: "pd.DataFrame", title: str = "Used together", most: int = 30) -> "Figure":
-    """A square table of correlations (-1..1) as colors, for its first `most` names."""
-    names = list(table.columns[:most])
+def correlation(table: "pd.DataFrame") -> "Figure":
+    """A square table of correlations (-1..1) as colors, for its first 30 names."""
+    names = list(table.columns[:30])
     figure, (axes,) = _figure()
     side = max(3.6, 0.24 * len(names) + 1.6)
     figure.set_size_inches(side + 0.8, side)
     image = axes.imshow(table.loc[names, names], vmin=-1, vmax=1, cmap="PuOr", interpolation="nearest")
-    _finish(figure, axes, title, "", "")
+    _finish(figure, axes, "Used together", "", "")
     axes.grid(False)
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
@@ -183,25 +180,25 @@ def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: in
     return figure
 
 
-def score_evolution(
-    rows: "pd.DataFrame", title: str, score: str = "train_pixel_score", most: float = 1.0
-) -> "Figure":
-    """Every sample of one task as a dot, in the order of sampling; a line a round is its mean.
+def score_evolution(rows: "pd.DataFrame", title: str) -> "Figure":
+    """The pixel score of every sample of one task as a dot, in the order of sampling; a line a round is its
+    mean.
 
     rows: of one task, as `arcnb.search.comparing.searches.evolution` gives them. Samples without
     valid outputs stand below zero; those that solve all train pairs are ringed.
     """
+    score = "train_pixel_score"
     figure, (axes,) = _figure()
-    failed = rows["status"] != "ok"
-    values = rows[score].astype(float).fillna(0).where(~failed, -0.05 * most)
+    known = rows[score].astype(float).fillna(0)
+    values = known.where(rows["status"] == "ok", -0.05)
     for number, (_, of_round) in enumerate(rows.groupby("learned")):
         color, x = SERIES[number % len(SERIES)], of_round["completion"]
         axes.scatter(x, values[of_round.index], s=12, color=color, alpha=0.7, linewidth=0)
-        mean = of_round[score].astype(float).fillna(0).mean()
+        mean = known[of_round.index].mean()
         axes.plot([x.min() - 0.5, x.max() + 0.5], [mean, mean], color=color, linewidth=1.5)
     solved = rows[rows["train_is_correct"] == 1]
     axes.scatter(solved["completion"], values[solved.index], s=60, facecolor="none", edgecolor=SERIES[1])
-    axes.set_ylim(-0.1 * most, 1.05 * most)
+    axes.set_ylim(-0.1, 1.05)
     return _finish(figure, axes, title, "completion (a color a round; below zero: no valid outputs)", score)
 
 
