@@ -19,7 +19,6 @@ from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.run import Run
 
 SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended
-FINAL = ("done", "failed", "killed")
 
 
 @dataclass(frozen=True)
