@@ -104,7 +104,7 @@ def test_numbers_as_they_are_written(path, capsys):
         assert f"parameter 'n' must be int (default 3), got '{text}' of type str\n" in capsys.readouterr().err
     for command in (["run"], ["sweep"], ["submit", "--on", "slurm"]):
         for text in ("-1e-5", "-.5E3", "-2", "-1_000", "-.inf"):
-            options = cli._parser().parse_args([*command, "-p", "seconds", text, "x"])
+            options = cli.parser().parse_args([*command, "-p", "seconds", text, "x"])
             assert options.parameter == [["seconds", text]]
 
 

@@ -51,7 +51,7 @@ class Explorer:
         self.limits = limits
         self.found = self.entries
         self.executor: Executor | None = None
-        self._widgets: Any = None
+        self.panel: Any = None
 
     def __repr__(self) -> str:
         n_predictions = sum(len(entry.predictions) for entry in self.entries)
@@ -74,8 +74,8 @@ class Explorer:
 
     def widget(self) -> Any:
         """The living explorer as one ipywidget."""
-        self._widgets = self._widgets or _Panel(self)
-        return self._widgets.box
+        self.panel = self.panel or _Panel(self)
+        return self.panel.box
 
 
 class _Panel:
