@@ -22,13 +22,12 @@ first.
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.library_source import config_fields
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
@@ -220,17 +219,6 @@ def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
     except ValueError as error:
         return str(error).splitlines()
     return []
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """'; did you mean ...?' for a near miss, else the list of what there is, if that is short."""
-    names = sorted(names)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    if len(names) > 40:
-        return ""
-    return f"; it has {', '.join(names)}" if names else "; it has none"
 
 
 def opened(

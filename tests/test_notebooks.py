@@ -111,7 +111,7 @@ def good():
     cells = [
         new_markdown_cell("# Title\nPurpose."),
         new_code_cell(parameters, metadata={"tags": ["parameters"]}),
-        new_code_cell("from arcnb.lab.runs.run import open_run\nrun = open_run()"),
+        new_code_cell("from arcnb.lab import open_run\nrun = open_run()"),
         new_code_cell("run.record({'n': n})"),
     ]
     return new_notebook(cells=cells, metadata={"kernelspec": KERNEL})

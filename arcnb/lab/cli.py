@@ -28,7 +28,7 @@ from arcnb.lab.commands.options import say
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     if options.runs:
         os.environ["ARCNB_RUNS"] = options.runs  # notebooks look up earlier runs there, too
     try:
@@ -42,15 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    arcnb = argparse.ArgumentParser(
         prog="arcnb", description="Run notebooks and look at their runs.",
         epilog="`arcnb params 05` lists what notebook 05 can be asked for: `arcnb run 05 -p NAME VALUE`.",
     )  # fmt: skip
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = arcnb.add_subparsers(required=True, metavar="COMMAND")
     for group in (runs, batch, cluster):
         group.add_commands(commands)
-    return parser
+    return arcnb
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@
 Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task`, named in `_find`.
 """
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,7 +30,7 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
@@ -335,7 +334,7 @@ def _find(source: str) -> tuple[Source, str]:
         *(f"dsl/{name}" for name in GENERATORS),
         *(f"rearc/{name}" for name in rearc_ids()),
     ]
-    raise ArcnbError(f"no task source {source!r}, and no such file{_nearest(source, known)}")
+    raise ArcnbError(f"no task source {source!r}, and no such file{nearest(source, known)}")
 
 
 def _generators(argument: str) -> list[TaskGenerator]:
@@ -348,11 +347,6 @@ def _generators(argument: str) -> list[TaskGenerator]:
 
 def _families() -> list[str]:
     return sorted({generator.family for generator in GENERATORS.values()})
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def counted(tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:

@@ -27,7 +27,9 @@ def lab(tmp_path_factory):
     """The address of a JupyterLab started as `make lab` starts it, in a copy of the notebooks."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
-    new_run(folder / "runs", "earlier", {"n": 1}).record({"solved": 3})
+    with pytest.MonkeyPatch.context() as here:
+        here.setenv("ARCNB_RUNS", str(folder / "runs"))
+        new_run("earlier", {"n": 1}).record({"solved": 3})
     executed_copy(folder / "runs" / "executed.ipynb", folder / "DATA")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

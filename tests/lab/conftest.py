@@ -30,7 +30,7 @@ def notebook(tmp_path) -> Callable[..., Path]:
         nodes = [
             new_markdown_cell("# Small\nFor a test."),
             new_code_cell(parameters, metadata={"tags": ["parameters"]}),
-            new_code_cell("from arcnb.lab.runs.run import open_run\nrun = open_run()"),
+            new_code_cell("from arcnb.lab import open_run\nrun = open_run()"),
         ]
         nodes += [(new_markdown_cell if cell.startswith("#") else new_code_cell)(cell) for cell in cells]
         kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}

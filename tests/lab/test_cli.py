@@ -17,7 +17,7 @@ def path(notebook):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "m", "1"], "arcnb: 01_small.ipynb has no parameter 'm'; it has label, n, seconds\n"),
+        (["-p", "m", "1"], "arcnb: 01_small.ipynb has no parameter 'm'; there are label, n, seconds\n"),
         (["-p", "labl", "1"], "arcnb: 01_small.ipynb has no parameter 'labl'; did you mean 'label'?\n"),
         (
             ["-p", "n", "few"],
@@ -104,7 +104,7 @@ def test_numbers_as_they_are_written(path, capsys):
         assert f"parameter 'n' must be int (default 3), got '{text}' of type str\n" in capsys.readouterr().err
     for command in (["run"], ["sweep"], ["submit", "--on", "slurm"]):
         for text in ("-1e-5", "-.5E3", "-2", "-1_000", "-.inf"):
-            options = cli._parser().parse_args([*command, "-p", "seconds", text, "x"])
+            options = cli.parser().parse_args([*command, "-p", "seconds", text, "x"])
             assert options.parameter == [["seconds", text]]
 
 
@@ -121,8 +121,8 @@ def test_a_profile_of_other_notebooks_is_refused(path, notebook, capsys):
 def test_ls_and_show(capsys):
     assert cli.main(["ls"]) == 0
     assert "no runs in" in capsys.readouterr().err
-    new_run(None, "first", {"n_tasks": 40}).record({"solved": 3, "rate": 0.25})
-    broken = new_run(None, "second")
+    new_run("first", {"n_tasks": 40}).record({"solved": 3, "rate": 0.25})
+    broken = new_run("second")
     (broken.path / "manifest.json").write_text("{")
     assert cli.main(["ls"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -140,13 +140,13 @@ def test_ls_and_show(capsys):
 
 
 def test_a_running_run_cannot_be_resumed(path, capsys):
-    run = new_run(None, "busy")
+    run = new_run("busy")
     assert cli.main(["run", str(path), "--resume", "busy"]) == 2
     assert f"{run.path} is running, so it cannot be resumed" in capsys.readouterr().err
 
 
 def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
-    run = new_run(None, "torn", {"n": 3, "seconds": 0.0, "label": "x"})
+    run = new_run("torn", {"n": 3, "seconds": 0.0, "label": "x"})
     run.update(status="failed", error={"type": "X", "message": "m", "sentence": "s"})
     path = notebook("import time; time.sleep(3)", "run.record({'n': n})")
     processes = [start("run", path, "--resume", "torn") for _ in range(2)]

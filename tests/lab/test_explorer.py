@@ -121,7 +121,7 @@ def test_predictions_of_other_tasks_are_not_passed_over_in_silence(tasks, tmp_pa
 def test_with_a_kernel_it_is_alive_and_runs_an_edited_program(tasks, predictions):
     explorer = Explorer(tasks, predictions)
     assert "application/vnd.jupyter.widget-view+json" in explorer._repr_mimebundle_()
-    panel = explorer._widgets
+    panel = explorer.panel
     assert panel.count.value == "3 of 3 tasks"
     assert panel.program.value.endswith(FLIP)
     panel.turn("next-prediction")
@@ -144,5 +144,5 @@ def test_with_a_kernel_it_is_alive_and_runs_an_edited_program(tasks, predictions
 def test_a_task_without_predictions_starts_from_a_first_program(tasks):
     explorer = Explorer(tasks)
     explorer.widget()
-    assert explorer._widgets.program.value.startswith("def transform(grid)")
-    assert explorer._widgets.view.value.count("<svg") == 4
+    assert explorer.panel.program.value.startswith("def transform(grid)")
+    assert explorer.panel.view.value.count("<svg") == 4

@@ -16,14 +16,14 @@ from arcnb.lab.runs.run import new_run
 @pytest.fixture
 def old_run():
     """A run folder that another version of arcnb wrote."""
-    run = new_run(None, "old")
+    run = new_run("old")
     manifest = json.loads((run.path / MANIFEST).read_text())
     (run.path / MANIFEST).write_text(json.dumps(manifest | {"schema": 0}))
     return run
 
 
 def test_models_and_adapters_of_the_machine_are_listed(old_run):
-    trained = new_run(None, "sft")
+    trained = new_run("sft")
     (trained.path / "adapter").mkdir()
     (trained.path / "adapter" / "weights").write_bytes(b"0" * 2000)
     trained.record({}, artifacts=["adapter"])
@@ -33,7 +33,7 @@ def test_models_and_adapters_of_the_machine_are_listed(old_run):
 
 
 def test_task_sets_are_the_sources_and_what_runs_wrote():
-    made = new_run(None, "data")
+    made = new_run("data")
     (made.path / "tasks.parquet").write_bytes(b"")
     made.record({"tasks": 7}, artifacts=["tasks.parquet"])
     table = launcher.task_sets().set_index("parameter")
@@ -44,12 +44,12 @@ def test_task_sets_are_the_sources_and_what_runs_wrote():
 def test_the_last_runs_lead_to_their_pages_newest_first(old_run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert "No runs in" in launcher.RunList([])._repr_html_()
-    done = new_run(None, "solved")
+    done = new_run("solved")
     done.record({"solved": 3, "rate": 0.25, "note": "<b>"})
     done.page_path.write_text("page")
-    failed = new_run(None, "wrong")
+    failed = new_run("wrong")
     failed.update(status="failed", error={"type": "X", "message": "m", "sentence": "cell 3: <m>"})
-    own = new_run(None, "own")
+    own = new_run("own")
     monkeypatch.setenv("ARCNB_RUN_DIR", str(own.path))
     runs = launcher.last_runs()
     assert str(runs).splitlines() == sorted((run.path.name for run in (old_run, done, failed)), reverse=True)
@@ -63,14 +63,14 @@ def test_the_last_runs_lead_to_their_pages_newest_first(old_run, monkeypatch, tm
 
 def test_the_latest_predictions_are_found():
     assert launcher.latest_predictions() is None
-    first, second = new_run(None, "a"), new_run(None, "b")
+    first, second = new_run("a"), new_run("b")
     PredictionSet(first.path / "predictions").write_part([Prediction("t", "f", 0, 0)], 0)
     (second.path / "predictions").mkdir()
     assert launcher.latest_predictions().folder == first.path / "predictions"
 
 
 def test_a_run_of_another_version_is_not_compared_by_itself_and_named_when_asked_for(old_run):
-    new_run(None, "new").record({})
+    new_run("new").record({})
     assert list(comparison.open_runs()) == ["new"]
     with pytest.raises(ArcnbError, match=r"manifest\.json has schema 0"):
         comparison.open_runs(str(old_run.path))

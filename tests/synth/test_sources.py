@@ -114,10 +114,10 @@ def test_wrong_guesses_change_no_result():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dls", "did you mean dsl"),
-        ("dsl/geometri", "did you mean dsl/geometry"),
-        ("rearc/007bbfb8", "did you mean rearc/"),
-        ("arc-agi-1/train", "did you mean arc-agi-1/training"),
+        ("dls", "did you mean 'dsl'"),
+        ("dsl/geometri", "did you mean 'dsl/geometry'"),
+        ("rearc/007bbfb8", "did you mean 'rearc/"),
+        ("arc-agi-1/train", "did you mean 'arc-agi-1/training'"),
     ],
 )
 def test_unknown_sources_name_the_nearest(name, message):

@@ -84,7 +84,7 @@ def test_what_a_source_lacks_the_next_one_gives(tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
-        ("rearc*3 + rearx*2", "no task source 'rearx', and no such file; did you mean rearc?"),
+        ("rearc*3 + rearx*2", "no task source 'rearx', and no such file; did you mean 'rearc'?"),
         ("rearc*3 + dsl", r"source dsl never ends: say how many tasks, for instance dsl\*1000"),
     ],
 )

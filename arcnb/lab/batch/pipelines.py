@@ -9,7 +9,7 @@
       inference:
         notebook: 03
         parameters:
-          tasks: ${data.tasks}      # artifact of stage data (arcnb.lab.batch.placeholders has all forms)
+          tasks: ${data.tasks}      # artifact of stage data (arcnb.lab.runs.placeholders has all forms)
         after: [warmup]             # optional: stages to wait for without needing anything of them
         job: {gpus: 1, time: 2h}    # optional: resources on a cluster, as the options of `arcnb submit`
 
@@ -22,10 +22,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
-from arcnb.lab.batch.placeholders import stages_named
+from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks import files, profiles
-from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter, nearest
+from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter
+from arcnb.lab.runs.placeholders import stages_named
 from arcnb.lab.runs.run import check_name
 
 STAGE_KEYS = ("notebook", "profile", "parameters", "after", "job")

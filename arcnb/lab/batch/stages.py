@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.batch import workers
 from arcnb.lab.batch.pipelines import Pipeline, Stage
-from arcnb.lab.batch.placeholders import resolved
-from arcnb.lab.notebooks.files import notebook_record
-from arcnb.lab.notebooks.parameters import check_parameters, nearest
+from arcnb.lab.notebooks.parameters import check_parameters
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import differences, run_inputs
-from arcnb.lab.runs.queueing import queue_run, runs_called
-from arcnb.lab.runs.run import Run
+from arcnb.lab.runs.placeholders import resolved
+from arcnb.lab.runs.provenance import notebook_record
+from arcnb.lab.runs.queueing import queue_run
+from arcnb.lab.runs.run import Run, runs_called
 
 
 @dataclass

@@ -16,11 +16,12 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.batch.parameter_sets import ParameterSet, refuse_duplicates, set_name
-from arcnb.lab.pages.run_cards import value_text
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.manifest import locked, plain, write_whole
+from arcnb.lab.runs.cards import value_text
+from arcnb.lab.runs.manifest import locked, plain
 from arcnb.lab.runs.queueing import queue_run
 from arcnb.lab.runs.run import Run, check_name, runs_root
+from arcnb.machine.files import write_whole
 
 SWEEP = "sweep.json"
 SCHEMA = 1

@@ -8,11 +8,11 @@ the same place; the package itself is taken from the work tree, through PYTHONPA
 import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import venv
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
@@ -57,15 +57,10 @@ def build_archive(requirements: Path) -> bool:
 
 def _build(folder: Path, requirements: Path) -> None:
     """Both requirement files of the project are complete, hence --no-deps."""
-    _call([sys.executable, "-m", "venv", "--copies", "--without-pip", str(folder)], requirements)
+    venv.create(folder, symlinks=False)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    pip += ["--python", str(folder / "bin" / "python")]
-    _call([*pip, "install", "--no-deps", "-r", str(requirements.absolute())], requirements)
-    for cache in folder.rglob("__pycache__"):
-        shutil.rmtree(cache, ignore_errors=True)
-
-
-def _call(command: list[str], requirements: Path) -> None:
+    pip += ["--python", str(folder / "bin" / "python"), "install", "--no-compile", "--no-deps"]
+    command = [*pip, "-r", str(requirements.absolute())]
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if result.returncode != 0:
         lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["it gave no reason"]

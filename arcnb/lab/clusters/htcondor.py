@@ -12,9 +12,8 @@ from typing import Any
 
 from arcnb.lab.clusters.jobs import Job
 from arcnb.lab.clusters.scripts import render, write_script
-from arcnb.lab.clusters.states import ENDED, HELD, RUNNING, WAITING, TaskState
-from arcnb.lab.clusters.tools import SchedulerError, call
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, SchedulerError, TaskState, call
+from arcnb.machine.files import write_whole
 
 NAME = "htcondor"
 
@@ -49,10 +48,8 @@ def submit(job: Job) -> list[str]:
     """Submit what `write_files` wrote; the names of the tasks."""
     path = str(job.folder / "job.sub")
     answer = call(NAME, "condor_submit", "-terse", path, refused="HTCondor refused the job")
-    match = re.search(r"^(\d+)\.0 - ", answer, re.M)
-    if match is None:
-        raise SchedulerError(f"HTCondor's answer has no job number: {' '.join(answer.split())[:300]!r}")
-    return [f"{match[1]}.{index}" for index in range(len(job.runs))]
+    number = _number(r"^(\d+)\.0 - ", answer)
+    return [f"{number}.{index}" for index in range(len(job.runs))]
 
 
 def submit_dag(jobs: Mapping[str, Job], needs: Mapping[str, Sequence[str]], path: Path) -> str:
@@ -64,10 +61,7 @@ def submit_dag(jobs: Mapping[str, Job], needs: Mapping[str, Sequence[str]], path
     lines += [f"PARENT {' '.join(before)} CHILD {name}" for name, before in needs.items() if before]
     write_whole(path, "# Written by arcnb; by hand: condor_submit_dag FILE\n" + "\n".join(lines) + "\n")
     answer = call(NAME, "condor_submit_dag", "-f", str(path), refused="HTCondor refused the DAG")
-    match = re.search(r"submitted to cluster (\d+)", answer)
-    if match is None:
-        raise SchedulerError(f"HTCondor's answer has no job number: {' '.join(answer.split())[:300]!r}")
-    return match[1]
+    return _number(r"submitted to cluster (\d+)", answer)
 
 
 def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
@@ -121,6 +115,12 @@ def _state(job: Mapping[str, Any], task: str) -> TaskState:
         text = f"{text} again, after {job['NumJobStarts']} start{'s' if job['NumJobStarts'] > 1 else ''}"
     node = str(job.get("RemoteHost") or job.get("LastRemoteHost") or "").rpartition("@")[2]
     return TaskState(phase, text, node, task)
+
+
+def _number(pattern: str, answer: str) -> str:
+    if match := re.search(pattern, answer, re.M):
+        return match[1]
+    raise SchedulerError(f"HTCondor's answer has no job number: {' '.join(answer.split())[:300]!r}")
 
 
 def _dags_in_queue(numbers: set[str]) -> set[str]:

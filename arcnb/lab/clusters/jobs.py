@@ -30,24 +30,14 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.parameters import Parameter, check_parameters
 from arcnb.lab.runs.run import Run
 
+_DEFAULTS = {
+    "gpus": 1, "cpus": 4, "memory": "16G", "time": "4h", "partition": "", "constraint": "", "at_once": 0,
+    "requeue": True, "grace": 60, "extra": [], "venv": "", "container": "", "packed": "", "env": {},
+}  # fmt: skip
+_KINDS = {"extra": "list[str]", "env": "dict[str, str]"}
 OPTIONS = {
-    name: Parameter(name, default, kind, "")
-    for name, default, kind in (
-        ("gpus", 1, "int"),
-        ("cpus", 4, "int"),
-        ("memory", "16G", "str"),
-        ("time", "4h", "str"),
-        ("partition", "", "str"),
-        ("constraint", "", "str"),
-        ("at_once", 0, "int"),
-        ("requeue", True, "bool"),
-        ("grace", 60, "int"),
-        ("extra", [], "list[str]"),
-        ("venv", "", "str"),
-        ("container", "", "str"),
-        ("packed", "", "str"),
-        ("env", {}, "dict[str, str]"),
-    )
+    name: Parameter(name, default, _KINDS.get(name, type(default).__name__), "")
+    for name, default in _DEFAULTS.items()
 }
 
 
@@ -62,7 +52,7 @@ class Resources:
     at_once: int
     requeue: bool
     grace: int
-    extra: tuple[str, ...]
+    extra: list[str]
 
 
 @dataclass(frozen=True)
@@ -110,22 +100,13 @@ def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def resources_of(options: Mapping[str, Any], where: str) -> Resources:
-    options = {name: option.default for name, option in OPTIONS.items()} | dict(options)
+    options = _DEFAULTS | options
     for name, least in (("gpus", 0), ("cpus", 1), ("at_once", 0), ("grace", 0)):
         if options[name] < least:
             raise ArcnbError(f"{where}: {name} must be at least {least}, got {options[name]}")
-    return Resources(
-        gpus=options["gpus"],
-        cpus=options["cpus"],
-        memory_mb=megabytes(options["memory"], where),
-        minutes=minutes(options["time"], where),
-        partition=options["partition"],
-        constraint=options["constraint"],
-        at_once=options["at_once"],
-        requeue=options["requeue"],
-        grace=options["grace"],
-        extra=tuple(options["extra"]),
-    )
+    same = ("gpus", "cpus", "partition", "constraint", "at_once", "requeue", "grace", "extra")
+    sizes = {"memory_mb": megabytes(options["memory"], where), "minutes": minutes(options["time"], where)}
+    return Resources(**sizes, **{name: options[name] for name in same})
 
 
 def environment_of(options: Mapping[str, Any], where: str) -> Environment:

@@ -2,7 +2,6 @@
 hand."""
 
 import shlex
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.clusters.environments import archive_path, environment_name
 from arcnb.lab.clusters.jobs import Job
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.manifest import write_whole
 from arcnb.lab.runs.run import runs_root
+from arcnb.machine.files import write_whole
 
 
-@cache
-def _templates() -> Any:
+def render(template: str, **values: Any) -> str:
     import jinja2
 
     environment = jinja2.Environment(
@@ -26,11 +24,7 @@ def _templates() -> Any:
         keep_trailing_newline=True,
     )
     environment.filters["shell"] = lambda value: shlex.quote(str(value))
-    return environment
-
-
-def render(template: str, **values: Any) -> str:
-    return str(_templates().get_template(template).render(**values))
+    return environment.get_template(template).render(**values)
 
 
 def write_script(job: Job, scheduler: str) -> list[Path]:

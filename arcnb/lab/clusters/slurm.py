@@ -1,5 +1,6 @@
 """Slurm by its own command line: sbatch, squeue, scancel; sacct where there is an accounting database."""
 
+import contextlib
 import getpass
 import os
 import re
@@ -8,9 +9,8 @@ from pathlib import Path
 
 from arcnb.lab.clusters.jobs import Job
 from arcnb.lab.clusters.scripts import render, write_script
-from arcnb.lab.clusters.states import ENDED, HELD, RUNNING, WAITING, TaskState
-from arcnb.lab.clusters.tools import SchedulerError, call
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, SchedulerError, TaskState, call
+from arcnb.machine.files import write_whole
 
 NAME = "slurm"
 
@@ -66,12 +66,11 @@ def cancel(tasks: Sequence[str]) -> None:
 
 def cluster() -> str:
     """The name of the cluster that answers here, or "": job numbers mean nothing elsewhere."""
-    try:
+    with contextlib.suppress(SchedulerError):
         answer = call(NAME, "scontrol", "show", "config")
-    except SchedulerError:
-        return ""
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", answer, re.M)
-    return match[1] if match else ""
+        if match := re.search(r"^ClusterName\s*=\s*(\S+)", answer, re.M):
+            return match[1]
+    return ""
 
 
 def _accounted(tasks: Sequence[str]) -> dict[str, TaskState]:

@@ -5,6 +5,7 @@ of is looked up when it starts.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
@@ -12,7 +13,16 @@ from arcnb.lab.batch.pipelines import Pipeline
 from arcnb.lab.batch.stages import earlier_run, stage_inputs
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.jobs import Job, checked_options, environment_of, resources_of
-from arcnb.lab.clusters.submitting import JOB_FOLDER, note_task, prepare_job, stamp, submit_job, withdraw
+from arcnb.lab.clusters.submitting import (
+    JOB_FOLDER,
+    made,
+    note_task,
+    prepare_job,
+    show,
+    stamp,
+    submit_job,
+    withdraw,
+)
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.queueing import queue_run
 from arcnb.lab.runs.run import Run, runs_root
@@ -27,43 +37,29 @@ def submit_pipeline(
 ) -> int:
     """Submit the stages that are not done; prints their run folders. `given`: job options for all stages,
     which a stage's own `job:` overrides."""
-    options = {}
+    asked = {}
     for name, stage in pipeline.stages.items():
         where = f"{pipeline.path}, stage {name!r}"
-        options[name] = {**given, **checked_options(stage.job, where)}
-        resources_of(options[name], where)
-        environment_of(options[name], where)
+        options = {**given, **checked_options(stage.job, where)}
+        asked[name] = resources_of(options, where), environment_of(options, where)
     runs, fresh, todo = _stage_runs(pipeline, tell)
     tasks: dict[str, list[str]] = {}
     jobs: dict[str, Job] = {}
-    files = {}
-    sent = False
+    files: dict[str, list[Path]] = {}
     try:
         for name in todo:
-            needed = [other for other in pipeline.stages[name].needs if other in todo]
-            after = (
-                []
-                if dry_run or scheduler != "slurm"
-                else [slurm.dependency(tasks[other]) for other in needed]
-            )
-            where = f"{pipeline.path}, stage {name!r}"
+            needed = [tasks[other] for other in pipeline.stages[name].needs if other in tasks]
+            after = [slurm.dependency(other) for other in needed]
+            folder = runs[name].path / JOB_FOLDER
+            run_name = pipeline.run_name(name)
             jobs[name], files[name] = prepare_job(
-                scheduler,
-                pipeline.run_name(name),
-                runs[name].path / JOB_FOLDER,
-                [runs[name]],
-                resources_of(options[name], where),
-                environment_of(options[name], where),
-                after,
+                scheduler, run_name, folder, [runs[name]], *asked[name], after
             )
             if scheduler == "slurm" and not dry_run:
                 tasks[name] = submit_job(scheduler, jobs[name], files[name])
-                sent = True
                 tell(f"{name}: {scheduler} {tasks[name][0]}, {runs[name].path}")
         if dry_run:
-            for name in todo:
-                for file in files[name]:
-                    print(f"==> {file}\n{file.read_text()}")
+            show([file for name in todo for file in files[name]])
             withdraw(fresh)
             return 0
         if scheduler == "htcondor" and todo:
@@ -73,7 +69,7 @@ def submit_pipeline(
                 tell(f"{name}: {scheduler} {number} (DAG), {runs[name].path}")
     except ArcnbError:
         # Stages that are with the scheduler already have dependents that are not: nothing of it is to run.
-        if sent:
+        if tasks:
             slurm.cancel([task for names in tasks.values() for task in names])
         withdraw(fresh)
         raise
@@ -119,10 +115,6 @@ def _stage_runs(
 
 
 def _submit_dag(pipeline: Pipeline, jobs: Mapping[str, Job], todo: list[str]) -> str:
-    folder = runs_root() / "pipelines" / pipeline.name / stamp()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
+    folder = made(runs_root() / "pipelines" / pipeline.name / stamp())
     needs = {name: [other for other in pipeline.stages[name].needs if other in todo] for name in todo}
     return htcondor.submit_dag(jobs, needs, folder / "pipeline.dag")

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.batch.workers import LOG
-from arcnb.lab.clusters.states import ENDED, RUNNING, TaskState
 from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
-from arcnb.lab.clusters.tools import SchedulerError
+from arcnb.lab.clusters.tools import ENDED, RUNNING, SchedulerError, TaskState
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
-from arcnb.lab.runs.manifest import locked, now, write_manifest
+from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.run import Run
 
 SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended
-FINAL = ("done", "failed", "killed")
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,9 @@ def _elsewhere(records: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
     """run folder -> one sentence, of the runs that another cluster has: the silence of this one about them
     means nothing."""
     clusters = {(record["scheduler"], record.get("cluster")): record for record in records.values()}
-    sentences = {key: elsewhere(record) for key, record in clusters.items()}
-    found = {
-        folder: sentences[record["scheduler"], record.get("cluster")] for folder, record in records.items()
-    }
-    return {folder: sentence for folder, sentence in found.items() if sentence}
+    told = {key: elsewhere(record) for key, record in clusters.items()}
+    found = {path: told[record["scheduler"], record.get("cluster")] for path, record in records.items()}
+    return {path: sentence for path, sentence in found.items() if sentence}
 
 
 def _standing(run: Run, record: dict[str, str], state: TaskState | None, trouble: str | None) -> Standing:
@@ -102,45 +98,32 @@ def _standing(run: Run, record: dict[str, str], state: TaskState | None, trouble
 
 def settle(run: Run, task: str, state: TaskState | None) -> None:
     """Write the end of a run that its scheduler has ended (or no longer knows) and that could not write it
-    itself: its node died, it was cancelled while it waited, its environment could not be made."""
-    if state is not None and state.phase != ENDED:
-        if run.manifest["status"] == "running":
-            _settle_requeued(run, task, state)
+    itself: its node died, it was cancelled while it waited, its environment could not be made. If the task
+    waits again, whoever wrote `running` is dead, too."""
+    if state is not None and state.phase == RUNNING:
         return
+    again = state is not None and state.phase != ENDED
+    words = state.text if state else "no longer known to the scheduler"
+    on = f" on {state.node}" if state and state.node else ""
     with locked(run.path):
         manifest = run.manifest
-        words = state.text if state else "no longer known to the scheduler"
-        on = f" on {state.node}" if state and state.node else ""
         if manifest["status"] == "running" and manifest["job"] == task:
             beat = read_heartbeat(run.path)
             if is_alive(manifest["process"]) or (beat and beat["age"] < SETTLING_SECONDS):
                 return  # it is just writing its end
             seen = f"last heartbeat {beat['time']}" if beat else "no heartbeat left"
             where = manifest["process"]["host"]
-            sentence = f"it died with its node or job: {task} is {words}{on or f' on {where}'} ({seen})"
-        elif manifest.get("waits_for") == task or _of_this_dag(manifest, task):
-            sentence = f"it never started: {task} is {words}{on}; see {run.path / LOG}"
-            if manifest["status"] != "queued":  # a resubmission that came to nothing leaves the earlier end
+            if again:
+                sentence = f"it died with its node {where} ({seen}); {task} is {words}"
+            else:
+                sentence = f"it died with its node or job: {task} is {words}{on or f' on {where}'} ({seen})"
+            _write_end(run, manifest, sentence)
+        elif not again and (manifest.get("waits_for") == task or _of_this_dag(manifest, task)):
+            if manifest["status"] == "queued":
+                sentence = f"it never started: {task} is {words}{on}; see {run.path / LOG}"
+                _write_end(run, manifest, sentence)
+            else:  # a resubmission that came to nothing leaves the earlier end
                 write_manifest(run.path, manifest | {"waits_for": None})
-                return
-        else:
-            return
-        _write_end(run, manifest, sentence)
-
-
-def _settle_requeued(run: Run, task: str, state: TaskState) -> None:
-    """The task waits again, so whoever wrote `running` is dead."""
-    if state.phase == RUNNING:
-        return
-    with locked(run.path):
-        manifest = run.manifest
-        beat = read_heartbeat(run.path)
-        if manifest["status"] != "running" or manifest["job"] != task or is_alive(manifest["process"]):
-            return
-        if beat is None or beat["age"] > SETTLING_SECONDS:
-            seen = f"last heartbeat {beat['time']}" if beat else "no heartbeat left"
-            where = manifest["process"]["host"]
-            _write_end(run, manifest, f"it died with its node {where} ({seen}); {task} is {state.text}")
 
 
 def write_cancelled(run: Run) -> None:
@@ -154,8 +137,7 @@ def write_cancelled(run: Run) -> None:
 
 
 def _write_end(run: Run, manifest: dict[str, object], sentence: str) -> None:
-    error = {"type": None, "message": None, "sentence": sentence}
-    ended = {"status": "killed", "end": now(), "error": error, "waits_for": None}
+    ended = {"status": "killed", "end": now(), "error": cause(sentence), "waits_for": None}
     write_manifest(run.path, manifest | ended)
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.environments import build_archive
 from arcnb.lab.clusters.jobs import Environment, Job, Resources
-from arcnb.lab.notebooks.parameters import nearest
 from arcnb.lab.runs import disk
-from arcnb.lab.runs.manifest import locked, now, write_manifest, write_whole
+from arcnb.lab.runs.manifest import locked, now, write_manifest
 from arcnb.lab.runs.run import Run
+from arcnb.machine.files import write_whole
 
 SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "htcondor": htcondor}
 JOB_FOLDER = "job"  # in the run folder
@@ -71,13 +71,18 @@ def prepare_job(
     """The job of these runs and its files, written into `folder`; a packed environment is built first."""
     if environment.packed is not None:
         build_archive(environment.packed)
+    made(folder)
+    job = Job(name, folder, tuple(runs), resources, environment)
+    files: list[Path] = scheduler_named(scheduler).write_files(job, after)
+    return job, files
+
+
+def made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
-    job = Job(name, folder, tuple(runs), resources, environment)
-    files: list[Path] = scheduler_named(scheduler).write_files(job, after)
-    return job, files
+    return folder
 
 
 def submit_job(scheduler: str, job: Job, files: Sequence[Path]) -> list[str]:
@@ -103,10 +108,14 @@ def note_task(
     with locked(run.path):
         manifest = run.manifest
         waits_for = f"{scheduler} {task}"
-        if manifest["status"] not in ("running", "done") and manifest["job"] != waits_for:
-            write_manifest(
-                run.path, manifest | {"waits_for": waits_for}
-            )  # else it was quick, and has started
+        quick = manifest["status"] in ("running", "done") or manifest["job"] == waits_for  # it has started
+        if not quick:
+            write_manifest(run.path, manifest | {"waits_for": waits_for})
+
+
+def show(files: Sequence[Path]) -> None:
+    for file in files:
+        print(f"==> {file}\n{file.read_text()}")
 
 
 def withdraw(runs: Sequence[Run]) -> None:

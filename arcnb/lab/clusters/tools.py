@@ -1,13 +1,27 @@
-"""Calling a scheduler's own command line."""
+"""Calling a scheduler's own command line, and what it says of a task."""
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 
 from arcnb.errors import ArcnbError
 
 SECONDS = 60.0  # a scheduler that takes longer to answer is taken for unreachable
 
 WHERE = {"slurm": "a login node of the Slurm cluster", "htcondor": "a submit node of the HTCondor pool"}
+
+
+WAITING, HELD, RUNNING, ENDED = "waiting", "held", "running", "ended"
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """`phase` in one of four words, `text` in the scheduler's: "PENDING (Resources)", "NODE_FAIL"."""
+
+    phase: str
+    text: str
+    node: str = ""
+    task: str = ""  # the scheduler's name of it, where it is known only now
 
 
 class SchedulerError(ArcnbError):

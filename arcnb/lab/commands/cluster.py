@@ -72,8 +72,7 @@ def _submit_runs(
             options.on, name or todo[0].name, folder, todo, resources, environment, options.after
         )
         if options.dry_run:
-            for file in files:
-                print(f"==> {file}\n{file.read_text()}")
+            submitting.show(files)
             submitting.withdraw(fresh)
             return 0
         tasks = submitting.submit_job(options.on, job, files)
@@ -129,16 +128,14 @@ def cancel(options: argparse.Namespace) -> int:
 def _is_with_scheduler(run: Run, record: dict[str, Any]) -> bool:
     """Has its scheduler anything to stop? The record outlives the job: what was submitted once may now run,
     or have been stopped, on this machine."""
-    status, _ = run.verdict()
-    manifest = run.manifest
+    status, manifest = run.status, run.manifest
     if status in ("running", "preempted") and not manifest.get("waits_for"):
         return submitting.is_work_of(record, manifest["job"])
     return bool(manifest.get("waits_for")) or status == "queued"
 
 
 def _cancel_here(run: Run) -> int:
-    state, _ = run.verdict()
-    process = run.manifest["process"]
+    state, process = run.status, run.manifest["process"]
     if state == "queued":
         status.write_cancelled(run)
         note(f"{run.path.name}: cancelled before it started")
@@ -195,11 +192,9 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _refuse_for_pipeline(options: argparse.Namespace) -> None:
-    for name in ("grid", "sets", "parameter", "profile", "name", "after"):
-        if getattr(options, name):
+    for name in ("grid", "sets", "parameter", "profile", "name", "after", "shards"):
+        if getattr(options, name) not in (None, "", []):
             raise ArcnbError(f"a pipeline's file says its parameters itself; leave out --{name}")
-    if options.shards is not None:
-        raise ArcnbError("a pipeline's file says its parameters itself; leave out --shards")
 
 
 def add_commands(commands: Any) -> None:
@@ -217,18 +212,16 @@ def add_commands(commands: Any) -> None:
     add("--after", action="append", default=[], metavar="JOB", help="Slurm: a job that must end well before")
     add("--dry-run", action="store_true", help="print the submit files, and send nothing")
     add("--job", action="append", default=[], metavar="FILE", help="YAML file of the options below")
+    forms: dict[str, dict[str, Any]] = {
+        "bool": {"action": argparse.BooleanOptionalAction, "default": None},
+        "int": {"type": int, "metavar": "N"},
+        "str": {},
+    }
     for name, option in OPTIONS.items():
-        flag = f"--{name.replace('_', '-')}"
-        if option.kind == "bool":
-            command.add_argument(
-                flag, dest=f"job_{name}", action=argparse.BooleanOptionalAction, default=None
-            )
-        elif option.kind == "int":
-            add(flag, dest=f"job_{name}", type=int, metavar="N")
-        elif option.kind == "str":
-            add(flag, dest=f"job_{name}", metavar=name.upper())
-        else:
-            add(flag, dest=f"job_{name}", action="append", default=[], metavar=name.upper())
+        form = forms.get(option.kind, {"action": "append", "default": []})
+        if option.kind != "bool":
+            form = {"metavar": name.upper()} | form
+        add(f"--{name.replace('_', '-')}", dest=f"job_{name}", **form)
 
     command = commands.add_parser("status", parents=[root], help="what became of submitted runs")
     command.set_defaults(command=show_status)

@@ -1,8 +1,10 @@
 """`arcnb run`, `ls`, `show`, `report`, `rm`: one run, and looking at what is there."""
 
 import argparse
+import logging
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,11 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.batch.sweeps import Sweep
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
+from arcnb.lab.execution import resuming
 from arcnb.lab.execution.usable_home import substitute_home
 from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.parameters import default_values, find_parameter, folded
-from arcnb.lab.pages.run_cards import duration_text, size_text
-from arcnb.lab.runs import disk, queueing, resuming
+from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
@@ -25,7 +27,10 @@ def run(options: argparse.Namespace) -> int:
     earlier = find_run(options.resume) if options.resume else None
     if earlier is None and options.notebook is None:
         raise ArcnbError("arcnb run needs a notebook, or --resume and a run")
-    path = files.find_notebook(options.notebook or _source_of(earlier))
+    reference = options.notebook or (earlier.manifest["notebook"] or {}).get("path")
+    if reference is None:
+        raise ArcnbError(f"{earlier} does not say which notebook it ran; name it")
+    path = files.find_notebook(reference)
     declared = files.declared_beside(path)
     given = shared.given_values(options, path, declared)
     if earlier is not None:
@@ -41,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
         if options.name and not options.again:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
-        record = files.notebook_record(path)
-        current = new_run(None, options.name or path.stem, values, record, "engine", sys.argv)
+        record = provenance.notebook_record(path)
+        current = new_run(options.name or path.stem, values, record, "engine", sys.argv)
     note(f"run folder: {current.path}")
     with substitute_home() as problem:
         if problem:
@@ -63,19 +68,20 @@ def params(options: argparse.Namespace) -> int:
         print(known.comment)
         return 0
     cell, further = declared.all()
-    shown = [one for one in further.values() if one.ours or one.name in values or options.all]
-    left_out = [one for one in further.values() if one not in shown]
     parts = {f"the parameters cell of {path.name}": list(cell.values())}
-    for one in shown:
-        parts.setdefault(one.branch or "further", []).append(one)
+    left_out: Counter[str] = Counter()
+    for one in further.values():
+        if one.ours or one.name in values or options.all:
+            parts.setdefault(one.branch or "further", []).append(one)
+        else:
+            left_out[one.branch] += 1
     lines = {one.name: repr(values.get(one.name, one.default)) for part in parts.values() for one in part}
-    names, given = (max((len(text) for text in texts), default=0) for texts in (lines, lines.values()))
+    names, given = (max(map(len, texts), default=0) for texts in (lines, lines.values()))
     for title, part in parts.items():
         print(f"# {title}")
         for one in part:
             print(f"{one.name:{names}} = {lines[one.name]:{min(given, 28)}}  {one.sentence}".rstrip())
-    for title in dict.fromkeys(one.branch for one in left_out):
-        count = sum(one.branch == title for one in left_out)
+    for title, count in left_out.items():
         print(
             f"# {title}: {count} more, at the library's defaults; --all lists them, NAME says what one means"
         )
@@ -97,8 +103,7 @@ def ls(options: argparse.Namespace) -> int:
             continue
         took = f"{manifest['seconds']:.0f} s" if manifest["seconds"] is not None else ""
         headline = manifest["outcome"].get("headline")
-        numbers = {name: value for name, value in manifest["outcome"].items() if type(value) in (int, float)}
-        facts = ", ".join([f"{name} {value:.4g}" for name, value in numbers.items()][:5])
+        facts = ", ".join(cards.numbers(manifest["outcome"])[:5])
         waits = f"waits as {manifest['waits_for']}" if manifest.get("waits_for") else ""
         news = f"{place_text(beat)} {beat.get('progress') or ''}" if beat else why or headline or facts
         print(f"{status:10} {item.path.name}  {took:>8}  {waits or news}")
@@ -107,15 +112,35 @@ def ls(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """`arcnb show RUN`: the manifest, readably; of a sweep, its table."""
-    from arcnb.lab.pages.run_cards import run_text
-
     one = shared.named(options.run)
     if isinstance(one, Sweep):
         print(one.table_text())
         print(one.folder / "table.csv")
     else:
-        print(run_text(one))
+        print(_run_text(one))
     return 0
+
+
+def _run_text(run: Run) -> str:
+    """The manifest as aligned lines."""
+    manifest = run.manifest
+    status, why = run.verdict()
+    lines = [str(run.path), f"{'status':12} {status}" + (f": {why}" if why else "")]
+    lines.append(f"{'time':12} {cards.times_text(manifest)}")
+    if status == "running" and (beat := read_heartbeat(run.path)):
+        lines.append(f"{'now':12} {place_text(beat)} {beat.get('progress') or ''}")
+    if manifest.get("report_problem"):
+        lines.append(f"{'report':12} not written: {manifest['report_problem']}")
+    lines += [f"{name:12} {value}" for name, value in cards.run_facts(manifest) if name != "packages"]
+    for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
+        width = max(map(len, values), default=0)
+        lines += [title] + [
+            f"    {name:{width}}  {cards.value_text(value)}" for name, value in values.items()
+        ]
+    lines += ["artifacts"] + [
+        f"    {item['path']}  {cards.size_text(item['bytes'])}" for item in manifest["artifacts"]
+    ]
+    return "\n".join(lines)
 
 
 def report(options: argparse.Namespace) -> int:
@@ -124,7 +149,6 @@ def report(options: argparse.Namespace) -> int:
 
 
 def write_report(runs: list[Run], output: Path, title: str) -> int:
-    from arcnb.errors import ArcnbError
     from arcnb.lab.pages.export import export_run
     from arcnb.lab.pages.index import write_index
 
@@ -133,11 +157,11 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
             if item.copy_path.is_file():
                 export_run(item)
         print(write_index(runs, output, title))
+        return 0
     except ArcnbError as error:
         return say(error, 1)
     except ImportError as error:
         return say(f"{output} could not be written: {type(error).__name__}: {error}", 1)
-    return 0
 
 
 def rm(options: argparse.Namespace) -> int:
@@ -146,15 +170,15 @@ def rm(options: argparse.Namespace) -> int:
     if not options.run:
         sizes = sorted((disk.disk_bytes(item.path), item.path.name) for item in list_runs())
         for size, name in sizes:
-            print(f"{size_text(size):>8}  {name}")
-        print(f"{size_text(sum(size for size, _ in sizes)):>8}  {len(sizes)} runs in {runs_root()}")
+            print(f"{cards.size_text(size):>8}  {name}")
+        print(f"{cards.size_text(sum(size for size, _ in sizes)):>8}  {len(sizes)} runs in {runs_root()}")
         return 0
     runs = shared.runs_named(options.run, beginnings=False)
     disk.refuse_at_work(runs)
     if not options.force:
         disk.refuse_needed(runs)
     for item in runs:
-        size = size_text(disk.disk_bytes(item.path))
+        size = cards.size_text(disk.disk_bytes(item.path))
         if not options.dry_run:
             disk.remove(item)
         print(f"{'would remove' if options.dry_run else 'removed'} {size:>8}  {item.path}")
@@ -162,8 +186,6 @@ def rm(options: argparse.Namespace) -> int:
 
 
 def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.Namespace) -> int:
-    import logging
-
     import papermill
     from papermill.engines import papermill_engines
     from papermill.exceptions import PapermillException
@@ -193,7 +215,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     print(current.path)
     manifest = read_manifest(current.path)
     if manifest["status"] == "done":
-        note(f"{path.name} done in {duration_text(manifest['seconds'])}")
+        note(f"{path.name} done in {cards.duration_text(manifest['seconds'])}")
         return 0
     say(f"{path.name} {manifest['status']} at {manifest['error']['sentence']}; see {current.copy_path}", 1)
     if manifest["status"] == "preempted":
@@ -207,7 +229,6 @@ def _export(current: Run) -> None:
     """A page not written, or not waited for, does not make a good run a bad one; it is said and left."""
     later = f"`arcnb report {current.path.name}` writes it later"
     try:
-        from arcnb.errors import ArcnbError
         from arcnb.lab.pages.export import export_run
 
         export_run(current)
@@ -215,13 +236,6 @@ def _export(current: Run) -> None:
         note(f"arcnb: interrupted while the report of {current.path} was written; {later}")
     except ArcnbError as error:
         note(f"arcnb: {error}; {later}")
-
-
-def _source_of(earlier: Run | None) -> str:
-    source = (earlier.manifest["notebook"] or {}).get("path") if earlier else None
-    if source is None:
-        raise ArcnbError(f"{earlier} does not say which notebook it ran; name it")
-    return str(source)
 
 
 def add_commands(commands: Any) -> None:

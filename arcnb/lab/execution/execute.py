@@ -14,15 +14,15 @@ from papermill.iorw import LocalHandler
 from papermill.log import logger
 from papermill.utils import chdir
 
-from arcnb.lab.execution.console import Console
-from arcnb.lab.execution.journal import RunRecord
+from arcnb.lab.execution.journal import Console, RunRecord
 from arcnb.lab.execution.kernel_end import STATEMENT
 from arcnb.lab.execution.stopping import Stopped, StopSignals
 from arcnb.lab.execution.terminal_text import printed
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.manifest import working_folder, write_whole
+from arcnb.lab.runs.manifest import RUN_DIR, RUNS, working_folder
 from arcnb.lab.runs.processes import death_cause, out_of_memory_kills
-from arcnb.lab.runs.run import RUN_DIR, RUNS, Run, runs_root
+from arcnb.lab.runs.run import Run, runs_root
+from arcnb.machine.files import write_whole
 
 
 class RunStopped(PapermillException):
@@ -56,7 +56,7 @@ def execute(
             )
             client.execute(env=_environment(run), cwd=_working_folder(run))
     except BaseException as error:
-        record.status, record.error = record.verdict_on(error)
+        record.note_end(error)
         raise RunStopped(record.error["sentence"]) from error
     finally:
         record.notebook_complete()
@@ -173,14 +173,10 @@ class ArcnbClient(PapermillNotebookClient):
         """Note the failure; papermill itself raises it, after marking the cell. It takes `SystemExit: 0` for
         success, so that one is raised here: the cells below did not run."""
         self.record.status = "failed"
-        message = f"{error.ename}: {error.evalue}"
-        self.record.error = {
-            "type": error.ename,
-            "message": error.evalue,
-            "sentence": self.record.sentence(message),
-        }
+        why = f"{error.ename}: {error.evalue}"
+        self.record.note_error(error.ename, error.evalue, why)
         if error.ename == "SystemExit":
-            raise Stopped("failed", error.ename, message)
+            raise Stopped("failed", error.ename, why)
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
         if msg["msg_type"] == "execute_input":

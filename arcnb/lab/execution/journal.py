@@ -1,7 +1,10 @@
 """What is written while a notebook runs: executed copy, manifest, heartbeat, a line for the console."""
 
 import contextlib
+import shutil
+import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +12,57 @@ import nbformat
 from papermill.engines import NotebookExecutionManager
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.execution.console import Console
 from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.manifest import now, seconds_between, write_whole
+from arcnb.lab.runs.manifest import cause, now, seconds_between
 from arcnb.lab.runs.processes import memory_gb, process_identity
 from arcnb.lab.runs.run import Run
+from arcnb.machine.files import write_whole
+
+LINE_SECONDS = 5.0
+
+
+class Console:
+    """A line on standard error about the notebook that runs: which cell, which section, its own bar. On a
+    terminal it is rewritten in place; in a log file a line appears at each new section, and then at growing
+    intervals of 5 to 60 seconds."""
+
+    def __init__(self, n_cells: int):
+        self.stream = sys.stderr
+        self.n_cells = n_cells
+        self.place = ""
+        self.title = ""
+        self.started = self.printed = time.monotonic()
+
+    def cell(self, index: int, title: str) -> None:
+        """The cell that starts now; index from 1."""
+        self.place = f"[{index}/{self.n_cells}] {title}".rstrip()
+        if self.stream.isatty():
+            self._rewrite(self.place)
+        elif title != self.title:
+            print(self.place, file=self.stream, flush=True)
+            self.started = self.printed = time.monotonic()
+        self.title = title
+
+    def progress(self, line: str) -> None:
+        """The progress line of the running cell."""
+        if self.stream.isatty():
+            self._rewrite(f"{self.place} · {line}")
+            return
+        now = time.monotonic()
+        if now - self.printed >= max(LINE_SECONDS, min(60.0, (now - self.started) / 20)):
+            print(f"{self.place} · {line}", file=self.stream, flush=True)
+            self.printed = now
+
+    def close(self) -> None:
+        if self.stream.isatty():
+            self._rewrite("")
+
+    def _rewrite(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        line = text if len(text) <= width else text[: width - 1] + "…"
+        print(f"\r\x1b[K{line}", end="", file=self.stream, flush=True)
 
 
 class RunRecord(NotebookExecutionManager):
@@ -71,7 +118,7 @@ class RunRecord(NotebookExecutionManager):
         except ArcnbError as error:
             if self.status == "done":  # what nobody can look at is not done
                 self.status = "failed"
-                self.error = {"type": "ArcnbError", "message": str(error), "sentence": f"the end: {error}"}
+                self.error = cause(f"the end: {error}", "ArcnbError", str(error))
         fields = {"status": self.status, "end": now(), "error": self.error, "cell": self.where}
         if self.peak_memory_gb:
             fields["peak_memory_gb"] = self.peak_memory_gb
@@ -81,17 +128,11 @@ class RunRecord(NotebookExecutionManager):
     def believe_notebook(self) -> None:
         """A notebook whose trainer was stopped and saved ends all of its cells and writes `preempted` itself:
         that is kept, for done would mean that there is nothing to resume."""
-        if self.status != "done":
-            return
         manifest = self.run.manifest
-        if manifest["status"] == "preempted":
+        if self.status == "done" and manifest["status"] == "preempted":
             self.status = "preempted"
-            cause = "the notebook says that it was stopped before its work was done"
-            self.error = manifest["error"] or {
-                "type": None,
-                "message": cause,
-                "sentence": self.sentence(cause),
-            }
+            why = "the notebook says that it was stopped before its work was done"
+            self.error = manifest["error"] or cause(self.sentence(why), None, why)
 
     def set_end(self) -> None:
         self.end_time = self.now()
@@ -99,20 +140,17 @@ class RunRecord(NotebookExecutionManager):
         self.nb.metadata.papermill["duration"] = (self.end_time - self.start_time).total_seconds()
         self.nb.metadata.papermill["exception"] = self.status != "done" or None
 
-    def verdict_on(self, error: BaseException) -> tuple[str, dict[str, Any]]:
-        """(status, manifest error) for an exception that ended the execution."""
+    def note_end(self, error: BaseException) -> None:
+        """The exception that ended the execution."""
         if isinstance(error, Stopped):
-            return error.status, {
-                "type": error.kind,
-                "message": error.cause,
-                "sentence": self.sentence(error.cause),
-            }
-        message = f"{type(error).__name__}: {error}"
-        return "failed", {
-            "type": type(error).__name__,
-            "message": str(error),
-            "sentence": self.sentence(message),
-        }
+            self.status = error.status
+            self.note_error(error.kind, error.cause, error.cause)
+        else:
+            self.status, kind = "failed", type(error).__name__
+            self.note_error(kind, str(error), f"{kind}: {error}")
+
+    def note_error(self, kind: str | None, message: str, why: str) -> None:
+        self.error = cause(self.sentence(why), kind, message)
 
     def sentence(self, cause: str) -> str:
         """Where and why, on one line; a cause that goes on for pages is in the executed notebook."""

@@ -59,7 +59,7 @@ else:
                 values = default_values(declared) | given
                 name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.stem).strip("-.") or "notebook"
                 notebook = {"path": str(source.absolute()), "sha256": None}
-                run = new_run(None, name, values, notebook, owner="engine", command=sys.argv)
+                run = new_run(name, values, notebook, owner="engine", command=sys.argv)
             else:
                 run = Run(Path(run_folder))
             settings["timeout"] = settings.pop("execution_timeout", None)

@@ -26,7 +26,7 @@ HABITS = {
 }
 
 
-def home_problem() -> str | None:
+def _home_problem() -> str | None:
     """Why the home cannot take a file of a megabyte, or None if it can."""
     try:
         home = Path.home()
@@ -46,7 +46,7 @@ def home_problem() -> str | None:
 def substitute_home() -> Iterator[str | None]:
     """While active, what usually writes to an unusable home writes to a temporary folder, which then goes
     away. Yields the problem, if there is one. Variables that are set already are left alone."""
-    problem = home_problem()
+    problem = _home_problem()
     if problem is None:
         yield None
         return

@@ -100,24 +100,14 @@ def _best(
     ranked = ranked.sort_values(["ran", *_RANKING], ascending=False, kind="stable")
     repeated = ranked.duplicated(["task_id", "fingerprint"]) & ranked["fingerprint"].notna()
     chosen = ranked[~repeated].groupby("task_id", sort=False).head(per_task)
-    order = {
-        (row.set, row.task_id, row.round, row.index, row.turn): place
-        for place, row in enumerate(
-            chosen[["set", "task_id", "round", "index", "turn"]].itertuples(index=False)
-        )
+    keys = list(chosen[["set", "task_id", "round", "index", "turn"]].itertuples(index=False, name=None))
+    rows = {
+        (name, *key): row
+        for name, one in sets.items()
+        for key, row in one.get(key[1:] for key in keys if key[0] == name).items()
     }
-    return rates, _fetched(sets, order)
-
-
-def _fetched(
-    sets: Mapping[str, PredictionSet], order: Mapping[tuple, int]
-) -> dict[str, list[tuple[str, Prediction]]]:
-    """The chosen predictions by task, in their order."""
-    found: dict[str, list[tuple[int, str, Prediction]]] = {}
-    for name, one in sets.items():
-        for key, row in one.get(key[1:] for key in order if key[0] == name).items():
-            found.setdefault(row.task_id, []).append((order[name, *key], name, row))
-    return {
-        task_id: [(name, row) for _, name, row in sorted(rows, key=lambda item: item[0])]
-        for task_id, rows in found.items()
-    }
+    best: dict[str, list[tuple[str, Prediction]]] = {}
+    for key in keys:
+        if key in rows:
+            best.setdefault(key[1], []).append((key[0], rows[key]))
+    return rates, best

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import html
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
-from arcnb.lab.pages import run_cards
-from arcnb.lab.runs.run import RUN_DIR, Run, list_runs, runs_root
+from arcnb.lab.runs import cards
+from arcnb.lab.runs.manifest import RUN_DIR
+from arcnb.lab.runs.run import Run, list_runs, runs_root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,25 +28,17 @@ def models() -> pd.DataFrame:
     from arcnb.models.registry import SHIPPED_ADAPTERS, resolve_model
 
     embedded = resolve_model("default").folder
-    rows = [("model", "default", "embedded: SmolLM2-135M-Instruct", _size(embedded))]
+    shipped = sorted(path for path in SHIPPED_ADAPTERS.iterdir() if path.is_dir())
+    rows = [("model", "default", "embedded: SmolLM2-135M-Instruct", _bytes(embedded))]
     rows += [("model", name, "in the hub's cache", size) for name, size in _cached_models()]
+    rows += [("adapter", path.name, "shipped, for the embedded model", _bytes(path)) for path in shipped]
     rows += [
-        ("adapter", path.name, "shipped, for the embedded model", _size(path))
-        for path in sorted(SHIPPED_ADAPTERS.iterdir())
-        if path.is_dir()
-    ]
-    rows += [
-        (
-            "adapter",
-            str(run.path / item["path"]),
-            f"trained by {run.path.name}",
-            run_cards.size_text(item["bytes"]),
-        )
-        for run, manifest in _recent()
-        for item in manifest["artifacts"]
+        ("adapter", str(run.path / item["path"]), f"trained by {run.path.name}", item["bytes"])
+        for run, _, item in _recent_artifacts()
         if Path(item["path"]).name == "adapter"
     ]
-    return pd.DataFrame(rows, columns=["what", "parameter", "origin", "size"])
+    table = pd.DataFrame(rows, columns=["what", "parameter", "origin", "size"])
+    return table.assign(size=table["size"].map(cards.size_text))
 
 
 def task_sets() -> pd.DataFrame:
@@ -52,7 +46,6 @@ def task_sets() -> pd.DataFrame:
     import pandas as pd
 
     from arcnb.arc.tasks.task_set import SOURCES, load_tasks
-    from arcnb.errors import ArcnbError
 
     rows: list[tuple[str, Any, str]] = []
     for name in SOURCES:
@@ -63,8 +56,7 @@ def task_sets() -> pd.DataFrame:
             rows.append((name, None, str(error)))
     rows += [
         (str(run.path / item["path"]), manifest["outcome"].get("tasks"), f"written by {run.path.name}")
-        for run, manifest in _recent()
-        for item in manifest["artifacts"]
+        for run, manifest, item in _recent_artifacts()
         if item["path"] == "tasks.parquet"
     ]
     return pd.DataFrame(rows, columns=["parameter", "tasks", "version"]).astype({"tasks": "Int64"})
@@ -72,17 +64,16 @@ def task_sets() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class RunList:
-    """The last runs as a table that leads to their pages and notebooks."""
+    """Runs as a table that leads to their pages and notebooks."""
 
     runs: list[Run]
 
     def _repr_html_(self) -> str:
         if not self.runs:
             return f"<p>No runs in {html.escape(str(runs_root()))} yet.</p>"
-        rows = "".join(_run_row(run) for run in self.runs)
-        names = ("", "run", "took", "what came out", "")
-        head = "".join(f'<th style="text-align:left">{name}</th>' for name in names)
-        return f'<table class="dataframe"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        rows = [("", "run", "took", "what came out", ""), *map(_run_row, self.runs)]
+        lines = [f'<tr style="text-align:left"><td>{"</td><td>".join(row)}</td></tr>' for row in rows]
+        return f'<table class="dataframe">{"".join(lines)}</table>'
 
     def __repr__(self) -> str:
         return "\n".join(run.path.name for run in self.runs) or "no runs yet"
@@ -96,70 +87,54 @@ def last_runs(n: int = 10) -> RunList:
 
 def latest_predictions() -> PredictionSet | None:
     """The newest prediction set of a run, None where there is none yet."""
-    for run, _ in _recent():
-        one = PredictionSet(run.path / "predictions")
+    for run in list_runs()[::-1][:_RECENT]:
         try:
-            if one.parts():
-                return one
+            if (found := PredictionSet(run.path / "predictions")).parts():
+                return found
         except ArcnbError:
             continue
     return None
 
 
-def _recent() -> list[tuple[Run, dict[str, Any]]]:
-    """The last runs whose manifests can be read, newest first."""
-    found = []
+def _recent_artifacts() -> Iterator[tuple[Run, dict[str, Any], dict[str, Any]]]:
+    """(run, its manifest, an artifact) of the last runs whose manifests can be read, newest first."""
     for run in list_runs()[::-1][:_RECENT]:
         try:
-            found.append((run, run.manifest))
+            manifest = run.manifest
         except ArcnbError:
             continue
-    return found
+        yield from ((run, manifest, item) for item in manifest["artifacts"])
 
 
-def _run_row(run: Run) -> str:
-    left = 'style="text-align:left"'
+def _run_row(run: Run) -> tuple[str, str, str, str, str]:
+    name = html.escape(run.path.name)
     try:
         status, why = run.verdict()
         manifest = run.manifest
     except ArcnbError as error:
-        name, says = html.escape(run.path.name), html.escape(str(error))
-        return f"<tr><td></td><td {left}>{name}</td><td></td><td {left}>{says}</td><td></td></tr>"
-    took = "" if manifest["seconds"] is None else run_cards.duration_text(manifest["seconds"])
-    numbers = {name: value for name, value in manifest["outcome"].items() if type(value) in (int, float)}
-    facts = why or " · ".join(f"{name} {value:.4g}" for name, value in list(numbers.items())[:4])
+        return "", name, "", html.escape(str(error)), ""
+    took = "" if manifest["seconds"] is None else cards.duration_text(manifest["seconds"])
+    facts = why or " · ".join(cards.numbers(manifest["outcome"])[:4])
+    # Links start from the page: the run folder under `arcnb run`, else the notebook's own folder.
+    here = os.environ.get(RUN_DIR) or Path.cwd()
     links = " ".join(
-        f'<a href="{html.escape(_relative(path))}">{name}</a>'
-        for name, path in (("page", run.page_path), ("notebook", run.copy_path))
+        f'<a href="{html.escape(os.path.relpath(path, here))}">{kind}</a>'
+        for kind, path in (("page", run.page_path), ("notebook", run.copy_path))
         if path.is_file()
     )
-    return (
-        f"<tr><td {left}>{run_cards.badge(status)}</td><td {left}>{html.escape(run.path.name)}</td>"
-        f"<td>{took}</td>"
-        f"<td {left}>{html.escape(facts)}</td><td {left}>{links}</td></tr>"
-    )
+    return cards.badge(status), name, took, html.escape(facts), links
 
 
-def _relative(path: Path) -> str:
-    """The path as seen from the page: the run folder under `arcnb run`, else the notebook's own folder."""
-    return os.path.relpath(path, os.environ.get(RUN_DIR) or Path.cwd())
-
-
-def _cached_models() -> list[tuple[str, str]]:
+def _cached_models() -> list[tuple[str, int]]:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        repositories = scan_cache_dir().repos
+        found = scan_cache_dir().repos
     except CacheNotFound:
         return []
-    found = [
-        (one.repo_id, run_cards.size_text(one.size_on_disk))
-        for one in repositories
-        if one.repo_type == "model"
-    ]
-    return sorted(found)
+    return sorted((one.repo_id, one.size_on_disk) for one in found if one.repo_type == "model")
 
 
-def _size(folder: Path) -> str:
-    return run_cards.size_text(sum(item.stat().st_size for item in folder.rglob("*") if item.is_file()))
+def _bytes(folder: Path) -> int:
+    return sum(item.stat().st_size for item in folder.rglob("*") if item.is_file())

@@ -22,7 +22,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.explorer.entries import MAX_SIDE, Entry, TaskFilter, entries
 from arcnb.lab.explorer.static import explorer_html
-from arcnb.lab.runs.run import RUN_DIR
+from arcnb.lab.runs.manifest import RUN_DIR
 from arcnb.programs.executor.executor import Executor, Limits
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import judged, run_program
@@ -51,7 +51,7 @@ class Explorer:
         self.limits = limits
         self.found = self.entries
         self.executor: Executor | None = None
-        self._widgets: Any = None
+        self.panel: Any = None
 
     def __repr__(self) -> str:
         n_predictions = sum(len(entry.predictions) for entry in self.entries)
@@ -74,8 +74,8 @@ class Explorer:
 
     def widget(self) -> Any:
         """The living explorer as one ipywidget."""
-        self._widgets = self._widgets or _Panel(self)
-        return self._widgets.box
+        self.panel = self.panel or _Panel(self)
+        return self.panel.box
 
 
 class _Panel:

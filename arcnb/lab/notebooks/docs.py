@@ -6,7 +6,6 @@ python -m arcnb.lab.notebooks.docs --check    # say which is stale, end with 1
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from arcnb.lab.notebooks.files import notebooks_folder, read_notebook
 from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.machine.files import write_whole
 from arcnb.plans import Library
 
 LAUNCHER = "00_start"
@@ -94,8 +93,10 @@ def _of_library(known: Library) -> str:
 def _table(head: str, parameters: Iterable[Parameter]) -> str:
     lines = [f"| {head} | default | type | meaning |", "|---|---|---|---|"]
     for known in parameters:
+        default = known.default
+        text = json.dumps(default, ensure_ascii=False) if isinstance(default, str | list) else str(default)
         meaning = f"{known.comment} ({known.unit})" if known.unit else known.comment
-        cells = (f"`{known.name}`", _code(known.default), _code_text(known.kind), _cell(meaning))
+        cells = (f"`{known.name}`", f"`{_cell(text)}`", f"`{_cell(known.kind)}`", _cell(meaning))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -143,30 +144,17 @@ def _with_list(launcher: Path, text: str) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _code(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else str(value)
-    return _code_text(text)
-
-
-def _code_text(text: str) -> str:
-    return f"`{_cell(text)}`"
-
-
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="pages made from the notebooks")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing, end with 1 if something is stale"
-    )
-    options = parser.parse_args(arguments)
-    found = stale(write=not options.check)
+def main(arguments: list[str]) -> int:
+    check = arguments == ["--check"]
+    found = stale(write=not check)
     for path in found:
-        print(f"{path} is stale: run `make docs`" if options.check else f"wrote {path}")
-    return 1 if found and options.check else 0
+        print(f"{path} is stale: run `make docs`" if check else f"wrote {path}")
+    return 1 if found and check else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

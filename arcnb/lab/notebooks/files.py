@@ -1,12 +1,11 @@
 """Finding and reading notebooks: `03`, `3`, `inference`, `03_inference` or a path."""
 
 import contextlib
-import hashlib
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import Declared, nearest, notebook_parameters
+from arcnb.errors import ArcnbError, nearest
+from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
 from arcnb.lab.runs import provenance
 
 ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
@@ -24,8 +23,9 @@ def find_notebook(reference: str) -> Path:
         return Path(reference).resolve()
     folder = notebooks_folder()
     stems = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
-    matches = [path for stem, path in stems.items() if reference in (stem, *_parts(stem))]
-    matches = matches or [path for stem, path in stems.items() if reference == _parts(stem)[0].lstrip("0")]
+    parts = {stem: stem.split("_", 1) for stem in stems}  # number and words
+    matches = [path for stem, path in stems.items() if reference in (stem, *parts[stem])]
+    matches = matches or [path for stem, path in stems.items() if reference == parts[stem][0].lstrip("0")]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -33,12 +33,6 @@ def find_notebook(reference: str) -> Path:
     raise ArcnbError(
         f"there is no notebook {reference!r}, neither as a file nor in {folder}{nearest(reference, stems)}"
     )
-
-
-def _parts(stem: str) -> tuple[str, str]:
-    """Number and words of a notebook's stem."""
-    number, _, words = stem.partition("_")
-    return number, words
 
 
 def read_notebook(path: Path) -> Any:
@@ -71,20 +65,13 @@ def sign(path: Path) -> None:
         NotebookNotary().sign(nbformat.read(path, as_version=4))
 
 
-def notebook_record(path: Path) -> dict[str, str]:
-    """What a manifest says of the notebook's source."""
-    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
 def declared_beside(path: Path) -> dict[str, Declared]:
     """stem -> parameters, of this notebook and of all in its folder that can be read."""
     declared = {path.stem: notebook_parameters(read_notebook(path), path.name)}
     for sibling in sorted(path.parent.glob("*.ipynb")):
         if sibling.stem not in declared:
-            try:
+            with contextlib.suppress(ArcnbError):  # its own run will say so
                 declared[sibling.stem] = notebook_parameters(read_notebook(sibling), sibling.name)
-            except ArcnbError:
-                continue  # its own run will say so
     return declared
 
 

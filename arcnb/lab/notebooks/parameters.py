@@ -23,20 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arcnb.errors import ArcnbError
-from arcnb.plans import MORE, Plan, dotted, fitting, nearest
-
-__all__ = [
-    "ArcnbError",
-    "Declared",
-    "Parameter",
-    "check_parameters",
-    "default_values",
-    "find_parameter",
-    "folded",
-    "nearest",
-    "notebook_parameters",
-]  # fmt: skip
+from arcnb.errors import ArcnbError, nearest
+from arcnb.plans import MORE, Plan, dotted, fitting
 
 
 @dataclass(frozen=True)
@@ -63,9 +51,9 @@ class Parameter:
 class Declared(dict[str, Parameter]):
     """The parameters of the cell, by name; `find` also knows the options of the notebook's plan."""
 
-    def __init__(self, cell: Mapping[str, Parameter] = {}, plan: str = "", former: Mapping[str, str] = {}):
+    def __init__(self, cell: Mapping[str, Parameter] = {}, plan: str = ""):
         super().__init__(cell)
-        self.plan_name, self.former = plan, former
+        self.plan_name = plan
 
     @functools.cached_property
     def plan(self) -> type[Plan] | None:
@@ -80,8 +68,6 @@ class Declared(dict[str, Parameter]):
         """The parameter of this name; ArcnbError for one that neither the cell nor the plan has."""
         if name in self and not _holds_more(name, self):
             return self[name]
-        if name in self.former:
-            raise ArcnbError(f"parameter {name!r} is called {self.former[name]!r} now")
         if self.plan is None:
             raise ArcnbError(f"has no parameter {name!r}{nearest(name, self)}")
         known = self.plan.find(name)
@@ -93,11 +79,8 @@ class Declared(dict[str, Parameter]):
     def all(self) -> tuple[dict[str, Parameter], dict[str, Parameter]]:
         """(the parameters of the cell, the plan's options without a line in it), by name."""
         cell = {name: known for name, known in self.items() if not _holds_more(name, self)}
-        further = {}
-        for path in self.plan.options() if self.plan else ():
-            if path not in self._by_path:
-                further[path] = self.find(path)
-        return cell, further
+        paths = self.plan.options() if self.plan else ()
+        return cell, {path: self.find(path) for path in paths if path not in self._by_path}
 
     def names(self) -> list[str]:
         """Of the cell's parameters and, by path, of the plan's further options."""
@@ -112,11 +95,8 @@ class Declared(dict[str, Parameter]):
 
     @functools.cached_property
     def _by_path(self) -> dict[str, Parameter]:
-        found = {}
-        for name, parameter in self.items():
-            if not _holds_more(name, self):
-                found[self.plan.find(name).path] = parameter
-        return found
+        names = [name for name in self if not _holds_more(name, self)]
+        return {self.plan.find(name).path: self[name] for name in names}
 
     def opened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Flat values: `more` opened, and mappings that stand for a branch of the plan by dotted names."""
@@ -137,18 +117,17 @@ def notebook_parameters(notebook: Mapping[str, Any], where: str = "notebook") ->
     for cell in notebook["cells"]:
         if "parameters" in cell["metadata"].get("tags", []):
             declared = _read_cell("".join(cell["source"]), where)
-            return Declared(declared, _plan_of(notebook) if MORE in declared else "", FORMER.get(where, {}))
+            return Declared(declared, _plan_of(notebook) if MORE in declared else "")
     return Declared()
 
 
 def default_values(declared: Mapping[str, Parameter]) -> dict[str, Any]:
     """What a run gets without being told; without defaults that only Python could work out."""
-    known = (
-        parameter
-        for parameter in declared.values()
-        if (parameter.kind, parameter.default) != ("any", None) and not _holds_more(parameter.name, declared)
-    )
-    return {parameter.name: parameter.default for parameter in known}
+    return {
+        name: known.default
+        for name, known in declared.items()
+        if (known.kind, known.default) != ("any", None) and not _holds_more(name, declared)
+    }
 
 
 def check_parameters(
@@ -190,22 +169,6 @@ def folded(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict
 
 def _holds_more(name: str, declared: Mapping[str, Parameter]) -> bool:
     return name == MORE and isinstance(declared, Declared) and bool(declared.plan_name)
-
-
-# Former names in notebooks that make no plan, refused with the new one.
-FORMER: Mapping[str, Mapping[str, str]] = {
-    "01_prepare_data.ipynb": {"source": "tasks", "max_prompt_tokens": "max_prompt_length"},
-    "04_refinement_dataset.ipynb": {
-        "max_prompt_tokens": "max_prompt_length",
-        "turns": "turns_to_refine",
-        "successes_from": "successes",
-    },
-    "06_evaluate.ipynb": {
-        "task_ids_from": "only_predicted",
-        "arms": "compare",
-        "submission_from": "submission_set",
-    },
-}
 
 
 def _plan_of(notebook: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
-from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters, nearest
+from arcnb.errors import ArcnbError, nearest
+from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 
@@ -54,25 +54,20 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
         if not isinstance(section, dict):
             raise ArcnbError(f"{path}: section {key!r} must hold parameters, got {section!r}")
 
-    chosen = {}
+    chosen: dict[str, dict[str, Any]] = {stem: {} for stem in declared}
     for name, value in sections.get("all", {}).items():
-        takers = {
-            stem: parameters for stem, parameters in declared.items() if _takes(name, value, parameters)
-        }
+        takers = [stem for stem, parameters in declared.items() if _takes(name, value, parameters)]
         if not takers:
             names = {name for parameters in declared.values() for name in parameters.names()}
             raise ArcnbError(
                 f"{path}: no notebook has the parameter {name!r} of section 'all'{nearest(name, names)}"
             )
-        for stem, parameters in takers.items():
-            checked = check_parameters({name: value}, parameters, f"{path}, section 'all' for {stem}")
-            if stem == notebook:
-                chosen |= checked
+        for stem in takers:
+            where = f"{path}, section 'all' for {stem}"
+            chosen[stem] |= check_parameters({name: value}, declared[stem], where)
     for stem, parameters in declared.items():
-        checked = check_parameters(sections.get(stem, {}), parameters, f"{path}, section {stem!r}")
-        if stem == notebook:
-            chosen |= checked
-    return chosen | check_parameters(plain, declared[notebook], str(path))
+        chosen[stem] |= check_parameters(sections.get(stem, {}), parameters, f"{path}, section {stem!r}")
+    return chosen[notebook] | check_parameters(plain, declared[notebook], str(path))
 
 
 def _takes(name: str, value: Any, declared: Declared) -> bool:

@@ -1,9 +1,9 @@
 """Notebooks as git keeps them: no outputs, no counters, no traces of a run or an editor.
 
 python -m arcnb.lab.notebooks.stripping NOTEBOOK...
-"""
 
-from __future__ import annotations
+(nbconvert's --clear-output leaves the metadata of papermill and of editors, and the cells that a run adds.)
+"""
 
 import json
 import sys
@@ -12,9 +12,13 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.machine.files import write_whole
 
 _ADDED = {"injected-parameters", ERROR_TAG}  # cells that papermill and the engine add
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
 
 
 def stripped(notebook: Any) -> dict[str, Any]:
@@ -24,17 +28,12 @@ def stripped(notebook: Any) -> dict[str, Any]:
         tags = cell["metadata"].get("tags", [])
         if _ADDED & set(tags):
             continue
-        plain = {name: value for name, value in cell.items() if name not in ("metadata", "source")}
-        plain |= {
-            "metadata": {"tags": tags} if tags else {},
-            "source": cell["source"].splitlines(keepends=True),
-        }
+        plain = dict(cell, metadata={"tags": tags} if tags else {})
+        source = plain.pop("source").splitlines(keepends=True)
+        kept.append(plain | {"source": source})
         if cell["cell_type"] == "code":
-            plain |= {"execution_count": None, "outputs": []}
-        kept.append(plain)
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return {"cells": kept, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+            kept[-1] |= {"execution_count": None, "outputs": []}
+    return {"cells": kept, "metadata": _METADATA, "nbformat": 4, "nbformat_minor": 5}
 
 
 def strip_file(path: Path) -> bool:
@@ -46,16 +45,10 @@ def strip_file(path: Path) -> bool:
     return changed
 
 
-def main(arguments: list[str]) -> int:
-    try:
-        for name in arguments:
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        try:
             if strip_file(Path(name)):
                 print(f"stripped {name}")
-    except ArcnbError as error:
-        print(f"arcnb: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        except ArcnbError as error:
+            sys.exit(f"arcnb: {error}")

@@ -20,13 +20,12 @@ from pygments.util import ClassNotFound
 from arcnb.lab.execution.terminal_text import printed
 
 # What makes a browser fetch something, in HTML that a cell's output or its markdown brought along.
-_ELSEWHERE = r"\s*=\s*[\"']?\s*(?:https?:)?//"
-_SOURCE = r"\b(?:src|srcset|data|poster|xlink:href|href)"
 _FETCHING = (
     re.compile(r"<script\b[^>]*\bsrc\s*=[^>]*>.*?</script\s*>", re.I | re.S),
     re.compile(r"<(?:link|base)\b[^>]*>", re.I),
     re.compile(
-        rf"<(?!a\b)[a-z]+\b[^>]*?\b(?:src|srcset|data|poster|(?<!xmlns:)xlink:href|href){_ELSEWHERE}[^>]*>",
+        r"<(?!a\b)[a-z]+\b[^>]*?\b(?:src|srcset|data|poster|(?<!xmlns:)xlink:href|href)"
+        r"\s*=\s*[\"']?\s*(?:https?:)?//[^>]*>",
         re.I,
     ),
     re.compile(r"@import\b[^;]*;", re.I),
@@ -35,7 +34,7 @@ _FETCHING = (
 LABELS = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
 STOPPED = ("failed", "preempted", "killed")
 TEXT_CHARACTERS = 100_000  # of one output; nobody reads more on a page
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+PICTURES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def external_references(page: str) -> list[str]:
@@ -77,12 +76,10 @@ class Markdown(mistune.HTMLRenderer):
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
         """A link to a file beside the notebook leads there from the page, too."""
-        target, _, place = url.partition("#")
-        beside = next(
-            (folder / target for folder in self.folders if target and (folder / target).is_file()), None
-        )
+        target, mark, place = url.partition("#")
+        beside = self._file(target)
         if beside is not None and not target.startswith("/"):
-            url = os.path.relpath(beside, self.folders[0]) + (f"#{place}" if place else "")
+            url = os.path.relpath(beside, self.folders[0]) + mark + place
         return super().link(text, url, title)
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
@@ -102,12 +99,13 @@ class Markdown(mistune.HTMLRenderer):
         if url.startswith("attachment:"):
             content = self.attachments.get(url.removeprefix("attachment:"), {})
             return next((f"data:{kind};base64,{data}" for kind, data in content.items()), None)
-        for folder in self.folders:
-            path = folder / url
-            if path.is_file():
-                kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-                return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
-        return None
+        if (path := self._file(url)) is None:
+            return None
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+    def _file(self, name: str) -> Path | None:
+        return next((folder / name for folder in self.folders if name and (folder / name).is_file()), None)
 
 
 def highlighted(code: str, language: str = "python") -> str:
@@ -116,6 +114,13 @@ def highlighted(code: str, language: str = "python") -> str:
     except ClassNotFound:
         return html.escape(code)
     return highlight(code, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
+
+
+def cell_html(cell: Any, markdown: Markdown) -> list[str]:
+    """Pieces of HTML: the text or the code first, then one for each output."""
+    if cell["cell_type"] == "markdown":
+        return [markdown.cell(cell)]
+    return [code_html(cell), *map(output_html, cell["outputs"])] if cell["cell_type"] == "code" else []
 
 
 def code_html(cell: Any) -> str:
@@ -154,13 +159,9 @@ def output_html(output: Any) -> str:
         return f'<div class="output">{without_external(data["text/html"])}</div>'
     if "application/vnd.jupyter.widget-view+json" in data:
         return ""  # a widget without a page's form, tqdm's bar for one: its text is the state it began with
-    if "image/svg+xml" in data:
-        return _picture(
-            "image/svg+xml", base64.b64encode(data["image/svg+xml"].encode()).decode(), "drawing", output
-        )
-    for picture in _PICTURES:
-        if picture in data:
-            return _picture(picture, data[picture].replace("\n", ""), "photo", output)
+    for kind in PICTURES:
+        if kind in data:
+            return _picture(kind, output)
     if "text/markdown" in data:
         rendered = str(mistune.html(data["text/markdown"]))
         return f'<div class="output text">{without_external(rendered)}</div>'
@@ -168,10 +169,14 @@ def output_html(output: Any) -> str:
     return _pre(text, "result") if text else ""
 
 
-def _picture(kind: str, data: str, name: str, output: Any) -> str:
+def _picture(kind: str, output: Any) -> str:
+    vector = kind == "image/svg+xml"
+    data = output["data"][kind]
+    data = base64.b64encode(data.encode()).decode() if vector else data.replace("\n", "")
     size = output.get("metadata", {}).get(kind, {})
     width = f' width="{int(size["width"])}"' if isinstance(size, dict) and "width" in size else ""
     alt = html.escape(output["data"].get("text/plain", "picture")[:200])
+    name = "drawing" if vector else "photo"
     return (
         f'<div class="output"><img class="{name}" src="data:{kind};base64,{data}" alt="{alt}"{width}></div>'
     )

@@ -5,7 +5,10 @@ Code is folded, headings make a table of contents, parameters and manifest stand
 reader. A page stays below 15 MB: the largest pictures are reduced, other large outputs left out, with a note.
 """
 
+import base64
 import contextlib
+import io
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,23 +16,30 @@ from typing import Any
 from arcnb.arc.pictures.palettes import palette_css
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
-from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
-from arcnb.lab.pages import run_cards
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
+from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run
+from arcnb.machine.files import write_whole
 
 MAX_BYTES = 15_000_000
+SMALLEST = 100_000  # characters of a picture's data URI: below, there is nothing to gain
+_PICTURE = re.compile(r"data:image/(?:png|jpeg|webp);base64,([A-Za-z0-9+/=\s]+)")
+_REDUCED = (
+    '<div class="output left-out">Reduced to keep this page small; the notebook has the whole picture.</div>'
+)
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def export_run(run: Run, output: Path | None = None) -> Path:
-    """Write the page of a run (default: beside its executed notebook) and return its path.
+def export_run(run: Run) -> Path:
+    """Write the page of a run beside its executed notebook and return its path.
 
     Raises ArcnbError for whatever went wrong, a missing package too: the run itself is over, and its
     manifest keeps the reason as `report_problem` until a page was written.
     """
     try:
-        written = _export(run, output)
+        source = (run.manifest["notebook"] or {}).get("path")
+        folders = [run.path] + ([Path(source).parent] if source else [])
+        write_whole(run.page_path, notebook_page(read_notebook(run.copy_path), folders, run))
     except Exception as error:
         told = isinstance(error, ArcnbError)
         why = " ".join((f"{error}" if told else f"{type(error).__name__}: {error}").split())
@@ -39,49 +49,37 @@ def export_run(run: Run, output: Path | None = None) -> Path:
     with contextlib.suppress(ArcnbError):
         if run.manifest.get("report_problem"):
             run.update(report_problem=None)
-    return written
-
-
-def _export(run: Run, output: Path | None) -> Path:
-    source = (run.manifest["notebook"] or {}).get("path")
-    folders = [run.path] + ([Path(source).parent] if source else [])
-    notebook = read_notebook(run.copy_path)
-    page = notebook_page(notebook, folders, run)
-    output = run.page_path if output is None else output
-    write_whole(output, page)
-    return output
+    return run.page_path
 
 
 def notebook_page(notebook: Any, folders: Iterable[Path] = (), run: Run | None = None) -> str:
     """The page as a string; `folders` is where pictures that the markdown names are looked for."""
-    from arcnb.lab.pages.cells import Markdown
+    from arcnb.lab.pages.cells import Markdown, cell_html
 
     markdown = Markdown(list(folders))
     # The banners that papermill and the engine add are for JupyterLab; here the top says it, with a link.
     cells = [cell for cell in notebook["cells"] if ERROR_TAG not in cell["metadata"].get("tags", [])]
-    blocks = _blocks(cells, markdown)
+    blocks = [cell_html(cell, markdown) for cell in cells]
     n_opening = 1 if cells and cells[0]["cell_type"] == "markdown" else 0
     facts = _run_facts(run, notebook) if run is not None else None
     title = next((entry["text"] for entry in markdown.contents), run.path.name if run else "Notebook")
 
-    def render() -> str:
-        pieces = ["".join(block) for block in blocks[n_opening:]]
-        return page_html(
+    while True:
+        pieces = ["".join(block) for block in blocks]
+        body = [f'<div class="cell">{piece}</div>' for piece in pieces[n_opening:] if piece]
+        page = page_html(
             "report.html.jinja",
             title=title,
             contents=[entry for entry in markdown.contents if entry["level"] in (2, 3)],
-            opening="\n".join(block for cell in blocks[:n_opening] for block in cell),
-            body="\n".join(f'<div class="cell">{piece}</div>' for piece in pieces if piece),
+            opening="\n".join(pieces[:n_opening]),
+            body="\n".join(body),
             run=facts,
             code_button=True,
             footer="An executed notebook of arcnb; this page loads nothing from elsewhere.",
         )
-
-    page = render()
-    while (size := len(page.encode())) > MAX_BYTES:
+        if (size := len(page.encode())) <= MAX_BYTES:
+            return page
         _lighten_largest(blocks, size - MAX_BYTES)
-        page = render()
-    return page
 
 
 def page_html(template: str, **values: Any) -> str:
@@ -95,34 +93,40 @@ def page_html(template: str, **values: Any) -> str:
     return environment.get_template(template).render(css=css, js=js, **values)
 
 
-def _blocks(cells: list[Any], markdown: Any) -> list[list[str]]:
-    """For each cell its pieces of HTML: the text or the code first, then one for each output."""
-    from arcnb.lab.pages.cells import code_html, output_html
-
-    blocks = []
-    for cell in cells:
-        if cell["cell_type"] == "markdown":
-            blocks.append([markdown.cell(cell)])
-        elif cell["cell_type"] == "code":
-            blocks.append([code_html(cell), *(output_html(output) for output in cell["outputs"])])
-        else:
-            blocks.append([])
-    return blocks
-
-
 def _lighten_largest(blocks: list[list[str]], excess: int) -> None:
     """Reduce the pictures of the largest piece, or leave it out."""
-    from arcnb.lab.pages.pictures import reduced
-
-    places = [(cell, index) for cell, pieces in enumerate(blocks) for index in range(len(pieces))]
-    cell, index = max(places, key=lambda place: len(blocks[place[0]][place[1]]))
-    size = len(blocks[cell][index].encode())
-    if size < 1000:
-        raise ArcnbError(f"the page is {run_cards.size_text(excess)} too large, by outputs many and small")
-    note = (
-        f"An output of {run_cards.size_text(size)} is left out to keep this page small; the notebook has it."
+    block, index = max(
+        ((block, index) for block in blocks for index in range(len(block))),
+        key=lambda place: len(place[0][place[1]]),
+        default=([""], 0),
     )
-    blocks[cell][index] = reduced(blocks[cell][index]) or f'<div class="output left-out">{note}</div>'
+    size = len(block[index].encode())
+    if size < 1000:
+        raise ArcnbError(f"the page is {cards.size_text(excess)} too large, by outputs many and small")
+    smaller = _PICTURE.sub(_halved, block[index])
+    if len(smaller) < 0.9 * len(block[index]):
+        block[index] = smaller if _REDUCED in smaller else smaller + _REDUCED
+    else:
+        note = (
+            f"An output of {cards.size_text(size)} is left out to keep this page small; the notebook has it."
+        )
+        block[index] = f'<div class="output left-out">{note}</div>'
+
+
+def _halved(match: re.Match[str]) -> str:
+    """A large bitmap at half its width and height."""
+    from PIL import Image, UnidentifiedImageError
+
+    if len(match[0]) < SMALLEST:
+        return match[0]
+    try:
+        picture = Image.open(io.BytesIO(base64.b64decode(match[1]))).convert("RGBA")
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
+        return match[0]
+    size = (max(1, picture.width // 2), max(1, picture.height // 2))
+    buffer = io.BytesIO()
+    picture.resize(size, Image.Resampling.LANCZOS).save(buffer, "WEBP", quality=80)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
@@ -133,34 +137,26 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
         declared = notebook_parameters(notebook)
     except ArcnbError:
         declared = Declared()
-    parameters = []
-    for name, value in manifest["parameters"].items():
-        known = _declared(name, declared)
-        parameters.append({
-            "name": name,
-            "value": run_cards.value_text(value),
-            "comment": known.sentence if known else "",
-            "default": run_cards.value_text(known.default) if known else "",
-            "changed": known is not None and known.default != value,
-        })  # fmt: skip
+    parameters = [_parameter(name, value, declared) for name, value in manifest["parameters"].items()]
+    outcome = cards.flat(manifest["outcome"])
     return {
         "status": status,
         "why": why,
         "folder": run.path.name,
-        "times": run_cards.times_text(manifest),
-        "outcome": [
-            (name, run_cards.value_text(value)) for name, value in run_cards.flat(manifest["outcome"]).items()
-        ],
+        "times": cards.times_text(manifest),
+        "outcome": [(name, cards.value_text(value)) for name, value in outcome.items()],
         "parameters": parameters,
         "n_changed": sum(row["changed"] for row in parameters),
-        "facts": run_cards.run_facts(manifest),
-        "artifacts": [(item["path"], run_cards.size_text(item["bytes"])) for item in manifest["artifacts"]],
+        "facts": cards.run_facts(manifest),
+        "artifacts": [(item["path"], cards.size_text(item["bytes"])) for item in manifest["artifacts"]],
     }
 
 
-def _declared(name: str, declared: Declared) -> Parameter | None:
-    """None for what the notebook, or its plan as it is today, does not know."""
+def _parameter(name: str, value: Any, declared: Declared) -> dict[str, Any]:
+    row = {"name": name, "value": cards.value_text(value), "comment": "", "default": "", "changed": False}
     try:
-        return declared.find(name)
-    except ArcnbError:
-        return None
+        known = declared.find(name)
+    except ArcnbError:  # the notebook, or its plan as it is today, does not know it
+        return row
+    default = cards.value_text(known.default)
+    return row | {"comment": known.sentence, "default": default, "changed": known.default != value}

@@ -16,20 +16,19 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import read_notebook
-from arcnb.lab.pages import run_cards
 from arcnb.lab.pages.export import page_html
-from arcnb.lab.runs.manifest import write_whole
+from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run
+from arcnb.machine.files import write_whole
 
 HIGHLIGHTS = "highlights"  # an artifact of this name stands first, unfolded
 PICTURE_BYTES = 4_000_000  # a larger artifact is named, not shown
 
 
-def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: str = "") -> Path:
+def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     """Write the index of these runs (in the order given) and return its absolute path.
 
-    `extra_html` is put under the title as it is. Pages of the runs are linked by relative paths, everything
-    else is in the file.
+    Pages of the runs are linked by relative paths, everything else is in the file.
     """
     path = Path(path).resolve()
     results = [_results(run) for run in runs]
@@ -40,7 +39,6 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str, extra_html: s
         title=title,
         contents=[],
         code_button=False,
-        extra=extra_html,
         result=last,
         headline=headline,
         runs=[_entry(run, path.parent) for run in runs],
@@ -61,12 +59,12 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
         "purpose": purpose,
         "status": status,
         "why": why,
-        "times": run_cards.times_text(manifest),
+        "times": cards.times_text(manifest),
         "page": page,
         "headline": str(manifest["outcome"].get("headline", "")),
         "numbers": [
-            (name, run_cards.value_text(value))
-            for name, value in run_cards.flat(manifest["outcome"]).items()
+            (name, cards.value_text(value))
+            for name, value in cards.flat(manifest["outcome"]).items()
             if name != "headline"
         ][:12],
     }
@@ -92,9 +90,9 @@ def _results(run: Run) -> dict[str, Any]:
     manifest = run.manifest
     tables = []
     for name, value in manifest["outcome"].items():
-        if run_cards.is_rows(value):
+        if cards.is_rows(value):
             columns = list(dict.fromkeys(column for row in value for column in row))
-            rows = [[run_cards.value_text(row.get(column, "")) for column in columns] for row in value]
+            rows = [[cards.value_text(row.get(column, "")) for column in columns] for row in value]
             tables.append({"name": name, "columns": columns, "rows": rows})
     pictures = [
         {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
-from arcnb.lab.pages import run_cards
+from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import seconds_between
 from arcnb.lab.runs.run import Run, find_run, list_runs
 from arcnb.models.training.log import read_metrics
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LATEST = 4  # runs that are compared when none is named
-_LAUNCHERS = ("start", "00_start", "compare_runs", "08_compare_runs")  # runs that only look at others
+_LOOKING = ("00_start", "08_compare_runs")  # kinds of runs that only look at others
+_SEARCH = (
+    "07_search_and_learn"  # its processes are searches, and its `output` is a folder for each of its arms
+)
 _SAMPLES = ("predictions", "rollouts", "search")  # folders of a run that hold prediction sets
 _SAMPLE = ["task_id", "round", "index", "turn", "adapter", "n_tokens"]  # what tells one sample from another
 
@@ -37,24 +40,20 @@ def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
     if given and len(given) != len(runs):
         raise ArcnbError(f"{len(runs)} runs but {len(given)} names")
     own = [run.name for run in runs]
-    labels = given or [
-        name if own.count(name) == 1 else run.path.name for name, run in zip(own, runs, strict=True)
-    ]
-    found: dict[str, Run] = {}
-    for label, run in zip(labels, runs, strict=True):
-        if label in found:
+    labels = given or [run.name if own.count(run.name) == 1 else run.path.name for run in runs]
+    for label in labels:
+        if labels.count(label) > 1:
             raise ArcnbError(
                 f"two of the runs to compare are called {label!r}; name each once, or give names"
             )
-        found[label] = run
-    return found
+    return dict(zip(labels, runs, strict=True))
 
 
 def _latest() -> list[Run]:
     found: list[Run] = []
     for run in list_runs()[::-1]:
         try:
-            fits = run.status == "done" and run.name not in _LAUNCHERS
+            fits = run.status == "done" and run.kind not in _LOOKING
         except ArcnbError:  # of an older version, say: it is not among the last that can be compared
             continue
         if fits:
@@ -74,9 +73,7 @@ def parameter_differences(runs: Mapping[str, Run]) -> pd.DataFrame:
     given = {name: run.manifest["parameters"] for name, run in runs.items()}
     every = dict.fromkeys(key for values in given.values() for key in values)
     rows = {
-        key: {
-            name: run_cards.value_text(values[key]) if key in values else "" for name, values in given.items()
-        }
+        key: {name: cards.value_text(values[key]) if key in values else "" for name, values in given.items()}
         for key in every
         if len({repr(values[key]) if key in values else None for values in given.values()}) > 1
     }
@@ -89,22 +86,17 @@ def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     """One row a number of the outcomes (inner ones as outer/inner), one column a run; NaN for none."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {name: pd.Series(_numbers(run.manifest["outcome"]), dtype=float) for name, run in runs.items()}
-    )
+    columns = {}
+    for name, run in runs.items():
+        outcome = cards.flat(run.manifest["outcome"])
+        numbers = {key: value for key, value in outcome.items() if isinstance(value, int | float)}
+        columns[name] = pd.Series(numbers, dtype=float)
+    return pd.DataFrame(columns)
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The numbers as short texts, unknown ones empty."""
-    return table.map(lambda value: "" if value is None or value != value else run_cards.value_text(value))
-
-
-def _numbers(outcome: dict[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in run_cards.flat(outcome).items()
-        if isinstance(value, int | float)
-    }
+    return table.map(lambda value: "" if value is None or value != value else cards.value_text(value))
 
 
 def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
@@ -138,7 +130,8 @@ def metric_logs(runs: Mapping[str, Run]) -> dict[str, list[dict]]:
 
 
 def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """One row a run: hours (all attempts), GPU hours, completion tokens, tasks solved, tokens for each.
+    """One row a run: hours (of all attempts with a known end), GPU hours, completion tokens, tasks solved,
+    tokens for each.
 
     GPUs are those that the run could use: its processes times the GPUs of each, and those of a server that it
     starts, at most what its machine has. Tokens and solved tasks count what it sampled, rollouts of training
@@ -152,8 +145,10 @@ def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 def _cost(name: str, run: Run) -> dict[str, Any]:
     manifest = run.manifest
-    hours = _seconds(manifest) / 3600
-    gpus = _gpus(manifest)
+    earlier = [(attempt["start"], attempt["end"]) for attempt in manifest["attempts"]]
+    seconds = sum(seconds_between(start, end) for start, end in earlier if start and end)
+    hours = (seconds + (manifest["seconds"] or 0.0)) / 3600
+    gpus = _gpus(run)
     tokens, solved, tasks = 0, set(), set()
     for folder in _SAMPLES:
         frame = _own_samples(name, run, folder)
@@ -175,19 +170,12 @@ def _cost(name: str, run: Run) -> dict[str, Any]:
     }
 
 
-def _seconds(manifest: Mapping[str, Any]) -> float:
-    """Wall time of the last attempt and, where their ends are known, of those before it."""
-    spans = [(attempt["start"], attempt["end"]) for attempt in manifest["attempts"]]
-    before = sum(seconds_between(start, end) for start, end in spans if start and end)
-    return before + (manifest["seconds"] or 0.0)
-
-
-def _gpus(manifest: Mapping[str, Any]) -> int:
+def _gpus(run: Run) -> int:
+    manifest = run.manifest
     parameters = _asked(manifest)
-    there = len((manifest["hardware"] or {}).get("gpus") or [])
-    processes = int(parameters.get("num_processes") or parameters.get("processes") or 0)
-    if not processes:
-        processes = there if _searches(manifest) else 1  # of a search each has a GPU of its own
+    there = len(manifest["hardware"]["gpus"])
+    # 0: of a search each process has a GPU of its own
+    processes = int(parameters.get("num_processes") or 0) or (there if run.kind == _SEARCH else 1)
     wanted = processes * int(parameters.get("tensor_parallel") or 1)
     if parameters.get("vllm_mode") == "server" and not parameters.get("vllm_server_base_url"):
         wanted += int(parameters.get("vllm_server_gpus") or 1)
@@ -223,17 +211,10 @@ def _asked(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name.rpartition(".")[2]: value for name, value in parameters.items()} | parameters
 
 
-def _searches(manifest: Mapping[str, Any]) -> bool:
-    """Is it a run of notebook 07? Its processes are searches, and its `output` is a folder for each of its
-    arms."""
-    path = (manifest["notebook"] or {}).get("path") or ""
-    return Path(path).stem.endswith("search_and_learn") or "processes" in manifest["parameters"]
-
-
 def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:
     """The prediction sets of a run in that folder (or in its parameter `output`), and in its subfolders."""
     manifest = run.manifest
-    replaced = "search" if _searches(manifest) else "predictions"
+    replaced = "search" if run.kind == _SEARCH else "predictions"
     output = _asked(manifest).get("output") if folder == replaced else None
     path = Path(manifest.get("cwd") or "", output) if output else run.path / folder
     inner = sorted(one for one in path.glob("*/") if one.is_dir())

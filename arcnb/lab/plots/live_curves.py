@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,16 +103,12 @@ class _Watcher:
             self.handle.update(content)
 
     def _state(self) -> tuple[int, int] | None:
-        try:
+        with contextlib.suppress(OSError):
             facts = self.path.stat()
-        except OSError:
-            return None
-        return facts.st_size, facts.st_mtime_ns
+            return facts.st_size, facts.st_mtime_ns
+        return None
 
 
 def _in_kernel() -> bool:
-    import sys
-
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    return hasattr(shell, "kernel")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

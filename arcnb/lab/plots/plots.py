@@ -1,4 +1,4 @@
-"""Figures that several notebooks show: pass@k, training curves, histograms. Each takes data and returns a
+"""Figures that notebooks show: pass@k, training curves, histograms, searches. Each takes data and returns a
 Figure.
 
 The figures have no background and a grey that reads on white and on black, so one picture serves a light
@@ -52,73 +52,32 @@ def training_curves(
     import pandas as pd
 
     metrics = pd.DataFrame(metrics)
-    numbers = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
-    drawn = {name: column for name, column in numbers.items() if column.notna().any()}
-    if not drawn:
-        raise ValueError(
-            f"none of {', '.join(names)} has values in metrics with columns {', '.join(metrics)}"
-        )
-    figure, panels = _figure(len(drawn))
-    for axes, (name, column), color in zip(panels, drawn.items(), _colors(), strict=False):
-        known = column.notna()
-        x = metrics.loc[known, step] if step in metrics else pd.Series(range(len(metrics)))[known.to_numpy()]
-        _curve(axes, x, column[known], color, smooth)
-        _finish_steps(figure, axes, name, step)
-    return figure
+    panels = {name: {name: _column(metrics, name, step)} for name in names}
+    return _over_steps(panels, step, f"metrics with columns {', '.join(metrics)}", smooth)
 
 
 def grouped_curves(
-    metrics: "pd.DataFrame | Sequence[Mapping]", groups: Mapping[str, Sequence[str]], step: str = "step"
+    metrics: "pd.DataFrame | Sequence[Mapping]", groups: Mapping[str, Sequence[str]]
 ) -> "Figure":
-    """One small plot a group, several named columns in it as lines; two plots in a row. Columns and groups
-    without values are left out; ValueError when nothing is left."""
+    """One small plot a group, several named columns in it as lines over `step`; two plots in a row. Columns
+    and groups without values are left out; ValueError when nothing is left."""
     import pandas as pd
 
     metrics = pd.DataFrame(metrics)
-    drawn = {}
-    for title, names in groups.items():
-        columns = {name: pd.to_numeric(metrics[name], errors="coerce") for name in names if name in metrics}
-        known = {name: column.dropna() for name, column in columns.items() if column.notna().any()}
-        if known:
-            drawn[title] = known
-    if not drawn:
-        raise ValueError(
-            f"none of {', '.join(groups)} has values in metrics with columns {', '.join(metrics)}"
-        )
-    figure, panels = _figure(len(drawn))
-    for axes, (title, columns) in zip(panels, drawn.items(), strict=True):
-        for (name, column), color in zip(columns.items(), _colors(), strict=False):
-            x = metrics.loc[column.index, step] if step in metrics else column.index
-            _curve(axes, x, column, color, label=name.rpartition("/")[2])
-        _finish_steps(figure, axes, title, step, legend=len(columns) > 1)
-    return figure
+    panels = {
+        title: {name.rpartition("/")[2]: _column(metrics, name, "step") for name in names}
+        for title, names in groups.items()
+    }
+    return _over_steps(panels, "step", f"metrics with columns {', '.join(metrics)}")
 
 
-def compared_curves(
-    logs: "Mapping[str, Sequence[Mapping]]", names: Sequence[str], step: str = "step"
-) -> "Figure":
+def compared_curves(logs: "Mapping[str, Sequence[Mapping]]", names: Sequence[str]) -> "Figure":
     """One small plot for each name that some log has, one line a log; two plots in a row.
 
     logs: the lines of a metrics.jsonl by run. ValueError when no log has any of the names.
     """
-    import pandas as pd
-
-    frames = {
-        run: pd.DataFrame(rows).set_index(step).apply(pd.to_numeric, errors="coerce")
-        for run, rows in logs.items()
-    }
-    drawn = [name for name in names if any(name in f and f[name].notna().any() for f in frames.values())]
-    if not drawn:
-        raise ValueError(f"none of {', '.join(names)} has values in the logs of {', '.join(logs)}")
-    figure, panels = _figure(len(drawn))
-    for axes, name in zip(panels, drawn, strict=True):
-        for (run, frame), color in zip(frames.items(), _colors(), strict=False):
-            if name not in frame:
-                continue
-            column = frame[name].dropna()
-            _curve(axes, column.index, column, color, label=run)
-        _finish_steps(figure, axes, name, step, legend=len(frames) > 1)
-    return figure
+    panels = {name: {run: _column(rows, name, "step") for run, rows in logs.items()} for name in names}
+    return _over_steps(panels, "step", f"the logs of {', '.join(logs)}")
 
 
 def histogram(
@@ -126,7 +85,6 @@ def histogram(
     title: str,
     label: str,
     limit: float | None = None,
-    bins: int = 40,
 ) -> "Figure":
     """How often which value occurs, for one series or several by name; `limit` (a context length, say) is
     marked with a line and the share of values above it."""
@@ -137,7 +95,7 @@ def histogram(
     everything = np.concatenate([*arrays.values(), [] if limit is None else [limit]])
     if not len(everything):
         raise ValueError(f"there are no values for the histogram {title!r}")
-    edges = np.histogram_bin_edges(everything, bins=bins)
+    edges = np.histogram_bin_edges(everything, bins=40)
     figure, (axes,) = _figure()
     for (name, array), color in zip(arrays.items(), _colors(), strict=False):
         axes.hist(array, bins=edges, color=color, alpha=0.75 if len(arrays) == 1 else 0.5, label=name)
@@ -150,14 +108,14 @@ def histogram(
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 
-def correlation(table: "pd.DataFrame", title: str = "Used together", most: int = 30) -> "Figure":
-    """A square table of correlations (-1..1) as colors, for its first `most` names."""
-    names = list(table.columns[:most])
+def correlation(table: "pd.DataFrame") -> "Figure":
+    """A square table of correlations (-1..1) as colors, for its first 30 names."""
+    names = list(table.columns[:30])
     figure, (axes,) = _figure()
     side = max(3.6, 0.24 * len(names) + 1.6)
     figure.set_size_inches(side + 0.8, side)
     image = axes.imshow(table.loc[names, names], vmin=-1, vmax=1, cmap="PuOr", interpolation="nearest")
-    _finish(figure, axes, title, "", "")
+    _finish(figure, axes, "Used together", "", "")
     axes.grid(False)
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
@@ -222,9 +180,52 @@ def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: in
     return figure
 
 
+def score_evolution(rows: "pd.DataFrame", title: str) -> "Figure":
+    """The pixel score of every sample of one task as a dot, in the order of sampling; a line a round is its
+    mean.
+
+    rows: of one task, as `arcnb.search.comparing.searches.evolution` gives them. Samples without
+    valid outputs stand below zero; those that solve all train pairs are ringed.
+    """
+    score = "train_pixel_score"
+    figure, (axes,) = _figure()
+    known = rows[score].astype(float).fillna(0)
+    values = known.where(rows["status"] == "ok", -0.05)
+    for number, (_, of_round) in enumerate(rows.groupby("learned")):
+        color, x = SERIES[number % len(SERIES)], of_round["completion"]
+        axes.scatter(x, values[of_round.index], s=12, color=color, alpha=0.7, linewidth=0)
+        mean = known[of_round.index].mean()
+        axes.plot([x.min() - 0.5, x.max() + 0.5], [mean, mean], color=color, linewidth=1.5)
+    solved = rows[rows["train_is_correct"] == 1]
+    axes.scatter(solved["completion"], values[solved.index], s=60, facecolor="none", edgecolor=SERIES[1])
+    axes.set_ylim(-0.1, 1.05)
+    return _finish(figure, axes, title, "completion (a color a round; below zero: no valid outputs)", score)
+
+
+def solved_against_completions(pairs: "pd.DataFrame", title: str = "Tasks solved") -> "Figure":
+    """Left: both searches at equal budgets. Right: their difference with its 95% interval.
+
+    pairs: the table of `arcnb.search.comparing.searches.paired_curve`.
+    """
+    figure, (both, difference) = _figure(2)
+    x = pairs["completions"]
+    for name, label, color in zip(
+        ("alone", "learned"), ("search alone", "search and learn"), SERIES, strict=False
+    ):
+        both.plot(x, 100 * pairs[name], color=color, marker="o", markersize=4, label=label)
+    both.set_ylim(bottom=0)
+    difference.fill_between(
+        x, 100 * pairs["low"], 100 * pairs["high"], color=SERIES[2], alpha=0.2, linewidth=0
+    )
+    difference.plot(x, 100 * pairs["difference"], color=SERIES[2], marker="o", markersize=4)
+    difference.axhline(0, color=INK, linewidth=0.8)
+    _finish(figure, both, title, "completions a task", "tasks (%)", legend=True)
+    return _finish(figure, difference, "Learned minus alone", "completions a task", "percentage points")
+
+
 def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Write .svg (the same bytes for the same data) or .png."""
-    from arcnb.lab.runs.manifest import write_whole
+    from arcnb.machine.files import write_whole
 
     path = Path(path)
     if path.suffix == ".svg":
@@ -264,15 +265,40 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     return figure, panels
 
 
-def _curve(axes: Any, x: Any, y: "pd.Series", color: str, window: int | None = None, label: str = "") -> None:
-    """A line over steps: the running mean over `window` of them (None: a twentieth; 1: no mean), and the
-    values behind it."""
-    window = max(1, len(y) // 20) if window is None else window
-    if window > 1:
-        axes.plot(x, y, color=color, alpha=0.3, linewidth=1)
-        axes.plot(x, y.rolling(window, min_periods=1, center=True).mean(), color=color, label=label)
-    else:
-        axes.plot(x, y, color=color, marker="o" if len(y) < 30 else "", markersize=3, label=label)
+def _column(metrics: "pd.DataFrame | Sequence[Mapping]", name: str, step: str) -> "pd.Series":
+    """The known values of a column over the steps; empty without any."""
+    import pandas as pd
+
+    frame = pd.DataFrame(metrics)
+    if name not in frame:
+        return pd.Series(dtype=float)
+    column = pd.to_numeric(frame[name], errors="coerce")
+    return (column.set_axis(frame[step]) if step in frame else column).dropna()
+
+
+def _over_steps(
+    panels: "Mapping[str, Mapping[str, pd.Series]]", step: str, where: str, smooth: int | None = None
+) -> "Figure":
+    """A panel for each title with lines that have values. Each line is the running mean over `smooth` steps
+    (None: a twentieth; 1: no mean) with the values behind it."""
+    drawn = {title: lines for title, lines in panels.items() if any(map(len, lines.values()))}
+    if not drawn:
+        raise ValueError(f"none of {', '.join(panels)} has values in {where}")
+    figure, places = _figure(len(drawn))
+    alone = all(len(lines) == 1 for lines in drawn.values())
+    for number, (axes, (title, lines)) in enumerate(zip(places, drawn.items(), strict=True)):
+        for color, (label, y) in zip(_colors()[number * alone :], lines.items(), strict=False):
+            window = max(1, len(y) // 20) if smooth is None else smooth
+            if window > 1:
+                axes.plot(y.index, y, color=color, alpha=0.3, linewidth=1)
+                mean = y.rolling(window, min_periods=1, center=True).mean()
+                axes.plot(y.index, mean, color=color, label=label)
+            elif len(y):
+                marker = "o" if len(y) < 30 else ""
+                axes.plot(y.index, y, color=color, marker=marker, markersize=3, label=label)
+        _finish(figure, axes, title, step, "", legend=len(lines) > 1)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
 
 
 def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: bool = False) -> "Figure":
@@ -289,11 +315,6 @@ def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: boo
     if legend:
         axes.legend(frameon=False, labelcolor=INK, fontsize=9)
     return figure
-
-
-def _finish_steps(figure: "Figure", axes: Any, title: str, step: str, legend: bool = False) -> None:
-    _finish(figure, axes, title, step, "", legend)
-    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _colors() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from arcnb.lab.runs.manifest import (MANIFEST)
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import pieces
-from arcnb.lab.runs.run import Run, belongs_to_a_run, list_runs, runs_root
+from arcnb.lab.runs.run import Run, is_run, list_runs, runs_root
 
 REMOVED = ".removed"  # below the root: a folder moves there first, so that no half of it looks like a run
 
@@ -48,7 +48,10 @@ def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
 def refuse_at_work(runs: Sequence[Run]) -> None:
     """ArcnbError for the first of the runs that is running, or that a scheduler is about to start."""
     for run in runs:
-        status, why, waits_for = _doings(run)
+        try:
+            (status, why), waits_for = run.verdict(), run.manifest.get("waits_for")
+        except ArcnbError:  # of another version, or broken: of none that this version knows to be at work
+            continue
         if status == "running":
             doubt = f" {why}; if it is dead, delete the folder by hand" if why else ""
             raise ArcnbError(f"{run.path} is running{doubt or '; stop it before you remove it'}")
@@ -70,7 +73,7 @@ def refuse_needed(runs: Sequence[Run]) -> None:
 
 def remove(run: Run) -> None:
     """Remove the folder; ArcnbError in one sentence if that is impossible, or if it is not of a run."""
-    if not belongs_to_a_run(run.path, runs_root()):
+    if not is_run(run.path):
         raise ArcnbError(f"{run.path} is not a run of arcnb, so it is left alone")
     bin_ = runs_root() / REMOVED
     target = bin_ / f"{run.path.name}.{os.getpid()}"
@@ -87,15 +90,6 @@ def remove(run: Run) -> None:
         raise ArcnbError(f"cannot remove {run.path}: {error.strerror or error}") from None
 
 
-def _doings(run: Run) -> tuple[str | None, str | None, str | None]:
-    """(status, why, the scheduler's job that it waits for); nothing of a run of another version, or a broken
-    one: of none that this version knows to be at work."""
-    try:
-        return *run.verdict(), run.manifest.get("waits_for")
-    except ArcnbError:
-        return None, None, None
-
-
 def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -107,11 +101,8 @@ def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:
 def _texts(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.runs.named_paths import existing, pieces_that
-from arcnb.lab.batch.placeholders import REFERENCE
+from arcnb.lab.runs.placeholders import REFERENCE
 
 CONTENT_BYTES = 64 * 2**20  # larger files count by size and time of change
 
@@ -28,13 +28,8 @@ def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> lis
     if before is None:
         return ["inputs unknown"]
     changed = ["notebook"] if before["notebook"] != now["notebook"] else []
-    names = {**before["parameters"], **now["parameters"]}
-    missing = object()
-    return changed + [
-        name
-        for name in names
-        if before["parameters"].get(name, missing) != now["parameters"].get(name, missing)
-    ]
+    old, new, missing = before["parameters"], now["parameters"], object()
+    return changed + [name for name in {**old, **new} if old.get(name, missing) != new.get(name, missing)]
 
 
 def fingerprint(path: Path) -> str:

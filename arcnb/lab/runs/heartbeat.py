@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.runs.manifest import (now, plain, write_whole)
+from arcnb.lab.runs.manifest import now, plain
+from arcnb.machine.files import write_whole
 from arcnb.errors import ArcnbError
 
 HEARTBEAT = "heartbeat.json"

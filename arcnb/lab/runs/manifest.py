@@ -4,8 +4,8 @@ Keys (schema 1; times are ISO 8601 in UTC):
 
     schema, name, notebook {path, sha256} | null, parameters {}, parents [run folders], command
     cwd                         the folder that relative paths in the parameters start from: where the run was
-                                started or queued, and where the kernel of every attempt works; older runs
-                                have none
+                                started or queued, and where the kernel of every attempt works; null if it
+                                was gone by then
     git, packages, hardware     see arcnb.lab.runs.provenance; of the last attempt
     status                      queued | running | done | failed | preempted | killed, as last written;
                                 `Run.status` is the truthful one: it notices a vanished process
@@ -28,7 +28,6 @@ Only in runs that were queued first (arcnb.lab.runs.queueing):
     inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.runs.fingerprints)
 """
 
-from arcnb.errors import ArcnbError
 import contextlib
 import dataclasses
 import fcntl
@@ -39,6 +38,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
+
+RUNS = "ARCNB_RUNS"  # the root of all runs
+RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
+JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcondor 7.0"
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -51,6 +57,11 @@ def now() -> str:
 
 def seconds_between(start: str, end: str) -> float:
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3)
+
+
+def cause(sentence: str | None, kind: str | None = None, message: str | None = None) -> dict[str, Any]:
+    """The key `error`: why a run ended before its notebook did. `kind` and `message` are of the exception."""
+    return {"type": kind, "message": message, "sentence": sentence}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -76,8 +87,7 @@ def working_folder(manifest: dict[str, Any]) -> str | None:
     """The folder that its relative paths start from, None where that is not known or cannot be entered
     here."""
     folder = manifest.get("cwd")
-    usable = isinstance(folder, str) and os.path.isdir(folder) and os.access(folder, os.X_OK)
-    return folder if usable else None
+    return folder if folder and os.path.isdir(folder) and os.access(folder, os.X_OK) else None
 
 
 @contextlib.contextmanager
@@ -97,22 +107,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never a part; ArcnbError if
-    impossible."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise ArcnbError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def plain(value: Any) -> Any:

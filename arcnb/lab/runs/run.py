@@ -2,7 +2,7 @@
 
 In a notebook:
 
-    from arcnb.lab.runs.run import open_run
+    from arcnb.lab import open_run
     run = open_run()                      # the folder that `arcnb run` made, or a new one
     ...                                   # write artifacts below run.path
     run.record(outcome={"solved": 12}, artifacts=["table.html"])    # last cell
@@ -21,17 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.runs import provenance
+from arcnb.lab.runs.cards import run_card
 from arcnb.lab.runs.heartbeat import read_heartbeat
-from arcnb.lab.runs.manifest import (MANIFEST, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest)
+from arcnb.lab.runs.manifest import JOB, MANIFEST, RUN_DIR, RUNS, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 
-__all__ = ["Run", "ArcnbError", "find_run", "latest_run", "list_runs", "new_run", "open_run", "runs_root"]
-
-RUNS = "ARCNB_RUNS"  # the root of all runs
-RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
-JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcondor 7.0"
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 
 
@@ -60,6 +56,11 @@ class Run:
     @property
     def name(self) -> str:
         return str(self.manifest["name"])
+
+    @property
+    def kind(self) -> str:
+        """Its notebook's stem, "05_grpo" say; "" of a script's."""
+        return Path((self.manifest["notebook"] or {}).get("path", "")).stem
 
     @property
     def status(self) -> str:
@@ -140,16 +141,16 @@ class Run:
         return {"path": str(path.relative_to(self.path)), "bytes": sum(item.stat().st_size for item in files)}
 
     def _repr_html_(self) -> str:
-        from arcnb.lab.pages.run_cards import run_card
-
-        return run_card(self)
+        status, why = self.verdict()
+        # The run that shows its own card is still running, which a reader of the executed copy must not be told.
+        own = os.environ.get(RUN_DIR) == str(self.path)
+        return run_card(self.path.name, self.manifest, None if own else status, why)
 
     def __str__(self) -> str:
         return str(self.path)
 
 
 def new_run(
-    root: str | Path | None,
     name: str,
     parameters: dict[str, Any] | None = None,
     notebook: dict[str, str] | None = None,
@@ -163,7 +164,6 @@ def new_run(
     manifest keys that are to differ from the start (see arcnb.lab.runs.queueing).
     """
     check_name(name)
-    root = runs_root() if root is None else Path(root).expanduser().resolve()
     fields = fields or {}
     manifest = {
         "schema": SCHEMA,
@@ -180,7 +180,7 @@ def new_run(
         "artifacts": [],
         **fields,
     }
-    run = Run(_new_folder(root, name))
+    run = Run(_new_folder(runs_root(), name))
     try:
         write_manifest(run.path, manifest)
     except ArcnbError:
@@ -197,20 +197,9 @@ def check_name(name: str) -> None:
 
 def fresh_attempt(owner: str) -> dict[str, Any]:
     """The manifest keys of an attempt that starts now, in this process."""
-    return {
-        "status": "running",
-        "start": now(),
-        "end": None,
-        "seconds": None,
-        "process": process_identity(),
-        "job": os.environ.get(JOB),
-        "kernel": None,
-        "owner": owner,
-        "cell": None,
-        "stop": None,
-        "error": None,
-        "peak_memory_gb": None,
-    }
+    known = {"status": "running", "start": now(), "process": process_identity(), "job": os.environ.get(JOB)}
+    later = ("end", "seconds", "kernel", "cell", "stop", "error", "peak_memory_gb")
+    return {**known, "owner": owner, **dict.fromkeys(later)}
 
 
 def _new_folder(root: Path, name: str) -> Path:
@@ -230,69 +219,58 @@ def _new_folder(root: Path, name: str) -> Path:
             raise ArcnbError(f"cannot make a run folder in {root}: {error.strerror or error}") from None
 
 
-def open_run(name: str | None = None) -> Run:
-    """The run that this notebook belongs to.
-
-    Under `arcnb run` that is the folder the engine made. Elsewhere (JupyterLab, plain papermill, a script) it
-    is a new one, called `name` or after the notebook, with the values of the parameters cell in its manifest;
-    running the cell again before anything was written gives the same folder, afterwards a new one.
-    """
-    from arcnb.lab.execution import known_warnings
-    from arcnb.lab.runs import sessions
-
-    known_warnings.silence()
-    sessions.listen_to_stops()
-    folder = os.environ.get(RUN_DIR)
-    if folder:
-        return Run(Path(folder).resolve())
-    return sessions.own_run(name)
-
-
-def list_runs(root: str | Path | None = None) -> list[Run]:
+def list_runs() -> list[Run]:
     """All run folders below the root, oldest first."""
-    root = runs_root() if root is None else Path(root).expanduser().resolve()
-    return [Run(path.parent) for path in sorted(root.glob(f"*/{MANIFEST}"))]
+    return [Run(path.parent) for path in sorted(runs_root().glob(f"*/{MANIFEST}"))]
 
 
-def latest_run(name: str, root: str | Path | None = None, status: str | None = None) -> Run:
-    """The newest run of that name (and, if given, that status); ArcnbError if there is none."""
-    for run in reversed(list_runs(root)):
-        if re.match(rf"\d{{8}}-\d{{6}}-{re.escape(name)}(-\d+)?$", run.path.name):
+def runs_called(name: str) -> list[Run]:
+    """All readable runs of exactly that name, newest first."""
+    found = []
+    for run in reversed(list_runs()):
+        if name in run.path.name:
             with contextlib.suppress(ArcnbError):  # an unreadable one is none that anybody asked for
-                if run.name == name and status in (None, run.status):
-                    return run
-    wanted = f"{status} run" if status else "run"
-    raise ArcnbError(f"there is no {wanted} called {name!r} in {runs_root() if root is None else root}")
+                found += [run] if run.name == name else []
+    return found
 
 
-def find_run(reference: str | Path, root: str | Path | None = None, beginnings: bool = True) -> Run:
+def latest_run(name: str) -> Run:
+    """The newest run of that name; ArcnbError if there is none."""
+    if found := runs_called(name):
+        return found[0]
+    raise ArcnbError(f"there is no run called {name!r} in {runs_root()}")
+
+
+def find_run(reference: str | Path, beginnings: bool = True) -> Run:
     """A run by its folder's path, its folder's name, a beginning of that which fits one run only (unless
     `beginnings` is false: for what cannot be undone), or its run name (the newest of several)."""
     if not str(reference).strip():
         raise ArcnbError("an empty text names no run")
-    root = runs_root() if root is None else Path(root).expanduser().resolve()
+    root = runs_root()
     folder = Path(reference).resolve()
-    if (folder / MANIFEST).is_file() and belongs_to_a_run(folder, root):
+    if is_run(folder):
         return Run(folder)
-    fits = [run for run in list_runs(root) if run.path.name.startswith(str(reference))]
-    runs = fits if beginnings else [run for run in fits if run.path.name == str(reference)]
-    exact = [run for run in runs if run.path.name == str(reference)]
-    if len(exact or runs) == 1:
-        return (exact or runs)[0]
-    if runs:
+    fits = [run for run in list_runs() if run.path.name.startswith(str(reference))] if beginnings else []
+    if is_run(root / reference):
+        return Run(root / reference)
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
         raise ArcnbError(
-            f"{str(reference)!r} fits {len(runs)} runs in {root}, the last is {runs[-1].path.name}"
+            f"{str(reference)!r} fits {len(fits)} runs in {root}, the last is {fits[-1].path.name}"
         )
     try:
-        return latest_run(str(reference), root)
+        return latest_run(str(reference))
     except ArcnbError:
         raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
 
 
-def belongs_to_a_run(folder: Path, root: Path) -> bool:
-    """Is the manifest of this folder one of ours? Below the root every one is, also of another version; web
+def is_run(folder: Path) -> bool:
+    """Is there a manifest of ours in this folder? Below the root every one is, also of another version; web
     pages and browser extensions have files of that name elsewhere."""
-    if folder.resolve().parent == root.resolve():
+    if not (folder / MANIFEST).is_file():
+        return False
+    if folder.resolve().parent == runs_root().resolve():
         return True
     try:
         manifest = read_manifest(folder)
@@ -317,15 +295,5 @@ def _runs_in(parameters: dict[str, Any]) -> list[Path]:
                 continue
             for piece in pieces_that(lambda piece: existing(piece) is not None, item):
                 path = Path(piece).expanduser().resolve()
-                found += [folder for folder in [path, *path.parents] if _is_run(folder)][:1]
+                found += [folder for folder in [path, *path.parents] if is_run(folder)][:1]
     return found
-
-
-def _is_run(folder: Path) -> bool:
-    if not (folder / MANIFEST).is_file():
-        return False
-    try:
-        read_manifest(folder)
-    except ArcnbError:
-        return False
-    return True

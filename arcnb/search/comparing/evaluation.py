@@ -20,8 +20,7 @@ from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, mean
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.errors import ArcnbError
-from arcnb.plans import nearest
+from arcnb.errors import ArcnbError, nearest
 from arcnb.search.comparing.changes import Change, changes
 from arcnb.search.turns.budget import with_stage
 

@@ -142,7 +142,7 @@ def test_a_name_of_a_sweep_and_of_a_run_is_refused(path, runs_root, capsys):
     """Both are called after the notebook unless told otherwise."""
     sweep = plan_sweep("twice", path, {"n": 3}, sets_of(1, 2))
     assert cli.main(["show", "twice"]) == 0
-    run = new_run(None, "twice").record({"x": 1})
+    run = new_run("twice").record({"x": 1})
     for command in (["show"], ["rm"], ["rm", "--force"], ["cancel"], ["report"], ["status"]):
         assert cli.main([*command, "twice"]) == 2
         error = capsys.readouterr().err

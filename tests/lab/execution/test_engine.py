@@ -18,8 +18,8 @@ from arcnb.lab import cli
 from arcnb.lab.execution import execute
 from arcnb.lab.execution.execute import RunStopped
 from arcnb.lab.execution.stopping import StopSignals
-from arcnb.lab.notebooks.files import notebook_record
 from arcnb.lab.runs.heartbeat import read_heartbeat
+from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import list_runs
 from tests.lab.watching import process_exists, statuses, wait_for
 

@@ -71,7 +71,7 @@ def test_without_its_folder_a_run_works_where_it_is_resumed(
 
 def test_what_a_relative_path_points_to_is_kept(here_and_there, monkeypatch):
     here, there = here_and_there
-    needed = new_run(None, "needed")
-    waiting = new_run(None, "waiting", {"tasks": os.path.relpath(needed.path / "manifest.json", here)})
+    needed = new_run("needed")
+    waiting = new_run("waiting", {"tasks": os.path.relpath(needed.path / "manifest.json", here)})
     monkeypatch.chdir(there)
     assert disk.pointers(list_runs()) == {needed.path: {waiting.path}}

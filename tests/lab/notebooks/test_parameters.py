@@ -4,8 +4,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import notebooks_folder, read_notebook
-from arcnb.lab.notebooks.parameters import FORMER, check_parameters, notebook_parameters
+from arcnb.lab.notebooks.parameters import check_parameters, notebook_parameters
 from arcnb.lab.notebooks.profiles import find_profile, parse_value, profile_values, read_yaml
 
 CELL = """\
@@ -98,20 +97,8 @@ def test_whole_numbers_become_floats_where_floats_are_declared(declared):
 def test_unknown_names_suggest_the_nearest(declared):
     with pytest.raises(ArcnbError, match=r"^03.ipynb has no parameter 'n_task'; did you mean 'n_tasks'\?$"):
         check_parameters({"n_task": 1}, declared, "03.ipynb")
-    with pytest.raises(ArcnbError, match="no parameter 'zzz'; it has adapter, anything"):
+    with pytest.raises(ArcnbError, match="no parameter 'zzz'; there are adapter, anything"):
         check_parameters({"zzz": 1}, declared, "03.ipynb")
-
-
-@pytest.mark.parametrize(
-    ("notebook", "former", "now"),
-    [(notebook, former, now) for notebook, names in FORMER.items() for former, now in names.items()],
-)
-def test_former_names_are_refused_with_the_new_one(notebook, former, now):
-    path = notebooks_folder() / notebook
-    declared = notebook_parameters(read_notebook(path), path.name)
-    assert now in declared
-    with pytest.raises(ArcnbError, match=f"^{notebook}: parameter '{former}' is called '{now}' now$"):
-        check_parameters({former: 1}, declared, notebook)
 
 
 def test_a_broken_parameters_cell_is_named():

@@ -99,7 +99,7 @@ def test_a_sweep_combines_options_and_its_table_shows_them(path, capsys):
 
 
 def test_shards_of_a_notebook_whose_plan_has_them_in_a_branch(path):
-    options = cli._parser().parse_args(["sweep", str(path), "--shards", "2", "--name", "parts"])
+    options = cli.parser().parse_args(["sweep", str(path), "--shards", "2", "--name", "parts"])
     sweep = batch.planned_sweep(options)
     output = str(sweep.folder / "predictions")
     assert [member.run.parameters for member in sweep.members] == [

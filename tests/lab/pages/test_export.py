@@ -74,7 +74,7 @@ def executed(tmp_path):
 
 @pytest.fixture
 def run(executed, tmp_path):
-    run = new_run(None, "shown", {"n": 5}, {"path": str(tmp_path / "shown.ipynb"), "sha256": ""})
+    run = new_run("shown", {"n": 5}, {"path": str(tmp_path / "shown.ipynb"), "sha256": ""})
     run.record({"rate": 0.125, "rows": [{"task": "a", "solved": 1}, {"task": "b", "solved": 0}]})
     nbformat.write(executed, run.copy_path)
     return run
@@ -198,7 +198,7 @@ def test_a_page_that_cannot_be_small_enough_is_refused(executed, monkeypatch):
 
 def test_a_run_without_a_copy_is_refused():
     with pytest.raises(ArcnbError, match=r"notebook\.ipynb is not a notebook"):
-        export_run(new_run(None, "empty"))
+        export_run(new_run("empty"))
 
 
 def test_the_index_shows_results_and_links_pages(run, tmp_path):
@@ -206,15 +206,12 @@ def test_the_index_shows_results_and_links_pages(run, tmp_path):
     (run.path / "curve.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     (run.path / "grids.html").write_text("<div class='grid'>G</div><img src='https://example.org/x.png'>")
     run.record(artifacts=["curve.svg", "grids.html"])
-    failed = new_run(None, "failed")
+    failed = new_run("failed")
     failed.update(status="failed", error={"type": "X", "message": "m", "sentence": "cell 3: X: <m>"})
-    path = write_index(
-        [run, failed], tmp_path / "site" / ".." / "index.html", "The <demo>", "<p>Plainly.</p>"
-    )
+    path = write_index([run, failed], tmp_path / "site" / ".." / "index.html", "The <demo>")
     page = path.read_text()
     assert external_references(page) == []
     assert "The &lt;demo&gt;" in page
-    assert "<p>Plainly.</p>" in page
     assert f'href="runs/{run.path.name}/shown.html"' in page
     assert "<th>solved</th>" in page
     assert "data:image/svg+xml;base64," in page

@@ -37,15 +37,15 @@ def prediction(task_id, index, right, tokens=100):
 @pytest.fixture
 def runs():
     """Two samplings of partly the same tasks, and a training with rollouts."""
-    first = new_run(None, "first", {"temperature": 1.0, "n": 2, "tensor_parallel": 2})
-    second = new_run(None, "second", {"temperature": 0.5, "n": 2})
+    first = new_run("first", {"temperature": 1.0, "n": 2, "tensor_parallel": 2})
+    second = new_run("second", {"temperature": 0.5, "n": 2})
     PredictionSet(first.path / "predictions").write_part(
         [prediction(task, index, task == "a" and index == 0) for task in "ab" for index in range(2)], 0
     )
     PredictionSet(second.path / "predictions" / "none").write_part(
         [prediction("a", 0, False), prediction("c", 0, True)], 0
     )
-    trained = new_run(None, "trained", {"n": 2, "learning_rate": 1e-5})
+    trained = new_run("trained", {"n": 2, "learning_rate": 1e-5})
     PredictionSet(trained.path / "rollouts").write_part([prediction("d", 0, True, 7)], 0)
     lines = [{"step": step, "reward": step / 10} for step in range(1, 5)]
     (trained.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -66,7 +66,7 @@ def test_runs_are_named_and_wrong_names_are_refused(runs):
     assert list(runs) == ["first", "second", "trained"]
     assert list(comparison.open_runs()) == ["first", "second", "trained"], "the last that are done"
     assert list(comparison.open_runs("first, trained", "A, B")) == ["A", "B"]
-    again = new_run(None, "first")
+    again = new_run("first")
     assert list(comparison.open_runs(f"{runs['first'].path}, {again.path}")) == [
         runs["first"].path.name,
         again.path.name,
@@ -121,7 +121,6 @@ def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
     [
         ({}, 1),
         ({"num_processes": 2, "tensor_parallel": 2}, 4),
-        ({"processes": 0}, 8),
         ({"num_processes": 0, **SEARCH}, 8),
         ({"num_processes": 4, **SEARCH}, 4),
         ({"num_processes": 2, "trl.vllm_mode": "server", "trl.vllm_server_gpus": 2}, 4),
@@ -134,7 +133,7 @@ def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
 )
 def test_cost_counts_the_gpus_of_searches_and_servers(parameters, n_gpus):
     notebook = {"path": parameters.pop("notebook", "05_grpo.ipynb"), "sha256": "0"}
-    run = new_run(None, "run", parameters, notebook)
+    run = new_run("run", parameters, notebook)
     gpus = [{"name": "G", "memory_gb": 80, "driver": "1"}] * 8
     run.update(hardware=run.manifest["hardware"] | {"gpus": gpus}, seconds=3600.0)
     assert comparison.cost_table({"run": run}).loc["run", ["GPUs", "GPU hours"]].tolist() == [n_gpus, n_gpus]
@@ -144,7 +143,7 @@ def test_cost_counts_the_gpus_of_searches_and_servers(parameters, n_gpus):
 def test_a_search_has_a_set_for_each_arm_and_their_first_round_once(output, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     notebook = {"path": SEARCH["notebook"], "sha256": "0"}
-    run = new_run(None, "search", {"num_processes": 0, "output": output}, notebook)
+    run = new_run("search", {"num_processes": 0, "output": output}, notebook)
     folder = tmp_path / output if output else run.path / "search"
     for arm in ("alone", "learn"):
         rows = [prediction("a", index, False) for index in range(2)]
@@ -163,7 +162,7 @@ def test_a_shard_costs_what_it_sampled_itself(tmp_path):
     runs = {}
     for shard, task in enumerate("ab"):
         PredictionSet(shared).write_part([prediction(task, 0, task == "a", 100 + shard)], 0, shard, 2)
-        runs[task] = new_run(None, "big", {"shard": shard, "n_shards": 2, "output": str(shared)})
+        runs[task] = new_run("big", {"shard": shard, "n_shards": 2, "output": str(shared)})
     cost = comparison.cost_table(runs)
     assert cost["completion tokens"].tolist() == [100, 101]
     assert cost["solved"].tolist() == [1, 0]

@@ -17,7 +17,7 @@ from arcnb.lab.runs.run import Run, list_runs, new_run
 
 
 def run_with(name, size=0, **parameters):
-    run = new_run(None, name, parameters)
+    run = new_run(name, parameters)
     (run.path / "data.bin").write_bytes(os.urandom(size))
     return run.record({"x": 1}, artifacts=["data.bin"])
 
@@ -27,7 +27,6 @@ def test_disk_use_and_what_others_need(runs_root, capsys):
     daughter = run_with("daughter", 1_000_000, tasks=str(mother.path / "data.bin"))
     other = run_with("other", 10, predictions=f"{daughter.path}, {mother.path}/data.bin")
     waiting = new_run(
-        None,
         "waiting",
         {"tasks": "${data.x}"},
         None,
@@ -58,7 +57,7 @@ def test_disk_use_and_what_others_need(runs_root, capsys):
 
 
 def test_running_runs_are_not_removed(capsys):
-    run = new_run(None, "busy")
+    run = new_run("busy")
     assert cli.main(["rm", "busy"]) == 2
     assert "is running; stop it before you remove it" in capsys.readouterr().err
     assert run.path.is_dir()
@@ -69,8 +68,8 @@ def test_a_root_that_is_a_link_protects_as_well(tmp_path, monkeypatch, capsys):
     (tmp_path / "runs").symlink_to(tmp_path / "far")
     monkeypatch.delenv("ARCNB_RUNS")  # the root of a checkout is taken as it is
     monkeypatch.setattr(provenance, "repository", lambda: tmp_path)
-    mother = new_run(None, "mother").record({"x": 1})
-    new_run(None, "daughter", {"tasks": str(mother.path / "data.bin")}).record({"x": 1})
+    mother = new_run("mother").record({"x": 1})
+    new_run("daughter", {"tasks": str(mother.path / "data.bin")}).record({"x": 1})
     for name in ("mother", str(mother.path), str(mother.path.resolve())):
         assert cli.main(["rm", name]) == 2
         assert "is kept: " in capsys.readouterr().err
@@ -79,8 +78,8 @@ def test_a_root_that_is_a_link_protects_as_well(tmp_path, monkeypatch, capsys):
 
 
 def test_what_is_at_work_is_not_removed_by_force_either(capsys):
-    busy = new_run(None, "busy")
-    waiting = new_run(None, "waiting", fields={"status": "queued", "waits_for": "slurm 7"})
+    busy = new_run("busy")
+    waiting = new_run("waiting", fields={"status": "queued", "waits_for": "slurm 7"})
     for force in ([], ["--force"]):
         assert cli.main(["rm", "busy", *force]) == 2
         assert "is running; stop it before you remove it" in capsys.readouterr().err
@@ -103,7 +102,9 @@ def test_folders_that_are_not_runs_are_left_alone(tmp_path, monkeypatch, capsys)
     with pytest.raises(ArcnbError, match="extension is not a run of arcnb, so it is left alone"):
         disk.remove(Run(folder))
     assert (folder / "manifest.json").is_file()
-    far = new_run(tmp_path / "others", "far").record({"x": 1})
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("ARCNB_RUNS", str(tmp_path / "others"))
+        far = new_run("far").record({"x": 1})
     assert cli.main(["rm", str(far.path)]) == 0, "a run of another root has a manifest of ours"
     assert not far.path.exists()
 
@@ -222,9 +223,9 @@ def test_a_run_that_was_submitted_once_and_now_runs_here_is_stopped_here(
 def test_one_that_cannot_be_cancelled_leaves_the_others(scancel, capsys):
     tasks = {"a": ("slurm", "7"), "b": ("slurm", "8"), "c": ("slurm", "9"), "d": ("htcondor", "5 (DAG)")}
     for name, (scheduler, task) in tasks.items():
-        run = new_run(None, name, fields={"status": "queued", "waits_for": f"{scheduler} {task}"})
+        run = new_run(name, fields={"status": "queued", "waits_for": f"{scheduler} {task}"})
         record_task(run, scheduler, task)
-    new_run(None, "e", fields={"status": "queued"})
+    new_run("e", fields={"status": "queued"})
     assert cli.main(["cancel", "d", "a", "b", "c", "e"]) == 2
     errors = capsys.readouterr().err
     assert "slurm 8: Slurm did not cancel: no job 8" in errors

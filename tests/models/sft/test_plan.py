@@ -148,7 +148,7 @@ def test_recipes_are_read_before_a_task_is_made():
         "source dsl never ends: s",
         "source rearc never ends:",
     ]
-    assert "did you mean dsl?" in said[2]
+    assert "did you mean 'dsl'?" in said[2]
     assert "what follows * is a number of tasks" in said[3]
     assert "has a part without a source" in said[4]
 

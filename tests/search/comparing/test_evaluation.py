@@ -138,7 +138,7 @@ def test_the_tasks_counted_are_those_predicted_unless_all_are_wanted(sets, tasks
 def test_parameters_that_name_nothing_are_refused(sets):
     assert evaluation.set_to_submit(sets, "", "majority") is sets["a"]
     assert evaluation.set_to_submit(sets, "b", "majority") is sets["b"]
-    with pytest.raises(ArcnbError, match="'c' is none of the sets; it has a, b"):
+    with pytest.raises(ArcnbError, match="'c' is none of the sets; there are a, b"):
         evaluation.set_to_submit(sets, "c", "majority")
     with pytest.raises(ArcnbError, match="submission_rule 'most' does not exist; there are"):
         evaluation.set_to_submit(sets, "b", "most")

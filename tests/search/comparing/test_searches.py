@@ -5,7 +5,7 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.lab.plots.search_plots import score_evolution, solved_against_completions
+from arcnb.lab.plots import score_evolution, solved_against_completions
 from arcnb.search.comparing import searches as comparison
 from arcnb.search.comparing.evaluation import read_sets
 from arcnb.search.learning.plan import SearchPlan

@@ -1,13 +1,10 @@
-"""A run shown to people: a card for notebooks and pages, a text for the terminal."""
+"""What a manifest says, for people: a card for notebooks, and the texts of pages and of the terminal."""
 
 import html
 import json
-import os
 from datetime import datetime
 from typing import Any
 
-from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
-from arcnb.lab.runs.run import RUN_DIR, Run
 
 LIST_CHARACTERS = 120  # of a list or dictionary that is shown; the manifest has all of it
 MANY = 12  # entries of a dictionary that are shown as rows of their own
@@ -29,18 +26,15 @@ NAME = "text-align:left; padding:0 1.2em 0 0; border:0; opacity:.75"
 VALUE = "text-align:left; padding:0; border:0; overflow-wrap:anywhere"
 
 
-def run_card(run: Run) -> str:
+def run_card(name: str, manifest: dict[str, Any], status: str | None, why: str | None) -> str:
     """An HTML fragment: name, status, parameters, outcome, artifacts, in the colors of the page around it."""
-    manifest = run.manifest
-    status, why = run.verdict()
-    # The run that shows its own card is still running, which a reader of the executed copy must not be told.
-    head = "" if os.environ.get(RUN_DIR) == str(run.path) else badge(status) + " "
+    head = f"{badge(status)} " if status else ""
     numbers = {name: value for name, value in manifest["outcome"].items() if not is_rows(value)}
     artifacts = {item["path"]: size_text(item["bytes"]) for item in manifest["artifacts"]}
     tables = {"Parameters": manifest["parameters"], "Outcome": numbers, "Artifacts": artifacts}
     reason = f'<div style="margin-top:.3em">{html.escape(why)}</div>' if why else ""
     return (
-        f'<div class="arcnb-run" style="{CARD}"><div>{head}<b>{html.escape(run.path.name)}</b> '
+        f'<div class="arcnb-run" style="{CARD}"><div>{head}<b>{html.escape(name)}</b> '
         f'<span style="opacity:.7">{html.escape(times_text(manifest))}</span></div>{reason}'
         '<div style="display:flex; flex-wrap:wrap; gap:0 2.5em">'
         f"{''.join(table_html(title, values) for title, values in tables.items())}</div></div>"
@@ -65,26 +59,6 @@ def table_html(title: str, values: dict[str, Any]) -> str:
         f'<div style="margin-top:.7em"><div style="font-weight:600">{html.escape(title)}</div>'
         f'<table style="border-collapse:collapse; border:0; margin:0">{rows}</table></div>'
     )
-
-
-def run_text(run: Run) -> str:
-    """The manifest as aligned lines, for `arcnb show`."""
-    manifest = run.manifest
-    status, why = run.verdict()
-    lines = [str(run.path), f"{'status':12} {status}" + (f": {why}" if why else "")]
-    lines.append(f"{'time':12} {times_text(manifest)}")
-    if status == "running" and (beat := read_heartbeat(run.path)):
-        lines.append(f"{'now':12} {place_text(beat)} {beat.get('progress') or ''}")
-    if manifest.get("report_problem"):
-        lines.append(f"{'report':12} not written: {manifest['report_problem']}")
-    lines += [f"{name:12} {value}" for name, value in run_facts(manifest) if name != "packages"]
-    for title, values in (("parameters", manifest["parameters"]), ("outcome", manifest["outcome"])):
-        width = max(map(len, values), default=0)
-        lines += [title] + [f"    {name:{width}}  {value_text(value)}" for name, value in values.items()]
-    lines += ["artifacts"] + [
-        f"    {item['path']}  {size_text(item['bytes'])}" for item in manifest["artifacts"]
-    ]
-    return "\n".join(lines)
 
 
 def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
@@ -154,6 +128,11 @@ def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
         elif value not in ("", []) and value is not None and not is_rows(value):
             found[f"{before}{name}"] = value
     return found
+
+
+def numbers(outcome: dict[str, Any]) -> list[str]:
+    """The numbers of an outcome with their names, short."""
+    return [f"{name} {value:.4g}" for name, value in outcome.items() if type(value) in (int, float)]
 
 
 def is_rows(value: Any) -> bool:

@@ -26,7 +26,7 @@ def session(tmp_path):
 def test_an_interactive_run(session):
     session("n = 3\nrate: float = 0.5")
     session("n = 4\nprint('edited')")
-    session("from arcnb.lab.runs.run import open_run\nrun = open_run()")
+    session("from arcnb.lab import open_run\nrun = open_run()")
     (run,) = list_runs()
     assert run.name == "02_sft"
     assert run.manifest["parameters"] == {"n": 4, "rate": 0.5}
@@ -46,7 +46,7 @@ def test_an_interactive_run(session):
 
 
 def test_a_session_that_ends_in_an_error_failed(session):
-    session("from arcnb.lab.runs.run import open_run\nrun = open_run('named')")
+    session("from arcnb.lab import open_run\nrun = open_run('named')")
     session("raise ValueError('n')")
     session.manager.shutdown_kernel()
     (run,) = list_runs()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import nearest
+from arcnb.errors import nearest
 from arcnb.lab.runs.run import Run
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
@@ -21,11 +21,8 @@ def stages_named(value: Any) -> Iterator[tuple[str, str]]:
     """(stage, thing) of every reference in a parameter's value, lists and mappings included."""
     if isinstance(value, str):
         yield from REFERENCE.findall(value)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from stages_named(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from stages_named(item)
 
 

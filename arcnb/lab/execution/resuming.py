@@ -13,16 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.parameters import Declared, check_parameters
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import run_inputs
-from arcnb.lab.runs.manifest import (locked, working_folder, write_manifest)
-from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import notebook_record
-from arcnb.lab.notebooks.parameters import (Declared, check_parameters)
-from arcnb.errors import ArcnbError
+from arcnb.lab.runs.manifest import JOB, cause, locked, working_folder, write_manifest
+from arcnb.lab.runs.placeholders import resolved
 from arcnb.lab.runs.processes import is_alive
-from arcnb.lab.batch.placeholders import resolved
-from arcnb.lab.runs.run import JOB, Run, fresh_attempt
+from arcnb.lab.runs.provenance import notebook_record
+from arcnb.lab.runs.run import Run, fresh_attempt
 
 KERNEL_SECONDS = 10.0  # a kernel notices within a second that its runner is gone; one deep in C code may not
 
@@ -65,7 +64,7 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
                 manifest["inputs"] = run_inputs(record["sha256"], manifest["parameters"], values)
         if status != "queued":
             status = "killed" if status == "running" else status  # by the scheduler, which starts it anew
-            error = manifest["error"] or {"type": None, "message": None, "sentence": why}
+            error = manifest["error"] or cause(why)
             ended = {"status": status, "start": manifest["start"], "end": manifest["end"], "error": error}
             manifest["attempts"].append(ended)
             copy = run.copy_path
@@ -84,7 +83,9 @@ def _refuse_busy(run: Run) -> None:
     if status == "running" and _same_job_again(manifest):
         return
     if status in ("running", "done"):
-        raise ArcnbError(f"{run.path} is {status}" + (f" ({why})" if why else "") + ", so it cannot be resumed")
+        raise ArcnbError(
+            f"{run.path} is {status}" + (f" ({why})" if why else "") + ", so it cannot be resumed"
+        )
     waiting = manifest.get("waits_for")
     if waiting and waiting.split()[0] != os.environ.get(JOB, " ").split(" ")[0]:
         raise ArcnbError(f"{run.path} waits as {waiting}; arcnb cancel it before you run it elsewhere")

@@ -7,6 +7,7 @@ the kernel goes away first, the manifest says failed (the last cell raised) or p
 
 import ast
 import atexit
+import contextlib
 import os
 import re
 import signal
@@ -17,21 +18,36 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
-from arcnb.lab.runs.manifest import (MANIFEST, now, seconds_between)
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import (notebook_record, read_notebook)
-from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.parameters import (notebook_parameters)
-from arcnb.errors import ArcnbError
-from arcnb.lab.runs.run import RUN_DIR, Run, new_run
+from arcnb.lab.execution import known_warnings
 from arcnb.lab.execution.stopping import NUDGE
+from arcnb.lab.notebooks.files import read_notebook
+from arcnb.lab.notebooks.parameters import notebook_parameters
+from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
+from arcnb.lab.runs.manifest import MANIFEST, RUN_DIR, cause, now, seconds_between
+from arcnb.lab.runs.provenance import notebook_record
+from arcnb.lab.runs.run import Run, new_run
 from arcnb.plans import opened
 
 _current: dict[str, Any] = {"run": None, "heartbeat": None, "error": None}
 
 
-def own_run(name: str | None) -> Run:
+def open_run(name: str | None = None) -> Run:
+    """The run that this notebook belongs to.
+
+    Under `arcnb run` that is the folder the engine made. Elsewhere (JupyterLab, plain papermill, a script) it
+    is a new one, called `name` or after the notebook, with the values of the parameters cell in its manifest;
+    running the cell again before anything was written gives the same folder, afterwards a new one.
+    """
+    known_warnings.silence()
+    listen_to_stops()
+    folder = os.environ.get(RUN_DIR)
+    if folder:
+        return Run(Path(folder).resolve())
+    return _own_run(name)
+
+
+def _own_run(name: str | None) -> Run:
     """The kernel's current run if nothing was written to it yet, else a new one."""
     run = _current["run"]
     if run is not None and run.manifest["status"] == "running" and not _has_content(run.path):
@@ -41,7 +57,7 @@ def own_run(name: str | None) -> Run:
     path = _notebook_path(shell)
     parameters = _parameters(shell, path) if shell is not None else {}
     record = notebook_record(path) if path.is_file() else None
-    run = new_run(None, name or _run_name(path), parameters, record)
+    run = new_run(name or _run_name(path), parameters, record)
     if _current["run"] is None:
         atexit.register(_close)
         if shell is not None:
@@ -89,11 +105,7 @@ def _close() -> None:
             return
         end = now()
         kind = "failed" if error else "preempted"
-        error = error or {
-            "type": None,
-            "message": None,
-            "sentence": "the notebook ended before its last cell",
-        }
+        error = error or cause("the notebook ended before its last cell")
         run.update(status=kind, end=end, seconds=seconds_between(manifest["start"], end), error=error)
     except ArcnbError as problem:
         print(f"arcnb: {problem}", file=sys.stderr)
@@ -101,11 +113,11 @@ def _close() -> None:
 
 def _remember_error(result: Any) -> None:
     error = result.error_before_exec or result.error_in_exec
-    _current["error"] = error and {
-        "type": type(error).__name__,
-        "message": str(error),
-        "sentence": textwrap.shorten(f"In [{result.execution_count}]: {type(error).__name__}: {error}", 400),
-    }
+    if error:
+        kind = type(error).__name__
+        sentence = textwrap.shorten(f"In [{result.execution_count}]: {kind}: {error}", 400)
+        error = cause(sentence, kind, str(error))
+    _current["error"] = error
 
 
 def _has_content(folder: Path) -> bool:
@@ -114,7 +126,7 @@ def _has_content(folder: Path) -> bool:
 
 def _shell() -> Any:
     ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
+    return ipython and ipython.get_ipython()
 
 
 def _notebook_path(shell: Any) -> Path:
@@ -140,16 +152,15 @@ def _parameters(shell: Any, path: Path) -> dict[str, Any]:
     """The names that cells holding nothing but literal assignments gave a value: the parameters cell and the
     one that papermill injects after it. Options of the notebook's plan are flat, by the names that other runs
     have them by."""
-    names: dict[str, None] = {}
+    names: list[str] = []
     for source in shell.user_ns.get("In", []):
-        try:
-            assigned = {}
+        assigned = []
+        with contextlib.suppress(SyntaxError, ValueError, AttributeError, TypeError):  # a cell that does more
             for statement in ast.parse(source).body:
                 target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
-                assigned[target.id] = ast.literal_eval(statement.value)
-        except (SyntaxError, ValueError, AttributeError, TypeError):
-            continue  # a cell that does more
-        names |= dict.fromkeys(assigned)
+                ast.literal_eval(statement.value)
+                assigned.append(target.id)
+            names += assigned
     values = {name: shell.user_ns[name] for name in names if name in shell.user_ns}
     try:
         declared = notebook_parameters(read_notebook(path), path.name)
