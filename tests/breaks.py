@@ -380,9 +380,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "An interrupted write leaves the previous manifest",
-        "arcnb/lab/runs/manifest.py",
-        'path.with_name(f".{path.name}.{os.getpid()}.tmp")',
-        "path",
+        "arcnb/machine/files.py",
+        'with temporary.open("xb") as file:',
+        'with path.open("wb") as file:',
         ("tests/lab/runs/test_run.py::test_an_interrupted_write_leaves_the_previous_copy",),
     ),
     Break(

@@ -15,8 +15,7 @@ import numpy as np
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.errors import ArcnbError
-from arcnb.plans import nearest
+from arcnb.errors import ArcnbError, nearest
 from arcnb.programs.libraries import dsl
 from arcnb.synth.inputs import Rng
 from arcnb.synth.splits import draw_n_train
