@@ -32,12 +32,6 @@ which end where they end; what is compared is then tokens a second, since the wa
 "plain-free" and "arcnb-free" sample without seeds, which vLLM does faster; "backend" and "backend-free" are
 the stage without programs and rows: what is between them and plain is the way in which the engine is fed.
 
-With --engines N above 1 (0 chooses, as notebook 03 does) the comparison is another one: "backend" and "arcnb"
-sample with N engines on the same GPU, "plain" is one `LLM`, the first of them. Each of the N has 1/N of
---gpu-memory, also the one of the plain way, and --max-num-seqs completions of its own; the others are idle
-then but keep their memory. The plain figure for all of the memory takes a run with --engines 1. "cpu_engine"
-and "steps" are sums over the engines; "start_seconds" is that of the first completion of any of them.
-
 --llama-8b takes a folder to put a config and the embedded model's tokenizer in.
 """
 
@@ -132,27 +126,21 @@ def lengths_of(prompts: list[list[int]], longest: int, shortest: float) -> Lengt
 
 
 def hold_to_lengths(backend, lengths: Lengths) -> None:
-    """Has the backend's engines end each completion at its prompt's length."""
+    """Has the backend's engine end each completion at its prompt's length."""
+    add = backend.engine.add
 
-    def hold(engine):
-        add = engine.add
+    def add_with_length(name, prompt_ids, params, lora_request):
+        params.max_tokens = lengths[tuple(prompt_ids)]
+        add(name, prompt_ids, params, lora_request)
 
-        def add_with_length(name, prompt_ids, params, lora_request):
-            params.max_tokens = lengths[tuple(prompt_ids)]
-            add(name, prompt_ids, params, lora_request)
-
-        engine.add = add_with_length
-
-    for engine in backend.engines:
-        hold(engine)
+    backend.engine.add = add_with_length
 
 
 class Steps:
-    """Watches what the engines send: at what time how many tokens, and whether a completion ended."""
+    """Watches what the engine sends: at what time how many tokens, and whether a completion ended."""
 
     def __init__(self, backend):
-        for engine in backend.engines:
-            self._watch(engine.llm.llm_engine.engine_core)
+        self._watch(backend.engine.llm.llm_engine.engine_core)
         self.begin()
 
     def _watch(self, core) -> None:
@@ -187,7 +175,7 @@ class Steps:
 def plain(
     backend, prompts: list[list[int]], n: int, sampling: Sampling, lengths: Lengths | None
 ) -> tuple[float, int]:
-    """Seconds of the first engine's `LLM.generate`, with its fan-out into n completions, and tokens made."""
+    """Seconds of the engine's own `LLM.generate`, with its fan-out into n completions, and tokens made."""
     from vllm import SamplingParams
 
     params = [
@@ -201,7 +189,7 @@ def plain(
         for number, ids in enumerate(prompts)
     ]
     start = time.perf_counter()
-    outputs = backend.engines[0].llm.generate(
+    outputs = backend.engine.llm.generate(
         [{"prompt_token_ids": ids} for ids in prompts],
         params,
         use_tqdm=False,
@@ -240,9 +228,9 @@ def stage(backend, tasks, plan: RoundPlan, sampling: Sampling, executor: Executo
 
 
 def cpu_seconds(backend) -> tuple[float, float]:
-    """CPU time of this process, and of all engines': steadier than the clock where others use the machine."""
+    """CPU time of this process, and of the engine's: steadier than the clock where others use the machine."""
     ticks = 0
-    for pid in [pid for engine in backend.engines for pid in marked_processes(engine.mark)]:
+    for pid in marked_processes(backend.engine.mark):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         ticks += int(fields[11]) + int(fields[12])
     return time.process_time(), ticks / os.sysconf("SC_CLK_TCK")
@@ -283,8 +271,7 @@ def measure(backend, arguments, say=print) -> dict:
                 asked = asked_of(some)
                 say(described(asked, plan, arguments, written))
             for way in list(hours)[:: 1 if turn % 2 else -1]:
-                for engine in backend.engines:
-                    engine.llm.reset_prefix_cache()
+                backend.engine.llm.reset_prefix_cache()
                 cpu = cpu_seconds(backend)
                 drawn = replace(sampling, seeded=not way.endswith("-free"))
                 steps.begin()
@@ -323,7 +310,7 @@ def measure(backend, arguments, say=print) -> dict:
                 say(json.dumps(line))
     medians = {way: statistics.median(rates) for way, rates in hours.items() if rates}
     medians_of_tokens = {way: statistics.median(rates) for way, rates in speeds.items() if rates}
-    outcome = {"engines": len(backend.engines), "predictions_a_turn": len(asked) * arguments.n}
+    outcome = {"predictions_a_turn": len(asked) * arguments.n}
     outcome |= {"prompt_tokens": statistics.mean(map(len, asked)), "an_hour": hours}
     outcome["cpu_seconds_here_and_engine"] = {
         way: [round(statistics.median(part), 2) for part in zip(*pairs, strict=True)]
@@ -382,9 +369,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--max-tokens", type=int, default=64)
     made.add_argument("--shortest", type=float, default=0.25, help="share of --max-tokens, 1: all the same")
     made.add_argument("--max-num-seqs", type=int, default=None)
-    made.add_argument(
-        "--engines", type=int, default=1, help="that share the GPU, 0 chooses; the plain way: one"
-    )
     made.add_argument("--turns", type=int, default=2)
     made.add_argument("--ways", default="plain,arcnb", help="of plain, backend, arcnb, and each with -free")
     made.add_argument("--block-size", type=int, help="tokens of a block of vLLM's cache")
@@ -402,14 +386,12 @@ def main() -> None:
     options = EngineOptions(
         max_model_len=min(8192, 2 * arguments.prompt_tokens + arguments.max_tokens),
         max_num_seqs=arguments.max_num_seqs,
-        engines=arguments.engines,
         block_size=arguments.block_size,
         max_lora_rank=arguments.max_lora_rank,
         gpu_memory_utilization=arguments.gpu_memory,
         load_format="dummy" if arguments.llama_8b else "auto",
     )
     with open_backend("vllm", model, arguments.adapter, options) as backend:
-        backend.engines.admit(wait=True)
         measure(backend, arguments, say=lambda line: print(line, flush=True))
 
 

@@ -197,15 +197,15 @@ BREAKS: list[Break] = [
     Break(
         "A prompt shows no test output",
         "arcnb/models/prompts/rendering.py",
-        "test_input = task.test[test_index].input",
-        "test_input = task.test[test_index].output",
+        "test_input = task.test[0].input",
+        "test_input = task.test[0].output",
         ("tests/models/prompts/test_rendering.py::test_test_outputs_and_other_test_inputs_are_not_shown",),
     ),
     Break(
         "A prompt begins with exactly one begin-of-text token",
         "arcnb/models/prompts/chat.py",
-        "[self.id, *ids[start:]] if",
-        "[self.id, *ids] if",
+        "[bos, *rest] if is_added",
+        "[bos, *ids] if is_added",
         ("tests/models/prompts/test_chat.py::test_exactly_one_begin_of_text_token_at_the_start",),
     ),
     Break(
@@ -217,10 +217,10 @@ BREAKS: list[Break] = [
     ),
     Break(
         "Two processes do not choose the same GPU",
-        "arcnb/models/memory/gpu_choice.py",
+        "arcnb/machine/gpus.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
-        ("tests/models/memory/test_gpu_choice.py::test_processes_take_different_ones_until_none_is_left",),
+        ("tests/machine/test_gpus.py::test_processes_take_different_ones_until_none_is_left",),
     ),
     # search
     Break(

@@ -10,6 +10,8 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -83,6 +85,31 @@ def _temporary_beside(path: Path, give_name: Callable[[Path], object]) -> Iterat
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` to fill; when the block ends well it becomes `path`, readable by all.
+
+    Where `path` is there by then, another process was quicker: its folder stays, and the temporary one goes,
+    as it does after an error.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield work
+        for file in filter(Path.is_file, work.rglob("*")):
+            file.chmod(0o644)  # safetensors and mkdtemp would hide a shared cache from its other users
+            with open(file, "rb") as written:
+                os.fsync(written.fileno())
+        work.chmod(0o755)
+        try:
+            work.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -12,10 +12,11 @@ _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here, not anew in every child
 
 
-def ending_with_parent(sign: int = signal.SIGTERM) -> Callable[[], None]:
+def ending_with_parent(sign: int = signal.SIGTERM, parent: int | None = None) -> Callable[[], None]:
     """For `preexec_fn` of subprocess.Popen: the child gets `sign` when the thread that started it ends, even
-    one that was killed. Linux only; elsewhere it does nothing."""
-    parent = os.getpid()
+    one that was killed. Linux only; elsewhere it does nothing. parent: where the child itself calls this, the
+    process that started it."""
+    parent = parent or os.getpid()
 
     def arrange() -> None:
         if _prctl is not None:

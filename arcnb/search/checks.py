@@ -37,8 +37,6 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
     from arcnb.search.turns.turns import check_turns
 
     found = [*_shared_problems(plan), *_round_problems(plan), *_turn_problems(plan)]
-    if plan.engine.engines < 0:
-        found.append(f"engines is {plan.engine.engines}, it must be at least 1, or 0 to choose")
     if plan.rounds.n_shards > 1 and not plan.output:
         found.append(
             f"n_shards is {plan.rounds.n_shards} and output is empty: give all shards the same output, or "

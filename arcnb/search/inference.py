@@ -30,10 +30,6 @@ ALONE = "none"  # in a list of adapters: the model without any
 class InferenceEngine(Engine):
     """The engine, or the servers, that sample."""
 
-    engines: int = option(
-        0,
-        "vLLM engines that share the GPU and its memory; 0 takes 2 for a small model with 6 cores, else 1",
-    )
     tensor_parallel: int = option(1, "GPUs an engine is spread over")
     prefix_caching: bool = option(True, "compute a prompt once for all its completions")
     load_in_4bit: bool = option(
@@ -41,7 +37,7 @@ class InferenceEngine(Engine):
     )
     dtype: str = option("auto", "of weights; auto: the model's own, or float32 on a CPU that is slow at it")
     enforce_eager: bool | None = option(None, "no compilation, no CUDA graphs; None: on a CPU only")
-    cpu_kv_cache_gb: float = option(2.0, "vLLM's cache on a CPU, of every engine", "GiB")
+    cpu_kv_cache_gb: float = option(2.0, "vLLM's cache on a CPU", "GiB")
     server_urls: str = option("", "for backend=server: base URLs, separated by commas")
     server_model: str | None = option(None, "the model's name on the servers; None: the first they list")
     server_concurrency: int = option(64, "completions in flight a server")

@@ -12,7 +12,7 @@ from pathlib import Path
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, write_tasks
 from arcnb.arc.views import View
-from arcnb.models.lora.merging import merged_model
+from arcnb.models.merging import merged_model
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.sft.rows import IGNORED

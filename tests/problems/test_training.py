@@ -16,7 +16,8 @@ from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import declared_beside
 from arcnb.lab.notebooks.profiles import profile_values
-from arcnb.models.memory.training import Layout, check_fit, estimate, shape_of
+from arcnb.models.memory.shape import shape_of
+from arcnb.models.memory.training import Layout, check_fit, estimate
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Completion
 from arcnb.models.training.log import read_metrics

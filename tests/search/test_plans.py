@@ -50,7 +50,6 @@ def refuse_inference(tasks, tmp_path):
         ({"turns": 2, "refine_from": "x"}, "refine_from x holds no first turns of these tasks"),
         ({"temperature": -1.0}, "temperature is -1.0, it must be at least 0"),
         ({"max_completion_length": 0}, "max_completion_length is 0, it must be at least 1"),
-        ({"engines": -2}, "engines is -2, it must be at least 1, or 0 to choose"),
         ({"max_length": -1}, "max_length must not be negative, it is -1"),
         ({"vllm_gpu_memory_utilization": 1.5}, "vllm_gpu_memory_utilization must be above 0 and at most 1"),
         ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),

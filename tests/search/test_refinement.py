@@ -19,8 +19,7 @@ from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.models.sft.conversations import conversation_rows
-from arcnb.models.sft.rows import IGNORED
+from arcnb.models.sft.rows import IGNORED, conversation_rows
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.search.refinement.rows import refinement_rows, turn_numbers, write_conversations, write_refinement

@@ -7,7 +7,6 @@ tells the runs by SIGTERM.
 """
 
 import contextlib
-import itertools
 import math
 import os
 import signal
@@ -19,13 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.runs import provenance
 from arcnb.lab.runs.run import Run
+from arcnb.machine.gpus import VARIABLE, usable_names
 from arcnb.machine.processes import ending_with_parent
 
 LOG = "log.txt"  # in the run folder: what the run's process printed
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
 ENDED = ("done", "failed", "preempted", "killed")
 
 Slot = dict[str, str]  # environment variables of whoever runs in it
@@ -39,20 +36,11 @@ class Ending:
     time_is_up: bool = False
 
 
-def visible_gpus() -> list[str]:
-    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them. CUDA itself stops
-    reading at the first negative number, so -1 alone hides all of them."""
-    if VISIBLE in os.environ:
-        names = [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]
-        return list(itertools.takewhile(lambda name: not name.startswith("-"), names))
-    return [str(number) for number in range(len(provenance.gpus()))]
-
-
 def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list[Slot]:
     """One slot for each run that may go on at the same time, those of other GPUs first. `jobs` None: as many
     as there are GPUs for, `per_gpu` runs on each (on each group, with several GPUs a run); one without GPUs.
     With `gpus_each` 0 no GPU is handed out, and all runs see all of them."""
-    gpus = visible_gpus()
+    gpus = usable_names()
     for name, least, value in (("jobs", 1, jobs), ("gpus", 0, gpus_each), ("per-gpu", 1, per_gpu)):
         if value is not None and value < least:
             raise ArcnbError(f"--{name} must be at least {least}, got {value}")
@@ -61,7 +49,7 @@ def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list
     groups = [gpus[start : start + gpus_each] for start in range(0, len(gpus) - gpus_each + 1, gpus_each)]
     if not groups:
         raise ArcnbError(f"a run is to have {gpus_each} GPUs, and there are {len(gpus)}")
-    places = [{VISIBLE: ",".join(group)} for group in groups] * per_gpu
+    places = [{VARIABLE: ",".join(group)} for group in groups] * per_gpu
     if jobs is not None and jobs > len(places):
         raise ArcnbError(
             f"there is room for {len(places)} runs at once on {len(gpus)} GPUs, not for {jobs}; lower "
@@ -99,7 +87,7 @@ def run_queued(
                 if now >= deadline and not received:
                     time_is_up = True
                     received.append(signal.SIGTERM)
-                ready = [slot for slot in free if ready_at.get(slot.get(VISIBLE, ""), 0) <= now]
+                ready = [slot for slot in free if ready_at.get(slot.get(VARIABLE, ""), 0) <= now]
                 if waiting and ready and not received:
                     slot = ready[0]
                     run, planned = waiting.pop(0)
@@ -109,7 +97,7 @@ def run_queued(
                     else:
                         working.append((run, slot, begun))
                         free.remove(slot)
-                        ready_at[slot.get(VISIBLE, "")] = now + apart
+                        ready_at[slot.get(VARIABLE, "")] = now + apart
                         tell(run, None)
                     continue
                 for number in received[passed_on:]:

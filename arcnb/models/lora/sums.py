@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
 from arcnb.models.lora.compatibility import WEIGHTS, adapter_settings
 
 _MORE = (
@@ -28,7 +29,7 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
     float32. Raises ArcnbError as check_addable.
     """
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file, save
 
     folders = (first, second)
     configs = [check_addable(folder) for folder in folders]
@@ -50,10 +51,8 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
     config = configs[0] | {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
     config["target_modules"] = sorted({*configs[0]["target_modules"], *configs[1]["target_modules"]})
     output.mkdir(parents=True, exist_ok=True)
-    partial = output / f".{WEIGHTS}"
-    save_file(whole, partial, metadata={"format": "pt"})
     (output / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    partial.replace(output / WEIGHTS)
+    write_whole(output / WEIGHTS, save(whole, metadata={"format": "pt"}))
     return output
 
 

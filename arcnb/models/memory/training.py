@@ -7,91 +7,14 @@ presets; what is not counted (fragments, NCCL, kernels' workspace) is the overhe
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
-from arcnb.models.memory.fitting import GIB
+from arcnb.models.memory.shape import GIB, Shape
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# layers, hidden, intermediate, heads, key-value heads, vocabulary, tied: from the models' config.json.
-KNOWN = {
-    "Qwen2.5-1.5B": (28, 1536, 8960, 12, 2, 151936, True),
-    "Qwen2.5-3B": (36, 2048, 11008, 16, 2, 151936, True),
-    "Qwen2.5-7B": (28, 3584, 18944, 28, 4, 152064, False),
-    "Qwen2.5-14B": (48, 5120, 13824, 40, 8, 152064, False),
-    "Qwen2.5-32B": (64, 5120, 27648, 40, 8, 152064, False),
-}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A decoder's sizes."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    vocabulary: int
-    tied: bool
-
-    @property
-    def _matrices(self) -> list[tuple[int, int]]:
-        """(in, out) of the seven matrices of a layer, those that LoRA adapts."""
-        kv = self.hidden // self.heads * self.kv_heads
-        return [
-            *((self.hidden, self.hidden), (self.hidden, kv), (self.hidden, kv), (self.hidden, self.hidden)),
-            *((self.hidden, self.intermediate),) * 2,
-            (self.intermediate, self.hidden),
-        ]
-
-    @property
-    def layer(self) -> int:
-        """Parameters of a layer."""
-        return sum(a * b for a, b in self._matrices) + 2 * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        return self.layers * self.layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
-
-    def lora(self, rank: int) -> int:
-        """Parameters of a LoRA of this rank on the seven matrices of every layer."""
-        return self.layers * sum(rank * (a + b) for a, b in self._matrices)
-
-    @property
-    def cache_per_token(self) -> int:
-        """Bytes of keys and values a token, 16 bit."""
-        return 2 * 2 * self.layers * self.kv_heads * (self.hidden // self.heads)
-
-
-def shape_of(model: str, folder: Path | None = None) -> Shape:
-    """The shape of a model by its config.json, or of a known one by name. ArcnbError otherwise."""
-    if folder is not None and (folder / "config.json").is_file():
-        config = json.loads((folder / "config.json").read_text())
-        config = config.get("text_config", config)
-        if not {"num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"} <= set(config):
-            raise ArcnbError(f"{folder / 'config.json'} does not say the sizes of a plain decoder")
-        heads = config["num_attention_heads"]
-        return Shape(
-            config["num_hidden_layers"],
-            config["hidden_size"],
-            config["intermediate_size"],
-            heads,
-            config.get("num_key_value_heads") or heads,
-            config["vocab_size"],
-            bool(config.get("tie_word_embeddings")),
-        )
-    for name, sizes in KNOWN.items():
-        if name.lower() in model.lower():
-            return Shape(*sizes)
-    raise ArcnbError(
-        f"the size of model {model!r} is not known here; give its folder, or one of {', '.join(KNOWN)}"
-    )
 
 
 @dataclass(frozen=True)
@@ -120,10 +43,6 @@ def training_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
     parts = layout.processes if layout.zero3 else 1
     trained = shape.lora(layout.rank) if layout.rank else shape.parameters
     tokens = layout.batch * (layout.prompt + layout.completion)
-    kept = shape.layers * tokens * shape.hidden * 2  # the input of each layer
-    inside = (
-        tokens * (10 * shape.hidden + 4 * shape.intermediate) * 2
-    )  # what one layer keeps, flash attention
     logits = layout.batch * layout.completion * shape.vocabulary * (2 + 4 + 4)  # bf16, float32, gradient
     gathered = 2 * max(2 * shape.layer, shape.vocabulary * shape.hidden) if layout.zero3 else 0
     weights = 2 * shape.parameters
@@ -133,7 +52,7 @@ def training_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
         "adapter" if layout.rank else "float32 weights": 4 * trained / parts,
         "gradients": (4 if layout.rank else 2) * trained / parts,
         "optimizer": 8 * trained / parts,
-        "activations": kept + inside if layout.checkpointing else shape.layers * inside + kept,
+        "activations": tokens * shape.kept_per_token(checkpointing=layout.checkpointing),
         "logits": logits,
     }
 

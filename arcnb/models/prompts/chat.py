@@ -9,14 +9,15 @@ templates that write today's date (the same prompt would be another one tomorrow
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.rendering import Prompt
 
 _TODAY = datetime(2024, 7, 26)  # the day that Llama 3.1's template says it is where nobody says another
+_MARK = "⟦answer⟧"  # stands for the answer while the template renders; no template or grid holds it
 
 
 def prompt_ids(tokenizer, prompt: Prompt) -> list[int]:
@@ -26,8 +27,7 @@ def prompt_ids(tokenizer, prompt: Prompt) -> list[int]:
 
 def prompts_ids(tokenizer, prompts: Sequence[Prompt]) -> list[list[int]]:
     """`prompt_ids` of each prompt, tokenized together: half the work, on all cores, without Python's lock."""
-    bos = _BeginOfText.of(tokenizer)
-    return [bos.once(ids) for ids in _encode_all(tokenizer, prompts)]
+    return _with_begin_of_text(tokenizer, _encode_all(tokenizer, prompts))
 
 
 def count_tokens(tokenizer, prompts: Sequence[Prompt]) -> list[int]:
@@ -44,6 +44,28 @@ def answer_ids(tokenizer, answer: str) -> list[int]:
     return [*_encode(tokenizer, answer), tokenizer.eos_token_id]
 
 
+def ids_after_answer(tokenizer, prompt: Prompt, answer_ids: Sequence[int]) -> list[int]:
+    """The ids that follow `answer_ids` and end where the next answer begins.
+
+    prompt: the next turn's, as `build_refinement` makes it: its last two messages are the answer and the
+    request. An answer that was cut off is ended first. Raises ArcnbError where the chat template does not
+    show the answer as it is.
+
+    A conversation in training is the first prompt's ids, the model's own ids, these, its own again, and so
+    on. Its own are never tokenised anew: text that passes through a tokenizer twice may come back as other
+    tokens, and the model would be trained on tokens it did not write.
+    """
+    *before, answer, request = prompt.messages
+    marked = {**answer, "content": _MARK}
+    text = render_text(tokenizer, [*before, marked, request], prompt.prefix)
+    if text.count(_MARK) != 1:
+        raise ArcnbError(f"the chat template of {tokenizer.name_or_path} changes earlier answers")
+    ids = _encode(tokenizer, text.split(_MARK)[1])
+    if answer_ids and ids and ids[0] == answer_ids[-1] == tokenizer.eos_token_id:
+        return ids[1:]
+    return ids
+
+
 def render(tokenizer, messages: Sequence[dict], prefix: str = "") -> list[int]:
     """Token ids of `messages` and an assistant turn that begins with `prefix`.
 
@@ -53,7 +75,7 @@ def render(tokenizer, messages: Sequence[dict], prefix: str = "") -> list[int]:
     Raises ArcnbError.
     """
     text = render_text(tokenizer, messages, prefix)
-    return _BeginOfText.of(tokenizer).once(_encode(tokenizer, text))
+    return _with_begin_of_text(tokenizer, [_encode(tokenizer, text)])[0]
 
 
 def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
@@ -144,23 +166,14 @@ def _without(words: Sequence[str], text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class _BeginOfText:
-    """A tokenizer's begin-of-text token, None for none, and whether it puts one there by itself."""
-
-    id: int | None
-    is_added: bool
-
-    @classmethod
-    def of(cls, tokenizer) -> _BeginOfText:
-        bos = tokenizer.bos_token_id
-        return cls(bos, bos is not None and tokenizer.encode("")[:1] == [bos])
-
-    def once(self, ids: list[int]) -> list[int]:
-        """`ids` beginning with one begin-of-text token if the tokenizer uses one, whoever wrote it."""
-        if self.id is None:
-            return ids
-        start = 0
-        while start < len(ids) and ids[start] == self.id:
-            start += 1
-        return [self.id, *ids[start:]] if start or self.is_added else ids
+def _with_begin_of_text(tokenizer, prompts: list[list[int]]) -> list[list[int]]:
+    """The ids, beginning with one begin-of-text token if the tokenizer uses one, whoever wrote it."""
+    bos = tokenizer.bos_token_id
+    if bos is None:
+        return prompts
+    is_added = tokenizer.encode("")[:1] == [bos]
+    rests = [list(itertools.dropwhile(bos.__eq__, ids)) for ids in prompts]
+    return [
+        [bos, *rest] if is_added or len(rest) < len(ids) else ids
+        for ids, rest in zip(prompts, rests, strict=True)
+    ]

@@ -17,8 +17,8 @@ from arcnb.models.prompts.rendering import (
     DEFAULT_TEMPLATE,
     Prompt,
     build_prompt,
+    refuse_test_outputs,
 )
-from arcnb.models.prompts.template_checks import refuse_test_outputs
 
 FENCE = "```"
 _TRIAL = Task.from_dict(

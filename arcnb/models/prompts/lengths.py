@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.augmentation import Augmentation
@@ -32,21 +33,18 @@ def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer) -> int:
     return max(len(prompt_format.prompt_ids(tokenizer, view.apply(task))) for view in views)
 
 
-@dataclass(frozen=True)
-class _Measure:
-    model: ModelPath
-    prompt_format: PromptFormat
-
-    def __call__(self, tasks: Sequence[Task]) -> list[tuple[str, int, int | None]]:
-        tokenizer = load_tokenizer(self.model)
-        return [
-            (
-                task.task_id,
-                longest_prompt(task, self.prompt_format, tokenizer),
-                len(self.prompt_format.completion_ids(tokenizer, task.program)) if task.program else None,
-            )
-            for task in tasks
-        ]
+def _measured(
+    model: ModelPath, prompt_format: PromptFormat, tasks: Sequence[Task]
+) -> list[tuple[str, int, int | None]]:
+    tokenizer = load_tokenizer(model)
+    return [
+        (
+            task.task_id,
+            longest_prompt(task, prompt_format, tokenizer),
+            len(prompt_format.completion_ids(tokenizer, task.program)) if task.program else None,
+        )
+        for task in tasks
+    ]
 
 
 def prompt_lengths(
@@ -55,14 +53,13 @@ def prompt_lengths(
     """One row a task: task_id, prompt_tokens of its longest prompt, program_tokens (NA without a program)."""
     import pandas as pd
 
-    measure = _Measure(model, prompt_format)
+    measure = partial(_measured, model, prompt_format)
     tasks = list(tasks)
     chunks = [tasks[start : start + 256] for start in range(0, len(tasks), 256)]
-    if workers > 1 and len(chunks) > 1:
-        with ProcessPoolExecutor(workers) as pool:
-            measured = list(progress(pool.map(measure, chunks), "measuring prompts", len(chunks), "chunk"))
-    else:
-        measured = list(progress(map(measure, chunks), "measuring prompts", len(chunks), "chunk"))
+    several = workers > 1 and len(chunks) > 1
+    with ProcessPoolExecutor(workers) if several else nullcontext() as pool:
+        found = pool.map(measure, chunks) if several else map(measure, chunks)
+        measured = list(progress(found, "measuring prompts", len(chunks), "chunk"))
     frame = pd.DataFrame(
         [row for rows in measured for row in rows], columns=["task_id", "prompt_tokens", "program_tokens"]
     )

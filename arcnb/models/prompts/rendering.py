@@ -8,12 +8,12 @@ A template is a file, by path or by its name under models/prompts/templates, wit
 It is given `train` (a list with the texts `input`, `output` and the sizes `input_size`, `output_size`, "3x4"
 is 3 rows of 4), `test_input` and `test_size`. Test outputs are never given to it.
 
-    prompt = build_prompt(task, "arc_code", "minimal", pair_order=[2, 0, 1], test_index=0)
+    prompt = build_prompt(view.apply(task), "arc_code", "minimal")
     ids = prompt_ids(tokenizer, prompt)
     # after generating: prompt.prefix + completion is the answer
 """
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,10 @@ from arcnb.errors import ArcnbError
 TEMPLATES = Path(__file__).parent / "templates"
 # The shortest encoding for the embedded model's tokenizer (one token a digit, one a line break).
 DEFAULT_TEMPLATE, DEFAULT_ENCODING = "arc_code", "minimal"
+_TEST_OUTPUT = re.compile(
+    r"(?i)solution|(?<![a-z])tests?_?\w*(output|expected|answer|target)|(output|expected|answer)\w*test"
+)
+_TEST = re.compile(r"(?i)^tests?(_pairs?|_samples?)?$")
 
 
 @dataclass(frozen=True)
@@ -39,29 +43,11 @@ class Prompt:
 
 
 def build_prompt(
-    task: Task,
-    template: str | Path = DEFAULT_TEMPLATE,
-    encoding: str = DEFAULT_ENCODING,
-    pair_order: Sequence[int] | None = None,
-    test_index: int = 0,
+    task: Task, template: str | Path = DEFAULT_TEMPLATE, encoding: str = DEFAULT_ENCODING
 ) -> Prompt:
-    """The first turn for a task.
-
-    pair_order: the train pairs to show, in this order (None: all, as they come; fewer shorten the prompt).
-    test_index: the one test input that is shown. Raises ArcnbError.
-    """
-    order = list(range(len(task.train)) if pair_order is None else pair_order)
-    if not order or len(set(order)) != len(order) or not set(order) <= set(range(len(task.train))):
-        raise ArcnbError(
-            f"task {task.task_id}: pair_order {order} is no selection of its {len(task.train)} train pairs"
-        )
-    if not 0 <= test_index < len(task.test):
-        raise ArcnbError(
-            f"task {task.task_id}: test_index {test_index}, but it has {len(task.test)} test inputs"
-        )
+    """The first turn for a task as a view shows it; of its test inputs the first. Raises ArcnbError."""
     write = grid_encoding(encoding).to_text
-    pairs = [task.train[i] for i in order]
-    test_input = task.test[test_index].input
+    test_input = task.test[0].input
     variables = {
         "train": [
             {
@@ -70,7 +56,7 @@ def build_prompt(
                 "input_size": grid_size(pair.input),
                 "output_size": grid_size(pair.output),
             }
-            for pair in pairs
+            for pair in task.train
         ],
         "test_input": write(test_input),
         "test_size": grid_size(test_input),
@@ -109,6 +95,35 @@ def template_path(template: str | Path) -> Path:
         known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
         raise ArcnbError(f"there is no template {template}; known are {known}, or give the path of a file")
     return path
+
+
+def refuse_test_outputs(template: str | Path) -> None:
+    """ArcnbError, naming file and line, when the template's code mentions test pairs' outputs.
+
+    Templates are never given them, so such a template would fail anyway, but only where the line that asks is
+    reached. Here the whole template is read, before anything else is done.
+    """
+    path = template_path(template)
+    try:
+        tree = ImmutableSandboxedEnvironment().parse(path.read_text())
+    except Exception:
+        render_blocks(template, {})  # says which line is no Jinja
+        raise
+    for node in tree.find_all((jinja2.nodes.Name, jinja2.nodes.Getattr, jinja2.nodes.Getitem)):
+        name = _name(node)
+        if name and (_TEST_OUTPUT.search(name) or _TEST.search(name)):
+            raise ArcnbError(
+                f"template {path}, line {node.lineno}: it mentions {name!r}; prompts never show test outputs"
+            )
+
+
+def _name(node: jinja2.nodes.Node) -> str:
+    if isinstance(node, jinja2.nodes.Name):
+        return node.name
+    if isinstance(node, jinja2.nodes.Getattr):
+        return node.attr
+    key = node.arg
+    return key.value if isinstance(key, jinja2.nodes.Const) and isinstance(key.value, str) else ""
 
 
 def _load_template(template: str) -> jinja2.Template:

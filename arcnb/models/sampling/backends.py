@@ -119,15 +119,11 @@ class Completion:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the engines are started with; each backend uses what concerns it.
+    """What the engine is started with; each backend uses what concerns it.
 
     max_model_len: longest prompt plus completion, in tokens (None: what the model was built for).
     gpu_memory_utilization: share of the GPU's memory that vLLM takes.
     max_num_seqs: completions generated at the same time (None: the engine's default).
-    engines: engines of this backend that share the GPU, each with an equal part of gpu_memory_utilization and
-    with max_num_seqs of its own; for small models, whose engine is limited by its own process. 0 takes two
-    where that is so and there is room (`engine_group.chosen_engines`), else one; who shares the GPU with a
-    trainer, or samples little, stays with one. Only vLLM in process has more than one.
     tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base (vLLM: on GPUs).
     enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
     enable_prefix_caching: compute a shared prompt once. dtype: of weights ("auto": the model's own,
@@ -135,7 +131,7 @@ class EngineOptions:
     block_size: tokens of a block of vLLM's cache (None: its own choice); large ones are fewer to hash.
     load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
     max_loras: adapters that vLLM applies in one batch, see `Request.adapter`.
-    cpu_kv_cache_gb: GiB for vLLM's cache on a CPU, of every engine.
+    cpu_kv_cache_gb: GiB for vLLM's cache on a CPU.
     server_urls: addresses of running vLLM servers; server_model: the name they serve the model under (None:
     the first they list); server_concurrency: completions in flight per server; server_timeout: seconds that
     one completion may take.
@@ -144,7 +140,6 @@ class EngineOptions:
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.9
     max_num_seqs: int | None = None
-    engines: int = 1
     tensor_parallel_size: int = 1
     load_in_4bit: bool = False
     enforce_eager: bool | None = None
@@ -160,13 +155,11 @@ class EngineOptions:
     server_concurrency: int = 64
     server_timeout: float = 3600.0
 
-    def __post_init__(self):
-        if self.engines < 0:
-            raise ArcnbError(f"engines is {self.engines}, it must be at least 1, or 0 to choose")
-
 
 class Backend(Protocol):
-    """What `open_backend` returns; also a context manager that closes it.
+    """Base of what `open_backend` returns; also a context manager that closes it.
+
+    description: which backend runs on what, a line.
 
     cancel(key) drops what is still to come, in the running call, for requests with this key (early stop of a
     solved task). use_adapter(adapter) changes the LoRA adapter (or takes it off, None) for the next calls.
@@ -184,6 +177,12 @@ class Backend(Protocol):
     def use_adapter(self, adapter: str | Path | None) -> None: ...
 
     def close(self) -> None: ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
 
 
 # name -> "module:class"; a class is called with (model, adapter, options). A new backend is one more line.
@@ -218,10 +217,6 @@ def open_backend(
     """
     name = backend_name(name)
     options = options or EngineOptions()
-    if options.engines > 1 and name != "vllm":
-        raise ArcnbError(
-            f"engines is {options.engines}, but only backend 'vllm' can run more than one, not {name!r}"
-        )
     resolved = resolve_model(model, need_weights=options.load_format != "dummy" and name != "server")
     module, kind = BACKENDS[name].split(":")
     checked = adapter or None if name == "server" else resolve_adapter(adapter, resolved)

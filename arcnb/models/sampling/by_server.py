@@ -12,19 +12,26 @@ import contextlib
 import http.client
 import json
 import operator
-import queue
 import socket
 import threading
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.sampling.backends import Completion, EngineOptions, Request, Sampling, fits, skipped
+from arcnb.models.sampling.backends import (
+    Backend,
+    Completion,
+    EngineOptions,
+    Request,
+    Sampling,
+    fits,
+    skipped,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class _ServerFailure(Exception):
     """A server that gave no answer, or one that says that it is broken; another may do."""
 
 
-class ServerBackend:
+class ServerBackend(Backend):
     """See the module; opened by `arcnb.models.sampling.backends.open_backend`."""
 
     name = "server"
@@ -91,33 +98,29 @@ class ServerBackend:
         return served
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
-        """See `arcnb.models.sampling.backends`."""
         if self._closed:
             raise ArcnbError("the backend is closed")
         self._call = call = _Call()
         self._busy = Counter(dict.fromkeys(self._servers, 0))
         window = self.options.server_concurrency * len(self._servers)
-        answers: queue.SimpleQueue = queue.SimpleQueue()
         orders = self._orders(requests, sampling, call)
         pool = ThreadPoolExecutor(window, thread_name_prefix="vllm-server")
-        running, more = 0, True
+        running, more = set(), True
         try:
             while True:
-                while more and running < window:
+                while more and len(running) < window:
                     order = next(orders, None)
                     if order is None:
                         more = False
                     elif isinstance(order, Completion):
                         yield order
                     else:
-                        pool.submit(self._fill, call, order, sampling, answers)
-                        running += 1
+                        running.add(pool.submit(self._complete, call, order, sampling))
                 if not running:
                     return
-                answer = answers.get()
-                running -= 1
-                if isinstance(answer, BaseException):
-                    raise answer
+                finished = next(as_completed(running))
+                running.remove(finished)
+                answer = finished.result()
                 if answer is not None and answer.key not in call.cancelled:
                     yield answer
         finally:
@@ -126,19 +129,12 @@ class ServerBackend:
             self._hang_up(lambda key: True)
 
     def cancel(self, key: Hashable) -> None:
-        """Drops what is still to come, in the running call, for requests with this key."""
         self._call.cancelled.add(key)
         self._hang_up(lambda other: other == key)
 
     def close(self) -> None:
         """Ends the use of the servers; they go on running."""
         self._closed = True
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
 
     def _orders(
         self, requests: Iterable[Request], sampling: Sampling, call: _Call
@@ -153,14 +149,8 @@ class ServerBackend:
             for index in range(request.n):
                 yield _Order(request, index, derive_seed(request.seed, index), server)
 
-    def _fill(self, call: _Call, order: _Order, sampling: Sampling, answers: queue.SimpleQueue) -> None:
-        """Puts one completion into `answers`; None if it is not wanted any more, or else what went wrong."""
-        try:
-            answers.put(self._complete(call, order, sampling))
-        except BaseException as error:
-            answers.put(error)
-
     def _complete(self, call: _Call, order: _Order, sampling: Sampling) -> Completion | None:
+        """The completion; None if it is not wanted any more."""
         server = order.server
         while not call.unwanted(order):
             try:

@@ -15,10 +15,11 @@ import numpy as np
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.four_bits import four_bit_config, four_bits_problem
-from arcnb.models.memory.gpu_choice import GpuChoice
-from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
+from arcnb.machine.gpus import GpuChoice
+from arcnb.models.lora.precision import four_bit_config, four_bits_problem
+from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
+    Backend,
     Completion,
     EngineOptions,
     Request,
@@ -27,7 +28,6 @@ from arcnb.models.sampling.backends import (
     fits,
     skipped,
 )
-from arcnb.models.sampling.token_choice import choose_tokens, uniform_numbers
 
 _ADAPTERS_KEPT = 4  # in memory, the latest
 
@@ -44,7 +44,7 @@ class _Row:
     finish: str | None = None
 
 
-class TransformersBackend:
+class TransformersBackend(Backend):
     """See the module; opened by `arcnb.models.sampling.backends.open_backend`."""
 
     name = "transformers"
@@ -67,7 +67,7 @@ class TransformersBackend:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
         self._rows_at_once = options.max_num_seqs or (64 if self.device == "cuda" else 16)
         self._net = _load(model, options, self.device)
-        self._adapter_names: dict[Path, str] = {}
+        self._adapter_names: dict[str, str] = {}
         self._n_adapters = 0
         self._cancelled: set[Hashable] = set()
         self._end_ids = _end_ids(self._net, self.tokenizer)
@@ -91,7 +91,7 @@ class TransformersBackend:
                 self._net.base_model.disable_adapter_layers()
             return
         # A folder written again counts as another adapter.
-        key = folder.resolve() / str((folder / "adapter_model.safetensors").stat().st_mtime_ns)
+        key = adapter_digest(folder)
         if key not in self._adapter_names:
             from peft import PeftModel
 
@@ -109,7 +109,6 @@ class TransformersBackend:
         self._net.eval()
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
-        """See `arcnb.models.sampling.backends`."""
         if self._net is None:
             raise ArcnbError("the backend is closed")
         self._cancelled = set()
@@ -128,7 +127,6 @@ class TransformersBackend:
         yield from self._generate_batch(rows, sampling)
 
     def cancel(self, key: Hashable) -> None:
-        """Drops what is still to come, in the running call, for requests with this key."""
         self._cancelled.add(key)
 
     def close(self) -> None:
@@ -143,12 +141,6 @@ class TransformersBackend:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
 
     def _generate_batch(self, rows: list[_Row], sampling: Sampling) -> Iterator[Completion]:
         import torch
@@ -270,6 +262,40 @@ class _Batch:
             if any(stop in tail for stop in self.sampling.stop):
                 return "stop"
         return "length" if len(row.ids) == self.sampling.max_tokens else None
+
+
+def uniform_numbers(seed: int, n: int) -> np.ndarray:
+    """The numbers in [0, 1) that decide the tokens of the completion with this seed."""
+    return np.random.default_rng(seed).random(n)
+
+
+def choose_tokens(logits, sampling: Sampling, uniforms, seen=None):
+    """The next token of each row: where the row's uniform number falls in the cumulated probabilities.
+
+    So neither the other rows nor their number decide it. The filters act in the order of vLLM.
+
+    logits: float tensor (rows, vocabulary). uniforms: float64 tensor (rows,). seen: bool tensor like logits,
+    the tokens in prompt and completion so far; needed for a repetition penalty only. Returns int64 (rows,).
+    """
+    import torch
+    from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = logits.float()
+    if sampling.repetition_penalty != 1:
+        penalty = sampling.repetition_penalty
+        logits = torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    logits = logits / sampling.temperature
+    if sampling.min_p > 0:
+        logits = MinPLogitsWarper(sampling.min_p)(None, logits)
+    if sampling.top_k > 0:
+        logits = TopKLogitsWarper(sampling.top_k)(None, logits)
+    if sampling.top_p < 1:
+        logits = TopPLogitsWarper(sampling.top_p)(None, logits)
+    cumulated = logits.double().softmax(-1).cumsum(-1)
+    # right=True: the first token whose cumulated probability exceeds the number; it cannot have probability 0
+    return torch.searchsorted(cumulated, uniforms[:, None] * cumulated[:, -1:], right=True)[:, 0]
 
 
 def _load(model: ModelPath, options: EngineOptions, device: str):

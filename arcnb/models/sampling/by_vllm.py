@@ -1,16 +1,14 @@
-"""Generation by vLLM engines that this process starts; see `vllm_engine` for an engine itself.
+"""Generation by a vLLM engine that this process starts; see `vllm_engine` for the engine itself.
 
 Every completion is an engine request of its own with its own seed; prefix caching makes the prompt that
-they share cost one computation, so all of a prompt go to one engine. An engine is kept with one and a half
-to two times the completions that it can work on at a time, so it never waits for this process; new ones are
-given in bursts, because its process reads and hashes them under the same lock as its steps, and a few after
-every step hold that up most. An engine that dies is started again once in a call of `generate`, and gets
-everything that it had still to do; the others, if there are any (`engine_group`), go on with theirs.
+they share cost one computation. The engine is kept with one and a half to two times the completions that it
+can work on at a time, so it never waits for this process; new ones are given in bursts, because its process
+reads and hashes them under the same lock as its steps, and a few after every step hold that up most. An
+engine that dies is started again once in a call of `generate`, and gets everything that it had still to do.
 """
 
 import contextlib
 import itertools
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +16,10 @@ from pathlib import Path
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
-from arcnb.models.lora.merging import merged_model
-from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter
+from arcnb.models.merging import merged_model
+from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
+    Backend,
     Completion,
     EngineOptions,
     Request,
@@ -29,13 +28,12 @@ from arcnb.models.sampling.backends import (
     fits,
     skipped,
 )
-from arcnb.models.sampling.engine_group import EngineGroup
 from arcnb.models.sampling.vllm_engine import EngineDied, EngineSettings, VllmEngine, is_small, on_cpu
 
 
 @dataclass(frozen=True)
 class _Flight:
-    """A completion that an engine is working on."""
+    """A completion that the engine is working on."""
 
     request: Request
     index: int
@@ -52,17 +50,7 @@ def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
     return on_cpu() or (is_small(model.folder) and not options.load_in_4bit)
 
 
-def _window(engine: VllmEngine) -> int:
-    """Completions that an engine has at most, waiting ones included."""
-    return 2 * engine.max_num_seqs
-
-
-def _low(engine: VllmEngine) -> int:
-    """Completions with which it gets new ones."""
-    return _window(engine) - max(1, engine.max_num_seqs // 2)
-
-
-class VllmBackend:
+class VllmBackend(Backend):
     """See the module; opened by `arcnb.models.sampling.backends.open_backend`."""
 
     name = "vllm"
@@ -73,7 +61,7 @@ class VllmBackend:
         self.tokenizer = load_tokenizer(model)
         self._cancelled: set[Hashable] = set()
         self._ids = itertools.count()
-        self._lora_ids: dict[Path, int] = {}
+        self._lora_ids: dict[str, int] = {}
         self._numbers: dict[Path, int] = {}  # of folders as they were last given to use_adapter
         self._generating = False
         self._max_loras = options.max_loras
@@ -83,8 +71,9 @@ class VllmBackend:
         served = model
         if self.adapter and options.max_lora_rank is None and merged_is_faster(model, options):
             served, self._merged, self._max_rank = merged_model(model, self.adapter), True, 0
-        self.engines = EngineGroup(EngineSettings(served, self.context, self._max_rank, options))
-        self._flights: dict[VllmEngine, dict[str, _Flight]] = defaultdict(dict)
+        self._flights: dict[str, _Flight] = {}
+        self.engine = VllmEngine(EngineSettings(served, self.context, self._max_rank, options))
+        self.engine.start()
 
     @property
     def adapters_at_once(self) -> int:
@@ -101,7 +90,7 @@ class VllmBackend:
 
         adapter = f" + adapter {self.adapter}" if self.adapter else ""
         return (
-            f"vllm {vllm.__version__} ({self.engines.device}, {self.engines.number}): "
+            f"vllm {vllm.__version__} ({self.engine.device}): "
             f"{self.model.name}{adapter}, context {self.context} tokens"
         )
 
@@ -127,13 +116,12 @@ class VllmBackend:
         self.adapter = folder
         if folder:
             # An adapter is known to vLLM by number; a folder written again counts as another adapter.
-            key = folder.resolve() / str((folder / "adapter_model.safetensors").stat().st_mtime_ns)
-            self._numbers[folder] = self._lora_ids.setdefault(key, len(self._lora_ids) + 1)
+            self._numbers[folder] = self._lora_ids.setdefault(adapter_digest(folder), len(self._lora_ids) + 1)
 
     @property
     def dtype(self):
-        """Of the engines' weights, torch's."""
-        return self.engines[0].dtype
+        """Of the engine's weights, torch's."""
+        return self.engine.dtype
 
     def load_weights(self, folder: Path) -> None:
         """Goes on with the weights in a folder, which is a model of the same shape. Only between calls of
@@ -144,55 +132,44 @@ class VllmBackend:
         """
         if self._generating or self.adapter:
             raise ArcnbError("weights can be loaded only while nothing is generated, and without an adapter")
-        self.engines.admit(wait=True)
-        for engine in self.engines:
-            try:
-                engine.load_weights(folder)
-            except EngineDied as death:
-                raise ArcnbError(f"the vllm engine died while it loaded weights: {death}") from death
+        try:
+            self.engine.load_weights(folder)
+        except EngineDied as death:
+            raise ArcnbError(f"the vllm engine died while it loaded weights: {death}") from death
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.sampling.backends`. One call at a time; leaving the iterator early drops the
         rest."""
         if self._generating:
             raise ArcnbError("the backend is already generating; exhaust or close the first iterator")
-        if not self.engines.running:
+        if not self.engine.running:
             raise ArcnbError("the backend is closed")
         self._generating, self._cancelled = True, set()
         try:
             yield from self._generate(iter(requests), sampling)
         finally:
             self._generating = False
-            for engine, flights in self._flights.items():
-                self._abort(engine, list(flights))
+            self._abort(list(self._flights))
 
     def cancel(self, key: Hashable) -> None:
-        """Drops what is still to come, in the running call, for requests with this key."""
         self._cancelled.add(key)
-        for engine, flights in self._flights.items():
-            self._abort(engine, [name for name, flight in flights.items() if flight.request.key == key])
+        self._abort([name for name, flight in self._flights.items() if flight.request.key == key])
 
     def close(self) -> None:
-        """Ends the engines' processes and frees their memory."""
-        for flights in self._flights.values():
-            flights.clear()
-        self.engines.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
+        """Ends the engine's processes and frees their memory."""
+        self._flights.clear()
+        self.engine.close()
 
     def __del__(self):
         with contextlib.suppress(Exception):
             self.close()
 
     def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
-        flights, died, more = self._flights, set(), True
+        engine, flights, more = self.engine, self._flights, True
+        self._died = False
         while True:
-            self.engines.admit()
-            filling = [engine for engine in self.engines if len(flights[engine]) <= _low(engine)]
+            most = 2 * engine.max_num_seqs  # completions that the engine has, waiting ones included
+            filling = len(flights) <= most - max(1, engine.max_num_seqs // 2)
             while filling and more:
                 if (request := next(source, None)) is None:
                     more = False
@@ -201,58 +178,51 @@ class VllmBackend:
                 elif not fits(request, sampling, self.context):
                     yield from skipped(request)
                 else:
-                    engine = min(filling, key=lambda engine: len(flights[engine]))
-                    try:
-                        self._take(engine, request, sampling)
-                    except EngineDied as death:
-                        self._revive(engine, death, died, sampling)
-                    filling = [engine for engine in filling if len(flights[engine]) < _window(engine)]
-            busy = [engine for engine in self.engines if flights[engine]]
-            if not busy:
+                    with self._reviving(sampling):
+                        self._take(request, sampling)
+                    filling = len(flights) < most
+            if not flights:
                 return
-            engine = self.engines.next_ready(busy)
-            try:
+            outputs = []
+            with self._reviving(sampling):
                 outputs = engine.step()
-            except EngineDied as death:
-                self._revive(engine, death, died, sampling)
-                continue
             for output in outputs:
-                flight = flights[engine].pop(output.request_id, None)
+                flight = flights.pop(output.request_id, None)
                 if flight is not None:  # else it was cancelled just now
                     yield self._completion(flight, output.outputs[0], sampling)
 
-    def _take(self, engine: VllmEngine, request: Request, sampling: Sampling) -> None:
+    def _take(self, request: Request, sampling: Sampling) -> None:
         """Gives a request to the engine at once: it works on it while the next prompt is made."""
         names = [str(next(self._ids)) for _ in range(request.n)]
         for index, name in enumerate(names):
-            self._flights[engine][name] = _Flight(request, index, derive_seed(request.seed, index))
+            self._flights[name] = _Flight(request, index, derive_seed(request.seed, index))
         for name in names:
-            self._send(engine, name, sampling)
+            self._send(name, sampling)
 
-    def _send(self, engine: VllmEngine, name: str, sampling: Sampling) -> None:
-        flight = self._flights[engine][name]
+    def _send(self, name: str, sampling: Sampling) -> None:
+        flight = self._flights[name]
         params = self._sampling_params(sampling, flight.seed)
         adapter = flight.request.adapter or self.adapter
-        engine.add(name, list(flight.request.prompt_ids), params, self._lora_request(adapter))
+        self.engine.add(name, list(flight.request.prompt_ids), params, self._lora_request(adapter))
 
-    def _revive(
-        self, engine: VllmEngine, death: EngineDied, died: set[VllmEngine], sampling: Sampling
-    ) -> None:
-        """Starts a dead engine again, to do all that it left undone; `died` has those that did so before."""
-        if engine in died:
-            raise ArcnbError(f"the vllm engine died twice: {death}") from death
-        died.add(engine)
-        self.engines.restart(engine)
+    @contextlib.contextmanager
+    def _reviving(self, sampling: Sampling) -> Iterator[None]:
+        """Starts an engine that dies in the block again, once in a call, to do all that it left undone."""
         try:
-            for name in self._flights[engine]:
-                self._send(engine, name, sampling)
-        except EngineDied as again:
-            self._revive(engine, again, died, sampling)
+            yield
+        except EngineDied as death:
+            if self._died:
+                raise ArcnbError(f"the vllm engine died twice: {death}") from death
+            self._died = True
+            self.engine.restart()
+            with self._reviving(sampling):
+                for name in self._flights:
+                    self._send(name, sampling)
 
-    def _abort(self, engine: VllmEngine, names: list[str]) -> None:
+    def _abort(self, names: list[str]) -> None:
         for name in names:
-            del self._flights[engine][name]
-        engine.abort(names)
+            del self._flights[name]
+        self.engine.abort(names)
 
     def _completion(self, flight: _Flight, output, sampling: Sampling) -> Completion:
         ids = list(output.token_ids)

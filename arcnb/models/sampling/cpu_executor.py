@@ -7,7 +7,7 @@ less starts.
 
 vLLM draws a seeded token by an exponential number for every entry of the vocabulary, on one core: 1 to 2 ms
 for 49,152 entries, half of the embedded model's time. Here it is one uniform number, looked up in the
-cumulated probabilities, as `arcnb.models.sampling.token_choice` does: the same distribution, and a small
+cumulated probabilities, as `arcnb.models.sampling.by_transformers` does: the same distribution, and a small
 change of the model changes few of the tokens that a seed gives. `bench/cpu_engine.py` sets both beside vLLM's
 own ways.
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.four_bits import four_bits_problem
+from arcnb.machine.gpus import GpuChoice
+from arcnb.models.lora.precision import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, weight_bytes
-from arcnb.models.memory.gpu_choice import GpuChoice
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.backends import EngineOptions
 from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, start_guard
@@ -53,18 +53,18 @@ class EngineSettings:
 
 
 class VllmEngine:
-    """An engine, which runs after `start`.
+    """An engine, which runs after `start`. mark: what its processes carry, None before."""
 
-    It takes `gpus`, which the caller releases. arrived: set whenever outputs arrive, or news of the engine's
-    death. mark: what its processes carry, None before.
-    """
-
-    def __init__(self, settings: EngineSettings, gpus: GpuChoice, arrived: threading.Event | None = None):
+    def __init__(self, settings: EngineSettings):
         self.settings = settings
         self.mark: str | None = None
         self._llm = None
-        self._gpus = gpus
-        self._arrived = arrived
+        self._gpus = GpuChoice(settings.options.tensor_parallel_size)
+
+    @property
+    def device(self) -> str:
+        """Where the engine runs, in words."""
+        return "CPU" if on_cpu() else self._gpus.description
 
     @property
     def running(self) -> bool:
@@ -95,12 +95,6 @@ class VllmEngine:
             return [output for output in engine.step() if output.finished]
 
     @property
-    def ready(self) -> bool:
-        """Whether `step` returns without waiting. Only for an engine that was given `arrived`."""
-        engine = self._llm.llm_engine
-        return not (engine.engine_core.outputs_queue.empty() and engine.has_unfinished_requests())
-
-    @property
     def dtype(self):
         """Of the weights, torch's."""
         return self._llm.llm_engine.vllm_config.model_config.dtype
@@ -123,16 +117,15 @@ class VllmEngine:
 
     def restart(self) -> None:
         """A new engine in the place of a dead one; it knows nothing of the other's requests."""
-        self.close()
-        self.start(self.settings.options.engines - 1)
-
-    def end_start(self) -> None:
-        """Kills what is starting in another thread, where `start` then raises."""
-        if self.mark and not self.running:
-            kill_marked(self.mark)
+        self._end()
+        self.start()
 
     def close(self) -> None:
-        """Ends the engine's processes and frees their memory."""
+        """Ends the engine's processes, frees their memory and gives the GPUs back."""
+        self._end()
+        self._gpus.release()
+
+    def _end(self) -> None:
         if self._llm is None:
             return
         llm, self._llm = self._llm, None
@@ -156,17 +149,19 @@ class VllmEngine:
     def _cause(self) -> str:
         return self._log.last_error() or "its process was ended from outside, as when memory runs out"
 
-    def start(self, running: int = 0) -> None:
-        """Returns when the engine is ready. Raises ArcnbError.
+    def start(self) -> None:
+        """Returns when the engine is ready. Raises ArcnbError, and leaves nothing of it then."""
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
 
-        running: engines of `settings.options.engines` that are there already, and have their parts of the
-        memory. The first one's start hides what vLLM prints in this process.
-        """
+    def _start(self) -> None:
         options, model = self.settings.options, self.settings.model
         _set_environment(options)
         self._log = EngineLog()
-        quiet = contextlib.nullcontext if running else self._log.capture
-        with quiet():
+        with self._log.capture():
             from vllm import LLM, envs
             from vllm.v1.engine.exceptions import EngineDeadError
         envs.disable_envs_cache()  # an engine inside this process, such as a trainer's, has them remembered
@@ -177,7 +172,7 @@ class VllmEngine:
             raise ArcnbError(problem)
         if not on_cpu():
             self._gpus.take()
-            if problem := memory_problem(model.folder, self.settings.context, options, running):
+            if problem := memory_problem(model.folder, self.settings.context, options):
                 raise ArcnbError(problem)
         self.mark, self._guard = start_guard()
         marks = {MARK_VARIABLE: self.mark, "VLLM_PROCESS_NAME_PREFIX": f"VLLM-{self.mark}"}
@@ -185,11 +180,9 @@ class VllmEngine:
             arguments = _llm_arguments(self.settings)
             if arguments["enforce_eager"] and on_cpu():
                 marks |= _NO_COMPILER
-            with spawning(marks, self._log.descriptor), quiet():
+            with spawning(marks, self._log.descriptor), self._log.capture():
                 self._llm = LLM(**arguments)
             self._closed = threading.Event()
-            if self._arrived:
-                _tell_arrivals(self._llm, self._arrived)
             _wake_when_dead(self._llm, self._closed)
         except BaseException as error:
             kill_marked(self.mark)
@@ -197,7 +190,7 @@ class VllmEngine:
             if not isinstance(error, Exception):
                 raise
             cause = self._log.last_error() or f"{type(error).__name__}: {error}"
-            advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options, running)
+            advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options)
             raise ArcnbError(f"vllm cannot start with {model.name!r}: {cause} ({advice})") from error
 
 
@@ -231,7 +224,7 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         "tensor_parallel_size": options.tensor_parallel_size,
         "enforce_eager": on_cpu() if options.enforce_eager is None else options.enforce_eager,
         "enable_prefix_caching": options.enable_prefix_caching,
-        "gpu_memory_utilization": options.gpu_memory_utilization / options.engines,
+        "gpu_memory_utilization": options.gpu_memory_utilization,
         "max_num_seqs": options.max_num_seqs,
     }
     if options.block_size:
@@ -254,21 +247,6 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         rank = next((r for r in _RANKS if r >= settings.max_rank), settings.max_rank)
         arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": options.max_loras}
     return arguments
-
-
-def _tell_arrivals(llm, arrived: threading.Event) -> None:
-    """Has `arrived` set after everything that comes into the queue from which the engine's `step` takes.
-
-    vllm (0.23 to 0.31) fills it from a thread of its own. Waiting for a queue is waiting for one engine only.
-    """
-    outputs = llm.llm_engine.engine_core.outputs_queue
-    put = outputs.put_nowait
-
-    def put_and_tell(item):
-        put(item)
-        arrived.set()
-
-    outputs.put_nowait = put_and_tell
 
 
 def _wake_when_dead(llm, closed: threading.Event) -> None:

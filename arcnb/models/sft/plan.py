@@ -10,16 +10,15 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from arcnb.machine.library_source import SCHEDULES, enum_values
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import backend_name
-from arcnb.models.sft.conversations import conversations_problem
 from arcnb.models.sft.row_stream import RowPlan
-from arcnb.models.sft.rows import check_max_length
+from arcnb.models.sft.rows import check_max_length, conversations_problem
 from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_differences
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -74,19 +73,6 @@ class SftLora(Lora):
 @dataclass(frozen=True)
 class SftPlan(Plan):
     """What notebook 02 is asked to do."""
-
-    RENAMED: ClassVar = {
-        "conversations": "sft_conversations",
-        "max_tokens": "max_length",
-        "epochs": "num_train_epochs",
-        "batch_size": "per_device_train_batch_size",
-        "schedule": "lr_scheduler_type",
-        "warmup": "warmup_steps",
-        "rank": "lora_r",
-        "rslora": "use_rslora",
-        "dora": "use_dora",
-        "n_samples": "n_shown",
-    }
 
     tasks: str = option(
         "dsl*40",

@@ -19,13 +19,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
+
+import psutil
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import new_file, remove_abandoned, write_whole
+from arcnb.machine.processes import ending_with_parent
 from arcnb.machine.progress import progress
 from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
 
@@ -95,22 +98,22 @@ def row_stream(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(folder)
     made_of = repr((tasks, builder, replace(plan, n_rows=0, workers=1)))
     if not (folder / MADE_OF).exists() or (folder / MADE_OF).read_text() != made_of:
         for block in _blocks(folder):
             block.unlink()
-    _write_whole(folder / MADE_OF, made_of)
+    write_whole(folder / MADE_OF, made_of)
     for name in (FAILED, MAKER, END):  # the end of an earlier try may come before the one now wanted
         (folder / name).unlink(missing_ok=True)
     maker = get_context("spawn").Process(target=_make, args=(tasks, builder, folder, plan, os.getpid()))
     maker.start()
-    _write_whole(folder / MAKER, str(maker.pid))
-    stream = RowStream(folder)
     try:
+        write_whole(folder / MAKER, str(maker.pid))
         with progress(None, "making the first rows", 1, "block") as bar:
             next(read_rows(str(folder)))
             bar.update(1)
-        yield stream
+        yield RowStream(folder)
     finally:
         _end(maker)
 
@@ -126,9 +129,9 @@ def read_rows(folder: str) -> Iterator[dict]:
         ended = (root / END).exists()
         if path.exists():
             table = pq.read_table(path)
-            columns = {name: _arrays(table[name]) for name in table.column_names}
-            for values in zip(*columns.values(), strict=True):
-                yield dict(zip(columns, values, strict=True))
+            for values in zip(*(column.to_numpy() for column in table.columns), strict=True):
+                arrays = (value.copy() for value in values)  # Arrow's own are read-only
+                yield dict(zip(table.column_names, arrays, strict=True))
             number += 1
         elif ended:
             return
@@ -145,13 +148,6 @@ def _blocks(root: Path) -> list[Path]:
     return sorted(root.glob("[0-9]*.parquet"))
 
 
-def _arrays(column) -> list:
-    """A list column as numpy arrays."""
-    merged = column.combine_chunks()
-    values, ends = merged.values.to_numpy(), merged.offsets.to_numpy()
-    return [values[start:end].copy() for start, end in pairwise(ends)]  # Arrow's own are read-only
-
-
 def _check_maker(root: Path) -> None:
     if (root / FAILED).exists():
         raise ArcnbError((root / FAILED).read_text())
@@ -163,11 +159,9 @@ def _check_maker(root: Path) -> None:
 
 def _is_running(pid: str) -> bool:
     """Whether there is such a process on this machine, other than as a zombie of its parent."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 # --------------------------------------------------------------------------- the maker
@@ -180,23 +174,18 @@ def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) ->
     os.setsid()  # so that it can be ended with everything it started
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ending_with_parent(parent=parent)()
     try:
-        _write_blocks(tasks, builder, root, plan, parent)
-    except _Orphaned:
-        os.killpg(0, signal.SIGKILL)
+        _write_blocks(tasks, builder, root, plan)
     except ArcnbError as error:  # says all that there is to say
-        _write_whole(root / FAILED, str(error))
+        write_whole(root / FAILED, str(error))
         sys.exit(1)
     except Exception as error:
-        _write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
+        write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
         raise
 
 
-class _Orphaned(Exception):
-    """Whoever wanted the rows is gone."""
-
-
-def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) -> None:
+def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan) -> None:
     import pyarrow.parquet as pq
 
     counts = {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
@@ -209,15 +198,12 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent:
         counts["rows"] += len(dataset)
         counts["tokens"] += sum(table.columns["length"])
         if not _block(root, number).exists():  # one that does was made by an earlier try
-            temporary = root / f"{number:05}.tmp"
-            pq.write_table(dataset.with_format("arrow")[:], temporary, compression="zstd")
-            temporary.rename(_block(root, number))
-        _write_whole(root / COUNTS, json.dumps(counts))
+            with new_file(_block(root, number)) as file:
+                pq.write_table(dataset.with_format("arrow")[:], file, compression="zstd")
+        write_whole(root / COUNTS, json.dumps(counts))
         if counts["rows"] >= plan.n_rows:
             (root / END).touch()  # before the tasks' processes are ended, which takes its time
             return
-        if os.getppid() != parent:
-            raise _Orphaned
     if counts["rows"] < plan.n_rows:
         raise ArcnbError(f"the tasks ended after {counts['rows']:,} of {plan.n_rows:,} rows")
 
@@ -228,13 +214,11 @@ def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator
     fruitless = 0
     drawn = _with_program(tasks, counts)
     for rows in builder.rows(drawn, plan.workers, "spawn", min(CHUNK, plan.block_rows)):
-        before = len(table)
         for row in rows:
-            table.add(*row)
+            fruitless = 0 if table.add(*row) else fruitless + 1
             if len(table) == plan.block_rows:
                 yield table
-                before, table = 0, RowTable(plan.max_length, counts["too_long"])
-        fruitless = 0 if len(table) > before else fruitless + len(rows)
+                table = RowTable(plan.max_length, counts["too_long"])
         if fruitless > ENOUGH:
             raise ArcnbError(
                 f"{fruitless:,} rows in a row exceed max_length={plan.max_length}; "
@@ -271,12 +255,6 @@ def _order(dataset, plan: RowPlan, seed: int, number: int) -> list[int]:
     ranked = sorted(shuffled, key=lambda i: lengths[i])
     runs = [ranked[start : start + plan.batch] for start in range(0, len(ranked), plan.batch)]
     return [i for run in random.permutation(len(runs)) for i in runs[int(run)]]
-
-
-def _write_whole(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
-    temporary.rename(path)
 
 
 def _end(maker) -> None:

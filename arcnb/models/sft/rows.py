@@ -1,10 +1,12 @@
 """Rows for supervised fine-tuning: a task's prompt, then its program.
 
     rows = sft_rows(tasks, model, prompt_format, n_rows=2000, seed=0, max_length=4096)
+    rows = conversation_rows(run / "sft.parquet", model, max_length=4096)   # of notebook 04
     packed_rows(rows.dataset, 4096)      # several short rows in one, each blind to the others
 
 Row i shows task i mod n through a view drawn from (seed, i): order of the train pairs and shown test input.
-The loss counts completion tokens only. Rows that exceed max_length are left out and counted, never cut.
+The loss counts completion tokens only; of a conversation, whose earlier turns are read, the last answer's.
+Rows that exceed max_length are left out and counted, never cut.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -24,10 +27,12 @@ from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
+from arcnb.models.prompts.chat import answer_ids, render
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 
 IGNORED = -100  # label of a token that does not count in the loss
+CONVERSATION = ("task_id", "messages", "prefix", "answer")  # columns of an sft.parquet
 CHUNK = 64  # rows that a process makes at a time
 _LEAST = Task.from_dict(
     "least", {"train": [{"input": [[0]], "output": [[0]]}], "test": [{"input": [[0]]}]}
@@ -128,15 +133,16 @@ class RowTable:
     too_long: dict[str, int]
     columns: dict[str, list] = field(default_factory=lambda: {"input_ids": [], "labels": [], "length": []})
 
-    def add(self, task_id: str, ids: np.ndarray, n_prompt: int) -> None:
-        """Take a row in, or note its task and length."""
+    def add(self, task_id: str, ids: np.ndarray, n_prompt: int) -> bool:
+        """Take a row in, or note its task and length; whether it was taken."""
         if len(ids) > self.max_length:
             self.too_long[task_id] = max(self.too_long.get(task_id, 0), len(ids))
-            return
+            return False
         labels = ids.copy()
         labels[:n_prompt] = IGNORED
         for name, value in (("input_ids", ids), ("labels", labels), ("length", len(ids))):
             self.columns[name].append(value)
+        return True
 
     def __len__(self) -> int:
         return len(self.columns["length"])
@@ -182,6 +188,50 @@ def sft_rows(
             f"every row exceeds max_length={max_length}; the shortest has {min(table.too_long.values())}"
         )
     return SftRows(table.dataset(), table.too_long, len(tasks) - len(with_program))
+
+
+def conversations_problem(path: str | Path) -> str | None:
+    """Why nothing can be learnt from this file, as a sentence; None where its columns are right."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        there = pq.read_schema(path).names
+    except (OSError, pa.ArrowException) as error:
+        first = str(error).strip().splitlines()[0]
+        return f"{path} is no file of conversations to learn from ({first})"
+    missing = [name for name in CONVERSATION if name not in there]
+    if missing == ["answer"]:
+        return (
+            f"{path} is a refine.parquet, whose conversations have no answer yet: it is for "
+            "refine_conversations of notebook 05; sft_conversations takes the sft.parquet beside it"
+        )
+    if missing:
+        return f"{path} is no file of conversations to learn from (it has no {', '.join(missing)})"
+    return None
+
+
+def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) -> SftRows:
+    """Tokenised rows `input_ids, labels, length`; labels count the last answer and its end token only.
+
+    Rows beyond max_length are left out and counted. ArcnbError when none is left or the file is another one.
+    """
+    import pyarrow.parquet as pq
+
+    if problem := conversations_problem(path):
+        raise ArcnbError(problem)
+    found = pq.read_table(path, columns=list(CONVERSATION)).to_pylist()
+    tokenizer = load_tokenizer(model)
+    table = RowTable(max_length, {})
+    for row in found:
+        read = render(tokenizer, row["messages"], row["prefix"])
+        learnt = answer_ids(tokenizer, row["answer"])
+        table.add(row["task_id"], np.array(read + learnt, dtype=np.int32), len(read))
+    if not len(table):
+        too_long = table.too_long
+        longest = f"; the shortest has {min(too_long.values())} tokens" if too_long else ""
+        raise ArcnbError(f"{path}: none of {len(found)} conversations fits max_length={max_length}{longest}")
+    return SftRows(table.dataset(), table.too_long)
 
 
 def check_max_length(model: ModelPath, max_length: int, prompt_format: PromptFormat) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
+from arcnb.models.lora.compatibility import tensor_shapes
+from arcnb.plans import refusals
 
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers' mark of a checkpoint that a signal asked for
 STATE = "trainer_state.json"
@@ -42,7 +44,7 @@ def checkpoint_problem(folder: Path) -> str | None:
     if not weights:
         return "the weights are missing"
     for path in [*weights, *folder.glob("*/adapter_model.safetensors")]:
-        if not _is_whole_safetensors(path):
+        if refusals(tensor_shapes, path):  # which compares the header with the length of the file
             return f"{path.relative_to(folder)} is cut off"
     if any(folder.glob("global_step*")):  # ZeRO keeps the optimizer in parts of its own
         return None if (folder / "latest").is_file() else "the optimizer's index is missing"
@@ -58,18 +60,6 @@ def checkpoint_problem(folder: Path) -> str | None:
         if not zipfile.is_zipfile(path):
             return f"{path.name} is cut off"
     return None
-
-
-def _is_whole_safetensors(path: Path) -> bool:
-    """Whether the file is as long as its header says."""
-    try:
-        with open(path, "rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        return path.stat().st_size == 8 + length + max(ends, default=0)
-    except (OSError, ValueError, struct.error, KeyError, TypeError):
-        return False
 
 
 def newest_complete(folder: Path, announce=print) -> Path | None:
@@ -155,10 +145,8 @@ def set_aside_log(output: Path, step: int, others: Sequence[tuple[Path, str]] = 
             path.rename(aside / name)
         if late:
             (aside / "metrics.jsonl").write_text("\n".join(late) + "\n", encoding="utf-8")
-            partial = log.with_suffix(".partial")
             undone = set(late)
-            partial.write_text("".join(f"{line}\n" for line in lines if line not in undone), encoding="utf-8")
-            partial.replace(log)
+            write_whole(log, "".join(f"{line}\n" for line in lines if line not in undone))
     for checkpoint in (output / "checkpoints").glob("checkpoint-*"):
         if step_of(checkpoint) > step:
             shutil.rmtree(checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.gpus import visible_gpus
 from arcnb.models.embedded import embedded_model
-from arcnb.models.memory.fitting import GIB, visible_gpus
-from arcnb.models.memory.training import Layout, check_fit, estimate, shape_of
+from arcnb.models.memory.shape import GIB, shape_of
+from arcnb.models.memory.training import Layout, check_fit, estimate
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.processes import command_line
 from arcnb.plans import refuse
@@ -76,7 +76,7 @@ def memory_and_commands(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence
 
 
 def _memory(plan: ProblemPlan, folder: Path, layout: Layout) -> pd.DataFrame:
-    gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = visible_gpus()
     room = plan.gpu_memory_gib or (min(gpu.total for gpu in gpus) / GIB if gpus else ASSUMED_GIB)
     try:
         shape = shape_of(plan.model, folder)

@@ -19,8 +19,8 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.merging import TOKENIZER
 from arcnb.models.memory.fitting import cache_bytes_per_token
+from arcnb.models.merging import TOKENIZER
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.rl.trainer.callbacks import RunState
 

@@ -20,8 +20,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.gpus import VARIABLE, visible_gpus
 from arcnb.machine.processes import end_session, ending_with_parent
-from arcnb.models.memory.fitting import visible_gpus
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.processes import LaunchError
 from arcnb.rl.trainer.trainers import vllm_environment
@@ -35,7 +35,7 @@ def shared_out(n_server: int, n_training: int) -> tuple[list[str], list[str]]:
 
     ArcnbError where there are too few.
     """
-    gpus = [str(gpu.index) for gpu in visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))]
+    gpus = [str(gpu.index) for gpu in visible_gpus()]
     if n_server + n_training > len(gpus):
         raise ArcnbError(
             f"vllm_server_gpus={n_server} and num_processes={n_training} need {n_server + n_training} GPUs, "
@@ -73,7 +73,7 @@ def generation_server(
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    settings = {"VLLM_SERVER_DEV_MODE": "1", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    settings = {"VLLM_SERVER_DEV_MODE": "1", VARIABLE: ",".join(gpus)}
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w") as file:
         server = subprocess.Popen(

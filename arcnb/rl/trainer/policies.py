@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arcnb.models.lora.four_bits import four_bit_config
+from arcnb.models.lora.precision import four_bit_config
 from arcnb.models.registry import ModelPath
 
 TRAINERS = ("trl", "unsloth")

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.views import COLUMNS
+from arcnb.models.prompts.chat import ids_after_answer
 from arcnb.models.prompts.conversations import Conversations
-from arcnb.models.prompts.turn_tokens import ids_after_answer
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.truncation import finish_reason

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -24,9 +23,9 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
+from arcnb.machine.gpus import visible_gpus
 from arcnb.machine.processes import end_session, ending_with_parent
-from arcnb.models.lora.merging import merged_model
-from arcnb.models.memory.fitting import visible_gpus
+from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import open_backend
 from arcnb.programs.executor.service import usable_processors
@@ -112,11 +111,7 @@ def base_model(model: str, adapter: str) -> ModelPath:
 
 def usable_backend(name: str) -> str:
     """ "auto" is transformers without a GPU: vLLM on a CPU is several times slower with an adapter."""
-    return "transformers" if name == "auto" and not _n_gpus() else name
-
-
-def _n_gpus() -> int:
-    return len(visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return "transformers" if name == "auto" and not visible_gpus() else name
 
 
 def run_shards(plan: SearchPlan, announce=print) -> dict[str, dict]:
@@ -127,7 +122,7 @@ def run_shards(plan: SearchPlan, announce=print) -> dict[str, dict]:
     are, too, and get time to write what they have; also when it is killed. ArcnbError, with a
     process's last words, when one fails (the others finish first), and when nothing at all was made.
     """
-    processes = plan.num_processes or max(1, _n_gpus())
+    processes = plan.num_processes or max(1, len(visible_gpus()))
     outcomes = run_search(plan, announce) if processes == 1 else _in_processes(plan, processes)
     for arm in plan.searches:
         if not len(arm_predictions(plan, arm)):

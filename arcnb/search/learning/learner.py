@@ -19,11 +19,12 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.precision import input_casting
+from arcnb.models.memory.shape import GIB, Shape
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft.rows import IGNORED, collator
 from arcnb.plans import option
 from arcnb.search.learning.loss import add_answer_gradients
-from arcnb.search.learning.memory import PartSize, bytes_per_token, out_of_memory, padded_tokens
+from arcnb.search.learning.memory import PartSize, out_of_memory, padded_tokens
 
 SCHEDULES = ("constant", "linear", "cosine")
 
@@ -284,7 +285,8 @@ class LoraLearner:
         recomputed = self._size.checkpointing
         if not self._size.lower(rows):
             part = max(self._size.parts(rows), key=padded_tokens)
-            size = bytes_per_token(self._net.config, self._modules, True) * padded_tokens(part) / 2**30
+            shape = Shape.of(self._net.config.to_dict())
+            size = padded_tokens(part) * shape.kept_per_token(self._modules, checkpointing=True) / GIB
             raise ArcnbError(
                 f"the GPU ran out of memory with one row of {padded_tokens(part):,} tokens and gradient "
                 f"checkpointing, which need about {size:.1f} GB beside the weights: {why}"

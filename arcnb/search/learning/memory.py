@@ -1,4 +1,4 @@
-"""What a training needs of a GPU's memory, and what to do when it does not get it.
+"""What a training does when a GPU's memory runs out; what it needs: `arcnb.models.memory.shape`.
 
 An optimizer step is taken in parts, one forward and backward pass each, and its gradient is their sum:
 smaller parts, and recomputing activations, need less memory and change no weight (beyond rounding).
@@ -7,9 +7,6 @@ smaller parts, and recomputing activations, need less memory and change no weigh
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-# Attention keeps the input of o_proj anyway.
-_SAME_INPUT = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
 
 
 class PartSize:
@@ -53,23 +50,3 @@ def out_of_memory(error: BaseException) -> bool:
     import torch
 
     return isinstance(error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error)
-
-
-def bytes_per_token(config, modules: Sequence[str], checkpointing: bool = False) -> int:
-    """Estimated bytes that one padded token keeps between forward and backward pass, in bfloat16.
-
-    config: of a decoder with the layers of Llama (two norms, attention, gated MLP). modules: names of the
-    layers with a LoRA; each keeps its input, and layers with the same input keep one (on a GPU; copies of
-    their own are spared by `arcnb.models.lora.precision`). The weights, the head's chunk of logits
-    (`learner_loss.LOGITS`) and the CUDA context (about 1 GB together for 135M parameters) come on top.
-    """
-    config = config.get_text_config()
-    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    head = getattr(config, "head_dim", None) or width // config.num_attention_heads
-    queries, keys = head * config.num_attention_heads, head * config.num_key_value_heads
-    # norms 8 w (float32), queries and attention's output, keys and values, gate, its activation, and up
-    layer = 8 * width + 4 * queries + 4 * keys + 6 * inner
-    kept = {_SAME_INPUT.get(name, name) for name in (module.rpartition(".")[2] for module in modules)}
-    layer += sum(2 * {"o_proj": 0, "down_proj": inner}.get(name, width) for name in kept)
-    # Recomputing keeps the layers' inputs and the one layer that is at work.
-    return 2 * width * layers + layer if checkpointing else layer * (layers + 1)

@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks.task import Task
+from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.prompts.lengths import fitting, fitting_table, length_percentiles, prompt_lengths
@@ -36,7 +38,7 @@ def test_default_prompt_is_system_user_and_an_opened_fence(task):
 
 def test_test_outputs_and_other_test_inputs_are_not_shown(task):
     for index, other in ((0, "55"), (1, "444")):
-        text = str(build_prompt(task, test_index=index).messages)
+        text = str(build_prompt(replace(task, test=(task.test[index],))).messages)
         assert "7" not in text
         assert other not in text
 
@@ -54,21 +56,10 @@ def test_test_output_grids_never_reach_a_template(task, tmp_path):
 
 
 def test_pair_order_is_followed_and_may_shorten(task):
-    text = build_prompt(task, pair_order=[2, 0]).messages[1]["content"]
+    shown = View(Augmentation(), (2, 0), 0).apply(task)
+    text = build_prompt(shown).messages[1]["content"]
     assert text.index("Input 1 (1x2):\n30") < text.index("Input 2 (1x2):\n10")
     assert "Input 3" not in text
-
-
-@pytest.mark.parametrize("order", [[], [0, 0], [3], [-1]])
-def test_impossible_pair_order_is_refused(task, order):
-    with pytest.raises(ArcnbError, match="task demo: pair_order"):
-        build_prompt(task, pair_order=order)
-
-
-@pytest.mark.parametrize("index", [-1, 2])
-def test_impossible_test_index_is_refused(task, index):
-    with pytest.raises(ArcnbError, match=f"task demo: test_index {index}"):
-        build_prompt(task, test_index=index)
 
 
 def test_encoding_is_chosen_by_name(task):

@@ -5,6 +5,7 @@ The vLLM engine is started once for all its tests (about 30 s on two cores).
 
 import itertools
 import math
+import multiprocessing
 import os
 import shutil
 import signal
@@ -23,9 +24,7 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling import backends
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.sampling.by_server import ServerBackend
-from arcnb.models.sampling.engine_group import EngineGroup
 from arcnb.models.sampling.engine_guard import marked_processes
-from arcnb.models.sampling.vllm_engine import VllmEngine
 
 vllm_missing = backends.importlib.util.find_spec("vllm") is None
 NAMES = [
@@ -244,61 +243,30 @@ def test_vllm_takes_requests_for_several_adapters_in_one_call(backend, adapter, 
 
 
 @pytest.fixture(scope="module")
-def pair(tiny, adapter, tmp_path_factory):
-    """A backend of two vllm engines with the adapter merged into their weights."""
+def merged(tiny, adapter, tmp_path_factory):
+    """A backend of vllm with the adapter merged into the engine's weights."""
     if vllm_missing:
         pytest.skip("no vllm")
-    options = EngineOptions(max_model_len=256, max_num_seqs=4, dtype="float32", engines=2, cpu_kv_cache_gb=1)
+    options = EngineOptions(max_model_len=256, max_num_seqs=4, dtype="float32", cpu_kv_cache_gb=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCNB_CACHE", str(tmp_path_factory.mktemp("cache")))
         with open_backend("vllm", tiny.path, adapter, options, announce=lambda line: None) as backend:
-            first = next(backend.generate([Request(prompts(1)[0])], Sampling(max_tokens=2)))
-            assert first.finish_reason == "length"
-            assert ", 1 of 2 engines)" in backend.description, "the second one was waited for"
-            backend.engines.admit(wait=True)
             yield backend
 
 
-def test_a_single_adapter_is_merged_on_a_cpu_and_writes_the_same(pair, tiny, adapter):
+def test_a_single_adapter_is_merged_on_a_cpu_and_writes_the_same(merged, tiny, adapter):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     requests = [Request(ids, key=i) for i, ids in enumerate(prompts(2))]
-    made = collect(pair, requests, Sampling(temperature=0, max_tokens=8))
-    assert str(adapter) in pair.description
+    made = collect(merged, requests, Sampling(temperature=0, max_tokens=8))
+    assert str(adapter) in merged.description
     with pytest.raises(ArcnbError, match="merged into this engine's weights"):
-        pair.use_adapter(None)
-    pair.use_adapter(adapter)
+        merged.use_adapter(None)
+    merged.use_adapter(adapter)
     net = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny.path), adapter)
     for (key, _), completion in made.items():
         assert tuple(completion.token_ids) == greedy(net, requests[key].prompt_ids, 8)
-
-
-def test_two_engines_write_what_one_writes(pair, monkeypatch):
-    assert ", 2 engines)" in pair.description
-    requests = [Request(ids, n=3, seed=i, key=i) for i, ids in enumerate(prompts(12))]
-    steps = []
-
-    def written():
-        monkeypatch.setattr(VllmEngine, "step", lambda engine: steps.append(engine) or step(engine))
-        found = collect(pair, requests, Sampling(max_tokens=12))
-        return {name: (c.token_ids, c.text, c.finish_reason, c.seed) for name, c in found.items()}
-
-    step = VllmEngine.step
-    by_two = written()
-    assert set(steps) == set(pair.engines), "one of them had nothing to do"
-    assert len(by_two) == 36
-    steps.clear()
-    monkeypatch.setattr(pair, "engines", OnlyTheFirst(pair.engines))
-    assert written() == by_two
-    assert set(steps) == {pair.engines[0]}
-
-
-class OnlyTheFirst(EngineGroup):
-    """Of the engines of another group."""
-
-    def __init__(self, group):
-        self._engines, self._late = [group[0]], None
 
 
 @pytest.mark.long("vLLM engines start")
@@ -315,43 +283,22 @@ def test_an_engine_opens_after_one_inside_this_process(tiny, monkeypatch):
     assert [completion.key for completion in made] == ["a"]
 
 
-@pytest.mark.long("vLLM engines start")
-def test_nothing_is_left_of_an_engine_that_was_just_starting(tiny):
-    if vllm_missing:
-        pytest.skip("no vllm")
-    options = EngineOptions(max_model_len=256, dtype="float32", engines=2, cpu_kv_cache_gb=1)
-    backend = open_backend("vllm", tiny, None, options, announce=lambda line: None)
-    late = backend.engines._late._engines[0]
-    while not (late.mark and marked_processes(late.mark)):
-        time.sleep(0.05)
-    assert not late.running
-    began = time.monotonic()
-    backend.close()
-    assert time.monotonic() - began < 15, "it was waited for"
-    assert not any(marked_processes(engine.mark) for engine in (backend.engines[0], late))
+@pytest.mark.skipif(vllm_missing, reason="no vllm")
+def test_nothing_is_left_of_a_start_that_is_interrupted(tiny, monkeypatch):
+    started = []
 
+    def start(**settings):
+        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(300,))
+        process.start()
+        started.append(process)
+        raise KeyboardInterrupt
 
-def test_the_death_of_one_of_two_engines_is_noticed_while_the_other_works(pair, monkeypatch):
-    """Last of the tests with two engines: it ends them. That a dead one is restarted is shown elsewhere."""
-    marks = [engine.mark for engine in pair.engines]
-    dead, sound = pair.engines
-    restarted = []
-
-    def refuse(engine):
-        restarted.append(engine)
-        raise ArcnbError("no restart here")
-
-    monkeypatch.setattr(VllmEngine, "restart", refuse)
-    endless = (Request([100 + i % 50] * 10, seed=i, key=i) for i in itertools.count())
-    stream = pair.generate(endless, Sampling(max_tokens=20))
-    next(stream)
-    for pid in marked_processes(dead.mark):
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(ArcnbError, match="no restart here"):
-        list(stream)
-    assert restarted == [dead]
-    assert not sound.running
-    assert not any(marked_processes(mark) for mark in marks)
+    monkeypatch.setattr("vllm.LLM", start)
+    with pytest.raises(KeyboardInterrupt):
+        open_backend("vllm", tiny, None, EngineOptions(max_model_len=256), announce=lambda line: None)
+    (process,) = started
+    process.join(20)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def greedy(net, prompt_ids, n):
@@ -420,7 +367,7 @@ def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(bac
         pytest.skip("no engine process")
 
     def kill_engine():
-        for pid in marked_processes(backend.engines[0].mark):
+        for pid in marked_processes(backend.engine.mark):
             os.kill(pid, signal.SIGKILL)
 
     requests = [Request(ids, n=4, seed=i, key=i) for i, ids in enumerate(prompts(60))]
@@ -439,7 +386,7 @@ def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(bac
 def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
     if backend.name == "vllm":
         backend.close()
-        assert not marked_processes(backend.engines[0].mark)
+        assert not marked_processes(backend.engine.mark)
     else:
         backend.close()
     backend.close()
@@ -533,7 +480,7 @@ def test_no_report_begins_with_a_warning_of_bitsandbytes():
 
 
 def test_four_bits_need_their_package(tiny, monkeypatch):
-    monkeypatch.setattr("arcnb.models.lora.four_bits.find_spec", lambda name: None)
+    monkeypatch.setattr("arcnb.models.lora.precision.find_spec", lambda name: None)
     with pytest.raises(ArcnbError, match="needs the package bitsandbytes"):
         open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True))
 

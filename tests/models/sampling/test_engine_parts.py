@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 
+from arcnb.machine.gpus import Gpu, visible_gpus
 from arcnb.models.memory import fitting
-from arcnb.models.memory.fitting import GIB, Gpu, memory_advice, memory_problem, visible_gpus
+from arcnb.models.memory.fitting import memory_advice, memory_problem
+from arcnb.models.memory.shape import GIB
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling import by_vllm, vllm_engine
 from arcnb.models.sampling.backends import EngineOptions
@@ -148,48 +149,6 @@ def test_heavy_weights_say_what_helps(tiny, h200, monkeypatch):
     assert memory_problem(tiny.folder, 256, EngineOptions(load_in_4bit=True)) is None
 
 
-def test_engines_share_the_memory_and_each_has_weights_of_its_own(tiny, h200, monkeypatch):
-    pair = EngineOptions(gpu_memory_utilization=0.9, engines=2)
-    monkeypatch.setattr(fitting, "weight_bytes", lambda model: 50 * GIB)
-    assert memory_problem(tiny.folder, 256, pair) is None
-    assert memory_problem(tiny.folder, 256, replace(pair, engines=3)).endswith(
-        "gives 42.0 GiB to each of 3 engines for everything; "
-        "use fewer engines, load_in_4bit, or a larger tensor_parallel_size"
-    )
-    assert memory_problem(tiny.folder, 256, replace(pair, gpu_memory_utilization=0.7)).endswith(
-        "raise it to 0.79"
-    )
-
-
-@pytest.mark.parametrize(
-    ("free", "running", "sentence"),
-    [
-        (140, 0, None),
-        (77, 1, None),
-        (50, 0, "asks for 126.0 of 140.0 GiB on GPU 0, but only 50.0 GiB are free; lower it to 0.35"),
-        # Another process came meanwhile. The parts of 30% and the 42 GiB of the one that runs would do.
-        (80, 1, "asks for 84.0 of 140.0 GiB on GPU 0 for 2 of 3 engines, but only 80.0 GiB are free"),
-        (14, 2, "asks for 42.0 of 140.0 GiB on GPU 0 for 1 of 3 engines, but only 14.0 GiB are free"),
-    ],
-)
-def test_what_engines_that_run_have_is_no_use_by_others(tiny, h200, free, running, sentence):
-    h200(free)
-    options = EngineOptions(gpu_memory_utilization=0.9, engines=2 if free in (140, 77) else 3)
-    problem = memory_problem(tiny.folder, 256, options, running)
-    assert problem is None if sentence is None else sentence in problem
-
-
-def test_the_advised_share_is_one_that_all_engines_find_room_in(tiny, h200):
-    h200(80)  # 18 GiB are another process's, 42 those of the first of three engines
-    three = EngineOptions(gpu_memory_utilization=0.9, engines=3)
-    share = float(memory_problem(tiny.folder, 256, three, running=1).rsplit(" ", 1)[1])
-    assert share == 0.87
-    h200(140 - 18)
-    assert memory_problem(tiny.folder, 256, replace(three, gpu_memory_utilization=share)) is None
-    cause = "ValueError: Free memory on device (80.0/140.0 GiB) on startup is less than desired"
-    assert memory_advice(cause, three, running=1) == "lower vllm_gpu_memory_utilization from 0.9 to 0.87"
-
-
 def test_cache_of_the_embedded_model(embedded):
     # keys and values, 2 bytes, 30 layers, 3 heads of 64
     assert fitting.cache_bytes_per_token(embedded.folder) == 2 * 2 * 30 * 3 * 64
@@ -199,10 +158,14 @@ def test_visible_gpus_selects_and_orders(monkeypatch):
     table = "0, GPU-aa, 1000, 900\n1, GPU-bb, 1000, 800\n"
     answer = subprocess.CompletedProcess([], 0, stdout=table)
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: answer)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [gpu.index for gpu in visible_gpus()] == [0, 1]
     assert [gpu.index for gpu in visible_gpus("1,0")] == [1, 0]
     assert [gpu.free >> 20 for gpu in visible_gpus("GPU-bb")] == [800]
     assert visible_gpus("") == []
+    assert [gpu.index for gpu in visible_gpus("1,-1,0")] == [1], "CUDA stops reading there"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [gpu.index for gpu in visible_gpus()] == [1]
 
 
 def test_no_gpu_is_no_problem(monkeypatch, tiny):
@@ -302,4 +265,3 @@ def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch
     (tmp_path / "model.safetensors").unlink()
     assert "compilation_config" not in arguments()
     assert arguments(gpu_memory_utilization=0.8)["gpu_memory_utilization"] == 0.8
-    assert arguments(gpu_memory_utilization=0.8, engines=4)["gpu_memory_utilization"] == 0.2

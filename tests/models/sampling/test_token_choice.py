@@ -6,7 +6,7 @@ import torch
 from transformers.generation import logits_process as reference
 
 from arcnb.models.sampling.backends import Sampling
-from arcnb.models.sampling.token_choice import choose_tokens, uniform_numbers
+from arcnb.models.sampling.by_transformers import choose_tokens, uniform_numbers
 
 VOCABULARY, ROWS = 40, 20_000
 

@@ -43,7 +43,7 @@ def test_the_notebook_asks_once_before_anything_is_loaded_or_made():
     (asks,) = (number for number, source in enumerate(cells) if "refuse(" in source)
     nodes = [node for source in cells[: asks + 1] for node in ast.walk(ast.parse(source))]
     called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
-    assert called == {"open_run", "SftPlan.of", "refuse", "recipe_problems", "problems"}
+    assert called == {"open_run", "SftPlan.of", "refuse", "recipe_problems", "sft.problems"}
 
 
 def test_the_settings_of_the_library_exist():
@@ -62,13 +62,6 @@ def test_importing_and_making_the_plan_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(("old", "new"), SftPlan.RENAMED.items())
-def test_former_names_are_refused_with_the_new_one(old, new):
-    with pytest.raises(ArcnbError, match=f"parameter '{old}' is called '{new}' now"):
-        SftPlan.of({old: 1})
-    assert SftPlan.find(new).flat.endswith(new)
 
 
 def test_what_the_program_sets_itself_is_refused():

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 
 import pytest
 
@@ -11,7 +12,7 @@ from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.sft.plan import SftPlan
-from arcnb.models.sft.row_stream import RowPlan, RowStream, read_rows, row_stream
+from arcnb.models.sft.row_stream import ENOUGH, RowPlan, RowStream, read_rows, row_stream
 from arcnb.models.sft.rows import IGNORED, RowBuilder
 from arcnb.models.sft.training import train_sft
 from tests.rl.stop_at import StopAt
@@ -175,6 +176,14 @@ def test_what_goes_wrong_in_the_maker_is_said(tasks, small_model, tmp_path):
             list(read_rows(str(folder)))
 
 
+@pytest.mark.long("thousands of rows are made")
+def test_blocks_that_rows_fill_exactly_are_not_taken_for_fruitless(tasks, small_model, tmp_path):
+    plan = replace(PLAN, n_rows=ENOUGH + 200, block_rows=64)
+    with row_stream(Rounds(tasks), builder(small_model), tmp_path, plan) as stream:
+        assert sum(1 for _ in read_rows(str(tmp_path))) >= plan.n_rows
+    assert stream.counts()["too_long"] == {}
+
+
 def test_a_stream_has_no_end_of_its_own(small_model, tmp_path):
     rows = RowStream(tmp_path / "rows")
     with pytest.raises(ArcnbError, match="max_steps says how long"):
@@ -185,6 +194,29 @@ def test_the_maker_ends_with_the_context(tasks, small_model, tmp_path):
     plan = replace(PLAN, n_rows=10**9, workers=2)
     with row_stream(Rounds(tasks), builder(small_model), tmp_path, plan):
         maker = int((tmp_path / "maker.pid").read_text())
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and _group_members(maker):
+        time.sleep(0.1)
+    assert not _group_members(maker)
+
+
+def hold_a_stream(tasks, model, folder):
+    """In a process of its own, until it is killed."""
+    with row_stream(Rounds(tasks), builder(model), folder, replace(PLAN, n_rows=10**9, workers=2)):
+        time.sleep(300)
+
+
+@pytest.mark.long("two processes import torch, one after the other")
+def test_the_maker_ends_when_the_process_that_wants_the_rows_is_killed(tasks, small_model, tmp_path):
+    holder = get_context("spawn").Process(target=hold_a_stream, args=(tasks, small_model, tmp_path))
+    holder.start()
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "00000.parquet").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    maker = int((tmp_path / "maker.pid").read_text())
+    holder.kill()
+    holder.join()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and _group_members(maker):
         time.sleep(0.1)

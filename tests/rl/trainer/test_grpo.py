@@ -240,14 +240,14 @@ def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_pa
 
 
 def test_four_bits_need_their_package(said, monkeypatch):
-    monkeypatch.setattr("arcnb.models.lora.four_bits.find_spec", lambda name: None)
+    monkeypatch.setattr("arcnb.models.lora.precision.find_spec", lambda name: None)
     (sentence,) = said(load_in_4bit=True)
     assert sentence.startswith("load_in_4bit=True needs the package bitsandbytes")
 
 
 def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(said, monkeypatch):
-    monkeypatch.setattr("arcnb.models.lora.four_bits.find_spec", lambda name: name != "humming" or None)
-    monkeypatch.setattr("arcnb.models.lora.four_bits.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
+    monkeypatch.setattr("arcnb.models.lora.precision.find_spec", lambda name: name != "humming" or None)
+    monkeypatch.setattr("arcnb.models.lora.precision.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
     (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=True)
     assert "in vllm needs its package humming-kernels, which is not" in sentence
     (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=False)

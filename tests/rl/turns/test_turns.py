@@ -11,10 +11,9 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
-from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.chat import ids_after_answer, prompt_ids
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.prompts.turn_tokens import ids_after_answer
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training.log import read_metrics
 from arcnb.programs.executor.executor import Executor

@@ -21,11 +21,12 @@ from transformers import (
 from arcnb.errors import ArcnbError
 from arcnb.models.embedded import embedded_model
 from arcnb.models.lora.precision import input_casting
+from arcnb.models.memory.shape import Shape
 from arcnb.models.sft.rows import collator
 from arcnb.search.learning import learner as learner_module
 from arcnb.search.learning.learner import LoraLearner, LoraSettings
 from arcnb.search.learning.loss import add_answer_gradients
-from arcnb.search.learning.memory import PartSize, bytes_per_token, padded_tokens
+from arcnb.search.learning.memory import PartSize, padded_tokens
 
 LORA = LoraSettings(r=2, alpha=8, learning_rate=0.01, batch_tokens=1000)
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -239,9 +240,8 @@ def test_bytes_per_token_are_those_that_autograd_keeps(modules, checkpointing):
         return (many - few) / 256
 
     kept = per_layer(a_token)
-    assert per_layer(lambda config: bytes_per_token(config, modules, checkpointing)) == pytest.approx(
-        kept, rel=0.03
-    )
+    said = per_layer(lambda config: Shape.of(config.to_dict()).kept_per_token(modules, checkpointing))
+    assert said == pytest.approx(kept, rel=0.03)
 
 
 def test_bytes_per_token_are_what_trainings_took_of_a_gpu():
@@ -249,7 +249,7 @@ def test_bytes_per_token_are_what_trainings_took_of_a_gpu():
     with parts of up to 12,288 tokens, 16.63 to 16.68 with 24,576 (docs/log.md, 22 and 23 November 2026)."""
     a_token = (16.65 - 8.90) * 2**30 / 12288
     config = LlamaConfig.from_pretrained(embedded_model())
-    assert bytes_per_token(config, ALL) == pytest.approx(a_token, rel=0.03)
+    assert Shape.of(config.to_dict()).kept_per_token(ALL) == pytest.approx(a_token, rel=0.03)
 
 
 def embedded_widths(n):

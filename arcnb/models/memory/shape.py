@@ -1,0 +1,117 @@
+"""A decoder's sizes, as its config.json says them, and what follows from them for memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcnb.errors import ArcnbError
+
+GIB = 1 << 30
+# Of the models of notebook 09's profiles, so that a dry run needs none of their files.
+_QWEN = {
+    "Qwen2.5-1.5B": (28, 1536, 8960, 12, 2, 128, 151936, True),
+    "Qwen2.5-3B": (36, 2048, 11008, 16, 2, 128, 151936, True),
+    "Qwen2.5-7B": (28, 3584, 18944, 28, 4, 128, 152064, False),
+    "Qwen2.5-14B": (48, 5120, 13824, 40, 8, 128, 152064, False),
+    "Qwen2.5-32B": (64, 5120, 27648, 40, 8, 128, 152064, False),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder with the layers of Llama: two norms, attention, gated MLP. head: width of a head."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+    tied: bool
+
+    @classmethod
+    def of(cls, config: Mapping) -> Shape:
+        """By the entries of a config.json; sizes that it does not say are 0."""
+        config = config.get("text_config") or config
+        hidden, heads = config.get("hidden_size", 0), config.get("num_attention_heads", 0)
+        return cls(
+            config.get("num_hidden_layers", 0),
+            hidden,
+            config.get("intermediate_size", 0),
+            heads,
+            config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or hidden // max(heads, 1),
+            config.get("vocab_size", 0),
+            bool(config.get("tie_word_embeddings")),
+        )
+
+    @property
+    def _matrices(self) -> dict[str, tuple[int, int]]:
+        """(in, out) of the seven matrices of a layer, those that LoRA adapts."""
+        queries, keys = self.head * self.heads, self.head * self.kv_heads
+        into, out = (self.hidden, self.inner), (self.inner, self.hidden)
+        return {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": into,
+            "up_proj": into,
+            "down_proj": out,
+        }
+
+    @property
+    def layer(self) -> int:
+        """Parameters of a layer."""
+        return sum(a * b for a, b in self._matrices.values()) + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    def lora(self, rank: int) -> int:
+        """Parameters of a LoRA of this rank on the seven matrices of every layer."""
+        return self.layers * sum(rank * (a + b) for a, b in self._matrices.values())
+
+    @property
+    def cache_per_token(self) -> int:
+        """Bytes of keys and values a token, 16 bit."""
+        return 2 * 2 * self.layers * self.kv_heads * self.head
+
+    def kept_per_token(self, trained: Sequence[str] | None = None, checkpointing: bool = False) -> int:
+        """Estimated bytes that one padded token keeps between forward and backward pass, in bfloat16.
+
+        trained: names of the matrices that learn, by a LoRA or whole (None: all). Each keeps its input, and
+        those with the same input keep one (on a GPU; copies of their own are spared by
+        `arcnb.models.lora.precision`). The weights, the logits and the CUDA context (about 1 GB together for
+        135M parameters) come on top.
+        """
+        queries, keys = self.head * self.heads, self.head * self.kv_heads
+        # norms 8 (float32), queries and attention's output, keys and values, gate, its activation, and up
+        layer = 8 * self.hidden + 4 * queries + 4 * keys + 6 * self.inner
+        # Attention keeps the input of o_proj anyway.
+        same_input = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+        names = {path.rpartition(".")[2] for path in trained or self._matrices}
+        names = {same_input.get(name, name) for name in names}
+        layer += sum(2 * {"o_proj": 0, "down_proj": self.inner}.get(name, self.hidden) for name in names)
+        # Recomputing keeps the layers' inputs and the one layer that is at work.
+        return 2 * self.hidden * self.layers + layer if checkpointing else layer * (self.layers + 1)
+
+
+def shape_of(model: str, folder: Path | None = None) -> Shape:
+    """The shape of a model by its config.json, or of a known one by name. ArcnbError otherwise."""
+    if folder is not None and (path := folder / "config.json").is_file():
+        shape = Shape.of(json.loads(path.read_text()))
+        if not (shape.layers and shape.hidden and shape.inner and shape.vocabulary):
+            raise ArcnbError(f"{path} does not say the sizes of a plain decoder")
+        return shape
+    for name, sizes in _QWEN.items():
+        if name.lower() in model.lower():
+            return Shape(*sizes)
+    raise ArcnbError(
+        f"the size of model {model!r} is not known here; give its folder, or one of {', '.join(_QWEN)}"
+    )
