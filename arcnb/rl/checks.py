@@ -24,12 +24,13 @@ from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
-from arcnb.rl.engine.options import KV_CACHE_DTYPES
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
-from arcnb.rl.signal_history import SignalHistory
-from arcnb.rl.trainer.policies import TRAINERS
+from arcnb.rl.rows import SignalHistory
 
-TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.rewards
+TRAINERS = ("trl", "unsloth")
+KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
+GUARD_ACTIONS = ("warn", "stop", "rollback")
+TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_reward
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
 CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
@@ -84,7 +85,7 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
 
 def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
     """Those of them that no other machine, and no other model, would mend."""
-    found = [*_own(plan, eval_tasks), *plan.guard.problems(), *_settings(plan)]
+    found = [*_own(plan, eval_tasks), *_guard(plan), *_settings(plan)]
     found += [*_turns(plan), *_trainer(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
     found += refusals(lambda: plan.subject.limits)
@@ -153,11 +154,6 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
         if idle:
             yield f"{asked} needs {needs}; it would do nothing"
     every = plan.eval_steps
-    if plan.guard.action == "rollback" and not every:
-        yield (
-            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
-            "set eval_steps to more than 0"
-        )
     if every > 0 and not eval_tasks:
         yield f"eval_steps={every}, but there are no evaluation tasks"
     if every > 0 and plan.num_generations_eval < 1:
@@ -165,6 +161,23 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
             f"num_generations_eval is {plan.num_generations_eval}, but an evaluation every {every} steps "
             "(eval_steps) takes at least 1 sample of each task"
         )
+
+
+def _guard(plan: GrpoPlan) -> Iterator[str]:
+    guard = plan.guard
+    if guard.action not in GUARD_ACTIONS:
+        yield f"the guard's action is {guard.action!r}, it must be one of {', '.join(GUARD_ACTIONS)}"
+    if guard.action == "rollback" and not plan.eval_steps:
+        yield (
+            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
+            "set eval_steps to more than 0"
+        )
+    if guard.window < 2:
+        yield f"the guard's window is {guard.window}, it must be at least 2 steps"
+    if guard.max_rollbacks < 0:
+        yield f"max_rollbacks must not be negative, it is {guard.max_rollbacks}"
+    if not 0 < guard.learning_rate_factor <= 1:
+        yield f"learning_rate_factor is {guard.learning_rate_factor}, it must be within 0..1"
 
 
 def _settings(plan: GrpoPlan) -> Iterator[str]:
@@ -191,11 +204,11 @@ def _settings(plan: GrpoPlan) -> Iterator[str]:
     altered = altered_sampling(settings)
     mode = settings["vllm_importance_sampling_mode"]
     corrected = plan.samples_by_vllm and settings["vllm_importance_sampling_correction"]
-    if altered and corrected and mode.startswith("sequence") and not plan.insist_on_sampling:
+    if altered and corrected and mode.startswith("sequence"):
         named = ", ".join(f"{name}={value}" for name, value in altered.items())
         yield (
             f"{named} with vllm_importance_sampling_mode={mode!r} leaves next to no gradient; "
-            "sample plainly, choose a token-level mode, or set insist_on_sampling=True"
+            "sample plainly, or choose a token-level mode"
         )
 
 

@@ -12,7 +12,7 @@ again behind the last. That fails in two ways, and here every weight is merged i
 
 A base in four bits is handed out in its compute type: quantizing a merge again rounds it to sixteen values a
 block, further than adapters move it (docs/log.md, 25 November 2026). Engines are opened with a whole base
-then (`arcnb.rl.trainer.trainers`), where TRL opens quantized ones. So sampler and learner have the same
+then (`arcnb.rl.trainer.trainer`), where TRL opens quantized ones. So sampler and learner have the same
 weights.
 
 An engine in this process gets all weights in one call. TRL makes one call a weight, and in each vLLM's model

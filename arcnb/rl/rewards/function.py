@@ -19,12 +19,10 @@ from arcnb.arc.views import COLUMNS
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge as judge_programs
 from arcnb.rl.rewards.cheating import find_cheats
-from arcnb.rl.rewards.error_classes import error_classes
-from arcnb.rl.rewards.metrics import batch_metrics
-from arcnb.rl.rewards.schemes import Scores, is_solved
-from arcnb.rl.rewards.terms import RewardPlan, Rollout
-from arcnb.rl.rewards.truncation import finish_reason
-from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.rewards.metrics import batch_metrics, error_classes, groups_of
+from arcnb.rl.rewards.rollout import Rollout, Scores, finish_reason, is_solved
+from arcnb.rl.rewards.terms import RewardPlan
+from arcnb.rl.rows import SignalHistory
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class ProgramReward:
 
     judge: runs the programs of predictions; rollout: what rewards are made of, from a judged prediction;
     logged: further numbers about this process's judged answers. All three are ARC's unless said. ends: tokens
-    that end an answer, see arcnb.rl.rewards.truncation; the trainer's, once there is one. history: learns
+    that end an answer; the trainer's, once there is one. history: learns
     which groups had signal. latest: the judged predictions of the last call with their rewards, for whoever
     wants to show them. process, n_processes: this process among those that train together; each judges and
     writes its own share, and groups may be spread over several.
@@ -96,14 +94,15 @@ class ProgramReward:
         step = trainer_state.global_step if trainer_state else 0
         answers = self._answers(step, completions, completion_ids, columns)
         chosen = [self._chosen(of_completion) for of_completion in answers]
-        judged = [prediction for prediction, _ in chosen]
         own = self._outcomes(columns["row"], chosen, answers)
         seconds = time.monotonic() - started
         everyone = self._of_all(own)
         of_all = self._rewards(everyone)
-        rewards = self._own(everyone, of_all)
+        rewards = [
+            reward for one, reward in zip(everyone, of_all, strict=True) if one.process == self.process
+        ]
         self._remember(everyone, of_all)
-        self.latest = list(zip(judged, rewards, strict=True))
+        self.latest = [(one, reward) for (one, _), reward in zip(chosen, rewards, strict=True)]
         if log_metric:
             for name, value in self._metrics(everyone, of_all, chosen, columns).items():
                 log_metric(name, value)
@@ -139,12 +138,8 @@ class ProgramReward:
             rollout = self.rollout(prediction, self.tasks[prediction.task_id])
             truncated = prediction.finish_reason == "length"
             solved = rollout.solved and not cheat
-            found.append(
-                (
-                    prediction,
-                    replace(rollout, tokens=tokens, solved=solved, cheating=cheat, truncated=truncated),
-                )
-            )
+            known = replace(rollout, tokens=tokens, solved=solved, cheating=cheat, truncated=truncated)
+            found.append((prediction, known))
         return found
 
     def _chosen(self, answers: Answers) -> tuple[Prediction, Rollout]:
@@ -196,17 +191,13 @@ class ProgramReward:
 
         return gather_object(own)
 
-    def _own(self, everyone: Sequence[Outcome], values: Sequence[float]) -> list[float]:
-        """This process's share of one value an outcome."""
-        return [value for one, value in zip(everyone, values, strict=True) if one.process == self.process]
-
     def _rewards(self, everyone: Sequence[Outcome]) -> list[float]:
         """Of all outcomes, group by group; a group that is spread over processes is one."""
         return self._by_group([one.row for one in everyone], [one.rollout for one in everyone])
 
     def _by_group(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
         rewards = [0.0] * len(rows)
-        for members in _groups(rows).values():
+        for members in groups_of(rows).values():
             of_group = self.plan.rewards([rollouts[i] for i in members])
             for i, reward in zip(members, of_group, strict=True):
                 rewards[i] = reward
@@ -216,7 +207,7 @@ class ProgramReward:
         """Tell the history, which has to be the same in all processes, about every group of all of them."""
         if self.history is None:
             return
-        for row, members in _groups([one.row for one in everyone]).items():
+        for row, members in groups_of([one.row for one in everyone]).items():
             solved = [everyone[i].rollout.solved for i in members]
             task_id = everyone[members[0]].task_id
             self.history.record(row, task_id, [rewards[i] for i in members], solved)
@@ -250,7 +241,7 @@ def program_rollout(prediction: Prediction, task: Task) -> Rollout:
 
 
 def parent_scores(columns: Mapping, tasks: Mapping[str, Task]) -> list[Scores | None]:
-    """Scores of the programs that the completions were asked to improve (see arcnb.rl.turns.rows)."""
+    """Scores of the programs that the completions were asked to improve (`FrozenRows`)."""
     if "parent_status" not in columns:
         return [None] * len(columns["row"])
     return [
@@ -266,11 +257,3 @@ def parent_scores(columns: Mapping, tasks: Mapping[str, Task]) -> list[Scores | 
         )
         for i, task_id in enumerate(columns["task_id"])
     ]
-
-
-def _groups(rows: Sequence[int]) -> dict[int, list[int]]:
-    """row -> places of its completions, in the order in which rows first appear."""
-    groups: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-        groups.setdefault(row, []).append(i)
-    return groups

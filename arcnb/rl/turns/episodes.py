@@ -22,7 +22,7 @@ from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.turn_tokens import ids_after_answer
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.truncation import finish_reason
+from arcnb.rl.rewards.rollout import finish_reason
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.watching.held_out import sample
 

@@ -15,81 +15,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
-from arcnb.plans import branch, option
-
-ACTIONS = ("warn", "stop", "rollback")
-threshold = partial(option, free=True)
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When a signal fires; `now`, `first` are means over the last and the first window.
-
-    Right completions agree, so unique_outputs looks at those that do not solve their task: policies that
-    settle on a few short programs that merely run lose these first, while nothing is truncated or repeats
-    itself. Of the importance ratio token by token and the weights that the loss uses, the one farther from 1
-    counts: over a sequence small differences multiply, and weights are clipped from above.
-    """
-
-    truncation: float = threshold(0.5, "share of truncated completions: fires when now is at least this ...")
-    truncation_rise: float = threshold(0.25, "... and at least first plus this")
-    repetition: float = threshold(0.5, "distinct 3-grams / 3-grams: fires at or below this share of first")
-    unique_tokens: float = threshold(0.5, "distinct tokens / tokens: fires at or below this share of first")
-    unique_outputs: float = threshold(
-        0.6,
-        "distinct outputs / completions that do not solve their task: fires at or below this share of first",
-    )
-    held_out: float = threshold(
-        0.5, "pass rate of the last held-out evaluation: fires at or below this share of the best one ..."
-    )
-    held_out_errors: float = threshold(2.0, "... and so many standard errors (over tasks) below it")
-    kl: float = threshold(
-        1.0, "KL to the starting policy (TRL's estimator); healthy runs stay below 0.1", "nats a token"
-    )
-    gap: float = threshold(
-        0.1, "mean |log p(sampler) - log p(learner)|; bf16 kernels alone give 0.01 to 0.02", "nats a token"
-    )
-    ratio_low: float = threshold(0.5, "mean importance ratio learner/sampler: fires below")
-    ratio_high: float = threshold(2.0, "mean importance ratio learner/sampler: fires above")
-    reward: float = threshold(
-        0.5,
-        "fires when now, counted from 0 or the lowest seen, is at most this share of the best window ...",
-    )
-    reward_errors: float = threshold(4.0, "... and so many standard errors of the difference below it")
-
-
-@dataclass(frozen=True)
-class GuardOptions:
-    """rollback returns to the best checkpoint by held-out solve rate, which may be the start; after
-    `max_rollbacks` of them, or without such a checkpoint, it stops."""
-
-    action: str = option(
-        "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
-    )
-    window: int = option(
-        20, "length of the window that the guard takes its means over", "logged steps", free=True
-    )
-    max_rollbacks: int = option(2, "rollbacks before the guard stops the run", free=True)
-    learning_rate_factor: float = option(
-        0.5, "the learning rate is multiplied by this at each rollback", free=True
-    )
-    thresholds: Thresholds = branch(Thresholds)
-
-    def problems(self) -> Iterator[str]:
-        """Why this cannot be, a sentence each."""
-        if self.action not in ACTIONS:
-            yield f"the guard's action is {self.action!r}, it must be one of {', '.join(ACTIONS)}"
-        if self.window < 2:
-            yield f"the guard's window is {self.window}, it must be at least 2 steps"
-        if self.max_rollbacks < 0:
-            yield f"max_rollbacks must not be negative, it is {self.max_rollbacks}"
-        if not 0 < self.learning_rate_factor <= 1:
-            yield f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1"
-
+from arcnb.rl.plan import GuardOptions
 
 TOKEN_RATIO, WEIGHT = "sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"
 # signal -> the logged names that carry it, first choice first; of "ratio" the one farthest from 1
@@ -272,8 +201,7 @@ class CollapseMonitor:
         self.first = dict(state["first"])
         self.best_reward = tuple(state["best_reward"]) if state["best_reward"] else None
         self.lowest_reward = state["lowest_reward"]
-        kept = state.get("best_held_out")  # checkpoints of earlier versions lack it, and some signals
-        self.best_held_out = tuple(kept) if kept else None
+        self.best_held_out = tuple(state["best_held_out"]) if state["best_held_out"] else None
         self.crossed = dict(state["crossed"])
         for signal, values in state["values"].items():
             self._values[signal] = deque(values, maxlen=self._values[signal].maxlen)

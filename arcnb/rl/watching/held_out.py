@@ -21,8 +21,7 @@ from arcnb.arc.views import View
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.schemes import is_solved
-from arcnb.rl.rewards.truncation import finish_reason
+from arcnb.rl.rewards.rollout import finish_reason, is_solved
 
 
 @dataclass

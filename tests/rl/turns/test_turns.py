@@ -20,13 +20,13 @@ from arcnb.models.training.log import read_metrics
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.function import ProgramReward
-from arcnb.rl.rewards.schemes import Scores
-from arcnb.rl.rewards.terms import RewardPlan, Rollout, TermLimits, improvement
-from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.rewards.rollout import Rollout, Scores
+from arcnb.rl.rewards.terms import RewardPlan, TermLimits, improvement
+from arcnb.rl.rows import SignalHistory
+from arcnb.rl.turns.conversation_rows import RememberingRows
+from arcnb.rl.turns.episode_held_out import EpisodeHeldOut
+from arcnb.rl.turns.episode_reward import EpisodeReward
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, episode_metrics
-from arcnb.rl.turns.held_out import EpisodeHeldOut
-from arcnb.rl.turns.rewards import EpisodeReward
-from arcnb.rl.turns.rows import RememberingRows
 from arcnb.search.refinement.rows import refinement_rows, write_refinement
 from tests.rl.stop_at import StopAt
 

@@ -10,15 +10,14 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.rl.checks import problems_anywhere
-from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.resuming.checkpoints import set_aside
+from arcnb.rl.plan import GrpoPlan, GuardOptions, Thresholds
+from arcnb.rl.resuming.run_folder import set_aside
+from arcnb.rl.resuming.run_state import RunState
 from arcnb.rl.rewards.metrics import batch_metrics
-from arcnb.rl.rewards.schemes import Scores
-from arcnb.rl.rewards.terms import Rollout
-from arcnb.rl.signal_history import SignalHistory
-from arcnb.rl.trainer.callbacks import RunState
+from arcnb.rl.rewards.rollout import Rollout, Scores
+from arcnb.rl.rows import SignalHistory
 from arcnb.rl.watching.diagnosis import sparkline, write_diagnosis
-from arcnb.rl.watching.guard import CollapseMonitor, GuardOptions, Thresholds
+from arcnb.rl.watching.guard import CollapseMonitor
 
 WINDOW = 10
 HEALTHY = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
-from arcnb.rl.rewards.schemes import is_solved
+from arcnb.rl.rewards.rollout import is_solved
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, solved_at, solved_by
 from arcnb.rl.watching.held_out import HeldOut
