@@ -123,36 +123,22 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
         yield f"overlong_buffer must not be negative, it is {plan.rewards.overlong_buffer}"
     if plan.prompts_per_step < 1:
         yield f"prompts_per_step must be at least 1, not {plan.prompts_per_step}"
-    for idle, asked, needs in (
-        (
-            plan.turns == 1 and plan.turn_reward != "last",
-            f"turn_reward={plan.turn_reward!r}",
-            "turns above 1",
+    rewards, signal, turn_reward = plan.rewards, plan.signal, plan.turn_reward
+    idle = {
+        f"turn_reward={turn_reward!r} needs turns above 1": plan.turns == 1 and turn_reward != "last",
+        f"overlong_buffer={rewards.overlong_buffer} needs an overlong_weight above 0": (
+            rewards.overlong_buffer and not plan.weights["overlong"]
         ),
-        (
-            plan.rewards.overlong_buffer and not plan.weights["overlong"],
-            f"overlong_buffer={plan.rewards.overlong_buffer}",
-            "an overlong_weight above 0",
+        "the reward term 'improvement' needs refine_conversations, whose answers have parents": (
+            plan.weights["improvement"] and not plan.refine_conversations
         ),
-        (
-            plan.weights["improvement"] and not plan.refine_conversations,
-            "the reward term 'improvement'",
-            "refine_conversations, whose answers have parents",
+        f"signal_weight={signal.weight} needs signal_visits above 0": signal.weight and not signal.visits,
+        "shared_prompt_offload=True needs shared_prompt=True": (
+            plan.shared_prompt_offload and not plan.shared_prompt
         ),
-        (
-            plan.signal.weight and not plan.signal.visits,
-            f"signal_weight={plan.signal.weight}",
-            "signal_visits above 0",
-        ),
-        (
-            plan.shared_prompt_offload and not plan.shared_prompt,
-            "shared_prompt_offload=True",
-            "shared_prompt=True",
-        ),
-        (plan.fold_adapter and not plan.adapter, "fold_adapter=True", "an adapter to fold into the model"),
-    ):
-        if idle:
-            yield f"{asked} needs {needs}; it would do nothing"
+        "fold_adapter=True needs an adapter to fold into the model": plan.fold_adapter and not plan.adapter,
+    }
+    yield from (f"{asked}; it would do nothing" for asked, holds in idle.items() if holds)
     every = plan.eval_steps
     if every > 0 and not eval_tasks:
         yield f"eval_steps={every}, but there are no evaluation tasks"
@@ -293,29 +279,21 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
         "vllm_mode='server', whose engines run elsewhere": plan.by_server,
     }
     cache = plan.vllm.kv_cache_dtype
-    tensor_parallel = plan.trl.get("vllm_tensor_parallel_size", 1)
-    for name, asked, beside in (
-        (
-            "vllm_group_attention",
-            plan.vllm.group_attention,
-            {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
-        ),
-        (
-            "vllm_shared_weights",
-            plan.vllm.shared_weights,
-            {
-                "load_in_4bit=True": plan.load_in_4bit,
-                "vllm_enable_sleep_mode=True, which gives the weights away": plan.trl.get(
-                    "vllm_enable_sleep_mode"
-                ),
-                f"vllm_tensor_parallel_size={tensor_parallel}": tensor_parallel > 1,
-                "parallel='zero3', which spreads the policy's weights": _zero3(plan),
-            },
-        ),
-    ):
-        for wrong, holds in (elsewhere | beside).items():
-            if asked and holds:
-                yield f"{name}=True does not go with {wrong}"
+    n, sleeps = (plan.trl.get(f"vllm_{name}") for name in ("tensor_parallel_size", "enable_sleep_mode"))
+    wrong = {
+        "group_attention": elsewhere | {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
+        "shared_weights": elsewhere
+        | {
+            "load_in_4bit=True": plan.load_in_4bit,
+            "vllm_enable_sleep_mode=True, which gives the weights away": sleeps,
+            f"vllm_tensor_parallel_size={n}": (n or 1) > 1,
+            "parallel='zero3', which spreads the policy's weights": _zero3(plan),
+        },
+    }
+    for name, reasons in wrong.items():
+        for reason, holds in reasons.items():
+            if getattr(plan.vllm, name) and holds:
+                yield f"vllm_{name}=True does not go with {reason}"
 
 
 def _zero3(plan: GrpoPlan) -> bool:

@@ -90,13 +90,17 @@ class ProgramReward:
         self, completions, completion_ids, trainer_state=None, log_metric=None, log_extra=None, **columns
     ) -> list[float]:
         """Judge the completions and return their rewards, in order."""
+        from accelerate.utils import gather_object
+
         started = time.monotonic()
         step = trainer_state.global_step if trainer_state else 0
         answers = self._answers(step, completions, completion_ids, columns)
         chosen = [self._chosen(of_completion) for of_completion in answers]
         own = self._outcomes(columns["row"], chosen, answers)
         seconds = time.monotonic() - started
-        everyone = self._of_all(own)
+        # The one exchange of a step, which all processes make together; every process computes rewards,
+        # history and metrics of all completions from it.
+        everyone = gather_object(own)
         of_all = self._rewards(everyone)
         rewards = [
             reward for one, reward in zip(everyone, of_all, strict=True) if one.process == self.process
@@ -180,16 +184,6 @@ class ProgramReward:
             )
             for row, (prediction, rollout) in zip(rows, chosen, strict=True)
         ]
-
-    def _of_all(self, own: list[Outcome]) -> list[Outcome]:
-        """The outcomes of all processes, one after another: the one exchange of a step, which all make
-        together. Completions are most of it, so rewards, history and metrics are computed from it alone, by
-        every process."""
-        if self.n_processes == 1:
-            return own
-        from accelerate.utils import gather_object
-
-        return gather_object(own)
 
     def _rewards(self, everyone: Sequence[Outcome]) -> list[float]:
         """Of all outcomes, group by group; a group that is spread over processes is one."""

@@ -161,12 +161,13 @@ def is_watched(row: Mapping) -> bool:
 
 def guard_callback(state: RunState, reward: ProgramReward):
     """Watches every logged step. An alarm leaves a page and, by the guard's action, ends this `train()`."""
+    from accelerate.utils import broadcast_object_list
     from transformers import TrainerCallback
 
     class Guard(TrainerCallback):
         def on_log(self, args, state_, control, logs=None, **kwargs):
             if not is_watched(logs or {}) or not state_.is_world_process_zero:
-                return self._agree(args, control)
+                return self._agree(control)
             alarms = state.monitor.update(state_.global_step, logs)
             if alarms:
                 action = self._action()
@@ -176,7 +177,7 @@ def guard_callback(state: RunState, reward: ProgramReward):
                 state.pages.append(page)
                 for alarm in alarms:
                     print(f"step {alarm.step}: {alarm.signal}: {alarm.sentence}; {action}", flush=True)
-            return self._agree(args, control)
+            return self._agree(control)
 
         def _action(self) -> str:
             options, best = state.monitor.options, state.best_checkpoint
@@ -192,13 +193,9 @@ def guard_callback(state: RunState, reward: ProgramReward):
             reason = f"{state.rollbacks} rollbacks were made" if best else "there is no best checkpoint yet"
             return f"stopped, since {reason}"
 
-        def _agree(self, args, control):
+        def _agree(self, control):
             """What the first process decided, all do; a stop of one alone would leave the others waiting."""
-            wish = [state.rollback_wanted, state.collapsed]
-            if args.world_size > 1:
-                from accelerate.utils import broadcast_object_list
-
-                wish = broadcast_object_list(wish, from_process=0)
+            wish = broadcast_object_list([state.rollback_wanted, state.collapsed], from_process=0)
             state.rollback_wanted, state.collapsed = wish
             if any(wish):
                 control.should_training_stop = True

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import derive_seed
@@ -108,7 +109,8 @@ class MultiTurnRollout:
 
     def play(self, trainer, episodes: Sequence[Episode], step: int, seed: int) -> None:
         """Take the episodes, begun with their prompts, to their ends."""
-        self._book_begins_anew()
+        # Outcomes are remembered for one batch: a long run would hold those of every program.
+        self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
         process, ends = trainer.accelerator.process_index, set(trainer.eos_token_ids)
         for turn in range(self.turns):
             going = [i for i, episode in enumerate(episodes) if not episode.end]
@@ -187,10 +189,6 @@ class MultiTurnRollout:
             **self.names,
         )
 
-    def _book_begins_anew(self) -> None:
-        """Outcomes are remembered for one batch: a long run would hold those of every program."""
-        self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
-
 
 def episode_metrics(episodes: Sequence[Episode], turns: int) -> dict[str, float]:
     """{"turns/...": value}: how long conversations are, how they ended, what later turns were worth.
@@ -205,18 +203,16 @@ def episode_metrics(episodes: Sequence[Episode], turns: int) -> dict[str, float]
     values["turns/mean"] = sum(len(episode.turns) for episode in episodes) / n
     values["turns/read_tokens"] = sum(m == 0 for episode in episodes for m in episode.mask) / n
     values |= solved_by([solved_at(episode) for episode in episodes], turns)
-    changes = [
-        (
-            _closeness(later) - _closeness(before),
-            later.fingerprint is not None and later.fingerprint == before.fingerprint,
-        )
-        for episode in episodes
-        for (before, _), (later, _) in zip(episode.turns, episode.turns[1:], strict=False)
-    ]
-    if changes:
-        values["turns/improved"] = sum(change > 0 for change, _ in changes) / len(changes)
-        values["turns/worse"] = sum(change < 0 for change, _ in changes) / len(changes)
-        values["turns/copied"] = sum(copied for _, copied in changes) / len(changes)
+    pairs = [(before, later) for episode in episodes for (before, _), (later, _) in pairwise(episode.turns)]
+    if pairs:
+        changes = [_closeness(later) - _closeness(before) for before, later in pairs]
+        copied = [
+            later.fingerprint is not None and later.fingerprint == before.fingerprint
+            for before, later in pairs
+        ]
+        values["turns/improved"] = sum(change > 0 for change in changes) / len(pairs)
+        values["turns/worse"] = sum(change < 0 for change in changes) / len(pairs)
+        values["turns/copied"] = sum(copied) / len(pairs)
     return values
 
 

@@ -73,6 +73,7 @@ def effective_sample_size(log_weights: list[float]) -> float:
 
 def measuring(trainer_class: type) -> type:
     """A subclass of a GRPO trainer that logs the gap with its metrics, and held-out results by themselves."""
+    from accelerate.utils import gather_object
     from transformers import Trainer
 
     class MeasuringTrainer(trainer_class):
@@ -97,16 +98,9 @@ def measuring(trainer_class: type) -> type:
                 Trainer.log(self, logs, start_time)
                 return
             if self.sampler_gap is not None and "loss" in logs:
-                logs |= self.sampler_gap.metrics(self._of_all_processes)
+                # Logging is what all processes do together, and the first one's line is what is kept.
+                logs |= self.sampler_gap.metrics(gather_object)
             super().log(logs, start_time)
-
-        def _of_all_processes(self, own: list) -> list:
-            """Logging is what all processes do together, and the first one's line is what is kept."""
-            if self.accelerator.num_processes == 1:
-                return own
-            from accelerate.utils import gather_object
-
-            return gather_object(own)
 
     MeasuringTrainer.__name__ = trainer_class.__name__
     return MeasuringTrainer
