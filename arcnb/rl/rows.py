@@ -10,8 +10,9 @@ most ARC tasks are such. Predictions sampled before training (notebook 03) say w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
@@ -167,6 +168,8 @@ class PromptRows:
     history: SignalHistory = field(default_factory=SignalHistory)
     too_long: dict[str, int] = field(default_factory=dict)
 
+    longest_prompt = staticmethod(longest_prompt)  # tokens, of all rows that a task can have
+
     def __post_init__(self):
         self._by_id = {task.task_id: task for task in self.tasks}
 
@@ -191,11 +194,6 @@ class PromptRows:
         """The task as row `index` shows it, and the columns that say how."""
         view = View.sample(task, self.seed, "row", index, augment=self.augment)
         return view.apply(task), view.columns()
-
-    @staticmethod
-    def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer) -> int:
-        """Tokens of the longest prompt that a row of this task can have."""
-        return longest_prompt(task, prompt_format, tokenizer)
 
     def dataset(self, n_rows: int):
         """The first n_rows as a dataset that makes a row when it is read."""
@@ -225,21 +223,31 @@ def prompt_rows(
     kind: of the rows, see arcnb.rl.subject.
     n_tasks: only so many of them, in an order drawn from the seed (0: all, in their own order).
     """
-    too_long = {}
-    fitting = []
     order = rng(seed, "tasks").permutation(len(tasks)) if n_tasks else range(len(tasks))
-    for task in (tasks[int(index)] for index in order):
-        if n_tasks and len(fitting) == n_tasks:
-            break
-        longest = kind.longest_prompt(task, prompt_format, tokenizer)
-        if longest > max_prompt_tokens:
-            too_long[task.task_id] = longest
-        else:
-            fitting.append(task)
+    longest = partial(kind.longest_prompt, prompt_format=prompt_format, tokenizer=tokenizer)
+    fitting, too_long = fitting_tasks(tasks, order, n_tasks or len(tasks), longest, max_prompt_tokens)
     if not fitting:
         raise ValueError(f"no task of {len(tasks)} has a prompt within {max_prompt_tokens} tokens")
     history = SignalHistory() if history is None else history
     return kind(fitting, prompt_format, tokenizer, seed, augment, history, too_long)
+
+
+def fitting_tasks(
+    tasks: Sequence[Task], order: Iterable[int], n: int, longest: Callable[[Task], int], limit: int
+) -> tuple[list[Task], dict[str, int]]:
+    """The first n tasks in this order whose longest prompt is within `limit` tokens, and the lengths of those
+    passed over, by id."""
+    fitting, too_long = [], {}
+    for index in order:
+        if len(fitting) == n:
+            break
+        task = tasks[int(index)]
+        length = longest(task)
+        if length > limit:
+            too_long[task.task_id] = length
+        else:
+            fitting.append(task)
+    return fitting, too_long
 
 
 def trainer_text(tokenizer, prompt_ids: list[int]) -> str:

@@ -61,7 +61,8 @@ class RunState:
 
     def forget_held_out(self) -> None:
         """What was best so far was so on other tasks: the next evaluation is the first to compare with."""
-        self.best = self.monitor.best_held_out = None
+        self.best = None
+        self.monitor.best.pop("held_out", None)
 
     def keep_recorded_best(self) -> None:
         """Keep the best's checkpoint if that was not done: a kill may come between saving and keeping it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from arcnb.arc.predictions.prediction import Prediction
@@ -44,47 +44,39 @@ class Outcome:
 Answers = list[tuple[Prediction, Rollout]]  # of one completion: the judged answers in it, nearly always one
 
 
+@dataclass(eq=False)
 class ProgramReward:
     """Callable with TRL's signature for reward functions; see arcnb.rl.rows for the columns it reads.
 
-    judge: runs the programs of predictions; rollout: what rewards are made of, from a judged prediction;
-    logged: further numbers about this process's judged answers. All three are ARC's unless said. ends: tokens
-    that end an answer; the trainer's, once there is one. history: learns
-    which groups had signal. latest: the judged predictions of the last call with their rewards, for whoever
-    wants to show them. process, n_processes: this process among those that train together; each judges and
-    writes its own share, and groups may be spread over several.
+    history: learns which groups had signal. process, n_processes: this process among those that train
+    together; each judges and writes its own share, and groups may be spread over several. judge: runs the
+    programs of predictions; rollout: what rewards are made of, from a judged prediction; logged: further
+    numbers about this process's judged answers; all three are ARC's unless said. ends: tokens that end an
+    answer; the trainer's, once there is one. latest: the judged predictions of the last call with their
+    rewards, for whoever wants to show them.
     """
 
-    def __init__(
-        self,
-        plan: RewardPlan,
-        tasks: Sequence[Task],
-        executor: Executor,
-        rollouts: PredictionSet | None = None,
-        history: SignalHistory | None = None,
-        model: str = "",
-        adapter: str | None = None,
-        detect_cheating: bool = True,
-        process: int = 0,
-        n_processes: int = 1,
-        judge: Callable[..., Iterable[Prediction]] | None = None,
-        rollout: Callable[[Prediction, Task], Rollout] | None = None,
-        logged: Callable[[Answers], dict[str, float]] | None = None,
-        ends: Collection[int] = (),
-    ):
-        self.plan = plan
-        self.tasks: Mapping[str, Task] = {task.task_id: task for task in tasks}
-        self.executor = executor
-        self.rollouts = rollouts
-        self.history = history
-        self.model, self.adapter = model, adapter
-        self.detect_cheating = detect_cheating
-        self.process, self.n_processes = process, n_processes
-        self.judge = judge or partial(judge_programs, executor=executor)
-        self.rollout, self.logged = rollout or program_rollout, logged
-        self.ends = frozenset(ends)
-        self.latest: list[tuple[Prediction, float]] = []
-        self.__name__ = plan.scheme  # TRL names the metric after it
+    plan: RewardPlan
+    tasks: Iterable[Task]  # by id, once made
+    executor: Executor
+    rollouts: PredictionSet | None = None
+    history: SignalHistory | None = None
+    model: str = ""
+    adapter: str | None = None
+    detect_cheating: bool = True
+    process: int = 0
+    n_processes: int = 1
+    judge: Callable[..., Iterable[Prediction]] | None = None
+    rollout: Callable[[Prediction, Task], Rollout] | None = None
+    logged: Callable[[Answers], dict[str, float]] | None = None
+    ends: Collection[int] = ()
+    latest: list[tuple[Prediction, float]] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.tasks = {task.task_id: task for task in self.tasks}
+        self.judge = self.judge or partial(judge_programs, executor=self.executor)
+        self.rollout = self.rollout or program_rollout
+        self.__name__ = self.plan.scheme  # TRL names the metric after it
 
     def __call__(
         self, completions, completion_ids, trainer_state=None, log_metric=None, log_extra=None, **columns

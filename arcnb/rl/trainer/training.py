@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
@@ -35,7 +36,7 @@ from arcnb.rl.resuming.identity import (
 )
 from arcnb.rl.resuming.run_folder import copy_whole, set_aside
 from arcnb.rl.resuming.run_state import RunState
-from arcnb.rl.rows import PromptRows, SignalHistory, prompt_rows
+from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, prompt_rows
 from arcnb.rl.shared_prompt.trainer import let_segments_grow
 from arcnb.rl.trainer.callbacks import restore_adapter
 from arcnb.rl.trainer.policies import has_moved
@@ -68,7 +69,7 @@ def train_grpo(
     history = SignalHistory(plan.signal.visits, plan.signal.weight, lag)
     rows = _rows(plan, tasks, tokenizer, context, history)
     settings = plan.settings | {"max_steps": plan.number_of_steps(len(rows))}
-    eval_tasks, dropped = _fitting(plan, eval_tasks, tokenizer, context)
+    eval_tasks, dropped = _eval_tasks(plan, eval_tasks, tokenizer, context)
     identity = run_identity(plan, settings, model, adapter, tasks, eval_tasks)
     state = RunState(output, identity, history, CollapseMonitor(plan.guard))
     resumed = checkpoint_to_resume(plan.resume, output / "checkpoints")
@@ -122,23 +123,18 @@ def _rows(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int, history: Sig
     )
 
 
-def _fitting(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tuple[list[Task], int]:
-    """The tasks to evaluate on, whose prompts leave room for a completion, and how many were passed over
-    because theirs do not. They come in an order drawn from the seed, until there are enough."""
+def _eval_tasks(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tuple[list[Task], int]:
+    """The tasks to evaluate on, whose prompts leave room for a completion, in an order drawn from the seed,
+    and how many were passed over because theirs do not."""
+    if not plan.eval_steps:
+        return [], 0
     subject, limit = plan.subject, plan.longest_prompt(context)
-    prompt_format = subject.prompt_format
-    wanted = plan.n_eval_tasks or len(tasks)
-    fitting: list[Task] = []
-    seen = 0
-    for index in rng(plan.seed, "held-out tasks").permutation(len(tasks)):
-        if len(fitting) == wanted or not plan.eval_steps:
-            break
-        seen += 1
-        if subject.rows.longest_prompt(tasks[int(index)], prompt_format, tokenizer) <= limit:
-            fitting.append(tasks[int(index)])
-    if plan.eval_steps and not fitting:
+    longest = partial(subject.rows.longest_prompt, prompt_format=subject.prompt_format, tokenizer=tokenizer)
+    order = rng(plan.seed, "held-out tasks").permutation(len(tasks))
+    fitting, too_long = fitting_tasks(tasks, order, plan.n_eval_tasks or len(tasks), longest, limit)
+    if not fitting:
         raise ArcnbError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
-    return fitting, seen - len(fitting)
+    return fitting, len(too_long)
 
 
 def _take_up(plan: GrpoPlan, state: RunState, checkpoint: Path) -> None:

@@ -4,7 +4,7 @@ of inference with turns."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
@@ -14,6 +14,7 @@ from arcnb.rl.rewards.schemes import reward_scheme
 from arcnb.rl.turns.episodes import Episode, episode_metrics
 
 
+@dataclass(eq=False)
 class EpisodeReward(ProgramReward):
     """Rewards of whole episodes, each from one of its answers or from two.
 
@@ -23,11 +24,9 @@ class EpisodeReward(ProgramReward):
     episode may have.
     """
 
-    def __init__(
-        self, *arguments, turns: int, turn_reward: str = "last", improvement_weight: float = 0.5, **named
-    ):
-        super().__init__(*arguments, **named)
-        self.turns, self.turn_reward, self.improvement_weight = turns, turn_reward, improvement_weight
+    turns: int = field(kw_only=True)
+    turn_reward: str = field(default="last", kw_only=True)
+    improvement_weight: float = field(default=0.5, kw_only=True)
 
     def _answers(self, step: int, completions, completion_ids, columns: Mapping) -> list[Answers]:
         """Each episode's answers, which were judged while it was played. ArcnbError when the trainer ignored

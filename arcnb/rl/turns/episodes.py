@@ -63,6 +63,7 @@ class Episode:
         return len(self.prompt_ids) + len(self.ids)
 
 
+@dataclass
 class MultiTurnRollout:
     """Callable as TRL's rollout_func; `calls` counts how often it was, since a trainer might not.
 
@@ -71,23 +72,19 @@ class MultiTurnRollout:
     own.
     """
 
-    def __init__(
-        self,
-        rows: PromptRows,
-        executor: Executor,
-        turns: int,
-        context: int,
-        max_completion_length: int,
-        seed: int = 0,
-        model: str = "",
-        adapter: str | None = None,
-    ):
-        self.rows, self.executor, self.turns = rows, executor, turns
-        self.context, self.max_completion_length = context, max_completion_length
-        self.seed, self.names = seed, {"model": model, "adapter": adapter}
-        self.calls = 0
-        tasks = {task.task_id: task for task in rows.tasks}
-        self.book = Conversations(tasks, rows.prompt_format, executor)
+    rows: PromptRows
+    executor: Executor
+    turns: int
+    context: int
+    max_completion_length: int
+    seed: int = 0
+    model: str = ""
+    adapter: str | None = None
+    calls: int = 0
+
+    def __post_init__(self):
+        tasks = {task.task_id: task for task in self.rows.tasks}
+        self.book = Conversations(tasks, self.rows.prompt_format, self.executor)
 
     def __call__(self, prompts: list[str], trainer) -> dict:
         """One episode a prompt. Of the extra fields TRL takes env_mask, and the reward takes episode."""
@@ -186,7 +183,8 @@ class MultiTurnRollout:
             n_prompt_tokens=episode.length - len(ids),
             n_tokens=len(ids),
             finish_reason=finish_reason(ids, ends),
-            **self.names,
+            model=self.model,
+            adapter=self.adapter,
         )
 
 

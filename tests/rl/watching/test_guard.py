@@ -145,7 +145,7 @@ def evaluations(*rates, error=0.01):
 def test_a_held_out_rate_that_falls_beyond_its_error_is_an_alarm():
     alarms, monitor = alarms_of(evaluations(0.08, 0.10, 0.07, 0.03, 0.02))
     assert [(alarm.signal, alarm.step) for alarm in alarms] == [("held_out", 75)], "once"
-    assert monitor.best_held_out == (0.10, 0.01)
+    assert monitor.best["held_out"] == (0.10, 0.01)
     assert alarms_of(evaluations(0.10, 0.06, 0.09))[0] == [], "not yet half"
     assert alarms_of(evaluations(0.02, 0.005, error=0.02))[0] == [], "half, but within the error"
     assert alarms_of(evaluations(1.0, 0.0, error=None))[0] == [], "one task: no error is known"
@@ -243,7 +243,7 @@ def test_a_checkpoint_keeps_windows_best_and_which_prompts_are_silent(tmp_path):
     resumed.restore(json.loads(json.dumps(before.as_dict())))
     assert resumed.as_dict() == before.as_dict()
     assert resumed.history.silent(1) == {"flat"}
-    assert resumed.monitor.best_held_out == (0.2, 0.01)
+    assert resumed.monitor.best["held_out"] == (0.2, 0.01)
 
 
 @pytest.mark.parametrize(("action", "alarms"), [("stop", 1), ("rollback", 1), ("warn", 0)])
