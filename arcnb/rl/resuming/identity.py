@@ -45,10 +45,10 @@ def saved_state(checkpoint: Path) -> dict:
     return state.get("stateful_callbacks", {}).get(STATE_KEY, {}).get("attributes", {})
 
 
-def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool, announce=print) -> None:
+def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool) -> None:
     """ArcnbError that names every setting which differs from the checkpoint's, unless `accept`."""
     before = saved_state(checkpoint).get("settings")
-    refuse_differences(checkpoint, before, settings, accept, announce, _difference)
+    refuse_differences(checkpoint, before, settings, accept, said=_difference)
 
 
 def _difference(name: str, before, now) -> str:

@@ -154,7 +154,7 @@ def keep_start(trainer, state: RunState) -> None:
         shutil.rmtree(saved)
 
 
-def is_watched(row: Mapping) -> bool:
+def _is_watched(row: Mapping) -> bool:
     """Whether a logged row is a step's or an evaluation's, which are what the guard looks at."""
     return "reward" in row or "held_out/pass@1" in row
 
@@ -166,13 +166,13 @@ def guard_callback(state: RunState, reward: ProgramReward):
 
     class Guard(TrainerCallback):
         def on_log(self, args, state_, control, logs=None, **kwargs):
-            if not is_watched(logs or {}) or not state_.is_world_process_zero:
+            if not _is_watched(logs or {}) or not state_.is_world_process_zero:
                 return self._agree(control)
             alarms = state.monitor.update(state_.global_step, logs)
             if alarms:
                 action = self._action()
                 page = state.new_page(state_.global_step)
-                history = [row for row in read_metrics(state.output / "metrics.jsonl") if is_watched(row)]
+                history = [row for row in read_metrics(state.output / "metrics.jsonl") if _is_watched(row)]
                 write_diagnosis(page, alarms, state.monitor, history, reward.latest, action, state.settings)
                 state.pages.append(page)
                 for alarm in alarms:

@@ -65,7 +65,7 @@ class Episode:
 
 @dataclass
 class MultiTurnRollout:
-    """Callable as TRL's rollout_func; `calls` counts how often it was, since a trainer might not.
+    """Callable as TRL's rollout_func.
 
     rows: RememberingRows, or any rows where only `play` is used. context: tokens that a whole conversation
     may have. seed: transformers' samples derive from it, the step, the process and the turn; vLLM draws its
@@ -80,7 +80,6 @@ class MultiTurnRollout:
     seed: int = 0
     model: str = ""
     adapter: str | None = None
-    calls: int = 0
 
     def __post_init__(self):
         tasks = {task.task_id: task for task in self.rows.tasks}
@@ -88,7 +87,6 @@ class MultiTurnRollout:
 
     def __call__(self, prompts: list[str], trainer) -> dict:
         """One episode a prompt. Of the extra fields TRL takes env_mask, and the reward takes episode."""
-        self.calls += 1
         episodes = []
         for text in prompts:
             row = self.rows.made(text)

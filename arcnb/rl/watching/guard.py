@@ -5,10 +5,8 @@
 
 Runs of the reference study ended alike: completions grow to the limit, first repeating themselves, later as
 gibberish, and reward falls. Small models can settle instead on a few short programs that run and solve
-nothing, while reward does not fall. Each signal below is the mean over the last `window` logged steps;
-relative ones are compared with the run's own first window, since a small model may start truncated and
-repetitive. No alarm is possible before one window (absolute signals) or two (relative ones) have passed. The
-first window is the first that gets full, wherever a rollback or a resume comes between.
+nothing. Each signal is the mean over the last `window` logged steps; relative ones are compared with the
+run's own first full window, since a small model may start truncated and repetitive.
 """
 
 from __future__ import annotations
