@@ -304,7 +304,6 @@ def test_settings_that_cannot_work_are_named(said, options, message):
     [
         ({"learning_rat": 1.0}, "there is no parameter 'learning_rat'; did you mean 'learning_rate'"),
         ({"output_dir": "x"}, "output_dir is derived from the other settings and cannot be set"),
-        ({"solved_in": "x"}, "'solved_in' is called 'learn_from' now"),
     ],
 )
 def test_names_that_a_plan_does_not_have_are_refused(options, message):
