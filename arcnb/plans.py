@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -62,26 +62,8 @@ class Option:
         return self.path.rpartition(".")[2]
 
 
-class Settings(Mapping[str, Any]):
+class Settings(dict[str, Any]):
     """Values for a library's configuration class: those with a default of ours, and those that were given."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __or__(self, other: Mapping[str, Any]) -> Settings:
-        return Settings({**self._values, **other})
-
-    def __repr__(self) -> str:
-        return f"Settings({self._values!r})"
 
 
 @dataclass(frozen=True)
@@ -355,7 +337,7 @@ def _reserved(plan: type) -> frozenset[str]:
 
 def _value(node: Any, path: str) -> Any:
     for name in path.split("."):
-        node = node.get(name, MISSING) if isinstance(node, Settings) else getattr(node, name)
+        node = node.get(name, MISSING) if isinstance(node, Mapping) else getattr(node, name)
         if node is MISSING:
             return MISSING
     return node

@@ -136,7 +136,7 @@ def part_log(path: Path):
 
 def work(job: dict) -> None:
     """One run in this process; it leaves metrics.jsonl and parts.jsonl in its folder."""
-    from arcnb.rl.trainer.trainers import vllm_environment
+    from arcnb.rl.engine.options import vllm_environment
 
     os.environ |= vllm_environment()
     # Another benchmark on this machine may hold the port that torch takes by itself.

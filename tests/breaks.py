@@ -325,7 +325,7 @@ BREAKS: list[Break] = [
         "arcnb/rl/watching/held_out.py",
         "sum(row[1] for row in group), k) for",
         "sum(row[1] for row in group), 1) for",
-        ("tests/rl/watching/test_small_parts.py::test_held_out_samples_are_summed_up_as_pass_at_k",),
+        ("tests/rl/watching/test_held_out.py::test_held_out_samples_are_summed_up_as_pass_at_k",),
     ),
     Break(
         "One observation alone convicts no program of cheating",

@@ -33,15 +33,6 @@ class Tests:
 class ProblemPlan(GrpoPlan):
     """Notebook 09's."""
 
-    RENAMED: ClassVar = GrpoPlan.RENAMED | {
-        "problems": "tasks",
-        "evaluation": "eval_tasks",
-        "simple_eval_problems": "n_eval_tasks",
-        "repeat_eval_problems": "num_generations_eval",
-        "program_seconds": "seconds_per_input",
-        "final_samples": "n_predictions",
-        "final_backend": "backend",
-    }
     subject_name: ClassVar[str] = "arcnb.problems.training.problem_subject:ProblemSubject"
 
     tasks: str = option(

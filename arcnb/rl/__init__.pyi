@@ -1,4 +1,4 @@
-from .difficulty import training_tasks as training_tasks
 from .launch import run_grpo as run_grpo
 from .plan import GrpoPlan as GrpoPlan
-from .watching.specimens import specimens as specimens
+from .rows import training_tasks as training_tasks
+from .watching.report import specimens as specimens

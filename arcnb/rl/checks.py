@@ -23,12 +23,13 @@ from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
-from arcnb.rl.engine.options import KV_CACHE_DTYPES
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
-from arcnb.rl.signal_history import SignalHistory
-from arcnb.rl.trainer.policies import TRAINERS
+from arcnb.rl.rows import SignalHistory
 
-TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.rewards
+TRAINERS = ("trl", "unsloth")
+KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
+GUARD_ACTIONS = ("warn", "stop", "rollback")
+TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_reward
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
 CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
@@ -83,7 +84,7 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
 
 def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
     """Those of them that no other machine, and no other model, would mend."""
-    found = [*_own(plan, eval_tasks), *plan.guard.problems(), *_settings(plan)]
+    found = [*_own(plan, eval_tasks), *_guard(plan), *_settings(plan)]
     found += [*_turns(plan), *_trainer(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
     found += refusals(lambda: plan.subject.limits)
@@ -121,42 +122,23 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
         yield f"overlong_buffer must not be negative, it is {plan.rewards.overlong_buffer}"
     if plan.prompts_per_step < 1:
         yield f"prompts_per_step must be at least 1, not {plan.prompts_per_step}"
-    for idle, asked, needs in (
-        (
-            plan.turns == 1 and plan.turn_reward != "last",
-            f"turn_reward={plan.turn_reward!r}",
-            "turns above 1",
+    rewards, signal, turn_reward = plan.rewards, plan.signal, plan.turn_reward
+    idle = {
+        f"turn_reward={turn_reward!r} needs turns above 1": plan.turns == 1 and turn_reward != "last",
+        f"overlong_buffer={rewards.overlong_buffer} needs an overlong_weight above 0": (
+            rewards.overlong_buffer and not plan.weights["overlong"]
         ),
-        (
-            plan.rewards.overlong_buffer and not plan.weights["overlong"],
-            f"overlong_buffer={plan.rewards.overlong_buffer}",
-            "an overlong_weight above 0",
+        "the reward term 'improvement' needs refine_conversations, whose answers have parents": (
+            plan.weights["improvement"] and not plan.refine_conversations
         ),
-        (
-            plan.weights["improvement"] and not plan.refine_conversations,
-            "the reward term 'improvement'",
-            "refine_conversations, whose answers have parents",
+        f"signal_weight={signal.weight} needs signal_visits above 0": signal.weight and not signal.visits,
+        "shared_prompt_offload=True needs shared_prompt=True": (
+            plan.shared_prompt_offload and not plan.shared_prompt
         ),
-        (
-            plan.signal.weight and not plan.signal.visits,
-            f"signal_weight={plan.signal.weight}",
-            "signal_visits above 0",
-        ),
-        (
-            plan.shared_prompt_offload and not plan.shared_prompt,
-            "shared_prompt_offload=True",
-            "shared_prompt=True",
-        ),
-        (plan.fold_adapter and not plan.adapter, "fold_adapter=True", "an adapter to fold into the model"),
-    ):
-        if idle:
-            yield f"{asked} needs {needs}; it would do nothing"
+        "fold_adapter=True needs an adapter to fold into the model": plan.fold_adapter and not plan.adapter,
+    }
+    yield from (f"{asked}; it would do nothing" for asked, holds in idle.items() if holds)
     every = plan.eval_steps
-    if plan.guard.action == "rollback" and not every:
-        yield (
-            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
-            "set eval_steps to more than 0"
-        )
     if every > 0 and not eval_tasks:
         yield f"eval_steps={every}, but there are no evaluation tasks"
     if every > 0 and plan.num_generations_eval < 1:
@@ -164,6 +146,23 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
             f"num_generations_eval is {plan.num_generations_eval}, but an evaluation every {every} steps "
             "(eval_steps) takes at least 1 sample of each task"
         )
+
+
+def _guard(plan: GrpoPlan) -> Iterator[str]:
+    guard = plan.guard
+    if guard.action not in GUARD_ACTIONS:
+        yield f"the guard's action is {guard.action!r}, it must be one of {', '.join(GUARD_ACTIONS)}"
+    if guard.action == "rollback" and not plan.eval_steps:
+        yield (
+            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
+            "set eval_steps to more than 0"
+        )
+    if guard.window < 2:
+        yield f"the guard's window is {guard.window}, it must be at least 2 steps"
+    if guard.max_rollbacks < 0:
+        yield f"max_rollbacks must not be negative, it is {guard.max_rollbacks}"
+    if not 0 < guard.learning_rate_factor <= 1:
+        yield f"learning_rate_factor is {guard.learning_rate_factor}, it must be within 0..1"
 
 
 def _settings(plan: GrpoPlan) -> Iterator[str]:
@@ -190,11 +189,11 @@ def _settings(plan: GrpoPlan) -> Iterator[str]:
     altered = altered_sampling(settings)
     mode = settings["vllm_importance_sampling_mode"]
     corrected = plan.samples_by_vllm and settings["vllm_importance_sampling_correction"]
-    if altered and corrected and mode.startswith("sequence") and not plan.insist_on_sampling:
+    if altered and corrected and mode.startswith("sequence"):
         named = ", ".join(f"{name}={value}" for name, value in altered.items())
         yield (
             f"{named} with vllm_importance_sampling_mode={mode!r} leaves next to no gradient; "
-            "sample plainly, choose a token-level mode, or set insist_on_sampling=True"
+            "sample plainly, or choose a token-level mode"
         )
 
 
@@ -279,29 +278,21 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
         "vllm_mode='server', whose engines run elsewhere": plan.by_server,
     }
     cache = plan.vllm.kv_cache_dtype
-    tensor_parallel = plan.trl.get("vllm_tensor_parallel_size", 1)
-    for name, asked, beside in (
-        (
-            "vllm_group_attention",
-            plan.vllm.group_attention,
-            {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
-        ),
-        (
-            "vllm_shared_weights",
-            plan.vllm.shared_weights,
-            {
-                "load_in_4bit=True": plan.load_in_4bit,
-                "vllm_enable_sleep_mode=True, which gives the weights away": plan.trl.get(
-                    "vllm_enable_sleep_mode"
-                ),
-                f"vllm_tensor_parallel_size={tensor_parallel}": tensor_parallel > 1,
-                "parallel='zero3', which spreads the policy's weights": _zero3(plan),
-            },
-        ),
-    ):
-        for wrong, holds in (elsewhere | beside).items():
-            if asked and holds:
-                yield f"{name}=True does not go with {wrong}"
+    n, sleeps = (plan.trl.get(f"vllm_{name}") for name in ("tensor_parallel_size", "enable_sleep_mode"))
+    wrong = {
+        "group_attention": elsewhere | {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
+        "shared_weights": elsewhere
+        | {
+            "load_in_4bit=True": plan.load_in_4bit,
+            "vllm_enable_sleep_mode=True, which gives the weights away": sleeps,
+            f"vllm_tensor_parallel_size={n}": (n or 1) > 1,
+            "parallel='zero3', which spreads the policy's weights": _zero3(plan),
+        },
+    }
+    for name, reasons in wrong.items():
+        for reason, holds in reasons.items():
+            if getattr(plan.vllm, name) and holds:
+                yield f"vllm_{name}=True does not go with {reason}"
 
 
 def _zero3(plan: GrpoPlan) -> bool:

@@ -29,9 +29,9 @@ from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.service import usable_processors
 from arcnb.rl.checks import context_of, free_memory_problems, problems
+from arcnb.rl.engine.options import vllm_environment
 from arcnb.rl.engine.server import generation_server, shared_out
 from arcnb.rl.plan import SHARE_OF_SERVER, GrpoPlan
-from arcnb.rl.trainer.trainers import vllm_environment
 from arcnb.rl.trainer.training import train_grpo
 from arcnb.rl.watching.report import ROLLED_BACK, TrainingReport
 
@@ -153,10 +153,9 @@ def _report(plan: GrpoPlan, values: dict) -> TrainingReport:
     import pandas as pd
 
     output = Path(plan.output)
-    config = pd.DataFrame(values.pop("config"))
-    pages = [output / name for name in values.pop("pages")]
-    history = read_metrics(output / "metrics.jsonl")
-    return TrainingReport(output / "adapter", history=history, pages=pages, config=config, **values)
+    values["config"] = pd.DataFrame(values["config"])
+    values["pages"] = [output / name for name in values["pages"]]
+    return TrainingReport(output / "adapter", history=read_metrics(output / "metrics.jsonl"), **values)
 
 
 def main(path: str) -> None:
@@ -175,19 +174,11 @@ def main(path: str) -> None:
         write_whole(folder / "report.json", json.dumps({"error": str(error)}))
         raise
     if rank == 0:
-        values = {
-            "steps": report.steps,
-            "seconds": report.seconds,
-            "too_long": report.too_long,
-            "status": report.status,
-            "rollbacks": report.rollbacks,
-            "best": report.best,
-            "adapter_moved": report.adapter_moved,
-            "trained": report.trained,
-            "notes": report.notes,
+        values = vars(report) | {
             "pages": [page.name for page in report.pages],
             "config": report.config.to_dict("list"),
         }
+        del values["adapter"], values["history"]  # which the folder has
         write_whole(folder / "report.json", json.dumps(values))
 
 

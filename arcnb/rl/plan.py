@@ -16,17 +16,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from pkgutil import resolve_name
+from typing import ClassVar, Self
 
 from arcnb.models.lora.options import Lora
 from arcnb.plans import Library, Plan, Settings, branch, library, option
 from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET
-from arcnb.rl.watching.guard import GuardOptions
-
-if TYPE_CHECKING:
-    from arcnb.rl.subject import Subject
 
 # Where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
 GRPO_CONFIG = Library(
@@ -81,6 +78,7 @@ GRPO_CONFIG = Library(
         "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization",
     }),
 )  # fmt: skip
+_threshold = partial(option, free=True)
 SHARE_BESIDE_TRAINING, SHARE_OF_SERVER = 0.3, 0.9  # of a GPU's memory, for vLLM, where a run does not say
 
 
@@ -91,23 +89,19 @@ class Rewards:
     overlong_weight: float = option(0.0, "cost of a truncated completion, in reward")
     overlong_buffer: int = option(0, "distance from the limit at which that cost begins to rise", "tokens")
     repetition_weight: float = option(0.0, "cost of a completion that only repeats itself, in reward")
-    valid_code_weight: float = option(0.0, "cost of a program without valid outputs, in reward")
-    shortest_weight: float = option(
-        0.0, "cost of the longest completion where the whole group is right, in reward"
-    )
     improvement_weight: float = option(
         0.5,
         "of improvement over the parent (refine_conversations) or the first answer (turn_reward improvement)",
     )
     terms: dict[str, float] = option(
-        dict, "weights of further terms of arcnb.rl.rewards.terms by their names, in reward"
+        dict, "weights of further terms by name: valid_code, shortest_of_solved, in reward"
     )
     detect_cheating: bool = option(True, "programs that memorise their task's pairs earn nothing")
 
 
 @dataclass(frozen=True)
 class Signal:
-    """Prompts without signal, see arcnb.rl.signal_history."""
+    """Prompts without signal, see arcnb.rl.rows.SignalHistory."""
 
     visits: int = option(0, "a task without signal in so many visits is shown less; 0: never")
     weight: float = option(0.0, "how often such a task is still shown, share of its turns")
@@ -134,26 +128,64 @@ class Vllm:
 
 
 @dataclass(frozen=True)
+class Thresholds:
+    """When a signal fires; `now`, `first` are means over the last and the first window.
+
+    Right completions agree, so unique_outputs looks at those that do not solve their task: policies that
+    settle on a few short programs that merely run lose these first, while nothing is truncated or repeats
+    itself. Of the importance ratio token by token and the weights that the loss uses, the one farther from 1
+    counts: over a sequence small differences multiply, and weights are clipped from above.
+    """
+
+    truncation: float = _threshold(0.5, "share of truncated completions: fires when now is at least this ...")
+    truncation_rise: float = _threshold(0.25, "... and at least first plus this")
+    repetition: float = _threshold(0.5, "distinct 3-grams / 3-grams: fires at or below this share of first")
+    unique_tokens: float = _threshold(0.5, "distinct tokens / tokens: fires at or below this share of first")
+    unique_outputs: float = _threshold(
+        0.6,
+        "distinct outputs / completions that do not solve their task: fires at or below this share of first",
+    )
+    held_out: float = _threshold(
+        0.5, "pass rate of the last held-out evaluation: fires at or below this share of the best one ..."
+    )
+    held_out_errors: float = _threshold(2.0, "... and so many standard errors (over tasks) below it")
+    kl: float = _threshold(
+        1.0, "KL to the starting policy (TRL's estimator); healthy runs stay below 0.1", "nats a token"
+    )
+    gap: float = _threshold(
+        0.1, "mean |log p(sampler) - log p(learner)|; bf16 kernels alone give 0.01 to 0.02", "nats a token"
+    )
+    ratio_low: float = _threshold(0.5, "mean importance ratio learner/sampler: fires below")
+    ratio_high: float = _threshold(2.0, "mean importance ratio learner/sampler: fires above")
+    reward: float = _threshold(
+        0.5,
+        "fires when now, counted from 0 or the lowest seen, is at most this share of the best window ...",
+    )
+    reward_errors: float = _threshold(4.0, "... and so many standard errors of the difference below it")
+
+
+@dataclass(frozen=True)
+class GuardOptions:
+    """rollback returns to the best checkpoint by held-out solve rate, which may be the start; after
+    `max_rollbacks` of them, or without such a checkpoint, it stops."""
+
+    action: str = option(
+        "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
+    )
+    window: int = option(
+        20, "length of the window that the guard takes its means over", "logged steps", free=True
+    )
+    max_rollbacks: int = option(2, "rollbacks before the guard stops the run", free=True)
+    learning_rate_factor: float = option(
+        0.5, "the learning rate is multiplied by this at each rollback", free=True
+    )
+    thresholds: Thresholds = branch(Thresholds)
+
+
+@dataclass(frozen=True)
 class GrpoPlan(Plan):
     """output: the run folder. What `of` does not get has its default."""
 
-    RENAMED: ClassVar = {
-        "solved_in": "learn_from",
-        "held_out": "eval_tasks",
-        "n_held_out": "n_eval_tasks",
-        "held_out_every": "eval_steps",
-        "held_out_repeats": "num_generations_eval",
-        "rank": "lora_r",
-        "alpha": "lora_alpha",
-        "rslora": "use_rslora",
-        "max_sequence_length": "max_length",
-        "max_model_len": "max_length",
-        "max_prompt_tokens": "max_prompt_length",
-        "max_tokens": "max_completion_length",
-        "conversations": "refine_conversations",
-        "rollback_learning_rate_factor": "guard_learning_rate_factor",
-        "memory_mb": "program_memory_mb",
-    }
     subject_name: ClassVar[str] = "arcnb.rl.subject:Subject"
 
     output: Path = Path()
@@ -230,9 +262,6 @@ class GrpoPlan(Plan):
         "auto", "vLLM samples instead of transformers; auto: where there are a GPU and vLLM"
     )
     vllm: Vllm = branch(Vllm)
-    insist_on_sampling: bool = option(
-        False, "allow sampling that the importance correction cannot follow", free=True
-    )
     shared_prompt: bool = option(
         False, "compute a prompt once a group, not once a completion (trl); pays with long prompts", free=True
     )
@@ -267,9 +296,9 @@ class GrpoPlan(Plan):
     trl: Settings = library(GRPO_CONFIG)
 
     @property
-    def subject(self) -> Subject:
-        """What the tasks are, see arcnb.rl.subject."""
-        return self._named(self.subject_name)(self)
+    def subject(self):
+        """What the tasks are, an `arcnb.rl.subject.Subject`."""
+        return resolve_name(self.subject_name)(self)
 
     @property
     def settings(self) -> dict:
@@ -306,8 +335,6 @@ class GrpoPlan(Plan):
         return {
             "overlong": parts.overlong_weight,
             "repetition": parts.repetition_weight,
-            "valid_code": parts.valid_code_weight,
-            "shortest_of_solved": parts.shortest_weight,
             "improvement": parts.improvement_weight if self.refine_conversations else 0.0,
             **parts.terms,
         }
@@ -337,37 +364,24 @@ class GrpoPlan(Plan):
         return min(room, self.max_prompt_length or room)
 
     def write(self, tasks: Sequence, eval_tasks: Sequence) -> Path:
-        """`launch.json` with the tasks beside it, for another process to read."""
+        """`launch/launch.json` in the run folder with the tasks beside it, for another process to read."""
         folder = Path(self.output) / "launch"
         folder.mkdir(parents=True, exist_ok=True)
-        files = {}
         for name, some in (("tasks", tasks), ("eval_tasks", eval_tasks)):
             path = folder / f"{name}{self.subject.suffix}"
             path.unlink(missing_ok=True)
             if some:
                 self.subject.write(some, path)
-            files[name] = str(path.resolve()) if some else ""
         kind = f"{type(self).__module__}:{type(self).__name__}"
-        content = {
-            "kind": kind,
-            "output": str(Path(self.output).resolve()),
-            "files": files,
-            "plan": self.values(),
-        }
         path = folder / "launch.json"
-        path.write_text(json.dumps(content, indent=1))
+        path.write_text(json.dumps({"kind": kind, "plan": self.values()}, indent=1))
         return path
 
     @classmethod
     def read(cls, path: Path) -> tuple[Self, Sequence, Sequence]:
         """The inverse of write: (plan, tasks, evaluation tasks)."""
         content = json.loads(Path(path).read_text())
-        plan = cls._named(content["kind"]).of(content["plan"], output=Path(content["output"]))
-        files = content["files"]
-        read = [plan.subject.read(files[name]) if files[name] else () for name in ("tasks", "eval_tasks")]
-        return plan, *read
-
-    @staticmethod
-    def _named(name: str) -> type:
-        module, kind = name.split(":")
-        return getattr(import_module(module), kind)
+        folder = Path(path).resolve().parent
+        plan = resolve_name(content["kind"]).of(content["plan"], output=folder.parent)
+        files = [folder / f"{name}{plan.subject.suffix}" for name in ("tasks", "eval_tasks")]
+        return plan, *(plan.subject.read(file) if file.is_file() else () for file in files)

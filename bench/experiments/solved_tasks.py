@@ -14,8 +14,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.rl.difficulty import tasks_solved_between
-from arcnb.rl.rows import prompt_rows
+from arcnb.rl.rows import prompt_rows, tasks_solved_between
 from arcnb.synth.splits import trainable_tasks
 
 N_KEPT = 36

@@ -114,7 +114,7 @@ def test_an_engine_with_the_policys_own_weights_samples_from_it(tmp_path, monkey
         sample_while_merged(trainer, shared)
         made.append(trainer)
 
-    monkeypatch.setattr("arcnb.rl.trainer.trainers.sample_while_merged", noted)
+    monkeypatch.setattr("arcnb.rl.trainer.trainer.sample_while_merged", noted)
     assert_followed(tmp_path, vllm_shared_weights=True, vllm_group_attention=group_attention)
     engine = made[0].vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
     theirs = {weight.untyped_storage().data_ptr() for weight in engine.parameters()}

@@ -68,6 +68,7 @@ def test_what_another_process_reads_is_the_same_plan(kind, tmp_path, tasks):
         assert again == plan
         assert [task.fingerprint for task in read] == [task.fingerprint for task in tasks]
         assert [task.task_id for task in evaluation] == [tasks[0].task_id]
+        assert GrpoPlan.read(plan.write(tasks, ()))[2] == ()
 
 
 def test_auto_samples_by_vllm_where_there_is_a_gpu(gpus, monkeypatch):
@@ -102,4 +103,19 @@ def test_the_way_from_a_plan_to_its_trainer_is_short(quick, tasks, tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         run_grpo(quick(tmp_path), tasks)
     names = {Path(name).name for name in way if "/arcnb/" in name}
-    assert names == {"launch.py", "training.py", "trainers.py"}
+    assert names == {"launch.py", "training.py", "trainer.py"}
+
+
+def test_completions_are_split_evenly_over_steps_and_processes(said):
+    asked = {"num_generations": 16, "gradient_accumulation_steps": 4}
+    assert GrpoPlan.of(asked).completions_a_part == 4
+    assert GrpoPlan.of(asked | {"num_processes": 2, "prompts_per_step": 3}).completions_a_part == 6
+    (sentence,) = said(num_processes=8, **asked)
+    assert "gradient_accumulation_steps=4 x num_processes=8; one optimizer step trains the whole" in sentence
+
+
+def test_steps_come_from_epochs_where_they_are_not_given():
+    epochs = GrpoPlan.of({"max_steps": -1})
+    assert epochs.number_of_steps(10) == 10
+    assert epochs.changed({"num_train_epochs": 2.5, "prompts_per_step": 4}).number_of_steps(10) == 7
+    assert epochs.changed({"max_steps": 3, "prompts_per_step": 4}).number_of_steps(10) == 3

@@ -15,8 +15,8 @@ import pytest
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, write_tasks
+from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.models.training.log import read_metrics
-from arcnb.rl.resuming.checkpoints import newest_complete, step_of
 from tests.rl.conftest import gpus, letter_model  # noqa: F401  fixtures
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.problems.sets.problem import Problem
 from arcnb.rl.rewards.function import Answers
-from arcnb.rl.rewards.schemes import Scores
-from arcnb.rl.rewards.terms import RewardPlan, Rollout
+from arcnb.rl.rewards.rollout import Rollout, Scores
+from arcnb.rl.rewards.terms import RewardPlan
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.memory.fitting import cache_bytes_per_token
 from arcnb.models.merging import TOKENIZER
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
-from arcnb.rl.trainer.callbacks import RunState
+from arcnb.rl.resuming.run_state import RunState
 
 _MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
 _PREFIX = "arcnb-policy-"  # of the folder; then comes the process

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 
 from arcnb.errors import ArcnbError
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # group attention was never tried with vLLM 0.23's second one
-KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 
 
 @contextmanager
@@ -98,3 +98,15 @@ def sample_ids_alone(trainer) -> None:
     generation = getattr(trainer, "vllm_generation", None)
     if getattr(generation, "mode", None) == "colocate" and not generation.generation_kwargs.get("stop"):
         generation.generation_kwargs = {"detokenize": False} | generation.generation_kwargs
+
+
+def vllm_environment() -> dict[str, str]:
+    """What is missing in the environment and has to be there before vLLM 0.23 or unsloth is imported.
+
+    Without flashinfer vLLM's sampler must be told to do without it; unsloth's first step did not come out of
+    compilation within minutes.
+    """
+    values = {"UNSLOTH_COMPILE_DISABLE": "1"}
+    if find_spec("flashinfer") is None:
+        values["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    return {name: value for name, value in values.items() if name not in os.environ}

@@ -24,7 +24,7 @@ from arcnb.machine.gpus import VARIABLE, visible_gpus
 from arcnb.machine.processes import end_session, ending_with_parent
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.processes import LaunchError
-from arcnb.rl.trainer.trainers import vllm_environment
+from arcnb.rl.engine.options import vllm_environment
 
 READY_SECONDS = 900  # a large model is read, compiled and its graphs are captured
 END_SECONDS = 20  # that the server gets to end in order

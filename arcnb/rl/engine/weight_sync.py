@@ -1,23 +1,20 @@
 """The way of the policy's weights, adapter included, to the vLLM that samples.
 
 TRL (1.15, 1.16) merges the adapter into the weights, hands them out one by one, and takes the adapter out
-again behind the last. That fails in two ways, and here every weight is merged in a copy of its own instead.
+again behind the last. Here every weight is merged in a copy of its own instead, for two reasons.
 
 - Merging and taking out both round. In bfloat16 the base that the learner computes with is another after
   every synchronisation: by 0.3% after a hundred (docs/log.md, 24 November).
-- A server's sender (vLLM 0.23 and 0.31) collects up to 1 GiB of weights before it copies anything: where that
-  ends with the last weight, what it copies has already lost the adapter. So the last GiB of a large policy,
-  and a small policy whole, arrived as the base model, from which the server went on sampling (docs/log.md,
-  22 November 2026). Besides, the sender works on CUDA streams of its own, which do not wait for the policy's.
+- A server's sender (vLLM 0.23 and 0.31) collects up to 1 GiB of weights before it copies anything. Of the
+  last of them, of a small policy all, the adapter was taken out before: they arrived as the base model's
+  (docs/log.md, 22 November 2026). Besides, the sender's CUDA streams do not wait for the policy's.
 
-A base in four bits is handed out in its compute type: quantizing a merge again rounds it to sixteen values a
-block, further than adapters move it (docs/log.md, 25 November 2026). Engines are opened with a whole base
-then (`arcnb.rl.trainer.trainers`), where TRL opens quantized ones. So sampler and learner have the same
-weights.
+A base in four bits is handed out in its compute type: quantizing a merge again rounds it further than
+adapters move it (docs/log.md, 25 November 2026). Engines are opened with a whole base then
+(`arcnb.rl.trainer.trainer`), where TRL opens quantized ones. So sampler and learner have the same weights.
 
-An engine in this process gets all weights in one call. TRL makes one call a weight, and in each vLLM's model
-lists all its parameters anew, 272 times a synchronisation for the embedded model. Listing took 0.45 ms on one
-CPU core (transformers' Llama of 30 layers, once); what a step gains on a GPU is not measured.
+An engine in this process gets all weights in one call: TRL makes one call a weight, and in each vLLM's model
+lists all its parameters anew, 272 times a synchronisation for the embedded model, 0.45 ms each on a CPU core.
 """
 
 from __future__ import annotations

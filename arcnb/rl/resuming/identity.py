@@ -1,15 +1,18 @@
-"""What a GRPO run is, for its checkpoints, and what its reader has to be told about it."""
+"""Which run a checkpoint is of: the settings that it must match, and notes for readers of its numbers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
 from arcnb.models.registry import ModelPath, adapter_digest
+from arcnb.models.training.checkpoints import STATE, plain_difference, refuse_differences, step_of
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.trainer.policies import adapter_shape
+
+STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
 
 
 def run_identity(
@@ -34,6 +37,47 @@ def run_identity(
     versions = {task.task_id: task.fingerprint[:16] for task in eval_tasks}
     of_tasks = {"tasks": digest, "eval_task_versions": versions, "max_steps": settings["max_steps"]}
     return own | start | prompts | of_tasks
+
+
+def saved_state(checkpoint: Path) -> dict:
+    """What our RunState kept in a checkpoint; empty for a checkpoint of another program."""
+    state = json.loads((checkpoint / STATE).read_text())
+    return state.get("stateful_callbacks", {}).get(STATE_KEY, {}).get("attributes", {})
+
+
+def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool) -> None:
+    """ArcnbError that names every setting which differs from the checkpoint's, unless `accept`."""
+    before = saved_state(checkpoint).get("settings")
+    refuse_differences(checkpoint, before, settings, accept, said=_difference)
+
+
+def _difference(name: str, before, now) -> str:
+    """One setting of a checkpoint that is another one now; tasks are named, and not all shown."""
+    if name != "eval_task_versions" or before is None or now is None:
+        return plain_difference(name, before, now)
+    changed = [id_ for id_ in before if now.get(id_, before[id_]) != before[id_]]
+    parts = {
+        "are without": [id_ for id_ in before if id_ not in now],
+        "have besides": [id_ for id_ in now if id_ not in before],
+        "have another version of": changed,
+    }
+    said = [f"{what} {_some(sorted(ids))}" for what, ids in parts.items() if ids]
+    return f"{name} now {', '.join(said)}"
+
+
+def _some(ids: list[str]) -> str:
+    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+
+
+def evaluated_before(checkpoint: Path, eval_tasks: Mapping[str, str]) -> tuple[bool, str]:
+    """(whether the evaluations before the checkpoint are of other tasks than these, what a reader of the
+    held-out curves has to be told about it). eval_tasks: versions by id, as in the run's identity."""
+    before = saved_state(checkpoint).get("settings", {})
+    never = before.get("eval_steps") == 0
+    if not eval_tasks or never or before.get("eval_task_versions") == eval_tasks:
+        return False, ""
+    until = f"held-out evaluation up to step {step_of(checkpoint)}"
+    return True, f"{until} was of other tasks: do not compare pass@k before and after it"
 
 
 def run_notes(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, adapter: Path | None) -> list[str]:
@@ -72,3 +116,14 @@ def run_notes(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, adapter: Pa
             "unsloth measures KL to the base model without the starting adapter; TRL, to the adapter"
         )
     return notes
+
+
+def adapter_shape(adapter: Path) -> dict:
+    """r, lora_alpha, use_rslora, target_modules of an adapter folder."""
+    config = json.loads((Path(adapter) / "adapter_config.json").read_text())
+    return {
+        "r": config["r"],
+        "lora_alpha": config["lora_alpha"],
+        "use_rslora": config.get("use_rslora", False),
+        "target_modules": sorted(config["target_modules"]),
+    }

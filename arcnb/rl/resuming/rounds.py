@@ -28,9 +28,27 @@ SHAPE = (
 )
 
 
-def parts_trained(trainer, checkpoint) -> int:
-    """Parts of steps that were trained up to a checkpoint ("" or None: 0), which is what TRL counts by."""
-    return step_of(Path(checkpoint)) * trainer.args.gradient_accumulation_steps if checkpoint else 0
+def resuming_inside_rounds(trainer_class: type) -> type:
+    """A subclass of a GRPO trainer whose checkpoints keep the round of sampling that they were saved in."""
+
+    class RoundKeepingTrainer(trainer_class):
+        def train(self, resume_from_checkpoint=None, **kwargs):
+            # A rollback trains again with the same trainer: what the abandoned policy sampled is not its own.
+            self._step, self._buffered_inputs = 0, None
+            if resume_from_checkpoint:
+                checkpoint = Path(resume_from_checkpoint)
+                self._step = step_of(checkpoint) * self.args.gradient_accumulation_steps
+                self._buffered_inputs = restored_round(self, checkpoint)
+                for column in getattr(self, "_logs", {}).values():  # of the table of completions
+                    column.clear()
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+        def _save_checkpoint(self, *args, **kwargs):
+            save_round(self)
+            super()._save_checkpoint(*args, **kwargs)
+
+    RoundKeepingTrainer.__name__ = trainer_class.__name__
+    return RoundKeepingTrainer
 
 
 def save_round(trainer) -> None:
@@ -52,7 +70,7 @@ def save_round(trainer) -> None:
         torch.save({"shape": _shape(args), "parts": trainer._buffered_inputs}, file)
 
 
-def restored_round(trainer, checkpoint) -> list[dict] | None:
+def restored_round(trainer, checkpoint: Path) -> list[dict] | None:
     """This process's samples from a checkpoint inside a round; None where it was saved at the end of one.
 
     None as well where samples of a process are missing or are split otherwise than this run's: the processes
@@ -61,7 +79,7 @@ def restored_round(trainer, checkpoint) -> list[dict] | None:
     import torch
 
     args = trainer.args
-    paths = [Path(checkpoint) / _name(process, args.world_size) for process in range(args.world_size)]
+    paths = [checkpoint / _name(process, args.world_size) for process in range(args.world_size)]
     if not all(path.is_file() for path in paths):
         return None
     kept = torch.load(paths[args.process_index], map_location=args.device, weights_only=True)

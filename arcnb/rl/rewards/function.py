@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from arcnb.arc.predictions.prediction import Prediction
@@ -19,12 +19,10 @@ from arcnb.arc.views import COLUMNS
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge as judge_programs
 from arcnb.rl.rewards.cheating import find_cheats
-from arcnb.rl.rewards.error_classes import error_classes
-from arcnb.rl.rewards.metrics import batch_metrics
-from arcnb.rl.rewards.schemes import Scores, is_solved
-from arcnb.rl.rewards.terms import RewardPlan, Rollout
-from arcnb.rl.rewards.truncation import finish_reason
-from arcnb.rl.signal_history import SignalHistory
+from arcnb.rl.rewards.metrics import batch_metrics, error_classes, groups_of
+from arcnb.rl.rewards.rollout import Rollout, Scores, finish_reason, is_solved
+from arcnb.rl.rewards.terms import RewardPlan
+from arcnb.rl.rows import SignalHistory
 
 
 @dataclass(frozen=True)
@@ -46,64 +44,61 @@ class Outcome:
 Answers = list[tuple[Prediction, Rollout]]  # of one completion: the judged answers in it, nearly always one
 
 
+@dataclass(eq=False)
 class ProgramReward:
     """Callable with TRL's signature for reward functions; see arcnb.rl.rows for the columns it reads.
 
-    judge: runs the programs of predictions; rollout: what rewards are made of, from a judged prediction;
-    logged: further numbers about this process's judged answers. All three are ARC's unless said. ends: tokens
-    that end an answer, see arcnb.rl.rewards.truncation; the trainer's, once there is one. history: learns
-    which groups had signal. latest: the judged predictions of the last call with their rewards, for whoever
-    wants to show them. process, n_processes: this process among those that train together; each judges and
-    writes its own share, and groups may be spread over several.
+    history: learns which groups had signal. process, n_processes: this process among those that train
+    together; each judges and writes its own share, and groups may be spread over several. judge: runs the
+    programs of predictions; rollout: what rewards are made of, from a judged prediction; logged: further
+    numbers about this process's judged answers; all three are ARC's unless said. ends: tokens that end an
+    answer; the trainer's, once there is one. latest: the judged predictions of the last call with their
+    rewards, for whoever wants to show them.
     """
 
-    def __init__(
-        self,
-        plan: RewardPlan,
-        tasks: Sequence[Task],
-        executor: Executor,
-        rollouts: PredictionSet | None = None,
-        history: SignalHistory | None = None,
-        model: str = "",
-        adapter: str | None = None,
-        detect_cheating: bool = True,
-        process: int = 0,
-        n_processes: int = 1,
-        judge: Callable[..., Iterable[Prediction]] | None = None,
-        rollout: Callable[[Prediction, Task], Rollout] | None = None,
-        logged: Callable[[Answers], dict[str, float]] | None = None,
-        ends: Collection[int] = (),
-    ):
-        self.plan = plan
-        self.tasks: Mapping[str, Task] = {task.task_id: task for task in tasks}
-        self.executor = executor
-        self.rollouts = rollouts
-        self.history = history
-        self.model, self.adapter = model, adapter
-        self.detect_cheating = detect_cheating
-        self.process, self.n_processes = process, n_processes
-        self.judge = judge or partial(judge_programs, executor=executor)
-        self.rollout, self.logged = rollout or program_rollout, logged
-        self.ends = frozenset(ends)
-        self.latest: list[tuple[Prediction, float]] = []
-        self.__name__ = plan.scheme  # TRL names the metric after it
+    plan: RewardPlan
+    tasks: Iterable[Task]  # by id, once made
+    executor: Executor
+    rollouts: PredictionSet | None = None
+    history: SignalHistory | None = None
+    model: str = ""
+    adapter: str | None = None
+    detect_cheating: bool = True
+    process: int = 0
+    n_processes: int = 1
+    judge: Callable[..., Iterable[Prediction]] | None = None
+    rollout: Callable[[Prediction, Task], Rollout] | None = None
+    logged: Callable[[Answers], dict[str, float]] | None = None
+    ends: Collection[int] = ()
+    latest: list[tuple[Prediction, float]] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.tasks = {task.task_id: task for task in self.tasks}
+        self.judge = self.judge or partial(judge_programs, executor=self.executor)
+        self.rollout = self.rollout or program_rollout
+        self.__name__ = self.plan.scheme  # TRL names the metric after it
 
     def __call__(
         self, completions, completion_ids, trainer_state=None, log_metric=None, log_extra=None, **columns
     ) -> list[float]:
         """Judge the completions and return their rewards, in order."""
+        from accelerate.utils import gather_object
+
         started = time.monotonic()
         step = trainer_state.global_step if trainer_state else 0
         answers = self._answers(step, completions, completion_ids, columns)
         chosen = [self._chosen(of_completion) for of_completion in answers]
-        judged = [prediction for prediction, _ in chosen]
         own = self._outcomes(columns["row"], chosen, answers)
         seconds = time.monotonic() - started
-        everyone = self._of_all(own)
+        # The one exchange of a step, which all processes make together; every process computes rewards,
+        # history and metrics of all completions from it.
+        everyone = gather_object(own)
         of_all = self._rewards(everyone)
-        rewards = self._own(everyone, of_all)
+        rewards = [
+            reward for one, reward in zip(everyone, of_all, strict=True) if one.process == self.process
+        ]
         self._remember(everyone, of_all)
-        self.latest = list(zip(judged, rewards, strict=True))
+        self.latest = [(one, reward) for (one, _), reward in zip(chosen, rewards, strict=True)]
         if log_metric:
             for name, value in self._metrics(everyone, of_all, chosen, columns).items():
                 log_metric(name, value)
@@ -139,12 +134,8 @@ class ProgramReward:
             rollout = self.rollout(prediction, self.tasks[prediction.task_id])
             truncated = prediction.finish_reason == "length"
             solved = rollout.solved and not cheat
-            found.append(
-                (
-                    prediction,
-                    replace(rollout, tokens=tokens, solved=solved, cheating=cheat, truncated=truncated),
-                )
-            )
+            known = replace(rollout, tokens=tokens, solved=solved, cheating=cheat, truncated=truncated)
+            found.append((prediction, known))
         return found
 
     def _chosen(self, answers: Answers) -> tuple[Prediction, Rollout]:
@@ -186,27 +177,13 @@ class ProgramReward:
             for row, (prediction, rollout) in zip(rows, chosen, strict=True)
         ]
 
-    def _of_all(self, own: list[Outcome]) -> list[Outcome]:
-        """The outcomes of all processes, one after another: the one exchange of a step, which all make
-        together. Completions are most of it, so rewards, history and metrics are computed from it alone, by
-        every process."""
-        if self.n_processes == 1:
-            return own
-        from accelerate.utils import gather_object
-
-        return gather_object(own)
-
-    def _own(self, everyone: Sequence[Outcome], values: Sequence[float]) -> list[float]:
-        """This process's share of one value an outcome."""
-        return [value for one, value in zip(everyone, values, strict=True) if one.process == self.process]
-
     def _rewards(self, everyone: Sequence[Outcome]) -> list[float]:
         """Of all outcomes, group by group; a group that is spread over processes is one."""
         return self._by_group([one.row for one in everyone], [one.rollout for one in everyone])
 
     def _by_group(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
         rewards = [0.0] * len(rows)
-        for members in _groups(rows).values():
+        for members in groups_of(rows).values():
             of_group = self.plan.rewards([rollouts[i] for i in members])
             for i, reward in zip(members, of_group, strict=True):
                 rewards[i] = reward
@@ -216,7 +193,7 @@ class ProgramReward:
         """Tell the history, which has to be the same in all processes, about every group of all of them."""
         if self.history is None:
             return
-        for row, members in _groups([one.row for one in everyone]).items():
+        for row, members in groups_of([one.row for one in everyone]).items():
             solved = [everyone[i].rollout.solved for i in members]
             task_id = everyone[members[0]].task_id
             self.history.record(row, task_id, [rewards[i] for i in members], solved)
@@ -250,7 +227,7 @@ def program_rollout(prediction: Prediction, task: Task) -> Rollout:
 
 
 def parent_scores(columns: Mapping, tasks: Mapping[str, Task]) -> list[Scores | None]:
-    """Scores of the programs that the completions were asked to improve (see arcnb.rl.turns.rows)."""
+    """Scores of the programs that the completions were asked to improve (`FrozenRows`)."""
     if "parent_status" not in columns:
         return [None] * len(columns["row"])
     return [
@@ -266,11 +243,3 @@ def parent_scores(columns: Mapping, tasks: Mapping[str, Task]) -> list[Scores | 
         )
         for i, task_id in enumerate(columns["task_id"])
     ]
-
-
-def _groups(rows: Sequence[int]) -> dict[int, list[int]]:
-    """row -> places of its completions, in the order in which rows first appear."""
-    groups: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-        groups.setdefault(row, []).append(i)
-    return groups

@@ -3,25 +3,37 @@
 Names and formulas of `rollout_metrics` are those of the reference study, so curves can be laid side by side.
 Values of a group (truncated or not) exist only when the group is not empty, hence averages over steps of such
 a name are conditional means. `batch_metrics` adds what the study lacked: quantiles of the reward, verdicts of
-the executor by class, groups without spread, repetition over all completions, unique outputs (of all
-completions, and of those that solve nothing), cheats.
+the executor by class, exceptions by name, groups without spread, repetition over all completions, unique
+outputs (of all completions, and of those that solve nothing), cheats.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from arcnb.programs.executor.limits import STATUSES
-
-if TYPE_CHECKING:
-    from arcnb.rl.rewards.terms import Rollout
+from arcnb.rl.rewards.rollout import Rollout
 
 QUANTILES = (10, 25, 50, 75, 90)  # percent, of the reward
 NGRAM_SIZES = (3, 4)
+# The commonest exceptions of programs for ARC tasks. Programs raise exceptions of any name, their own too: a
+# log of these alone, every one each time, stays narrow, and means over steps are shares again.
+ERRORS = (
+    "AssertionError",
+    "AttributeError",
+    "IndexError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "NameError",
+    "TypeError",
+    "UnboundLocalError",
+    "ValueError",
+    "ZeroDivisionError",
+)
+OTHER = "other"
 LOGGED = ("unique_ngram_ratio", "most_repeated_ngram_count", "most_repeated_ngram_frequency")
 
 
@@ -105,17 +117,33 @@ def batch_metrics(
     )
     values["unique_tokens_ratio"] = _mean(len(set(t)) / len(t) for t in ids if t)
     values["cheating_ratio"] = sum(rollout.cheating is not None for rollout in rollouts) / n
-    groups: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-        groups.setdefault(row, []).append(i)
-    flat = [max(rewards[i] for i in g) - min(rewards[i] for i in g) < 1e-9 for g in groups.values()]
+    groups = groups_of(rows).values()
+    flat = [max(rewards[i] for i in g) - min(rewards[i] for i in g) < 1e-9 for g in groups]
     values["groups_without_spread"] = sum(flat) / len(flat)
-    values["groups_all_solved"] = _mean(all(solved[i] for i in g) for g in groups.values())
-    values["unique_outputs"] = _mean(_unique_outputs(verdicts, g) for g in groups.values())
-    wrong = [[i for i in g if not solved[i]] for g in groups.values()]
+    values["groups_all_solved"] = _mean(all(solved[i] for i in g) for g in groups)
+    values["unique_outputs"] = _mean(_unique_outputs(verdicts, g) for g in groups)
+    wrong = [[i for i in g if not solved[i]] for g in groups]
     if any(wrong):
         values["unique_wrong_outputs"] = _mean(_unique_outputs(verdicts, g) for g in wrong if g)
     return values
+
+
+def groups_of(rows: Sequence[int]) -> dict[int, list[int]]:
+    """row -> places of its completions, in the order in which rows first appear."""
+    groups: dict[int, list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(row, []).append(i)
+    return groups
+
+
+def error_classes(verdicts: Sequence[tuple[str, str | None]]) -> dict[str, float]:
+    """{"error/NAME": share of all completions}; together they are `status/error`.
+
+    verdicts: the executor's status and the name of the exception, of each completion. Other verdicts than
+    "error" are classes of their own, `status/...`, whatever exception came with them.
+    """
+    raised = Counter(name if name in ERRORS else OTHER for status, name in verdicts if status == "error")
+    return {f"error/{name}": raised[name] / len(verdicts) for name in (*ERRORS, OTHER)}
 
 
 def _unique_outputs(verdicts: Sequence[tuple[str, str | None]], members: Sequence[int]) -> float:

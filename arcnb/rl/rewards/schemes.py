@@ -8,54 +8,8 @@ and never read off the number. The four schemes of the reference study are kept 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from arcnb.arc.predictions.prediction import Prediction
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What a scheme may look at. Means over a partition's grids, in [0, 1]; None where unknown."""
-
-    has_program: bool
-    has_outputs: bool
-    train_correct: float
-    test_correct: float | None
-    train_pixel: float
-    test_pixel: float | None
-    n_train: int
-    n_test: int
-
-    @classmethod
-    def of(cls, prediction: Prediction, n_train: int, n_test: int) -> Scores:
-        """The scores of a judged prediction of a task with n_train and n_test pairs."""
-        return cls(
-            has_program=prediction.program is not None,
-            has_outputs=prediction.status == "ok",
-            train_correct=prediction.train_correct_grids or 0.0,
-            test_correct=prediction.test_correct_grids,
-            train_pixel=prediction.train_pixel_score or 0.0,
-            test_pixel=prediction.test_pixel_score,
-            n_train=n_train,
-            n_test=n_test,
-        )
-
-    @property
-    def correct(self) -> float:
-        """Share of all grids that are right; a test partition without known outputs counts 0."""
-        right = self.train_correct * self.n_train + (self.test_correct or 0.0) * self.n_test
-        return right / (self.n_train + self.n_test)
-
-    @property
-    def pixel(self) -> float:
-        """Mean pixel similarity over all grids; a test partition without known outputs counts 0."""
-        score = self.train_pixel * self.n_train + (self.test_pixel or 0.0) * self.n_test
-        return score / (self.n_train + self.n_test)
-
-    @property
-    def known_correct(self) -> float:
-        """Share of right grids among those whose expected output is known."""
-        return self.correct if self.test_correct is not None else self.train_correct
+from arcnb.rl.rewards.rollout import Scores
 
 
 def arc_v1(scores: Scores) -> float:
@@ -122,17 +76,6 @@ SCHEMES: dict[str, Callable[[Scores], float]] = {
     "right-grids": right_grids,
     "solved": solved,
 }
-SCHEME_BOUNDS: dict[str, tuple[float, float]] = {
-    "arc-v1": (0, 10),
-    "simplified": (0, 10),
-    "arc-v2-no-pixel-score": (0, 10),
-    "legacy-parse-penalty": (-1, 10),
-    "legacy-sum": (-1, 2),
-    "known-grids": (0, 1),
-    "held-out": (0, 10),
-    "right-grids": (0, 1),
-    "solved": (0, 1),
-}
 
 
 def reward_scheme(name: str) -> Callable[[Scores], float]:
@@ -140,8 +83,3 @@ def reward_scheme(name: str) -> Callable[[Scores], float]:
     if name not in SCHEMES:
         raise ValueError(f"reward scheme {name!r} does not exist; there are {', '.join(SCHEMES)}")
     return SCHEMES[name]
-
-
-def is_solved(prediction: Prediction) -> bool:
-    """Whether the program is right on every grid whose expected output is known."""
-    return bool(prediction.train_is_correct) and prediction.test_is_correct in (None, True, 1)

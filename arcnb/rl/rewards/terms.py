@@ -15,37 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arcnb.rl.rewards.metrics import ngram_statistics
-from arcnb.rl.rewards.schemes import SCHEME_BOUNDS, Scores, reward_scheme
+from arcnb.rl.rewards.rollout import Rollout, Scores
+from arcnb.rl.rewards.schemes import reward_scheme
 
-
-@dataclass(frozen=True)
-class Rollout:
-    """What rewards are made of: one judged completion.
-
-    solved: right on every grid whose expected output is known. cheating: why the program was found to have
-    memorised the task's pairs instead of computing them; None for an honest one. parent: scores of the
-    program that this one was asked to improve, if it was. truncated: see arcnb.rl.rewards.truncation.
-    """
-
-    scores: Scores
-    tokens: Sequence[int]
-    solved: bool
-    cheating: str | None = None
-    parent: Scores | None = None
-    truncated: bool = False
+NGRAM, FREE = 6, 0.5  # repetition: at this share of distinct n-grams and above nothing is paid
 
 
 @dataclass(frozen=True)
 class TermLimits:
-    """max_completion_length, tokens; overlong_buffer: tokens before it at which the overlong ramp begins.
-
-    repetition_n, repetition_free: an n-gram ratio (distinct / all) at or above repetition_free costs nothing.
-    """
+    """max_completion_length, tokens; overlong_buffer: tokens before it at which the overlong ramp begins."""
 
     max_completion_length: int
     overlong_buffer: int = 0
-    repetition_n: int = 6
-    repetition_free: float = 0.5
 
     def __post_init__(self):
         if not 0 <= self.overlong_buffer <= self.max_completion_length:
@@ -72,14 +53,12 @@ def overlong(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
 
 
 def repetition(group: Sequence[Rollout], limits: TermLimits) -> list[float]:
-    """0 while the share of distinct n-grams is at least repetition_free, then linear to -1; [-1, 0]."""
+    """0 while at least half of the 6-grams are distinct, then linear to -1; [-1, 0]."""
     values = []
     for rollout in group:
-        if len(rollout.tokens) < limits.repetition_n:
-            values.append(0.0)
-            continue
-        ratio = ngram_statistics(rollout.tokens, limits.repetition_n)["unique_ngram_ratio"]
-        values.append(min(0.0, ratio / limits.repetition_free - 1))
+        statistics = ngram_statistics(rollout.tokens, NGRAM)
+        enough = statistics["total_ngrams"] > 0
+        values.append(min(0.0, statistics["unique_ngram_ratio"] / FREE - 1) if enough else 0.0)
     return values
 
 
@@ -150,12 +129,6 @@ class RewardPlan:
             if weight < 0:
                 raise ValueError(f"reward term {name!r} has weight {weight}; weights must be at least 0")
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest reward that any completion can earn."""
-        low, high = SCHEME_BOUNDS[self.scheme]
-        return low - sum(self.weights.values()), high
-
     def parts(self, group: Sequence[Rollout]) -> dict[str, list[float]]:
         """{"scheme" or term: its weighted contribution to each completion's reward}."""
         scheme = reward_scheme(self.scheme)
@@ -171,5 +144,5 @@ class RewardPlan:
         }
 
     def rewards(self, group: Sequence[Rollout]) -> list[float]:
-        """One reward a completion of the group, within `bounds`."""
+        """One reward a completion of the group."""
         return [sum(values) for values in zip(*self.parts(group).values(), strict=True)]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from arcnb.models.lora.precision import four_bit_config
 from arcnb.models.registry import ModelPath
-
-TRAINERS = ("trl", "unsloth")
+from arcnb.rl.resuming.identity import adapter_shape
 
 
 def load_policy(
@@ -92,16 +91,3 @@ def has_moved(adapter: Path, start: Path | None) -> bool:
     return now.keys() != before.keys() or any(
         not tensor.float().equal(before[name].float()) for name, tensor in now.items()
     )
-
-
-def adapter_shape(adapter: Path) -> dict:
-    """r, lora_alpha, use_rslora, target_modules of an adapter folder."""
-    import json
-
-    config = json.loads((Path(adapter) / "adapter_config.json").read_text())
-    return {
-        "r": config["r"],
-        "lora_alpha": config["lora_alpha"],
-        "use_rslora": config.get("use_rslora", False),
-        "target_modules": sorted(config["target_modules"]),
-    }

@@ -1,4 +1,4 @@
-"""GRPO with LoRA on the tasks of a plan, rewards by running the programs.
+"""Runs GRPO with LoRA on the tasks of a plan, in this process; rewards by running the programs.
 
 The run folder gets `adapter/` (the last one), `best/` (the checkpoint best by held-out solve rate),
 `checkpoints/`, `metrics.jsonl`, `rollouts/` and `held_out/` (prediction sets) and a page for each alarm of
@@ -11,36 +11,37 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import WEIGHTS
-from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
+from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.training.checkpoints import checkpoint_to_resume, step_of
 from arcnb.models.training.log import read_metrics, reporting
 from arcnb.models.training.preemption import Stop, listen, saving_on_signals
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.checks import context_of, gpu_share_problem
+from arcnb.rl.engine.options import vllm_environment
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.resuming.checkpoints import (
+from arcnb.rl.resuming.identity import (
     evaluated_before,
-    keep_best_copy,
     refuse_other_settings,
+    run_identity,
+    run_notes,
     saved_state,
-    set_aside,
 )
-from arcnb.rl.resuming.identity import run_identity, run_notes
-from arcnb.rl.rows import PromptRows, prompt_rows
+from arcnb.rl.resuming.run_folder import copy_whole, set_aside
+from arcnb.rl.resuming.run_state import RunState
+from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, prompt_rows
 from arcnb.rl.shared_prompt.trainer import let_segments_grow
-from arcnb.rl.signal_history import SignalHistory
-from arcnb.rl.trainer.callbacks import RunState, restore_adapter
+from arcnb.rl.trainer.callbacks import restore_adapter
 from arcnb.rl.trainer.policies import has_moved
-from arcnb.rl.trainer.trainers import make_trainer, vllm_environment
-from arcnb.rl.turns.rows import frozen_rows
+from arcnb.rl.trainer.trainer import TrainerParts, make_trainer
+from arcnb.rl.turns.conversation_rows import frozen_rows
 from arcnb.rl.watching.guard import CollapseMonitor
 from arcnb.rl.watching.report import ROLLED_BACK, TrainingReport
 
@@ -68,23 +69,35 @@ def train_grpo(
     history = SignalHistory(plan.signal.visits, plan.signal.weight, lag)
     rows = _rows(plan, tasks, tokenizer, context, history)
     settings = plan.settings | {"max_steps": plan.number_of_steps(len(rows))}
-    eval_tasks, dropped = _fitting(plan, eval_tasks, tokenizer, context)
+    eval_tasks, dropped = _eval_tasks(plan, eval_tasks, tokenizer, context)
     identity = run_identity(plan, settings, model, adapter, tasks, eval_tasks)
     state = RunState(output, identity, history, CollapseMonitor(plan.guard))
     resumed = checkpoint_to_resume(plan.resume, output / "checkpoints")
     if resumed is not None:
-        refuse_other_settings(resumed, state.settings, plan.accept_other_settings)
-        state.restore(saved_state(resumed))
-        other_tasks, note = evaluated_before(resumed, state.settings["eval_task_versions"])
-        state.notes += [note] if note else []
-        if other_tasks:
-            state.forget_held_out()
-    run = Training(plan, model, adapter, rows, eval_tasks, executor, state, settings, context)
+        _take_up(plan, state, resumed)
+    parts = TrainerParts(plan, model, adapter, rows, eval_tasks, executor, state, settings, context)
     with saving_on_signals(), reporting(output, settings["report_to"]):
-        report = run.train(resumed, callbacks)
-    report.too_long = rows.too_long
-    report.trained = [task.task_id for task in rows.tasks]
-    report.notes += state.notes + run_notes(plan, rows.tasks, eval_tasks, adapter)
+        trainer, config = make_trainer(parts, callbacks)
+        try:
+            status, seconds = _train(trainer, state, resumed)
+        finally:
+            if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
+                close()  # an engine in a process of its own
+    report = TrainingReport(
+        adapter=output / "adapter",
+        steps=trainer.state.global_step,
+        seconds=seconds,
+        history=read_metrics(output / "metrics.jsonl"),
+        too_long=rows.too_long,
+        status=status,
+        rollbacks=state.rollbacks,
+        best=state.best,
+        pages=state.pages,
+        notes=state.notes + run_notes(plan, rows.tasks, eval_tasks, adapter),
+        config=config,
+        adapter_moved=has_moved(output / "adapter", adapter),
+        trained=[task.task_id for task in rows.tasks],
+    )
     if not report.adapter_moved:
         report.notes.append(report.headline)
     if dropped:
@@ -110,112 +123,81 @@ def _rows(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int, history: Sig
     )
 
 
-def _fitting(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tuple[list[Task], int]:
-    """The tasks to evaluate on, whose prompts leave room for a completion, and how many were passed over
-    because theirs do not. They come in an order drawn from the seed, until there are enough."""
+def _eval_tasks(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tuple[list[Task], int]:
+    """The tasks to evaluate on, whose prompts leave room for a completion, in an order drawn from the seed,
+    and how many were passed over because theirs do not."""
+    if not plan.eval_steps:
+        return [], 0
     subject, limit = plan.subject, plan.longest_prompt(context)
-    prompt_format = subject.prompt_format
-    wanted = plan.n_eval_tasks or len(tasks)
-    fitting: list[Task] = []
-    seen = 0
-    for index in rng(plan.seed, "held-out tasks").permutation(len(tasks)):
-        if len(fitting) == wanted or not plan.eval_steps:
-            break
-        seen += 1
-        if subject.rows.longest_prompt(tasks[int(index)], prompt_format, tokenizer) <= limit:
-            fitting.append(tasks[int(index)])
-    if plan.eval_steps and not fitting:
+    longest = partial(subject.rows.longest_prompt, prompt_format=subject.prompt_format, tokenizer=tokenizer)
+    order = rng(plan.seed, "held-out tasks").permutation(len(tasks))
+    fitting, too_long = fitting_tasks(tasks, order, plan.n_eval_tasks or len(tasks), longest, limit)
+    if not fitting:
         raise ArcnbError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
-    return fitting, seen - len(fitting)
+    return fitting, len(too_long)
 
 
-@dataclass
-class Training:
-    """One run: the parts of train_grpo that need a trainer. settings: GRPOConfig's, with the number of
-    steps."""
+def _take_up(plan: GrpoPlan, state: RunState, checkpoint: Path) -> None:
+    """Make `state` the checkpoint's; ArcnbError where that is of other settings."""
+    refuse_other_settings(checkpoint, state.settings, plan.accept_other_settings)
+    state.restore(saved_state(checkpoint))
+    other_tasks, note = evaluated_before(checkpoint, state.settings["eval_task_versions"])
+    if other_tasks:
+        state.notes.append(note)
+        state.forget_held_out()
 
-    plan: GrpoPlan
-    model: ModelPath
-    adapter: Path | None
-    rows: PromptRows
-    eval_tasks: Sequence[Task]
-    executor: Executor
-    state: RunState
-    settings: dict
-    context: int
 
-    @property
-    def output(self) -> Path:
-        return Path(self.plan.output)
-
-    def train(self, resumed: Path | None, callbacks: Sequence) -> TrainingReport:
-        trainer, config = make_trainer(self, callbacks)
-        try:
-            return self._train(trainer, config, resumed)
-        finally:
-            if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
-                close()  # an engine in a process of its own
-
-    def _train(self, trainer, config, resumed: Path | None) -> TrainingReport:
-        stop = Stop()
+def _train(trainer, state: RunState, resumed: Path | None) -> tuple[str, float]:
+    """Train to the end, through the rollbacks that this process can make, and save the adapter: (status of
+    the report, seconds)."""
+    started = time.monotonic()
+    stop = Stop()
+    listen(trainer, stop)
+    main = trainer.accelerator.is_main_process
+    if main:
+        (state.output / "checkpoints").mkdir(parents=True, exist_ok=True)
+        own = resumed is not None and resumed.resolve().is_relative_to(state.output.resolve())
+        set_aside(state.output, step_of(resumed) if own else -1)
+        state.keep_recorded_best()
+    trainer.accelerator.wait_for_everyone()
+    state.find_pages()
+    state.recall_best()
+    went_back = None
+    while True:
+        state.resumed_from = resumed
+        trainer.sampler_gap = None  # of the policy that a rollback gave up
+        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+        if not state.rollback_wanted:
+            break
+        resumed = _roll_back(state, main)
+        trainer.accelerator.wait_for_everyone()
         listen(trainer, stop)
-        started = time.monotonic()
-        main = trainer.accelerator.is_main_process
-        if main:
-            (self.output / "checkpoints").mkdir(parents=True, exist_ok=True)
-            own = resumed is not None and resumed.resolve().is_relative_to(self.output.resolve())
-            set_aside(self.output, step_of(resumed) if own else -1)
-            self.state.keep_recorded_best()
-        trainer.accelerator.wait_for_everyone()
-        self.state.find_pages()
-        self.state.recall_best()
-        went_back = None
-        while True:
-            self.state.resumed_from = resumed
-            trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
-            if not self.state.rollback_wanted:
-                break
-            resumed = self._roll_back(main)
-            trainer.accelerator.wait_for_everyone()
-            listen(trainer, stop)
-            if stop.asked or trainer.is_deepspeed_enabled:  # deepspeed trains once in a process
-                went_back = resumed
-                break
-        if went_back:
+        if stop.asked or trainer.is_deepspeed_enabled:  # deepspeed trains once in a process
+            went_back = resumed
             _go_back(trainer, went_back)
-        _save_adapter(trainer, self.output / "adapter", went_back)
-        trainer.accelerator.wait_for_everyone()
-        status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
-        if self.state.collapsed:
-            status = "collapsed"
-        elif went_back and not stop.asked:
-            status = ROLLED_BACK
-        return TrainingReport(
-            adapter=self.output / "adapter",
-            steps=trainer.state.global_step,
-            seconds=time.monotonic() - started,
-            history=read_metrics(self.output / "metrics.jsonl"),
-            status=status,
-            rollbacks=self.state.rollbacks,
-            best=self.state.best,
-            pages=self.state.pages,
-            config=config,
-            adapter_moved=has_moved(self.output / "adapter", self.adapter),
-        )
+            break
+    _save_adapter(trainer, state.output / "adapter", went_back)
+    trainer.accelerator.wait_for_everyone()
+    status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
+    if state.collapsed:
+        status = "collapsed"
+    elif went_back and not stop.asked:
+        status = ROLLED_BACK
+    return status, time.monotonic() - started
 
-    def _roll_back(self, main: bool) -> Path:
-        """Make the best checkpoint the newest one; it is resumed from by whoever goes on."""
-        best = self.state.best_checkpoint
-        target = self.output / "checkpoints" / best.name
-        if main:
-            if not target.exists():
-                keep_best_copy(best, target)
-            set_aside(self.output, step_of(best))
-            self.state.count_rollback()
-        self.state.recall_best()
-        self.state.monitor.forget()
-        self.state.rollback_wanted = False
-        return target
+
+def _roll_back(state: RunState, main: bool) -> Path:
+    """Make the best checkpoint the newest one; it is resumed from by whoever goes on."""
+    best = state.best_checkpoint
+    target = state.output / "checkpoints" / best.name
+    if main:
+        copy_whole(best, target)
+        set_aside(state.output, step_of(best))
+        state.count_rollback()
+    state.recall_best()
+    state.monitor.forget()
+    state.rollback_wanted = False
+    return target
 
 
 def _go_back(trainer, checkpoint: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import derive_seed
@@ -22,7 +23,7 @@ from arcnb.models.prompts.chat import ids_after_answer
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.truncation import finish_reason
+from arcnb.rl.rewards.rollout import finish_reason
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.watching.held_out import sample
 
@@ -62,35 +63,30 @@ class Episode:
         return len(self.prompt_ids) + len(self.ids)
 
 
+@dataclass
 class MultiTurnRollout:
-    """Callable as TRL's rollout_func; `calls` counts how often it was, since a trainer might not.
+    """Callable as TRL's rollout_func.
 
     rows: RememberingRows, or any rows where only `play` is used. context: tokens that a whole conversation
     may have. seed: transformers' samples derive from it, the step, the process and the turn; vLLM draws its
     own.
     """
 
-    def __init__(
-        self,
-        rows: PromptRows,
-        executor: Executor,
-        turns: int,
-        context: int,
-        max_completion_length: int,
-        seed: int = 0,
-        model: str = "",
-        adapter: str | None = None,
-    ):
-        self.rows, self.executor, self.turns = rows, executor, turns
-        self.context, self.max_completion_length = context, max_completion_length
-        self.seed, self.names = seed, {"model": model, "adapter": adapter}
-        self.calls = 0
-        tasks = {task.task_id: task for task in rows.tasks}
-        self.book = Conversations(tasks, rows.prompt_format, executor)
+    rows: PromptRows
+    executor: Executor
+    turns: int
+    context: int
+    max_completion_length: int
+    seed: int = 0
+    model: str = ""
+    adapter: str | None = None
+
+    def __post_init__(self):
+        tasks = {task.task_id: task for task in self.rows.tasks}
+        self.book = Conversations(tasks, self.rows.prompt_format, self.executor)
 
     def __call__(self, prompts: list[str], trainer) -> dict:
         """One episode a prompt. Of the extra fields TRL takes env_mask, and the reward takes episode."""
-        self.calls += 1
         episodes = []
         for text in prompts:
             row = self.rows.made(text)
@@ -108,7 +104,8 @@ class MultiTurnRollout:
 
     def play(self, trainer, episodes: Sequence[Episode], step: int, seed: int) -> None:
         """Take the episodes, begun with their prompts, to their ends."""
-        self._book_begins_anew()
+        # Outcomes are remembered for one batch: a long run would hold those of every program.
+        self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
         process, ends = trainer.accelerator.process_index, set(trainer.eos_token_ids)
         for turn in range(self.turns):
             going = [i for i, episode in enumerate(episodes) if not episode.end]
@@ -184,12 +181,9 @@ class MultiTurnRollout:
             n_prompt_tokens=episode.length - len(ids),
             n_tokens=len(ids),
             finish_reason=finish_reason(ids, ends),
-            **self.names,
+            model=self.model,
+            adapter=self.adapter,
         )
-
-    def _book_begins_anew(self) -> None:
-        """Outcomes are remembered for one batch: a long run would hold those of every program."""
-        self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
 
 
 def episode_metrics(episodes: Sequence[Episode], turns: int) -> dict[str, float]:
@@ -205,18 +199,16 @@ def episode_metrics(episodes: Sequence[Episode], turns: int) -> dict[str, float]
     values["turns/mean"] = sum(len(episode.turns) for episode in episodes) / n
     values["turns/read_tokens"] = sum(m == 0 for episode in episodes for m in episode.mask) / n
     values |= solved_by([solved_at(episode) for episode in episodes], turns)
-    changes = [
-        (
-            _closeness(later) - _closeness(before),
-            later.fingerprint is not None and later.fingerprint == before.fingerprint,
-        )
-        for episode in episodes
-        for (before, _), (later, _) in zip(episode.turns, episode.turns[1:], strict=False)
-    ]
-    if changes:
-        values["turns/improved"] = sum(change > 0 for change, _ in changes) / len(changes)
-        values["turns/worse"] = sum(change < 0 for change, _ in changes) / len(changes)
-        values["turns/copied"] = sum(copied for _, copied in changes) / len(changes)
+    pairs = [(before, later) for episode in episodes for (before, _), (later, _) in pairwise(episode.turns)]
+    if pairs:
+        changes = [_closeness(later) - _closeness(before) for before, later in pairs]
+        copied = [
+            later.fingerprint is not None and later.fingerprint == before.fingerprint
+            for before, later in pairs
+        ]
+        values["turns/improved"] = sum(change > 0 for change in changes) / len(pairs)
+        values["turns/worse"] = sum(change < 0 for change in changes) / len(pairs)
+        values["turns/copied"] = sum(copied) / len(pairs)
     return values
 
 

@@ -51,7 +51,7 @@ def write_diagnosis(
     latest: Sequence[tuple[Prediction, float]],
     action: str,
     settings: Mapping,
-) -> Path:
+) -> None:
     """Write the page for alarms at one step; history: the logged rows so far, oldest first."""
     step = alarms[0].step
     fired = {alarm.signal for alarm in alarms}
@@ -82,7 +82,6 @@ def write_diagnosis(
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8", errors="replace")
-    return path
 
 
 def _signal_table(monitor: CollapseMonitor, fired: set[str], history: Sequence[Mapping]) -> str:

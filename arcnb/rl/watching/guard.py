@@ -5,91 +5,18 @@
 
 Runs of the reference study ended alike: completions grow to the limit, first repeating themselves, later as
 gibberish, and reward falls. Small models can settle instead on a few short programs that run and solve
-nothing, while reward does not fall. Each signal below is the mean over the last `window` logged steps;
-relative ones are compared with the run's own first window, since a small model may start truncated and
-repetitive. No alarm is possible before one window (absolute signals) or two (relative ones) have passed. The
-first window is the first that gets full, wherever a rollback or a resume comes between.
+nothing. Each signal is the mean over the last `window` logged steps; relative ones are compared with the
+run's own first full window, since a small model may start truncated and repetitive.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
-from arcnb.plans import branch, option
-
-ACTIONS = ("warn", "stop", "rollback")
-threshold = partial(option, free=True)
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When a signal fires; `now`, `first` are means over the last and the first window.
-
-    Right completions agree, so unique_outputs looks at those that do not solve their task: policies that
-    settle on a few short programs that merely run lose these first, while nothing is truncated or repeats
-    itself. Of the importance ratio token by token and the weights that the loss uses, the one farther from 1
-    counts: over a sequence small differences multiply, and weights are clipped from above.
-    """
-
-    truncation: float = threshold(0.5, "share of truncated completions: fires when now is at least this ...")
-    truncation_rise: float = threshold(0.25, "... and at least first plus this")
-    repetition: float = threshold(0.5, "distinct 3-grams / 3-grams: fires at or below this share of first")
-    unique_tokens: float = threshold(0.5, "distinct tokens / tokens: fires at or below this share of first")
-    unique_outputs: float = threshold(
-        0.6,
-        "distinct outputs / completions that do not solve their task: fires at or below this share of first",
-    )
-    held_out: float = threshold(
-        0.5, "pass rate of the last held-out evaluation: fires at or below this share of the best one ..."
-    )
-    held_out_errors: float = threshold(2.0, "... and so many standard errors (over tasks) below it")
-    kl: float = threshold(
-        1.0, "KL to the starting policy (TRL's estimator); healthy runs stay below 0.1", "nats a token"
-    )
-    gap: float = threshold(
-        0.1, "mean |log p(sampler) - log p(learner)|; bf16 kernels alone give 0.01 to 0.02", "nats a token"
-    )
-    ratio_low: float = threshold(0.5, "mean importance ratio learner/sampler: fires below")
-    ratio_high: float = threshold(2.0, "mean importance ratio learner/sampler: fires above")
-    reward: float = threshold(
-        0.5,
-        "fires when now, counted from 0 or the lowest seen, is at most this share of the best window ...",
-    )
-    reward_errors: float = threshold(4.0, "... and so many standard errors of the difference below it")
-
-
-@dataclass(frozen=True)
-class GuardOptions:
-    """rollback returns to the best checkpoint by held-out solve rate, which may be the start; after
-    `max_rollbacks` of them, or without such a checkpoint, it stops."""
-
-    action: str = option(
-        "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
-    )
-    window: int = option(
-        20, "length of the window that the guard takes its means over", "logged steps", free=True
-    )
-    max_rollbacks: int = option(2, "rollbacks before the guard stops the run", free=True)
-    learning_rate_factor: float = option(
-        0.5, "the learning rate is multiplied by this at each rollback", free=True
-    )
-    thresholds: Thresholds = branch(Thresholds)
-
-    def problems(self) -> Iterator[str]:
-        """Why this cannot be, a sentence each."""
-        if self.action not in ACTIONS:
-            yield f"the guard's action is {self.action!r}, it must be one of {', '.join(ACTIONS)}"
-        if self.window < 2:
-            yield f"the guard's window is {self.window}, it must be at least 2 steps"
-        if self.max_rollbacks < 0:
-            yield f"max_rollbacks must not be negative, it is {self.max_rollbacks}"
-        if not 0 < self.learning_rate_factor <= 1:
-            yield f"learning_rate_factor is {self.learning_rate_factor}, it must be within 0..1"
-
+from arcnb.rl.plan import GuardOptions
 
 TOKEN_RATIO, WEIGHT = "sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"
 # signal -> the logged names that carry it, first choice first; of "ratio" the one farthest from 1
@@ -103,6 +30,15 @@ SERIES = {
     "ratio": (TOKEN_RATIO, WEIGHT),
     "reward": ("reward",),
     "held_out": ("held_out/pass@1",),
+}
+ABOVE = {
+    "truncation": "share of truncated completions",
+    "kl": "KL to the start, nats a token",
+    "gap": "gap between sampler and learner, nats a token",
+}
+FALLEN = {
+    "reward": "reward {now:.3g} against {best:.3g} in the best window",
+    "held_out": "held-out pass rate {now:.3g} against {best:.3g} at best",
 }
 RELATIVE = {
     "repetition": "distinct 3-grams / 3-grams",
@@ -144,13 +80,16 @@ class Alarm:
 
 @dataclass
 class CollapseMonitor:
-    """Feeds on the logged rows of a run. `crossed` maps a signal to the step at which it first fired."""
+    """Feeds on the logged rows of a run.
+
+    first: means over the first windows. best: of reward and held_out, the best window's mean and its standard
+    error. crossed: signal -> the step at which it first fired.
+    """
 
     options: GuardOptions = GuardOptions()
     first: dict[str, float] = field(default_factory=dict)
-    best_reward: tuple[float, float] | None = None  # mean and standard error of the best window
+    best: dict[str, tuple[float, float]] = field(default_factory=dict)
     lowest_reward: float = 0.0
-    best_held_out: tuple[float, float] | None = None  # pass rate and its standard error
     crossed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -197,10 +136,6 @@ class CollapseMonitor:
         first = self.first.get(signal)
         if math.isnan(now):
             return Alarm(signal, step, now, math.nan, f"{signal} is no number")
-        if signal == "kl":
-            return self._above(signal, step, now, limits.kl, "KL to the start, nats a token")
-        if signal == "gap":
-            return self._above(signal, step, now, limits.gap, "gap between sampler and learner, nats a token")
         if signal == "ratio":
             if limits.ratio_low <= now <= limits.ratio_high:
                 return None
@@ -208,61 +143,43 @@ class CollapseMonitor:
             text = f"mean importance ratio {now:.3g} is outside [{limits.ratio_low}, {limits.ratio_high}]"
             return Alarm(signal, step, now, limit, text)
         if signal == "reward":
-            return self._judge_reward(step, now)
+            values = self._values[signal]
+            spread = math.sqrt(sum((value - now) ** 2 for value in values) / (len(values) - 1))
+            return self._judge_fall(signal, step, now, spread / math.sqrt(len(values)), self.lowest_reward)
         if signal == "held_out":  # of a single task no error is known, and no fall is certain
             error = row.get("held_out/pass@1_error")
-            return self._judge_held_out(step, now, math.inf if error is None else error)
-        if first is None:
-            return None
-        if signal == "truncation":
-            limit = max(limits.truncation, first + limits.truncation_rise)
-            return self._above(signal, step, now, limit, "share of truncated completions")
+            return self._judge_fall(signal, step, now, math.inf if error is None else error, 0.0)
+        if signal in ABOVE:
+            limit = getattr(limits, signal)
+            if signal == "truncation":
+                limit = max(limit, math.inf if first is None else first + limits.truncation_rise)
+            text = f"{ABOVE[signal]} {now:.3g}, limit {limit:.3g}"
+            return Alarm(signal, step, now, limit, text) if now >= limit else None
         share = getattr(limits, signal)
         if first and now <= share * first:  # a run that begins with nothing has nothing to lose
             text = f"{RELATIVE[signal]} {now:.3g}, at most {share:g} of {first:.3g} in the first window"
             return Alarm(signal, step, now, share * first, text)
         return None
 
-    def _judge_reward(self, step: int, now: float) -> Alarm | None:
-        limits, values = self.options.thresholds, self._values["reward"]
-        spread = math.sqrt(sum((value - now) ** 2 for value in values) / (len(values) - 1))
-        error = spread / math.sqrt(len(values))
-        if self.best_reward is None or now > self.best_reward[0]:
-            self.best_reward = (now, error)
-            return None
-        best, best_error = self.best_reward
-        floor = self.lowest_reward
-        limit = floor + limits.reward * (best - floor)
-        apart = best - now > limits.reward_errors * math.hypot(error, best_error)
-        if now > limit or not apart:
-            return None
-        text = f"reward {now:.3g} against {best:.3g} in the best window"
-        return Alarm("reward", step, now, limit, text)
-
-    def _judge_held_out(self, step: int, now: float, error: float) -> Alarm | None:
+    def _judge_fall(self, signal: str, step: int, now: float, error: float, floor: float) -> Alarm | None:
+        """An alarm where `now`, counted from `floor`, is too small a share of the best, and not by chance."""
         limits = self.options.thresholds
-        if self.best_held_out is None or now > self.best_held_out[0]:
-            self.best_held_out = (now, error)
+        best, best_error = self.best.get(signal, (-math.inf, 0.0))
+        if now > best:
+            self.best[signal] = (now, error)
             return None
-        best, best_error = self.best_held_out
-        limit = limits.held_out * best
-        if now > limit or best - now <= limits.held_out_errors * math.hypot(error, best_error):
+        limit = floor + getattr(limits, signal) * (best - floor)
+        certain = getattr(limits, f"{signal}_errors") * math.hypot(error, best_error)
+        if now > limit or best - now <= certain:
             return None
-        return Alarm("held_out", step, now, limit, f"held-out pass rate {now:.3g} against {best:.3g} at best")
-
-    @staticmethod
-    def _above(signal: str, step: int, now: float, limit: float, what: str) -> Alarm | None:
-        return (
-            Alarm(signal, step, now, limit, f"{what} {now:.3g}, limit {limit:.3g}") if now >= limit else None
-        )
+        return Alarm(signal, step, now, limit, FALLEN[signal].format(now=now, best=best))
 
     def as_dict(self) -> dict:
         """Plain values for a checkpoint."""
         return {
             "first": self.first,
-            "best_reward": self.best_reward,
+            "best": self.best,
             "lowest_reward": self.lowest_reward,
-            "best_held_out": self.best_held_out,
             "crossed": self.crossed,
             "values": {signal: list(values) for signal, values in self._values.items()},
         }
@@ -270,10 +187,8 @@ class CollapseMonitor:
     def restore(self, state: Mapping) -> None:
         """The inverse of as_dict."""
         self.first = dict(state["first"])
-        self.best_reward = tuple(state["best_reward"]) if state["best_reward"] else None
+        self.best = {signal: tuple(best) for signal, best in state["best"].items()}
         self.lowest_reward = state["lowest_reward"]
-        kept = state.get("best_held_out")  # checkpoints of earlier versions lack it, and some signals
-        self.best_held_out = tuple(kept) if kept else None
         self.crossed = dict(state["crossed"])
         for signal, values in state["values"].items():
             self._values[signal] = deque(values, maxlen=self._values[signal].maxlen)

@@ -21,8 +21,7 @@ from arcnb.arc.views import View
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.schemes import is_solved
-from arcnb.rl.rewards.truncation import finish_reason
+from arcnb.rl.rewards.rollout import finish_reason, is_solved
 
 
 @dataclass
@@ -60,6 +59,8 @@ class HeldOut:
         pass@R the share of tasks that any sample solves, unique_outputs the share of distinct outputs among
         a task's samples.
         """
+        from accelerate.utils import gather_object
+
         started = time.monotonic()
         process, n_processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         # Every process takes the same number of tasks, since generation is collective with a vLLM server.
@@ -76,32 +77,10 @@ class HeldOut:
         ]
         judged = list(self.judge(predictions, {task.task_id: task for task in mine}))
         self.predictions.write_part(judged, round=step, shard=process, n_shards=n_processes)
-        rows = [
-            (p.task_id, is_solved(p), p.status == "ok", p.fingerprint, p.finish_reason == "length")
-            for p in judged
-        ]
-        if n_processes > 1:
-            from accelerate.utils import gather_object
-
-            rows = gather_object(rows)
-        return self._metrics(rows) | {"held_out/seconds": time.monotonic() - started}
-
-    def _metrics(self, rows: list[tuple]) -> dict[str, float]:
-        by_task: dict[str, list[tuple]] = {}
-        for row in rows:
-            by_task.setdefault(row[0], []).append(row)
-        groups = list(by_task.values())
-        values = {}
-        for k in sorted({1, self.repeats} | {k for k in (2, 4, 8, 16, 32) if k < self.repeats}):
-            chances = [pass_at_k(len(group), sum(row[1] for row in group), k) for group in groups]
-            values[f"held_out/pass@{k}"] = sum(chances) / len(chances)
-            if k == 1 and len(chances) > 1:
-                values["held_out/pass@1_error"] = stdev(chances) / len(chances) ** 0.5
-        values["held_out/valid_outputs"] = sum(row[2] for row in rows) / len(rows)
-        values["held_out/truncated"] = sum(row[4] for row in rows) / len(rows)
-        distinct = [len({row[3] for row in group} - {None}) / len(group) for group in groups]
-        values["held_out/unique_outputs"] = sum(distinct) / len(distinct)
-        return values
+        rows = [row_of(prediction) for prediction in judged]
+        return pass_rates(gather_object(rows), self.repeats) | {
+            "held_out/seconds": time.monotonic() - started
+        }
 
     def _prediction(
         self, task: Task, step: int, repeat: int, ids: list[int], n_prompt: int, ends: Collection[int]
@@ -126,6 +105,30 @@ def plainly_shown(task: Task) -> tuple[Task, dict]:
     """An ARC task as it is stored, with its first test input."""
     view = View.plain(task)
     return view.apply(task), view.columns()
+
+
+def row_of(one: Prediction) -> tuple[str, bool, bool, str | None, bool]:
+    """What evaluation is summed up from: task, solved, valid outputs, their fingerprint, truncated."""
+    return (one.task_id, is_solved(one), one.status == "ok", one.fingerprint, one.finish_reason == "length")
+
+
+def pass_rates(rows: list[tuple], repeats: int) -> dict[str, float]:
+    """{"held_out/...": value} of the rows of all samples, `repeats` a task."""
+    by_task: dict[str, list[tuple]] = {}
+    for row in rows:
+        by_task.setdefault(row[0], []).append(row)
+    groups = list(by_task.values())
+    values = {}
+    for k in sorted({1, repeats} | {k for k in (2, 4, 8, 16, 32) if k < repeats}):
+        chances = [pass_at_k(len(group), sum(row[1] for row in group), k) for group in groups]
+        values[f"held_out/pass@{k}"] = sum(chances) / len(chances)
+        if k == 1 and len(chances) > 1:
+            values["held_out/pass@1_error"] = stdev(chances) / len(chances) ** 0.5
+    values["held_out/valid_outputs"] = sum(row[2] for row in rows) / len(rows)
+    values["held_out/truncated"] = sum(row[4] for row in rows) / len(rows)
+    distinct = [len({row[3] for row in group} - {None}) / len(group) for group in groups]
+    values["held_out/unique_outputs"] = sum(distinct) / len(distinct)
+    return values
 
 
 SEQUENCES_AT_ONCE = 64  # by transformers' generate; vLLM schedules by itself
@@ -175,11 +178,6 @@ def _by_transformers(trainer, prompts: Sequence[list[int]], seed: int) -> list[l
             generation_config=trainer.generation_config,
         )
     ends = set(trainer.eos_token_ids)
-    return [_until_end(row[width:].tolist(), ends) for row in out]
-
-
-def _until_end(ids: list[int], ends: set[int]) -> list[int]:
-    for i, token in enumerate(ids):
-        if token in ends:
-            return ids[: i + 1]
-    return ids
+    completions = [row[width:].tolist() for row in out]
+    lengths = [next((i for i, token in enumerate(ids, 1) if token in ends), None) for ids in completions]
+    return [ids[:length] for ids, length in zip(completions, lengths, strict=True)]

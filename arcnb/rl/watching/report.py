@@ -1,12 +1,15 @@
-"""What a GRPO run did: curves, held-out evaluations, outcome."""
+"""What a GRPO run did: curves, held-out evaluations, outcome, and completions worth reading."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.rl.turns.episodes import ENDS
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +31,14 @@ FIRST_LOOK = (
     "executor_seconds",
     "step_time",
 )
+# What the best specimens have most of.
+RANKING = [
+    "test_is_correct",
+    "train_is_correct",
+    "test_correct_grids",
+    "train_correct_grids",
+    "train_pixel_score",
+]
 ROLLED_BACK = "rolled back"  # where training goes on in other processes only, see arcnb.rl.launch
 
 
@@ -99,7 +110,7 @@ class TrainingReport:
             "answers by parse": ["parse/strict", "parse/lenient", "parse/none"],
             "turns: solved on train by turn": [f"turns/solved_by_{n}" for n in range(1, 9)],
             "turns: against the answer before": ["turns/improved", "turns/worse", "turns/copied"],
-            "turns: how episodes ended": [f"turns/end_{end}" for end in ENDS],
+            "turns: how episodes ended": [name for name in logged if name.startswith("turns/end_")],
             "verdicts of the executor": [name for name in logged if name.startswith("status/")],
             "exceptions of programs": [name for name in logged if name.startswith("error/")],
         }
@@ -128,3 +139,41 @@ class TrainingReport:
             "adapter_moved": self.adapter_moved,
             "alarm_pages": [page.name for page in self.pages],
         } | last
+
+
+@dataclass(frozen=True)
+class Specimens:
+    """Named rollouts that draw themselves in a notebook."""
+
+    tasks: Mapping[str, Task]
+    chosen: list[tuple[str, Prediction]]
+
+    def _repr_html_(self) -> str:
+        return "".join(self._card(name, prediction) for name, prediction in self.chosen)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {prediction.id}, {prediction.status}" for name, prediction in self.chosen)
+
+    def _card(self, name: str, prediction: Prediction) -> str:
+        said = prediction.failure or prediction.status or ""
+        head = (
+            f"{name}: {prediction.id} · step {prediction.round + 1} · {prediction.n_tokens} tokens · {said}"
+        )
+        return prediction.card(self.tasks[prediction.task_id], head)
+
+
+def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task], n_best: int = 2) -> Specimens:
+    """The n_best rollouts that came closest, each of another task, and the first that was truncated."""
+    frame = rollouts.read(columns=["task_id", "round", "index", "turn", "status", "finish_reason", *RANKING])
+    good = frame[frame["status"] == "ok"]
+    good = good.assign(**{name: good[name].astype(float).fillna(0.0) for name in RANKING})
+    best = good.sort_values(RANKING, ascending=False, kind="stable").drop_duplicates("task_id").head(n_best)
+    cut = frame[frame["finish_reason"] == "length"].sort_values(["round", "index"], kind="stable").head(1)
+    wanted = [("best", row) for row in best.itertuples()] + [
+        ("first truncated", row) for row in cut.itertuples()
+    ]
+    ids = {row.task_id for _, row in wanted}
+    found = {row.key: row for row in rollouts.iter_predictions(task_ids=ids)} if ids else {}
+    return Specimens(
+        tasks, [(name, found[row.task_id, row.round, row.index, row.turn]) for name, row in wanted]
+    )

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from arcnb.rl.resuming.rounds import parts_trained, restored_round, save_round
-
 
 @dataclass
 class SamplerGap:
@@ -75,24 +73,11 @@ def effective_sample_size(log_weights: list[float]) -> float:
 
 def measuring(trainer_class: type) -> type:
     """A subclass of a GRPO trainer that logs the gap with its metrics, and held-out results by themselves."""
+    from accelerate.utils import gather_object
     from transformers import Trainer
 
     class MeasuringTrainer(trainer_class):
         sampler_gap = None
-
-        def train(self, resume_from_checkpoint=None, **kwargs):
-            # A rollback trains again with the same trainer: what the abandoned policy sampled is not its own.
-            self._step, self._buffered_inputs, self.sampler_gap = 0, None, None
-            if resume_from_checkpoint:
-                self._step = parts_trained(self, resume_from_checkpoint)
-                self._buffered_inputs = restored_round(self, resume_from_checkpoint)
-                for column in getattr(self, "_logs", {}).values():  # of the table of completions
-                    column.clear()
-            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-
-        def _save_checkpoint(self, *args, **kwargs):
-            save_round(self)
-            super()._save_checkpoint(*args, **kwargs)
 
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             sampler, learner = inputs.get("sampling_per_token_logps"), inputs.get("old_per_token_logps")
@@ -113,16 +98,9 @@ def measuring(trainer_class: type) -> type:
                 Trainer.log(self, logs, start_time)
                 return
             if self.sampler_gap is not None and "loss" in logs:
-                logs |= self.sampler_gap.metrics(self._of_all_processes)
+                # Logging is what all processes do together, and the first one's line is what is kept.
+                logs |= self.sampler_gap.metrics(gather_object)
             super().log(logs, start_time)
-
-        def _of_all_processes(self, own: list) -> list:
-            """Logging is what all processes do together, and the first one's line is what is kept."""
-            if self.accelerator.num_processes == 1:
-                return own
-            from accelerate.utils import gather_object
-
-            return gather_object(own)
 
     MeasuringTrainer.__name__ = trainer_class.__name__
     return MeasuringTrainer

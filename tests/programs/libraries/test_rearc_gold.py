@@ -11,7 +11,8 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.schemes import Scores, is_solved, reward_scheme
+from arcnb.rl.rewards.rollout import Scores, is_solved
+from arcnb.rl.rewards.schemes import reward_scheme
 from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
 
 # Task -> partitions that the verifier gets wrong. Four of them correct errors of the original data.

@@ -85,7 +85,7 @@ def test_what_a_server_leaves_behind_ends_too(small_model, tmp_path, monkeypatch
 def test_a_server_ends_with_a_training_that_is_killed(tmp_path):
     """Nobody is left to end it."""
     training = (
-        "import sys\nfrom pathlib import Path\nfrom arcnb.rl import generation_server as servers\n"
+        "import sys\nfrom pathlib import Path\nfrom arcnb.rl.engine import server as servers\n"
         f"servers.server_command = lambda *words: [sys.executable, '-c', {SERVE!r}, str(words[3])]\n"
         f"with servers.generation_server(None, ['0'], 512, Path({str(tmp_path)!r}, 'log')) as address:\n"
         "    print(address, flush=True)\n    sys.stdin.read()\n"

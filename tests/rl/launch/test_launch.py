@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import command_line
 from arcnb.rl.launch import main, run_grpo
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.resuming.checkpoints import newest_complete
 from tests.paths import ROOT
 from tests.rl.conftest import QUICK
 

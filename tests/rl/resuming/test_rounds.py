@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.checkpoints import newest_complete, step_of
-from arcnb.rl.resuming.rounds import SHAPE, restored_round, save_round
+from arcnb.rl.resuming.rounds import SHAPE, restored_round, resuming_inside_rounds, save_round
 from tests.rl.stop_at import StopAt
 
 # Rounds of four optimizer steps, two parts a step: rows 0 to 3, then 4 to 7.
@@ -119,3 +119,40 @@ def test_at_the_end_of_a_round_there_is_nothing_to_keep(tmp_path):
     save_round(trainer_of(tmp_path, step=4))
     save_round(SimpleNamespace(**vars(trainer_of(tmp_path)) | {"_buffered_inputs": None}))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_training_that_begins_again_samples_anew():
+    class Base:
+        _step, _buffered_inputs = 3, ["sampled by the policy that was given up"]
+
+        def train(self, resume_from_checkpoint=None):
+            return self._step, self._buffered_inputs
+
+    assert resuming_inside_rounds(Base)().train() == (0, None)
+
+
+def test_a_training_that_goes_back_into_a_round_has_the_rest_of_it_again(tmp_path):
+    import torch
+
+    shape = dict.fromkeys(SHAPE, 1) | {"gradient_accumulation_steps": 2, "steps_per_generation": 8}
+
+    class Base:
+        args = SimpleNamespace(output_dir=str(tmp_path), process_index=0, world_size=1, device="cpu", **shape)
+
+        def __init__(self, step, parts):
+            self.state = SimpleNamespace(global_step=step)
+            self._step, self._buffered_inputs = 2 * step, parts
+            self._logs = {"prompt": ["of the policy that was given up"], "rewards": {"solved": [1.0]}}
+
+        def _save_checkpoint(self, model, trial):
+            pass
+
+        def train(self, resume_from_checkpoint):
+            return self._step, self._buffered_inputs
+
+    resuming_inside_rounds(Base)(3, [{"advantages": torch.ones(1)}])._save_checkpoint(None, None)
+    trainer = resuming_inside_rounds(Base)(9, ["sampled by the policy that was given up"])
+    step, parts = trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert step == 6
+    assert [part["advantages"].tolist() for part in parts] == [[1.0]]
+    assert trainer._logs == {"prompt": [], "rewards": {}}

@@ -7,8 +7,7 @@ import pytest
 
 from arcnb.programs.executor.limits import STATUSES
 from arcnb.rl.rewards.metrics import batch_metrics, ngram_statistics, rollout_metrics
-from arcnb.rl.rewards.schemes import Scores
-from arcnb.rl.rewards.terms import Rollout
+from arcnb.rl.rewards.rollout import Rollout, Scores
 from tests.paths import GOLDEN
 
 METRIC_CASES = json.loads(gzip.decompress((GOLDEN / "arc25_metrics.json.gz").read_bytes()))["cases"]

@@ -4,10 +4,22 @@ import json
 
 import pytest
 
-from arcnb.rl.rewards.schemes import SCHEME_BOUNDS, SCHEMES, Scores, reward_scheme
+from arcnb.rl.rewards.rollout import Scores
+from arcnb.rl.rewards.schemes import SCHEMES, reward_scheme
 from tests.paths import GOLDEN
 
 CASES = json.loads((GOLDEN / "arc25_rewards.json").read_text())["cases"]
+BOUNDS = {
+    "arc-v1": (0, 10),
+    "simplified": (0, 10),
+    "arc-v2-no-pixel-score": (0, 10),
+    "legacy-parse-penalty": (-1, 10),
+    "legacy-sum": (-1, 2),
+    "known-grids": (0, 1),
+    "held-out": (0, 10),
+    "right-grids": (0, 1),
+    "solved": (0, 1),
+}
 REWARD_CASES = [case for case in CASES if case["fn"] == "reward"]
 
 
@@ -37,7 +49,7 @@ def test_reward_agrees_with_the_golden_vector(case):
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_stays_in_its_range_and_tops_out_for_a_perfect_program(name):
-    low, high = SCHEME_BOUNDS[name]
+    low, high = BOUNDS[name]
     worst = Scores(False, False, 0.0, None, 0.0, None, 3, 1)
     perfect = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
     middling = Scores(True, True, 1 / 3, 0.0, 0.7, 0.5, 3, 1)

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from arcnb.rl.plan import GrpoPlan
-from arcnb.rl.rewards.schemes import SCHEME_BOUNDS, SCHEMES, Scores
-from arcnb.rl.rewards.terms import TERMS, RewardPlan, Rollout, TermLimits
+from arcnb.rl.rewards.rollout import Rollout, Scores
+from arcnb.rl.rewards.schemes import SCHEMES
+from arcnb.rl.rewards.terms import TERMS, RewardPlan, TermLimits
+from tests.rl.rewards.test_schemes import BOUNDS
 
 LIMITS = TermLimits(max_completion_length=100, overlong_buffer=40)
 RIGHT = Scores(True, True, 1.0, 1.0, 1.0, 1.0, 3, 1)
@@ -64,10 +66,9 @@ def test_length_breaks_ties_only_where_every_completion_is_right():
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_rewards_stay_within_the_bounds_that_the_plan_states(scheme):
+def test_rewards_stay_within_the_bounds_of_scheme_and_terms(scheme):
     plan = RewardPlan(scheme, LIMITS, dict.fromkeys(TERMS, 0.5))
-    low, high = plan.bounds
-    assert (low, high) == (SCHEME_BOUNDS[scheme][0] - 0.5 * len(TERMS), SCHEME_BOUNDS[scheme][1])
+    low, high = BOUNDS[scheme][0] - 0.5 * len(TERMS), BOUNDS[scheme][1]
     assert all(low <= reward <= high for reward in plan.rewards(VARIED))
 
 

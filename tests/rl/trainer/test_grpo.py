@@ -17,8 +17,8 @@ from arcnb.models.training.log import read_metrics
 from arcnb.rl.checks import CHOICES
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.resuming.identity import adapter_shape
 from arcnb.rl.rows import prompt_rows, trainer_text
-from arcnb.rl.trainer.policies import adapter_shape
 
 
 def rows_of(tasks, tokenizer, n, seed=0):
@@ -90,14 +90,13 @@ def test_so_many_tasks_are_taken_among_those_that_fit(small_model):
 @pytest.mark.parametrize(
     "altered", [{"top_p": 0.95}, {"repetition_penalty": 1.02}, {"top_k": 50}, {"min_p": 0.1}]
 )
-def test_sampling_the_learner_cannot_match_is_refused_unless_insisted_on(said, altered):
+def test_sampling_the_learner_cannot_match_is_refused(said, altered):
     def refused(**options):
         found = said(use_vllm=True, **altered | options)
         return [sentence for sentence in found if "leaves next to no gradient" in sentence]
 
     (sentence,) = refused()
     assert sentence.startswith(f"{next(iter(altered))}=")
-    assert refused(insist_on_sampling=True) == []
     assert refused(vllm_importance_sampling_mode="token_truncate") == []
     assert refused(vllm_importance_sampling_correction=False) == []
 
@@ -305,7 +304,6 @@ def test_settings_that_cannot_work_are_named(said, options, message):
     [
         ({"learning_rat": 1.0}, "there is no parameter 'learning_rat'; did you mean 'learning_rate'"),
         ({"output_dir": "x"}, "output_dir is derived from the other settings and cannot be set"),
-        ({"solved_in": "x"}, "'solved_in' is called 'learn_from' now"),
     ],
 )
 def test_names_that_a_plan_does_not_have_are_refused(options, message):

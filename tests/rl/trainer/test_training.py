@@ -11,7 +11,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
 from arcnb.models.training.checkpoints import checkpoint_problem, newest_complete
 from arcnb.models.training.log import read_metrics
-from arcnb.rl.resuming.checkpoints import saved_state
+from arcnb.rl.resuming.identity import saved_state
 from arcnb.rl.rewards.terms import TERMS
 from arcnb.rl.trainer import callbacks, training
 from arcnb.rl.watching.guard import Alarm, CollapseMonitor

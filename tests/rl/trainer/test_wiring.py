@@ -6,22 +6,13 @@ import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
-from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.rewards.function import ProgramReward
-from arcnb.rl.trainer import trainers
+from arcnb.rl.trainer import trainer as making
 from tests.rl.stop_at import StopAt
 
 
-@pytest.mark.parametrize(("old", "new"), GrpoPlan.RENAMED.items())
-def test_former_names_are_refused_with_the_new_one(old, new):
-    """Also where they are the last word of another option, as held_out of guard.thresholds.held_out."""
-    with pytest.raises(ArcnbError, match=f"^parameter '{old}' is called '{new}' now$"):
-        GrpoPlan.of({old: 1})
-    assert GrpoPlan.knows(new)
-
-
 def test_a_trainer_that_changes_a_setting_is_refused_unless_accepted(train, tmp_path, monkeypatch):
-    measuring = trainers.measuring
+    measuring = making.measuring
 
     def silently_other(base):
         class Other(measuring(base)):
@@ -31,7 +22,7 @@ def test_a_trainer_that_changes_a_setting_is_refused_unless_accepted(train, tmp_
 
         return Other
 
-    monkeypatch.setattr(trainers, "measuring", silently_other)
+    monkeypatch.setattr(making, "measuring", silently_other)
     with pytest.raises(ArcnbError, match=r"epsilon_high was asked as 0\.2 and is 0\.28; ask for"):
         train(tmp_path / "refused", max_steps=1)
     report = train(tmp_path / "accepted", max_steps=1, accept_other_config=True)

@@ -1,5 +1,7 @@
 """Tasks chosen by how often earlier predictions solve them."""
 
+from dataclasses import replace
+
 import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
@@ -7,8 +9,8 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.rl.difficulty import tasks_solved_between, training_tasks
 from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.rows import SignalHistory, tasks_solved_between, training_tasks
 
 
 def sample(task, index, train, test, turn=0, fingerprint=None):
@@ -95,3 +97,37 @@ def test_a_plan_names_the_tasks_of_a_run(tasks, predictions, tmp_path):
     named |= {"learn_from": str(predictions.folder)}
     assert training_tasks(GrpoPlan.of(named))[0].ids == ["swap1"]
     assert training_tasks(GrpoPlan.of(named | {"max_solved": 1.0}))[0].ids == ["swap1", "swap2"]
+
+
+def test_a_silent_task_gives_its_rows_to_others():
+    history = SignalHistory(visits=2, weight=0.0, lag=1)
+    for row, (task, rewards, solved) in enumerate(
+        [("a", [0, 0], [0, 0]), ("b", [0, 1], [0, 0]), ("a", [0, 0], [0, 0]), ("c", [10, 10], [1, 1])]
+    ):
+        history.record(row, task, rewards, solved)
+    assert history.silent(2) == set()
+    assert history.silent(4) == {"a"}, "c was seen only once"
+    assert {history.choose(row, "a", ["a", "b", "c"], 0) for row in range(4, 30)} == {"b", "c"}
+    assert history.choose(9, "b", ["a", "b", "c"], 0) == "b"
+    assert history.choose(2, "a", ["a", "b", "c"], 0) == "a", "a row knows only what came before it"
+    again = SignalHistory(visits=2, weight=0.0, lag=1)
+    again.restore(history.as_dict())
+    assert again.groups == history.groups
+    softly = replace(history, weight=0.5)
+    kept = sum(softly.choose(row, "a", ["a", "b", "c"], 0) == "a" for row in range(4, 404))
+    assert 150 < kept < 250
+
+
+def test_spread_among_wrong_programs_is_signal_and_equal_half_right_ones_are_too():
+    history = SignalHistory(visits=1)
+    history.record(0, "spread", [0.0, 1.0], [False, False])
+    history.record(1, "same but mixed", [1.0, 1.0], [True, False])
+    history.record(2, "all wrong", [1.0, 1.0], [False, False])
+    assert history.silent(3) == {"all wrong"}
+
+
+@pytest.mark.parametrize(("visits", "weight"), [(-1, 0.0), (1, 1.5)])
+def test_impossible_choices_of_prompts_are_refused(said, visits, weight):
+    with pytest.raises(ValueError, match="signal_visits") as refused:
+        SignalHistory(visits, weight)
+    assert said(signal_visits=visits, signal_weight=weight) == [str(refused.value)]

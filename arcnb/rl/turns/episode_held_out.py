@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.views import View
-from arcnb.rl.rewards.schemes import is_solved
+from arcnb.rl.rewards.rollout import is_solved
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, solved_at, solved_by
-from arcnb.rl.watching.held_out import HeldOut
+from arcnb.rl.watching.held_out import HeldOut, pass_rates, row_of
 
 
 @dataclass
@@ -25,6 +24,8 @@ class EpisodeHeldOut(HeldOut):
     context: int = 0
 
     def evaluate(self, trainer, step: int) -> dict[str, float]:
+        from accelerate.utils import gather_object
+
         process, n_processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         mine = [task for i, task in enumerate(self.tasks) if i % n_processes == process]
         if getattr(trainer.args, "use_vllm", False):
@@ -37,26 +38,15 @@ class EpisodeHeldOut(HeldOut):
         rollout.play(trainer, episodes, step, derive_seed(self.seed, "held out"))
         answers = [prediction for episode in episodes for prediction, _ in episode.turns]
         self.predictions.write_part(answers, round=step, shard=process, n_shards=n_processes)
-        found = [(self._row(one), is_solved(one.turns[0][0]), solved_at(one)) for one in episodes]
-        if n_processes > 1:
-            from accelerate.utils import gather_object
-
-            found = gather_object(found)
-        values = self._metrics([row for row, _, _ in found])
+        found = [(row_of(one.turns[-1][0]), is_solved(one.turns[0][0]), solved_at(one)) for one in episodes]
+        found = gather_object(found)
+        values = pass_rates([row for row, _, _ in found], self.repeats)
         values["held_out/first_turn_pass@1"] = sum(first for _, first, _ in found) / len(found)
         by_turn = solved_by([at for _, _, at in found], self.turns)
         return values | {f"held_out/{name}": value for name, value in by_turn.items()}
 
     def _begun(self, task: Task) -> Episode:
-        view = View.plain(task)
-        prompt = self.prompt_format.prompt(view.apply(task))
-        row = {"row": self.seed, "task_id": task.task_id, **view.columns()}
-        ids = self.prompt_format.prompt_ids(self.tokenizer, view.apply(task))
-        return Episode(row, ids, prompt.prefix)
-
-    @staticmethod
-    def _row(episode: Episode) -> tuple:
-        """What `HeldOut` makes its numbers of: task, solved, valid, outputs, truncated."""
-        last = episode.turns[-1][0]
-        truncated = last.finish_reason == "length"
-        return (last.task_id, is_solved(last), last.status == "ok", last.fingerprint, truncated)
+        shown, columns = self.shown(task)
+        row = {"row": self.seed, "task_id": task.task_id, **columns}
+        ids = self.prompt_format.prompt_ids(self.tokenizer, shown)
+        return Episode(row, ids, self.prompt_format.prompt(shown).prefix)

@@ -1,29 +1,20 @@
-"""Rewards of conversations: of a frozen later turn against its parent, and of whole episodes.
-
-Every turn is judged and kept as a prediction record with its parent, like those of inference with turns.
-"""
+"""Rewards of whole episodes. Every turn is judged and kept as a prediction record with its parent, like those
+of inference with turns."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.rl.rewards.function import Answers, Outcome, ProgramReward
+from arcnb.rl.rewards.rollout import Rollout
 from arcnb.rl.rewards.schemes import reward_scheme
-from arcnb.rl.rewards.terms import Rollout
-from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, episode_metrics
-from arcnb.rl.turns.rows import RememberingRows
-
-if TYPE_CHECKING:
-    from arcnb.rl.rows import PromptRows
-    from arcnb.rl.trainer.training import Training
+from arcnb.rl.turns.episodes import Episode, episode_metrics
 
 
+@dataclass(eq=False)
 class EpisodeReward(ProgramReward):
     """Rewards of whole episodes, each from one of its answers or from two.
 
@@ -33,11 +24,9 @@ class EpisodeReward(ProgramReward):
     episode may have.
     """
 
-    def __init__(
-        self, *arguments, turns: int, turn_reward: str = "last", improvement_weight: float = 0.5, **named
-    ):
-        super().__init__(*arguments, **named)
-        self.turns, self.turn_reward, self.improvement_weight = turns, turn_reward, improvement_weight
+    turns: int = field(kw_only=True)
+    turn_reward: str = field(default="last", kw_only=True)
+    improvement_weight: float = field(default=0.5, kw_only=True)
 
     def _answers(self, step: int, completions, completion_ids, columns: Mapping) -> list[Answers]:
         """Each episode's answers, which were judged while it was played. ArcnbError when the trainer ignored
@@ -82,31 +71,3 @@ class EpisodeReward(ProgramReward):
             "turns": [len(episode.turns) for episode in episodes],
             "end": [episode.end for episode in episodes],
         }
-
-
-def conversation_parts(
-    run: Training,
-) -> tuple[PromptRows, MultiTurnRollout | None, Callable[..., ProgramReward]]:
-    """What a run trains on: rows, TRL's rollout_func where there are turns, and the class of the reward."""
-    plan = run.plan
-    if plan.refine_conversations or plan.turns == 1:
-        return run.rows, None, plan.subject.reward(run.executor)
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # that the hook is called is checked by the reward
-    rows = RememberingRows.of(run.rows)
-    rollout = MultiTurnRollout(
-        rows,
-        run.executor,
-        plan.turns,
-        run.context,
-        run.settings["max_completion_length"],
-        plan.seed,
-        run.model.name,
-        str(run.adapter) if run.adapter else None,
-    )
-    named = {
-        "turns": plan.turns,
-        "turn_reward": plan.turn_reward,
-        "improvement_weight": plan.rewards.improvement_weight,
-        "detect_cheating": plan.rewards.detect_cheating,
-    }
-    return rows, rollout, partial(EpisodeReward, **named)

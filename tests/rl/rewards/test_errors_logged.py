@@ -5,8 +5,8 @@ import builtins
 import pytest
 
 from arcnb.programs.executor.executor import Executor
-from arcnb.rl.rewards.error_classes import CLASSES, error_classes
 from arcnb.rl.rewards.function import ProgramReward
+from arcnb.rl.rewards.metrics import ERRORS, error_classes
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 
 PROGRAMS = {
@@ -22,9 +22,9 @@ PROGRAMS = {
 
 
 def test_the_classes_are_exceptions_of_python_and_all_of_them_are_there_each_time():
-    assert all(issubclass(getattr(builtins, name), Exception) for name in CLASSES)
+    assert all(issubclass(getattr(builtins, name), Exception) for name in ERRORS)
     nothing = error_classes([("ok", None)])
-    assert set(nothing) == {f"error/{name}" for name in (*CLASSES, "other")}
+    assert set(nothing) == {f"error/{name}" for name in (*ERRORS, "other")}
     assert set(nothing.values()) == {0.0}
 
 
@@ -48,7 +48,7 @@ def test_a_step_logs_what_its_programs_raised(tasks):
             log_metric=logged.__setitem__,
             **{name: [value] * n for name, value in view.items()},
         )
-    expected = dict.fromkeys([*CLASSES, "other"], 0.0)
+    expected = dict.fromkeys([*ERRORS, "other"], 0.0)
     for name in filter(None, PROGRAMS.values()):
         expected[name] += 1 / n
     found = {name: share for name, share in logged.items() if name.startswith("error/")}

@@ -1,0 +1,69 @@
+"""Where a plan is carried out: processes, their workers, and how they are started."""
+
+from dataclasses import replace
+
+import pytest
+
+from arcnb.errors import ArcnbError
+from arcnb.models.training.processes import command_line
+from arcnb.rl.launch import run_grpo, workers_of
+from arcnb.rl.plan import GrpoPlan
+
+
+@pytest.fixture
+def plan(tmp_path):
+    asked = {"max_steps": 2, "overlong_weight": 0.5, "guard_action": "stop", "guard_window": 7}
+    return GrpoPlan.of(asked | {"guard.thresholds.kl": 0.3, "beta": 0.02, "use_vllm": False}, output=tmp_path)
+
+
+def test_processes_share_the_processors_that_they_may_use(plan, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert workers_of(plan) is None
+    assert workers_of(replace(plan, num_processes=2)) == 3
+    assert workers_of(replace(plan, num_processes=2, workers=10)) == 5
+    assert workers_of(replace(plan, num_processes=8)) == 1
+
+
+def test_programs_get_the_workers_and_the_memory_asked_for(plan, tasks, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def executor(workers, limits):
+        raise Asked(workers, limits.memory_mb)
+
+    monkeypatch.setattr("arcnb.rl.launch.Executor", executor)
+    with pytest.raises(Asked, match=r"\(3, 700\)"):
+        run_grpo(plan.changed({"workers": 3, "program_memory_mb": 700}), tasks, tasks)
+
+
+def test_several_processes_are_started_by_accelerate():
+    assert command_line("m", ["x"], 1)[1:] == ["-m", "m", "x"]
+    several = command_line("m", ["x"], 4)
+    assert several[several.index("--num_processes") + 1] == "4"
+    assert "--multi_gpu" in several
+    assert several[several.index("--mixed_precision") + 1] == "no"
+    zero = command_line("m", ["x"], 4, "zero3", 8)
+    assert zero[zero.index("--zero_stage") + 1] == "3"
+    assert zero[zero.index("--gradient_accumulation_steps") + 1] == "8"
+
+
+@pytest.mark.parametrize(("on_gpu", "precision"), [(True, "bf16"), (False, "no")])
+def test_zero3_is_told_the_precision_that_the_trainer_has(monkeypatch, on_gpu, precision):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
+    zero = command_line("m", ["x"], 4, "zero3", 8)
+    assert zero[zero.index("--mixed_precision") + 1] == precision
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_processes": 0}, "num_processes must be at least 1"),
+        ({"workers": -1}, "workers must not be negative, it is -1"),
+        ({"parallel": "fsdp"}, "'fsdp' does not exist; there are ddp, zero3"),
+        ({"num_processes": 2, "parallel": "zero3"}, "needs the package deepspeed"),
+    ],
+)
+def test_processes_that_cannot_be_started_are_refused(plan, tasks, changes, message):
+    with pytest.raises(ArcnbError, match=message):
+        run_grpo(plan.changed(changes), tasks, tasks)

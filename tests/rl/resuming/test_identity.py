@@ -1,0 +1,21 @@
+"""Which run a checkpoint is of, and what its reader is told."""
+
+import json
+
+from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.resuming.identity import run_notes
+
+
+def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
+    def notes(held_out=(), adapter=None, **lora):
+        return run_notes(GrpoPlan.of(lora), list(tasks)[:2], held_out, adapter)
+
+    assert notes(list(tasks)[2:]) == []
+    (note,) = notes(list(tasks))
+    assert note.startswith("2 of 3 held-out tasks are trained on, too")
+    config = {"r": 8, "lora_alpha": 16, "use_rslora": True, "target_modules": ["q_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    assert notes(adapter=tmp_path) == [], "a shape that nobody asked for"
+    assert notes(adapter=tmp_path, lora_r=8, lora_alpha=16) == []
+    (note,) = notes(adapter=tmp_path, lora_r=16, lora_alpha=16)
+    assert "(r=8) and not r=16" in note

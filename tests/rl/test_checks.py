@@ -1,0 +1,51 @@
+"""What a GRPO run is refused for by its machine, server and packages."""
+
+import importlib.util
+
+import pytest
+
+from arcnb.rl.checks import gpu_share_problem
+
+
+def test_a_share_of_gpu_memory_that_is_not_free_is_refused(said, quick, letter_model, tmp_path, gpus):
+    gpus("0, GPU-1, 81920, 16384")
+    asked = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5}
+    (sentence,) = said(**asked)
+    assert sentence.startswith("vllm_gpu_memory_utilization 0.5 asks for 40.0 of 80.0 GiB on GPU 0")
+    assert gpu_share_problem(quick(tmp_path, **asked), letter_model) == sentence
+    for other in ({"vllm_gpu_memory_utilization": 0.15}, {"vllm_mode": "server"}):
+        assert said(**asked | other) == []
+        assert gpu_share_problem(quick(tmp_path, **asked | other), letter_model) is None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"vllm_server_base_url": "http://127.0.0.1:9"},
+        {"vllm_server_host": "127.0.0.1", "vllm_server_port": 9},
+    ],
+)
+def test_a_server_that_does_not_answer_is_refused(said, address):
+    (sentence,) = said(use_vllm=True, vllm_mode="server", **address)
+    assert "no vLLM server answers at http://127.0.0.1:9 (" in sentence
+    assert "refused" in sentence
+    assert said(use_vllm=False, **address | {"vllm_server_base_url": None}) == []
+
+
+def test_a_server_has_to_be_there_or_to_be_started(said):
+    (sentence,) = said(use_vllm=True, vllm_mode="server", vllm_server_gpus=0)
+    assert sentence.startswith("vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at l")
+
+
+def test_a_place_to_log_to_needs_its_package(said, monkeypatch):
+    assert said() == []
+    (sentence,) = said(report_to="wandbb")
+    assert sentence.startswith("report_to='wandbb' does not exist; there are none, wandb")
+    there, packages = importlib.util.find_spec, {"trackio": None, "wandb": "there", "tensorboard": "there"}
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: packages[name] if name in packages else there(name)
+    )
+    assert said(report_to=["wandb", "tensorboard"]) == []
+    assert said(report_to=["wandb", "trackio"]) == [
+        "report_to='trackio' needs the package trackio, which is not installed"
+    ]

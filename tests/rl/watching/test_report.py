@@ -1,0 +1,73 @@
+"""What a run tells of itself: report and specimens."""
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.rl.watching.report import TrainingReport, specimens
+
+
+def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
+    task = tasks[0]
+    rows = [
+        Prediction(
+            task.task_id,
+            task.fingerprint,
+            0,
+            0,
+            completion="<x>" * 3000,
+            status="error",
+            finish_reason="length",
+        ),
+        Prediction(
+            task.task_id,
+            task.fingerprint,
+            1,
+            0,
+            completion="def transform(grid): ...",
+            status="ok",
+            outputs=[pair.input for pair in (*task.train, *task.test)],
+            train_correct_grids=0.5,
+            train_is_correct=0,
+            test_is_correct=0,
+            test_correct_grids=0.0,
+            finish_reason="stop",
+        ),
+    ]
+    rollouts = PredictionSet(tmp_path / "rollouts")
+    rollouts.write_part(rows, round=0)
+    shown = specimens(rollouts, tasks)
+    assert [name for name, _ in shown.chosen] == ["best", "first truncated"]
+    page = shown._repr_html_()
+    for text in ("<svg", "&lt;x&gt;", "more characters"):
+        assert text in page
+    assert specimens(PredictionSet(tmp_path / "none"), tasks)._repr_html_() == ""
+
+
+def test_a_report_has_tables_of_whatever_was_logged(tmp_path):
+    empty = TrainingReport(tmp_path, 0, 0.0, [], status="preempted")
+    assert empty.table().empty
+    assert empty.held_out_table().empty
+    assert empty.outcome()["training"] == "preempted"
+    rows = [{"step": 0, "held_out/pass@1": 0.0}, {"step": 1, "reward": 2.0, "loss": 0.1}]
+    rows.append({"step": 1, "held_out/pass@1": 0.5, "held_out/turns/solved_by_2": 0.5})
+    report = TrainingReport(tmp_path, 1, 1.0, rows)
+    assert report.table()["reward"].tolist() == [2.0]
+    assert report.held_out_table()["held_out/turns/solved_by_2"].tolist()[1:] == [0.5]
+
+
+def test_a_report_says_when_nothing_was_learnt_and_where_reward_went(tmp_path):
+    def headline(without, rewards, moved=True):
+        rows = [
+            {"step": n, "reward": reward, "groups_without_spread": share}
+            for n, (share, reward) in enumerate(zip(without, rewards, strict=True))
+        ]
+        return TrainingReport(tmp_path, len(rows), 1.0, rows, adapter_moved=moved).headline
+
+    silent = headline([1.0] * 4, [10, 0, 0, 0], moved=False)
+    assert silent == "no group differed in 4 of 4 steps; the adapter is unchanged"
+    assert headline([1.0] * 4, [10, 0, 0, 0]) == "no group differed in 4 of 4 steps"
+    assert headline([0.5] * 4, [1, 2, 3, 4], moved=False).endswith("; the adapter is unchanged")
+    learnt = headline([0.0, 1.0, 0.5, 0.0] * 2, [1, 2, 3, 4, 5, 6, 7, 8])
+    assert learnt.startswith(
+        "reward 1.50 in the first quarter of the steps, 7.50 in the last; groups differed in 6 of 8"
+    )
+    assert headline([], [], moved=False) == "the adapter is unchanged"
