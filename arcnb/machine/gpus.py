@@ -8,9 +8,11 @@ processes than GPUs, those without a lock share the GPU with the most free memor
 """
 
 import fcntl
+import gc
 import itertools
 import os
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,18 @@ def nvidia_smi(*fields: str) -> list[list[str]]:
     except (OSError, subprocess.SubprocessError):
         return []
     return [[value.strip() for value in line.split(",")] for line in answer.stdout.strip().splitlines()]
+
+
+def release_memory() -> None:
+    """Give back the GPU memory that torch keeps in this process after its tensors are gone.
+
+    A training leaves gigabytes of it, which the driver counts as used: an engine that is opened next, in a
+    process of its own, would not find them.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def visible_names(visible: str) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.gpus import GpuChoice
+from arcnb.machine.gpus import GpuChoice, release_memory
 from arcnb.models.lora.precision import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, weight_bytes
 from arcnb.models.registry import ModelPath
@@ -171,6 +171,7 @@ class VllmEngine:
         if options.load_in_4bit and (problem := four_bits_problem(in_vllm=True)):
             raise ArcnbError(problem)
         if not on_cpu():
+            release_memory()
             self._gpus.take()
             if problem := memory_problem(model.folder, self.settings.context, options):
                 raise ArcnbError(problem)
