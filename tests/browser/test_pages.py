@@ -40,11 +40,8 @@ def page(tmp_path_factory):
     predictions = PredictionSet(folder / "predictions")
     rows = [made(tasks[0], 0, False), made(tasks[0], 1, True), made(tasks[1], 0, False)]
     predictions.write_part(rows, 0)
-    shown = [Explorer(tasks, predictions), tasks[2], rows[0]]
-    htmls = [
-        one._repr_mimebundle_()["text/html"] if isinstance(one, Explorer) else one._repr_html_()
-        for one in shown
-    ]
+    explorer = Explorer(tasks, predictions)._repr_mimebundle_()["text/html"]
+    htmls = [explorer, tasks[2]._repr_html_(), rows[0].card(tasks[0])]
     cells = [new_markdown_cell("# A page\nTo look at.\n\n## One\n\n## Two")]
     for html in htmls:
         cells.append(new_code_cell("show()", outputs=[new_output("display_data", {"text/html": html})]))

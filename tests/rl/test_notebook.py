@@ -83,7 +83,8 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
     gap, logps = SamplerGap(), torch.zeros(1, 2)
     gap.add(logps, logps, torch.ones(1, 2), torch.ones(1, 2))
     drawn: dict = {}
-    exec(cell_with("grouped_curves("), {"report": report, "grouped_curves": lambda _, g: drawn.update(g)})
+    plots = SimpleNamespace(grouped_curves=lambda _, groups: drawn.update(groups))
+    exec(cell_with("grouped_curves("), {"report": report, "plots": plots})
     logged = {name for row in report.history for name in row} | set(gap.metrics())
     for title, names in drawn.items():
         if not title.startswith(("turns", "answers by parse")):

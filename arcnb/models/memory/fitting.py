@@ -15,9 +15,17 @@ _BYTES_IN_4BIT = 0.28  # of the bf16 weight bytes: 4 bit plus scales; embeddings
 _HEADROOM = 0.9
 
 
+def share_of_memory(options) -> float:
+    """The share of a GPU's memory that EngineOptions ask for; if they leave it open, 0.9 or what is free."""
+    if options.gpu_memory_utilization is not None:
+        return options.gpu_memory_utilization
+    gpus = visible_gpus()[: options.tensor_parallel_size]
+    return min([0.9, *(_rounded_down(gpu.free / gpu.total) for gpu in gpus)])
+
+
 def memory_problem(model: Path, context: int, options) -> str | None:
     """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows."""
-    n_gpus, share = options.tensor_parallel_size, options.gpu_memory_utilization
+    n_gpus, share = options.tensor_parallel_size, share_of_memory(options)
     gpus = visible_gpus()[:n_gpus]
     if not gpus:
         return None
@@ -69,7 +77,7 @@ def memory_advice(cause: str, options) -> str:
 
     The estimate above lets through what only the engine can know: activations, CUDA graphs, other processes.
     """
-    share, context = options.gpu_memory_utilization, options.max_model_len
+    share, context = share_of_memory(options), options.max_model_len
     if found := re.search(r"Free memory on device \S*\s*\(([\d.]+)/([\d.]+) GiB\)", cause):
         free, total = map(float, found.groups())
         return f"lower vllm_gpu_memory_utilization from {share} to {_rounded_down(free / total)}"

@@ -122,7 +122,8 @@ class EngineOptions:
     """What the engine is started with; each backend uses what concerns it.
 
     max_model_len: longest prompt plus completion, in tokens (None: what the model was built for).
-    gpu_memory_utilization: share of the GPU's memory that vLLM takes.
+    gpu_memory_utilization: share of the GPU's memory that vLLM takes; None: 0.9, or what is free if that is
+    less, as after a training in the same process.
     max_num_seqs: completions generated at the same time (None: the engine's default).
     tensor_parallel_size: GPUs that share one model. load_in_4bit: quantize the base (vLLM: on GPUs).
     enforce_eager: no compilation and CUDA graphs: starts sooner, runs slower (None: only on a CPU).
@@ -138,7 +139,7 @@ class EngineOptions:
     """
 
     max_model_len: int | None = None
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None
     max_num_seqs: int | None = None
     tensor_parallel_size: int = 1
     load_in_4bit: bool = False

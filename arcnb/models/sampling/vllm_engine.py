@@ -17,7 +17,7 @@ from pathlib import Path
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice, release_memory
 from arcnb.models.lora.precision import four_bits_problem
-from arcnb.models.memory.fitting import memory_advice, memory_problem, weight_bytes
+from arcnb.models.memory.fitting import memory_advice, memory_problem, share_of_memory, weight_bytes
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.backends import EngineOptions
 from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, start_guard
@@ -173,6 +173,10 @@ class VllmEngine:
         if not on_cpu():
             release_memory()
             self._gpus.take()
+            options = replace(options, gpu_memory_utilization=share_of_memory(options))
+            if options.gpu_memory_utilization < 0.9 and self.settings.options.gpu_memory_utilization is None:
+                print(f"vLLM takes {options.gpu_memory_utilization:.0%} of the GPU's memory: what is free")
+            self.settings = replace(self.settings, options=options)
             if problem := memory_problem(model.folder, self.settings.context, options):
                 raise ArcnbError(problem)
         self.mark, self._guard = start_guard()
@@ -225,7 +229,7 @@ def _llm_arguments(settings: EngineSettings) -> dict:
         "tensor_parallel_size": options.tensor_parallel_size,
         "enforce_eager": on_cpu() if options.enforce_eager is None else options.enforce_eager,
         "enable_prefix_caching": options.enable_prefix_caching,
-        "gpu_memory_utilization": options.gpu_memory_utilization,
+        "gpu_memory_utilization": options.gpu_memory_utilization or 0.9,
         "max_num_seqs": options.max_num_seqs,
     }
     if options.block_size:

@@ -125,6 +125,13 @@ def test_no_problem_where_there_is_room(tiny, h200):
     assert memory_problem(tiny.folder, 256, EngineOptions()) is None
 
 
+@pytest.mark.parametrize(("free", "share"), [(140, 0.9), (93.2, 0.66), (20, 0.14)])
+def test_a_share_that_is_left_open_is_what_is_free(h200, free, share):
+    h200(free)
+    assert fitting.share_of_memory(EngineOptions()) == share
+    assert fitting.share_of_memory(EngineOptions(gpu_memory_utilization=0.5)) == 0.5
+
+
 def test_gpu_in_use_says_how_far_to_lower_the_share(tiny, h200):
     h200(77)
     problem = memory_problem(tiny.folder, 256, EngineOptions(gpu_memory_utilization=0.9))

@@ -155,25 +155,25 @@ def test_only_the_program_counts(tasks, small_model, tmp_path):
     assert tokenizer.decode(answer) == PROGRAM + "```" + tokenizer.eos_token
 
 
-def test_what_goes_wrong_in_the_maker_is_said(tasks, small_model, tmp_path):
-    bare = tuple(replace(task, program=None) for task in tasks)
-    cases = [
-        (Rounds(bare), PLAN, r"^tasks: none of 2,001 in a row has a program .*\(6 different"),
-        (
-            Rounds(tasks),
-            replace(PLAN, max_length=170),
-            r"rows in a row exceed max_length=170; the shortest has \d",
-        ),
-        (Rounds(tasks, breaks_at=3), PLAN, "ValueError: task 7 of file x has no grid"),
-        (Rounds(tasks, dies_at=3), PLAN, "the process that makes the rows in .* has died"),
-    ]
-    for number, (source, plan, sentence) in enumerate(cases):
-        folder = tmp_path / str(number)
-        with (
-            pytest.raises(ArcnbError, match=sentence),
-            row_stream(source, builder(small_model), folder, plan),
-        ):
-            list(read_rows(str(folder)))
+@pytest.mark.parametrize(
+    ("programs", "breaks", "max_length", "sentence"),
+    [
+        (False, {}, PLAN.max_length, r"^tasks: none of 2,001 in a row has a program .*\(6 different"),
+        (True, {}, 170, r"rows in a row exceed max_length=170; the shortest has \d"),
+        (True, {"breaks_at": 3}, PLAN.max_length, "ValueError: task 7 of file x has no grid"),
+        (True, {"dies_at": 3}, PLAN.max_length, "the process that makes the rows in .* has died"),
+    ],
+)
+def test_what_goes_wrong_in_the_maker_is_said(
+    tasks, small_model, tmp_path, programs, breaks, max_length, sentence
+):
+    given = tasks if programs else tuple(replace(task, program=None) for task in tasks)
+    plan = replace(PLAN, max_length=max_length)
+    with (
+        pytest.raises(ArcnbError, match=sentence),
+        row_stream(Rounds(given, **breaks), builder(small_model), tmp_path, plan),
+    ):
+        list(read_rows(str(tmp_path)))
 
 
 @pytest.mark.long("thousands of rows are made")

@@ -116,7 +116,7 @@ def test_a_disk_that_fills_up_ends_the_stage_in_one_sentence_and_it_goes_on_late
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     engine = CannedEngine(tokenizer, fill_the_disk, pace=0.01)
     try:
-        with pytest.raises(ArcnbError, match="written, the file size limit is reached; files"):
+        with pytest.raises(ArcnbError, match=r"^cannot write .*: File too large; files already"):
             run(engine, tasks, predictions, executor, part_rows=6)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, filled[0])
@@ -190,9 +190,9 @@ def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path, tokenizer, exe
     monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_AHEAD", 2)
     monkeypatch.setattr("arcnb.search.sampling.stage.PROMPTS_TOGETHER", 1)
     peak_memory(tokenizer, executor, tasks, tmp_path / "first", 4)  # imports and caches
-    few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 8)
+    few = peak_memory(tokenizer, executor, tasks, tmp_path / "few", 24)
     for attempt in range(3):  # a busy machine makes more wait at times; what grows grows each time
-        many = peak_memory(tokenizer, executor, tasks, tmp_path / f"many {attempt}", 72)
-        if many < 1.4 * few:
+        many = peak_memory(tokenizer, executor, tasks, tmp_path / f"many {attempt}", 96)
+        if many < 1.3 * few:
             break
-    assert many < 1.4 * few
+    assert many < 1.3 * few
