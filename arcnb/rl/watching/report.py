@@ -70,16 +70,17 @@ class TrainingReport:
         """What came of the run, in one sentence: the signal it had, and where reward went."""
         steps = [row for row in self.history if "groups_without_spread" in row]
         without = sum(row["groups_without_spread"] == 1 for row in steps)
+        unit = "steps" if len(steps) >= self.steps else "rounds of samples"  # a round can be several steps
         adapter = "" if self.adapter_moved else "the adapter is unchanged"
         if not steps:
             return adapter or "no step was trained"
         if without == len(steps) or adapter:
-            silent = f"no group differed in {without} of {len(steps)} steps"
+            silent = f"no group differed in {without} of {len(steps)} {unit}"
             return "; ".join(filter(None, (silent, adapter)))
         rewards = [row["reward"] for row in steps]
         part = max(1, len(rewards) // 4)
         first, last = (sum(some) / part for some in (rewards[:part], rewards[-part:]))
-        differed = f"groups differed in {len(steps) - without} of {len(steps)} steps"
+        differed = f"groups differed in {len(steps) - without} of {len(steps)} {unit}"
         return f"reward {first:.2f} in the first quarter of the steps, {last:.2f} in the last; {differed}"
 
     def table(self) -> pd.DataFrame:
