@@ -17,7 +17,6 @@ from pathlib import Path
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
-from arcnb.machine.gpus import release_memory
 from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.training.checkpoints import checkpoint_to_resume, step_of
@@ -82,7 +81,8 @@ def train_grpo(
         try:
             status, seconds = _train(trainer, state, resumed)
         finally:
-            _end_sampler(trainer)
+            if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
+                close()  # an engine in a process of its own
     report = TrainingReport(
         adapter=output / "adapter",
         steps=trainer.state.global_step,
@@ -103,20 +103,6 @@ def train_grpo(
     if dropped:
         report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
     return report
-
-
-def _end_sampler(trainer) -> None:
-    """End the engine of a training that is over: what is opened next needs its memory.
-
-    Of several processes each ends by itself; vLLM would take down the group that they still share.
-    """
-    sampler = getattr(trainer, "vllm_generation", None)
-    if close := getattr(sampler, "close", None):  # an engine in a process of its own
-        close()
-    elif trainer.accelerator.num_processes == 1 and (engine := getattr(sampler, "llm", None)) is not None:
-        engine.llm_engine.engine_core.shutdown()
-        sampler.llm = None
-    release_memory()
 
 
 def _rows(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int, history: SignalHistory) -> PromptRows:
