@@ -55,7 +55,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Benchmarks at small sizes: two cores without a GPU, about a quarter of an hour. bench/README.md has larger ones.
+# Benchmarks at small sizes: two cores without a GPU, an estimated quarter of an hour. bench/README.md has larger ones.
 bench: $(STAMP)
 	$(BIN)/python bench/executor.py --scale 0.3
 	$(BIN)/python bench/aggregate_table.py
