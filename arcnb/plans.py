@@ -25,7 +25,7 @@ import ast
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.library_source import config_fields
@@ -100,11 +100,7 @@ def library(of: Library) -> Any:
 class Plan:
     """Base of the plans. A subclass is a frozen dataclass; its fields that are neither option nor branch are
     handed to `of` by name.
-
-    RENAMED: former names of options, refused with the new one.
     """
-
-    RENAMED: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any] | None = None, **given: Any) -> Self:
@@ -133,15 +129,13 @@ class Plan:
 
     @classmethod
     def find(cls, name: str) -> Option:
-        """The option of this name; ArcnbError for one that is unknown, renamed, or of several branches."""
+        """The option of this name; ArcnbError for one that is unknown or of several branches."""
         known = _names(cls).get(name, [])
         if len(known) == 1:
             return known[0]
         if known:
             paths = " or ".join(found.path for found in known)
             raise ArcnbError(f"{name!r} is an option of several branches; say {paths}")
-        if name in cls.RENAMED:
-            raise ArcnbError(f"parameter {name!r} is called {cls.RENAMED[name]!r} now")
         if name in _reserved(cls):
             raise ArcnbError(f"{name} is derived from the other settings and cannot be set")
         raise ArcnbError(f"there is no parameter {name!r}{nearest(name, _names(cls))}")
@@ -314,15 +308,13 @@ def _library_options(known: Library, before: str) -> dict[str, Option]:
 
 @functools.cache
 def _names(plan: type) -> dict[str, list[Option]]:
-    """Every name that an option may be called by. A plan's own options come before the library's, and a
-    former name of another option is no word."""
+    """Every name that an option may be called by. A plan's own options come before the library's."""
     own: dict[str, list[Option]] = {}
     of_library: dict[str, list[Option]] = {}
     places = plan.libraries()
     for known in _options(plan).values():
         names = of_library if known.path.partition(".")[0] in places else own
-        word = known.word if known.word not in plan.RENAMED else known.path
-        for name in dict.fromkeys((known.path, known.path.replace(".", "_"), word)):
+        for name in dict.fromkeys((known.path, known.path.replace(".", "_"), known.word)):
             names.setdefault(name, []).append(known)
     for name, known in own.items():  # a root option is not hidden by one of a branch
         exact = [one for one in known if name in (one.path, one.path.replace(".", "_"))]

@@ -5,10 +5,10 @@ Several adapters of one model can be compared in one run: one engine, and a pred
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
@@ -51,14 +51,6 @@ class InferenceEngine(Engine):
 @dataclass(frozen=True)
 class InferencePlan(TurnPlan, Plan):
     """A turn plan, of which tasks, by what, and where to."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "first_from": "refine_from",
-        "early_stop": "stop_after",
-        "max_tokens": "max_completion_length",
-        "max_model_len": "max_length",
-        "gpu_memory": "vllm_gpu_memory_utilization",
-    }
 
     refine_from: str = option(
         "", 'with turns: folder of a prediction set whose first turns are refined; "" samples them'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from arcnb.plans import Library, Plan, Settings, branch, library, option
 
@@ -38,8 +38,6 @@ class Work:
 
 @dataclass(frozen=True)
 class SmallPlan(Plan):
-    RENAMED: ClassVar = {"guard_length": "guard.window"}
-
     seed: int = option(0, "everything derives from it")
     label: str = option("x", "any text | of one line")
     guard: Guard = branch(Guard)

@@ -177,16 +177,6 @@ def test_options_reach_the_engine_and_the_sampler_by_its_own_names():
     assert (plan.programs.limits().memory_mb, plan.made_by) == (64, "default (4 bit)")
 
 
-def test_former_names_are_refused_with_the_new_one():
-    with pytest.raises(ArcnbError, match="'first_from' is called 'refine_from' now"):
-        InferencePlan.of({"first_from": "x"})
-    with pytest.raises(ArcnbError, match="'rank' is called 'lora_r' now"):
-        SearchPlan.of({"rank": 4})
-    for plan in (InferencePlan, SearchPlan):
-        for former, name in plan.RENAMED.items():
-            assert plan.find(name), former
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_plans_and_their_check_load_nothing_heavy(module):
     script = (

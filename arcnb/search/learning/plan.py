@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from arcnb.arc.tasks.task import Task
 from arcnb.models.registry import adapter_name
@@ -71,21 +71,6 @@ class SearchEngine(Engine):
 @dataclass(frozen=True)
 class SearchPlan(Plan):
     """Search alone, search and learn, or both; processes are given it as JSON of its values."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "completions": "n_predictions",
-        "per_task": "programs_per_task",
-        "rank": "lora_r",
-        "modules": "lora_target_modules",
-        "schedule": "lr_scheduler_type",
-        "warmup": "warmup_steps",
-        "epochs": "num_train_epochs",
-        "batch_size": "per_device_train_batch_size",
-        "max_tokens": "max_completion_length",
-        "max_model_len": "max_length",
-        "gpu_memory": "vllm_gpu_memory_utilization",
-        "processes": "num_processes",
-    }
 
     tasks: str = option(
         "arc-agi-1/training",

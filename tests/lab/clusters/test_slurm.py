@@ -49,7 +49,12 @@ def test_a_sweep_is_an_array_and_gpus_are_handed_out(path, runs_root, capsys):
     assert capsys.readouterr().out.split() == [str(run.path) for run in runs]
     wait_for(lambda: sum(started(run) for run in runs) == 2)
     lines = wait_for(
-        lambda: len(found := status(capsys)) == 3 and "waiting: " in found[0] and "(Resources)" in found[2] and found
+        lambda: (
+            len(found := status(capsys)) == 3
+            and "waiting: " in found[0]
+            and "(Resources)" in found[2]
+            and found
+        )
     )
     assert "RUNNING on localhost" in lines[0]
     assert "cell 6/7 (Wait), waiting: " in lines[0]

@@ -131,7 +131,6 @@ def test_plain_papermill_gives_options_in_more(path, tmp_path, more):
 
 UNKNOWN = [
     ("guard.windo", 1, "there is no parameter 'guard.windo'; did you mean 'guard.window'?"),
-    ("guard_length", 1, "parameter 'guard_length' is called 'guard.window' now"),
     ("window", "few", "parameter 'guard.window' must be int (default 20), got 'few' of type str"),
     ("output_dir", "x", "output_dir is derived from the other settings and cannot be set"),
     ("epsilon_hihg", 1, "there is no parameter 'epsilon_hihg'; did you mean 'epsilon_high'?"),
