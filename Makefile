@@ -2,7 +2,17 @@
 # bench;
 # docs, strip, git: for who changes notebooks.
 PYTHON ?= python3
-REQUIREMENTS := $(if $(shell nvidia-smi -L 2>/dev/null),requirements.txt,requirements-cpu.txt)
+# The GPU packages are for Python 3.12 and CUDA 13, whose drivers begin with 580.
+DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d . -f 1)
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+GPU_WAY := $(and $(filter 3.12,$(VERSION)),$(shell [ "$(DRIVER)" -ge 580 ] 2>/dev/null && echo yes))
+ifneq ($(DRIVER),)
+ifeq ($(GPU_WAY),)
+$(info There is a GPU, but its packages need Python 3.12 (found $(VERSION); PYTHON=python3.12 chooses one) and a driver \
+from 580 on (found $(DRIVER)): everything runs on the CPU.)
+endif
+endif
+REQUIREMENTS := $(if $(GPU_WAY),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(REQUIREMENTS)

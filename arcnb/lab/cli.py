@@ -23,7 +23,7 @@ import signal
 import sys
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.commands import batch, cluster, runs
+from arcnb.lab.commands import batch, cluster, runs, workspaces
 from arcnb.lab.commands.options import say
 
 
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="`arcnb params 05` lists what notebook 05 can be asked for: `arcnb run 05 -p NAME VALUE`.",
     )  # fmt: skip
     commands = arcnb.add_subparsers(required=True, metavar="COMMAND")
-    for group in (runs, batch, cluster):
+    for group in (runs, batch, cluster, workspaces):
         group.add_commands(commands)
     return arcnb
 

@@ -8,8 +8,8 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.clusters.environments import archive_path, environment_name
 from arcnb.lab.clusters.jobs import Job
-from arcnb.lab.runs import provenance
 from arcnb.lab.runs.run import runs_root
+from arcnb.lab.workspace import folders
 from arcnb.machine.files import write_whole
 
 
@@ -34,7 +34,7 @@ def write_script(job: Job, scheduler: str) -> list[Path]:
             raise ArcnbError(
                 f"{folder}: quotes, backticks, %, $, backslashes, line breaks in a path are too much to ask"
             )
-    repository = provenance.repository()
+    repository = folders.repository()
     packed = job.environment.packed
     places = [runs_root(), repository, *{Path(run.manifest["notebook"]["path"]).parent for run in job.runs}]
     text = render(

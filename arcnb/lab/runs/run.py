@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.runs import provenance
+from arcnb.lab.workspace import folders
 from arcnb.lab.runs.cards import run_card
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.manifest import JOB, MANIFEST, RUN_DIR, RUNS, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest
@@ -35,7 +36,7 @@ def runs_root() -> Path:
     """The folder that holds the run folders."""
     if os.environ.get(RUNS):
         return Path(os.environ[RUNS]).expanduser().resolve()
-    return (provenance.repository() or Path.cwd()) / "runs"
+    return folders.home() / "runs"
 
 
 @dataclass(frozen=True)

