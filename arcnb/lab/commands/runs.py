@@ -155,7 +155,7 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
     try:
         for item in runs:
             if item.copy_path.is_file():
-                export_run(item)
+                export_run(item, output.resolve())
         print(write_index(runs, output, title))
         return 0
     except ArcnbError as error:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.intervals import share_text
+from arcnb.arc.scores.tables import aggregate
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import seconds_between
 from arcnb.lab.runs.run import Run, find_run, list_runs
 from arcnb.models.training.log import read_metrics
 from arcnb.search.comparing.evaluation import table_frame
+from arcnb.search.comparing.openings import difference_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,6 +124,26 @@ def on_shared_tasks(frames: Mapping[str, pd.DataFrame]) -> tuple[dict[str, pd.Da
     shared = set.intersection(*ids) if ids else set()
     kept = {name: frame[frame["task_id"].isin(shared)] for name, frame in frames.items()}
     return kept, sorted(shared)
+
+
+def verdict(frames: Mapping[str, pd.DataFrame], tasks: Sequence[str], seed: int = 0) -> str:
+    """Which set solves most of the tasks, and whether it is told apart from the next one."""
+    if not tasks or not frames:
+        return (
+            "These runs have no predictions of the same tasks, so none of them is the best by what it solves."
+        )
+    solved = {name: int((aggregate(frame, tasks)["is_correct"] == 1).sum()) for name, frame in frames.items()}
+    order = sorted(frames, key=lambda name: -solved[name])
+    best, texts = (
+        order[0],
+        [f"{name} solves {share_text(solved[name], len(tasks), 'tasks')}" for name in order],
+    )
+    if not solved[best]:
+        return f"None of the {len(frames)} sets solves any of the {len(tasks)} tasks that all of them have."
+    if len(order) == 1:
+        return f"{texts[0]}."
+    apart = difference_text(frames[order[1]], frames[best], tasks, seed=seed)
+    return f"Of the tasks in all sets {texts[0]}, {texts[1]}: {apart}."
 
 
 def metric_logs(runs: Mapping[str, Run]) -> dict[str, list[dict]]:

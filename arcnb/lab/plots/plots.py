@@ -240,13 +240,19 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     from matplotlib.figure import Figure as MatplotlibFigure
 
     class Figure(MatplotlibFigure):
+        def __repr__(self) -> str:
+            """What it shows, in words: the alternative text of the picture."""
+            return ". ".join(filter(None, map(_told, self.axes)))
+
         def _repr_svg_(self) -> str:
             from matplotlib import rc_context
 
             buffer = io.StringIO()
             # Letters stay letters (small, searchable) and ids do not depend on chance.
             with rc_context({"svg.fonttype": "none", "svg.hashsalt": "arcnb"}):
-                self.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+                self.savefig(
+                    buffer, format="svg", transparent=True, metadata={"Date": None, "Title": repr(self)}
+                )
             return buffer.getvalue()
 
         def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
@@ -263,6 +269,21 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     )
     panels = [figure.add_subplot(rows, columns, number + 1) for number in range(n_panels)]
     return figure, panels
+
+
+def _told(axes: Any) -> str:
+    """Title, first and last value of each line, height of the bars, range of an image, texts in the plot."""
+    said = []
+    for line in axes.lines:
+        x, y = (list(values) for values in line.get_data())
+        if not line.get_label().startswith("_") and x:
+            said.append(f"{line.get_label()} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
+    if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
+        said.append(f"{len(bars)} bars, the highest {max(bars):.3g}")
+    said += [f"{image.get_array().min():.3g} to {image.get_array().max():.3g}" for image in axes.images]
+    said += [text.get_text().strip() for text in axes.texts]
+    title, unit = axes.get_title(loc="left"), axes.get_ylabel()
+    return f"{title}{f', {unit}' if unit else ''}: {'; '.join(said) or 'no values'}" if title else ""
 
 
 def _column(metrics: "pd.DataFrame | Sequence[Mapping]", name: str, step: str) -> "pd.Series":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.pass_rates import pass_at_k_curve
+from arcnb.arc.scores.pass_rates import pass_at_k_curve, rate_text
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
@@ -61,6 +61,13 @@ class Evaluation:
             )
         names = ["difficulty", "problems", "pass@1", "low", "high", f"pass@{int(last.k)}"]
         return pd.DataFrame(rows, columns=names).set_index("difficulty")
+
+    @property
+    def headline(self) -> str:
+        """pass@1 and pass@k of the most samples k, in one sentence."""
+        curve = self.pass_at_k()
+        rates = dict.fromkeys(map(rate_text, (curve.iloc[0], curve.iloc[-1])))
+        return f"Afterwards, on all tests of {len(self.problems)} problems: {', '.join(rates)}."
 
     def as_dict(self) -> dict:
         """Plain values, as they stand in evaluation.json."""

@@ -102,8 +102,8 @@ def sample_tasks(
 
 @dataclass(frozen=True)
 class Showcase:
-    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: a word before each
-    verdict; programs are then shown, not folded."""
+    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: one each; they are then
+    drawn small, side by side."""
 
     tasks: TaskSet
     predictions: list[Prediction]
@@ -112,11 +112,11 @@ class Showcase:
     def _repr_html_(self) -> str:
         if not self.predictions:
             return f"<p>{_NOTHING}</p>"
-        heads = self.heads or [""] * len(self.predictions)
-        return "".join(
-            p.card(self.tasks[p.task_id], f"{head}: {p.verdict}" if head else "", open=bool(head))
-            for p, head in zip(self.predictions, heads, strict=True)
-        )
+        if not self.heads:
+            return "".join(p.card(self.tasks[p.task_id]) for p in self.predictions)
+        rows = zip(self.predictions, self.heads, strict=True)
+        cards = "".join(p.small_card(self.tasks[p.task_id], head) for p, head in rows)
+        return f'<div class="arcnb arcnb-cards">{cards}</div>'
 
     def write(self, path: Path) -> Path:
         """The pictures as a fragment of HTML, for the index of runs."""
@@ -131,8 +131,17 @@ def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) ->
     """Three solved tasks and the one that came closest without being solved, each with its program."""
     solved = best_predictions(predictions, n_solved, True, tasks.ids)
     missed = best_predictions(predictions, 1, False, tasks.ids)
-    heads = ["A solved task"] * len(solved) + ["A near miss"] * len(missed)
+    heads = [f"Solved: {one.task_id}" for one in solved]
+    heads += [f"Near miss: {one.task_id}, {one.verdict.partition(' · ')[2]}" for one in missed]
     return Showcase(tasks, [*solved, *missed], heads)
+
+
+def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
+    """The predictions drawn small, each under its task and what was right."""
+    predictions = list(predictions)
+    return Showcase(
+        tasks, predictions, [f"{p.task_id}: {p.verdict.partition(' · ')[2]}" for p in predictions]
+    )
 
 
 def show_predictions(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
