@@ -274,10 +274,12 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
 def _told(axes: Any) -> str:
     """Title, first and last value of each line, height of the bars, range of an image, texts in the plot."""
     said = []
-    for line in axes.lines:
+    named = [line for line in axes.lines if not line.get_label().startswith("_")]
+    for line in named or axes.lines:
         x, y = (list(values) for values in line.get_data())
-        if not line.get_label().startswith("_") and x:
-            said.append(f"{line.get_label()} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
+        if x and (named or x[0] != x[-1]):  # one that marks a place is no series
+            name = line.get_label() if named else ""
+            said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
     if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
         said.append(f"{len(bars)} bars, the highest {max(bars):.3g}")
     said += [f"{image.get_array().min():.3g} to {image.get_array().max():.3g}" for image in axes.images]
