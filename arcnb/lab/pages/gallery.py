@@ -35,7 +35,7 @@ FLAGS = (
 
 @contextmanager
 def chromium(profile: Path, log: bool = False) -> Iterator[Any]:
-    """Selenium's driver of a headless Chromium. profile: an empty folder. log: keep what pages ask and say."""
+    """Selenium's driver of a headless Chromium. profile: an empty folder. log: keep what pages ask for."""
     binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     if binary is None or driver is None:
         need = "apt-get install chromium chromium-driver"
@@ -90,8 +90,8 @@ def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
     lines = ["# Pages", "", "What the pages of runs look like on a screen and on a phone."]
     for name in pages:
         lines += ["", f"## {name}", "", said[name], ""]
-        lines += [f"![{name}, {path.stem.rpartition('-')[2]} pixels wide: {said[name]}]({path.name})" for path in written
-                  if path.stem.rpartition("-")[0] == name]  # fmt: skip
+        for path in (one for one in written if one.stem.rpartition("-")[0] == name):
+            lines.append(f"![{name}, {path.stem.rpartition('-')[2]} pixels wide]({path.name})")
     write_whole(folder / "README.md", "\n".join(lines) + "\n")
     return folder / "README.md"
 

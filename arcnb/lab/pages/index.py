@@ -69,7 +69,7 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
         "numbers": [
             (name, cards.value_text(value))
             for name, value in cards.flat(manifest["outcome"]).items()
-            if name != "headline"
+            if type(value) in (int, float)
         ][:12],
     }
 

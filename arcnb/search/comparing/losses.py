@@ -65,7 +65,8 @@ class Losses:
         lost = f", {lost}" if covered else ""
         some = f"; {self.n_unknown} more are unknown and not scored" if self.n_unknown else ""
         drawn = share_text(covered, len(own), "test outputs")
-        return f"{self.names[-1]} drew a right output for {drawn}{lost}{some}."
+        by = f" by {self.names[-1]}" if len(self.names) > 1 else ""
+        return f"A right output was drawn{by} for {drawn}{lost}{some}."
 
     def table(self) -> pd.DataFrame:
         """A row a set, and one for every two pooled."""
@@ -73,7 +74,7 @@ class Losses:
 
         found = []
         for name, own in self.rows.groupby("set", sort=False):
-            spread = own["draws"].map(np.array).sum() / len(own) if len(own) else np.zeros(1)
+            spread = np.mean(own["draws"].tolist(), axis=0)
             covered, selected = own["covered"].mean(), own["selected"].mean()
             found.append(
                 {
@@ -89,8 +90,8 @@ class Losses:
 
     def calibration(self) -> pd.DataFrame:
         """How sure the first choice was, and how often one of the attempts was right; a column a set."""
-        labels = ["no output", "under 50%", "50% and more", "100%"]
-        return self._shares(_group(self.rows["certainty"], CERTAINTIES, labels), "certainty of the choice")
+        labels = ["0%", "under 50%", "50% and more", "100%"]
+        return self._shares(_group(self.rows["certainty"], CERTAINTIES, labels), "certainty")
 
     def groups(self) -> pd.DataFrame:
         """Selected test outputs by size, colors and program length; a column a set."""
@@ -102,7 +103,7 @@ class Losses:
             "program, characters": ("length", LENGTHS),
         }
         tables = [
-            self._shares(_group(self.rows[column], ends, _labels(ends)), title).rename(f"{title} {{}}".format)
+            self._shares(_group(self.rows[column], ends, _labels(ends)), title)
             for title, (column, ends) in ways.items()
         ]
         return pd.concat(tables) if len(self.rows) else pd.DataFrame()
@@ -123,7 +124,7 @@ class Losses:
         counts = right.agg(["sum", "size"])
         texts = [f"{right} of {of} ({percent(right / of)})" for right, of in counts.itertuples(index=False)]
         table = counts.assign(text=texts)["text"].unstack(fill_value="")[self._sets()]
-        return table.rename_axis(title).rename_axis(None, axis=1)
+        return table.rename_axis(None, axis=1).rename(f"{title} {{}}".format).rename_axis(None)
 
 
 def losses(
