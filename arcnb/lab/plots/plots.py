@@ -104,7 +104,8 @@ def histogram(
         n_values = sum(map(len, arrays.values()))
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         text = f" {limit:g} ({100 * above / max(1, n_values):.1f} % above) "
-        axes.text(limit, 0.98, text, transform=axes.get_xaxis_transform(), ha="right", va="top", color=INK)
+        side = "right" if limit > (edges[0] + edges[-1]) / 2 else "left"  # where there is room
+        axes.text(limit, 0.98, text, transform=axes.get_xaxis_transform(), ha=side, va="top", color=INK)
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 

@@ -187,7 +187,10 @@ def test_the_notebook_runs_on_them(runs):
     made = latest_run("08_compare_runs")
     assert made.manifest["outcome"]["shared_tasks"] == 1
     assert {row["run"] for row in made.manifest["outcome"]["cost"]} == {"first", "second", "trained"}
-    assert sorted(item["path"] for item in made.manifest["artifacts"]) == ["curves.svg", "pass_at_k.svg"]
+    assert sorted(item["path"] for item in made.manifest["artifacts"]) == [
+        "curves.svg", "highlights.html", "pass_at_k.svg",
+    ]  # fmt: skip
+    assert made.manifest["outcome"]["headline"].startswith("Of the tasks in all sets ")
     assert set(made.manifest["parents"]) == {str(run.path) for run in runs.values()}
     page = made.page_path.read_text()
     assert "tokens per solved task" in page
