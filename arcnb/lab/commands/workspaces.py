@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.commands.options import note
+from arcnb.lab.commands.options import add_command, note
 from arcnb.lab.workspace import doctor as doctors
 from arcnb.lab.workspace import layout
 from arcnb.lab.workspace.folders import DELIVERED, workspace
@@ -54,11 +54,10 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("init", help="lay out notebooks in a folder of your own")
+    command = add_command(commands, "init", init, "lay out notebooks in a folder of your own", "lab")
     command.add_argument("folder", metavar="DIR")
-    command.set_defaults(command=init, runs=None)
-    command = commands.add_parser("upgrade", help="bring notebooks of a newer package; what you edited stays")
+    command = add_command(
+        commands, "upgrade", upgrade, "bring notebooks of a newer package; what you edited stays", "", "lab"
+    )
     command.add_argument("folder", metavar="DIR", nargs="?", help="a workspace; the current one without it")
-    command.set_defaults(command=upgrade, runs=None)
-    command = commands.add_parser("doctor", help="what this machine has, what will not work, and the remedy")
-    command.set_defaults(command=doctor, runs=None)
+    add_command(commands, "doctor", doctor, "what this machine has, what will not work, and the remedy", "")

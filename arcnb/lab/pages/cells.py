@@ -4,7 +4,6 @@ anything."""
 import base64
 import html
 import mimetypes
-import os
 import re
 from itertools import chain, count, takewhile
 from pathlib import Path
@@ -59,11 +58,11 @@ class Markdown(mistune.HTMLRenderer):
         return f'<h{level} id="{identity}">{text}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """A link to a file beside the notebook leads there from the page, too."""
-        target, mark, place = url.partition("#")
-        beside = self._file(target)
-        if beside is not None and not target.startswith("/"):
-            url = os.path.relpath(beside, self.folders[0]) + mark + place
+        """A link within the page, to a file of the run folder, or to another host. Of one to a file elsewhere
+        the text stays: the page is sent to people who have no such file."""
+        local = not re.match(r"[a-z][a-z0-9+.-]*:|//|#", url, re.I)
+        if local and not (self.folders and (self.folders[0] / url.partition("#")[0]).is_file()):
+            return text
         return super().link(text, url, title)
 
     def image(self, text: str, url: str, title: str | None = None) -> str:

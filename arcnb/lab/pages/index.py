@@ -111,6 +111,7 @@ def _results(run: Run) -> dict[str, Any]:
     headline, highlights = opening_of(run)
     return {
         "name": run.name,
+        "came": cards.summary(manifest["outcome"]),
         "headline": headline,
         "highlights": highlights,
         "tables": tables,

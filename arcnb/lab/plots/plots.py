@@ -22,20 +22,44 @@ SERIES = ("#0a84c6", "#e06c00", "#009e73", "#cc5c9e", "#b58900", "#56b4e9", "#8a
 
 def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = "pass@k") -> "Figure":
     """pass@k with its interval. A frame has the columns k, mean, low, high (rates in 0..1), or no row where
-    nothing was predicted; several frames by name are drawn together."""
+    nothing was predicted; several frames by name are drawn together. The legend says how
+    many tasks have fewer than the last k predictions (column n_short) and count with those."""
     named = {"": curves} if hasattr(curves, "columns") else dict(curves)
     figure, (axes,) = _figure()
     for (name, frame), color in zip(named.items(), _colors(), strict=False):
         k, mean, low, high = (frame[name].to_numpy(float) for name in ("k", "mean", "low", "high"))
         axes.fill_between(k, 100 * low, 100 * high, color=color, alpha=0.18, linewidth=0)
-        axes.plot(k, 100 * mean, color=color, marker="o", markersize=4, label=name)
+        short = int(frame["n_short"].max()) if len(frame) else 0
+        label = f"{name} ({short} tasks have fewer)".strip() if short else name
+        axes.plot(k, 100 * mean, color=color, marker="o", markersize=4, label=label)
     axes.set_xscale("log", base=2)
     ks = sorted({int(k) for frame in named.values() for k in frame["k"]})
     axes.set_xticks(ks if len(ks) <= 12 else ks[:: len(ks) // 8], minor=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
-    return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend=len(named) > 1)
+    legend = len(named) > 1 or any(frame["n_short"].any() for frame in named.values())
+    return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend)
+
+
+def ranked(rates: "pd.DataFrame", title: str) -> "Figure":
+    """A dot with its interval for each named row (columns mean, low, high, shares 0..1), the first on top."""
+    figure, (axes,) = _figure()
+    figure.set_size_inches(6.4, 1.3 + 0.34 * len(rates))
+    mean, low, high = (100 * rates[name].to_numpy(float) for name in ("mean", "low", "high"))
+    places = range(len(rates))
+    axes.hlines(places, low, high, color=SERIES[0], alpha=0.35, linewidth=6)
+    axes.plot(mean, places, "o", color=SERIES[0], markersize=7)
+    for place, value in zip(places, mean, strict=True):
+        axes.annotate(
+            f"{value:.1f}%", (value, place), (0, 7), textcoords="offset points", ha="center", color=INK
+        )
+    axes.set_ylim(len(rates) - 0.5, -0.7)
+    axes.set_xlim(left=0)
+    _finish(figure, axes, title, "tasks solved (%), with 95% intervals", "")
+    axes.grid(False)
+    axes.set_yticks(places, list(rates.index))
+    return figure
 
 
 def training_curves(

@@ -9,3 +9,4 @@ from .arms import read_arms as read_arms
 from .fair_comparison import compare_arms as compare_arms
 from .losses import losses as losses
 from .openings import solved_opening as solved_opening
+from .outcomes import outcomes as outcomes

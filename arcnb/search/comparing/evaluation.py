@@ -208,11 +208,16 @@ def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> li
     for name, frame in frames.items():
         table = aggregate(frame, task_ids)
         solved, known = int(table["is_correct"].sum()), int(table["is_correct"].notna().sum())
-        shares = table[["valid code", "valid outputs", "unique outputs"]].mean()
+        without, unknown = int((table["n_preds"] == 0).sum()), len(table) - known
+        counted = f"; {without} without predictions count as unsolved" if without else ""
+        counted += f"; test outputs of {unknown} more are unknown" if unknown else ""
+        shares = [(frame["status"] != "no_code").mean(), (frame["status"] == "ok").mean()]
+        distinct = frame.groupby("task_id", observed=True)["fingerprint"].nunique().sum()
+        shares.append(distinct / max(1, len(frame)))
         sentences.append(
-            f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program); of the "
-            f"completions {shares['valid code']:.1%} hold a program, {shares['valid outputs']:.1%} ran with "
-            f"valid outputs, {shares['unique outputs']:.1%} gave different outputs"
+            f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program{counted}); "
+            "of {:,} completions {:.1%} hold a program, {:.1%} ran with valid outputs, {:.1%} gave "
+            "different outputs".format(len(frame), *shares)
         )
     return sentences
 
@@ -319,7 +324,7 @@ def _by_first_adapter(frame: pd.DataFrame) -> pd.Series:
 def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
     """Index task_id, one column a set: the share (0..1) of a task's predictions that solve train and test.
 
-    NaN where the test outputs are unknown; 0 for a task without predictions.
+    NaN where the test outputs are unknown, and for a task without predictions.
     """
     import pandas as pd
 
@@ -328,7 +333,7 @@ def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> 
         solving = frame["train_is_correct"].astype(float) * frame["test_is_correct"].astype(float)
         mean = solving.fillna(0).groupby(frame["task_id"].astype(object)).mean()
         known = aggregate(frame, task_ids)["is_correct"].notna()
-        rates[name] = mean.reindex(known.index, fill_value=0.0).where(known)
+        rates[name] = mean.reindex(known.index).where(known)
     return pd.DataFrame(rates)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import share_text
-from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.tables import aggregate
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.search.comparing.showcase import Showcase, highlights
@@ -32,17 +31,6 @@ def solved_opening(
     if len(told) < len(counts):
         sentences[-1] += f" ({len(counts) - len(told)} other sets solve no more.)"
     return said or " ".join(sentences), highlights(tasks, sets[best])
-
-
-def difference_text(
-    a: pd.DataFrame, b: pd.DataFrame, task_ids: Sequence[str], column: str = "is_correct", seed: int = 0
-) -> str:
-    """What b solves beyond a: "+8.3 points (95% interval -8 to +25): no difference is shown"."""
-    pair = paired_difference(a, b, column, seed, task_ids)
-    points = (
-        f"{100 * pair.difference:+.2g} points (95% interval {100 * pair.low:+.2g} to {100 * pair.high:+.2g})"
-    )
-    return points if pair.low > 0 or pair.high < 0 else f"{points}: no difference is shown"
 
 
 def _solved(frame: pd.DataFrame, tasks: TaskSet) -> tuple[int, int, bool]:

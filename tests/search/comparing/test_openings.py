@@ -7,9 +7,8 @@ import pytest
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.lab import comparison
 from arcnb.search.comparing import evaluation
-from arcnb.search.comparing.openings import difference_text, solved_opening
+from arcnb.search.comparing.openings import solved_opening
 from tests.search.comparing.test_evaluation import judged, right
 from tests.search.sampling.test_predict import small_tasks
 
@@ -59,16 +58,6 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
     said, shown = solved_opening({"a": frame.head(0)}, empty, tasks)
     assert said.startswith("Solved: none of 4 tasks")
     assert "no such program" in shown._repr_html_()
-
-
-def test_two_sets_are_told_apart_or_not(sets, tasks):
-    frames = evaluation.read_sets(sets)
-    assert difference_text(frames["a"], frames["b"], tasks.ids).startswith("+50 points (95% interval")
-    assert difference_text(frames["a"], frames["a"], tasks.ids).endswith("no difference is shown")
-    assert comparison.verdict(frames, tasks.ids).startswith(
-        "Of the tasks in all sets b solves 3 of 4 tasks (75%"
-    )
-    assert comparison.verdict(frames, []).startswith("These runs have no predictions of the same tasks")
 
 
 def test_failures_are_shares_of_predictions_most_frequent_first(sets, tasks):
