@@ -14,7 +14,6 @@ from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
 from arcnb.lab.batch.sweeps import runs_named
-from arcnb.lab.plots import plots
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import seconds_between
 from arcnb.lab.runs.run import Run, list_runs
@@ -23,7 +22,6 @@ from arcnb.search.comparing import evaluation
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 # What runs without prediction sets are ranked by: the first that all have; -1 where less is better.
 MEASURES = {"submission": 1, r"pass@\d+": 1, "solved": 1, "reward": 1, "eval_loss": -1, "loss": -1}
@@ -165,14 +163,6 @@ def _chances(frame: pd.DataFrame, task_ids: Sequence[str], k: int) -> np.ndarray
     rates = evaluation.solve_rates({"": frame}, task_ids)[""].dropna()
     counts = found.loc[rates.index].itertuples(index=False)
     return np.array([pass_at_k(n, c, min(n, k)) for n, c in counts])
-
-
-def ranking_picture(ranked: pd.DataFrame) -> Figure | None:
-    """A dot with its interval for each set of the `ranking`; None of an empty one."""
-    if ranked.empty:
-        return None
-    first = ranked.iloc[0]
-    return plots.ranked(ranked, f"pass@{first.k:.0f} on {first.n_tasks:.0f} shared tasks")
 
 
 def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:

@@ -42,26 +42,6 @@ def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = 
     return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend)
 
 
-def ranked(rates: "pd.DataFrame", title: str) -> "Figure":
-    """A dot with its interval for each named row (columns mean, low, high, shares 0..1), the first on top."""
-    figure, (axes,) = _figure()
-    figure.set_size_inches(6.4, 1.3 + 0.34 * len(rates))
-    mean, low, high = (100 * rates[name].to_numpy(float) for name in ("mean", "low", "high"))
-    places = range(len(rates))
-    axes.hlines(places, low, high, color=SERIES[0], alpha=0.35, linewidth=6)
-    axes.plot(mean, places, "o", color=SERIES[0], markersize=7)
-    for place, value in zip(places, mean, strict=True):
-        axes.annotate(
-            f"{value:.1f}%", (value, place), (0, 7), textcoords="offset points", ha="center", color=INK
-        )
-    axes.set_ylim(len(rates) - 0.5, -0.7)
-    axes.set_xlim(left=0)
-    _finish(figure, axes, title, "tasks solved (%), with 95% intervals", "")
-    axes.grid(False)
-    axes.set_yticks(places, list(rates.index))
-    return figure
-
-
 def training_curves(
     metrics: "pd.DataFrame | Sequence[Mapping]",
     names: Sequence[str],

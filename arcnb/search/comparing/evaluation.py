@@ -206,18 +206,17 @@ def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> li
     """What came out of each set, in one plain sentence."""
     sentences = []
     for name, frame in frames.items():
-        table = aggregate(frame, task_ids)
-        solved, known = int(table["is_correct"].sum()), int(table["is_correct"].notna().sum())
+        table, n = aggregate(frame, task_ids), len(frame)
+        solved, known = (int(column.sum()) for column in (table["is_correct"], table["is_correct"].notna()))
         without, unknown = int((table["n_preds"] == 0).sum()), len(table) - known
         counted = f"; {without} without predictions count as unsolved" if without else ""
         counted += f"; test outputs of {unknown} more are unknown" if unknown else ""
-        shares = [(frame["status"] != "no_code").mean(), (frame["status"] == "ok").mean()]
-        distinct = frame.groupby("task_id", observed=True)["fingerprint"].nunique().sum()
-        shares.append(distinct / max(1, len(frame)))
+        distinct = frame.groupby("task_id", observed=True)["fingerprint"].nunique().sum() / max(1, n)
+        held, ran = ((frame["status"] != "no_code").mean(), (frame["status"] == "ok").mean())
         sentences.append(
             f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program{counted}); "
-            "of {:,} completions {:.1%} hold a program, {:.1%} ran with valid outputs, {:.1%} gave "
-            "different outputs".format(len(frame), *shares)
+            f"of {n:,} completions {held:.1%} hold a program, {ran:.1%} ran with valid outputs, "
+            f"{distinct:.1%} gave different outputs"
         )
     return sentences
 

@@ -246,10 +246,10 @@ def test_several_evaluations_are_a_block_each_by_name(tmp_path):
         runs.append(run.record(outcome))
     page = write_index(runs, tmp_path / "index.html", "Title").read_text()
     for run in runs[1:]:
-        block = page[page.index(f"<h2>{run.path.name}</h2>") :]
+        block = page[page.index(f"<h2>{run.name}</h2>") :]
         assert f"{run.name} is done" in block
         assert f"{run.manifest['outcome']['solved']} of 4 solved" in block
-    assert f"<h2>{runs[0].path.name}</h2>" not in page, "of another notebook"
+    assert f"<h2>{runs[0].name}</h2>" not in page, "of another notebook"
     one = write_index(runs[:2], tmp_path / "index.html", "Title").read_text()
     assert one.count("<h2>") == 1, "the list of runs"
 
