@@ -144,12 +144,13 @@ def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) ->
     return Showcase(tasks, [*solved, *missed], heads)
 
 
-def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
-    """The predictions drawn small, each under its task and what was right."""
-    predictions = list(predictions)
-    return Showcase(
-        tasks, predictions, [f"{p.task_id}: {p.verdict.partition(' · ')[2]}" for p in predictions]
-    )
+def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction], n: int = 4) -> Showcase:
+    """The first prediction of each of n tasks, drawn small under its task and what was right."""
+    first: dict[str, Prediction] = {}
+    for one in predictions:
+        first.setdefault(one.task_id, one)
+    shown = list(first.values())[:n]
+    return Showcase(tasks, shown, [f"{p.task_id}: {p.verdict.partition(' · ')[2]}" for p in shown])
 
 
 def show_predictions(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
