@@ -24,6 +24,16 @@ def percent(share: float) -> str:
     return f"{points:.0f}%" if abs(points) >= 10 and digits == 2 else f"{points:.{digits}g}%"
 
 
+def range_text(low: float, high: float) -> str:
+    """Two shares (0..1) as one range: "18 to 61%"."""
+    return f"{percent(low).rstrip('%')} to {percent(high)}"
+
+
+def points(difference: float) -> str:
+    """A difference of shares (-1..1) in percentage points of two digits: "+8.3"."""
+    return f"{'-' if difference < 0 else '+'}{percent(abs(difference)).rstrip('%')}"
+
+
 def share_text(right: int, of: int, things: str = "") -> str:
     """ "6 of 16 tasks (38%, 95% interval 18 to 61%)"; by Wilson's interval (1927) none of 16 is not never."""
     from scipy.stats import binomtest
@@ -32,8 +42,8 @@ def share_text(right: int, of: int, things: str = "") -> str:
     if not of:
         return count
     ends = binomtest(right, of).proportion_ci(method="wilson")
-    low, high = (percent(round(end, 4)) for end in (ends.low, ends.high))
-    return f"{count} ({percent(right / of)}, 95% interval {low.rstrip('%')} to {high})"
+    interval_ = range_text(round(ends.low, 4), round(ends.high, 4))
+    return f"{count} ({percent(right / of)}, 95% interval {interval_})"
 
 
 def resampled_weights(n_tasks: int, generator: np.random.Generator, n_samples: int) -> np.ndarray:

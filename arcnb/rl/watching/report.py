@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.intervals import percent
+from arcnb.arc.scores.intervals import percent, range_text
 from arcnb.arc.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _with_interval(row: dict) -> str:
     if error is None:
         return percent(rate)
     low, high = max(0.0, rate - 1.96 * error), min(1.0, rate + 1.96 * error)
-    return f"{percent(rate)} (95% interval {percent(low).rstrip('%')} to {percent(high)})"
+    return f"{percent(rate)} (95% interval {range_text(low, high)})"
 
 
 def _differ(before: dict, after: dict) -> bool:

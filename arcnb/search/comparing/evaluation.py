@@ -13,7 +13,7 @@ import numpy as np
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
 from arcnb.arc.scores.attempts import RULES
-from arcnb.arc.scores.intervals import interval, percent
+from arcnb.arc.scores.intervals import interval, percent, range_text
 from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
 from arcnb.arc.scores.submission import Submission, create_submission
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
@@ -155,7 +155,7 @@ def set_to_submit(sets: Mapping[str, PredictionSet], name: str, rule: str) -> Pr
 def comparison_table(
     frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
 ) -> pd.DataFrame:
-    """One row a set, the columns of the aggregate table; "38% [18, 61]", 95% by bootstrap over tasks.
+    """One row a set, the columns of the aggregate table; "38% (18 to 61%)", 95% by bootstrap over tasks.
 
     stopped: names of sets whose tasks ended early, as `early_stops` finds them; "-" stands for their scores
     and pass rates.
@@ -183,8 +183,8 @@ def _interval(column: str, values: np.ndarray, seed: int) -> str:
     if np.all(values == values[0]):
         return mean
     draws = rng(seed, "table interval").integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = (f"{end if number else 100 * end:.2g}" for end in interval(values[draws].mean(axis=1)))
-    return f"{mean} [{low}, {high}]"
+    low, high = interval(values[draws].mean(axis=1))
+    return f"{mean} ({f'{low:.3g} to {high:.3g}' if number else range_text(low, high)})"
 
 
 def means_table(
@@ -263,8 +263,7 @@ def pass_rates(
         for curve in curves({name: frame}, task_ids, seed, stopped).values():
             some = [curve.iloc[0], curve.iloc[-1]] if len(curve) else []
             rows[name] = {
-                f"pass@{row.k:g}": f"{percent(row['mean'])} [{100 * row.low:.2g}, {100 * row.high:.2g}]"
-                for row in some
+                f"pass@{row.k:g}": f"{percent(row['mean'])} ({range_text(row.low, row.high)})" for row in some
             }
     return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule, certainty
-from arcnb.arc.scores.intervals import percent, share_text
+from arcnb.arc.scores.intervals import percent, points, share_text
 from arcnb.arc.scores.submission import SUBMISSION_COLUMNS, task_candidates
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
@@ -82,7 +82,7 @@ class Losses:
                     "test outputs": len(own),
                     "a right one drawn": share_text(int(own["covered"].sum()), len(own)),
                     "selected (official score)": share_text(int(own["selected"].sum()), len(own)),
-                    "lost in selection": f"{100 * (covered - selected):.2g} points",
+                    "lost in selection": f"{points(covered - selected)} points".lstrip("+"),
                     "random halves of the samples": f"{percent(spread.min())} to {percent(spread.max())}",
                 }
             )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.intervals import points
 from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.submission import PADDING, SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
@@ -146,9 +147,9 @@ def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
     said = []
     if pairs is not None and len(pairs):
         last = pairs.iloc[-1]
-        points, low, high = (f"{100 * last[name]:+.2g}" for name in ("difference", "low", "high"))
+        found, low, high = (points(last[name]) for name in ("difference", "low", "high"))
         shown = "" if last["low"] > 0 or last["high"] < 0 else ": no difference is shown"
-        said.append(f"Learning added {points} points (95% interval {low} to {high}) to search alone{shown}.")
+        said.append(f"Learning added {found} points (95% interval {low} to {high}) to search alone{shown}.")
     if plan.submission:
         entries = json.loads(Path(plan.submission_file).read_bytes()).values()
         outputs = [grid for tests in entries for test in tests for grid in test.values()]

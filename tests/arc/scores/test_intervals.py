@@ -10,8 +10,12 @@ from arcnb.arc.scores.intervals import (
     holm,
     mcnemar_p,
     mean_and_interval,
+    percent,
+    points,
+    range_text,
     resampled_weights,
     sampled_sign_flip_p,
+    share_text,
     sign_flip_p,
 )
 from arcnb.arc.seeds import rng
@@ -67,3 +71,20 @@ def test_p_values_of_many_pairs_are_adjusted():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.02, 0.01, 0.5]) == pytest.approx([0.04, 0.03, 0.5])
     assert holm([0.5, 0.4]) == pytest.approx([0.8, 0.8])
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0%"), (0.0007, "0.07%"), (0.0133, "1.3%"), (0.375, "38%"), (0.996, "99.6%"), (1, "100%")],
+)
+def test_percentages_have_two_digits_and_three_next_to_a_hundred(share, text):
+    assert percent(share) == text
+    assert points(share) == f"+{text}".rstrip("%")
+    assert range_text(0, share) == f"0 to {text}"
+
+
+def test_a_count_of_none_or_all_has_an_interval_too():
+    assert share_text(0, 16, "tasks") == "none of 16 tasks (0%, 95% interval 0 to 19%)"
+    assert share_text(16, 16) == "16 of 16 (100%, 95% interval 81 to 100%)"
+    assert share_text(0, 0, "tasks") == "none of 0 tasks"
+    assert points(-0.083) == "-8.3"

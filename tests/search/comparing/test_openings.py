@@ -69,4 +69,4 @@ def test_failures_are_shares_of_predictions_most_frequent_first(sets, tasks):
     assert table.index[0] == "ran, valid outputs"
     assert table.loc["error", "a (4)"] == table.loc["error: NameError", "a (4)"] == "50%"
     assert table.loc["error", "b (4)"] == ""
-    assert evaluation.pass_rates(frames, tasks.ids).loc["b", "pass@1"].startswith("75% [")
+    assert evaluation.pass_rates(frames, tasks.ids).loc["b", "pass@1"].startswith("75% (")
