@@ -178,7 +178,10 @@ class Plan:
         import pandas as pd
 
         with pd.option_context("display.max_rows", None, "display.max_colwidth", None):
-            return self.table().to_html()
+            table = self.table()
+            given = int((table["from"] == "given").sum())
+            head = f"The plan: {given} of {len(table)} options given, the others by default"
+            return f"<details><summary>{head}</summary>{table.to_html()}</details>"
 
 
 def refuse(problems: Iterable[str], error: type[ValueError] = ArcnbError) -> None:

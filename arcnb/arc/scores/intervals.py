@@ -31,7 +31,8 @@ def range_text(low: float, high: float) -> str:
 
 def points(difference: float) -> str:
     """A difference of shares (-1..1) in percentage points of two digits: "+8.3"."""
-    return f"{'-' if difference < 0 else '+'}{percent(abs(difference)).rstrip('%')}"
+    sign = "-" if difference < 0 else "+" if difference > 0 else ""
+    return f"{sign}{percent(abs(difference)).rstrip('%')}"
 
 
 def share_text(right: int, of: int, things: str = "") -> str:

@@ -27,10 +27,13 @@ def solved_opening(
     counts = {name: _solved(frame, tasks) for name, frame in frames.items()}
     best = max(counts, key=lambda name: counts[name][0])
     told = sorted(counts, key=lambda name: -counts[name][0])[:MOST] if len(counts) > MOST else list(counts)
-    sentences = [_sentence(name if len(counts) > 1 else "", *counts[name]) for name in told]
-    if len(told) < len(counts):
-        sentences[-1] += f" ({len(counts) - len(told)} other sets solve no more.)"
-    return said or " ".join(sentences), highlights(tasks, sets[best])
+    texts = [
+        share_text(*counts[name][:2], "tasks") + (f" by {name}" if len(counts) > 1 else "") for name in told
+    ]
+    rest = f", no more by {len(counts) - len(told)} other sets" if len(told) < len(counts) else ""
+    known = any(known for _, _, known in counts.values())
+    how = "train and test pairs by one program" if known else "train pairs only; test outputs are unknown"
+    return said or f"Solved: {', '.join(texts)}{rest}; {how}.", highlights(tasks, sets[best])
 
 
 def _solved(frame: pd.DataFrame, tasks: TaskSet) -> tuple[int, int, bool]:
@@ -39,12 +42,3 @@ def _solved(frame: pd.DataFrame, tasks: TaskSet) -> tuple[int, int, bool]:
     known = bool(table["is_correct"].notna().any())
     column = table["is_correct" if known else "train_is_correct"].dropna()
     return int(column.sum()), len(column), known
-
-
-def _sentence(name: str, solved: int, of: int, known: bool) -> str:
-    by = (
-        ", train and test pairs by one program"
-        if known
-        else " on their train pairs; test outputs are unknown"
-    )
-    return f"{f'{name} solves' if name else 'Solved:'} {share_text(solved, of, 'tasks')}{by}."

@@ -79,7 +79,7 @@ def test_p_values_of_many_pairs_are_adjusted():
 )
 def test_percentages_have_two_digits_and_three_next_to_a_hundred(share, text):
     assert percent(share) == text
-    assert points(share) == f"+{text}".rstrip("%")
+    assert points(share) == f"{'+' if share else ''}{text}".rstrip("%")
     assert range_text(0, share) == f"0 to {text}"
 
 

@@ -34,8 +34,8 @@ def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(s
     frames = evaluation.read_sets(sets)
     said, shown = solved_opening(frames, sets, tasks)
     assert said == (
-        "a solves 1 of 4 tasks (25%, 95% interval 4.6 to 70%), train and test pairs by one program. "
-        "b solves 3 of 4 tasks (75%, 95% interval 30 to 95%), train and test pairs by one program."
+        "Solved: 1 of 4 tasks (25%, 95% interval 4.6 to 70%) by a, "
+        "3 of 4 tasks (75%, 95% interval 30 to 95%) by b; train and test pairs by one program."
     )
     assert [head.partition(":")[0] for head in shown.heads] == ["Solved"] * 3 + ["Near miss"]
     assert shown._repr_html_().count('class="arcnb-card"') == 4
@@ -51,9 +51,7 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
     )
     unknown = frame.assign(test_is_correct=None, test_correct_grids=None, test_pixel_score=None)
     hidden = TaskSet("h", tuple(replace(t, test=tuple(Pair(p.input) for p in t.test)) for t in tasks))
-    assert (
-        "on their train pairs; test outputs are unknown." in solved_opening({"a": unknown}, sets, hidden)[0]
-    )
+    assert "; train pairs only; test outputs are unknown." in solved_opening({"a": unknown}, sets, hidden)[0]
     empty = {"a": PredictionSet(tmp_path / "empty")}
     said, shown = solved_opening({"a": frame.head(0)}, empty, tasks)
     assert said.startswith("Solved: none of 4 tasks")
