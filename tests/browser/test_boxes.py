@@ -2,11 +2,13 @@
 
 import base64
 import re
+from pathlib import Path
 
 import nbformat
 import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from PIL import Image
 
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.predictions.prediction_set import PredictionSet
@@ -15,8 +17,9 @@ from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab import opening, plots
 from arcnb.lab.explorer.live import Explorer
 from arcnb.lab.pages.export import export_run
+from arcnb.lab.pages.gallery import write_gallery
 from arcnb.lab.pages.index import write_index
-from arcnb.lab.runs.run import new_run
+from arcnb.lab.runs.run import Run, new_run
 from arcnb.search.comparing.showcase import highlights
 
 WIDTHS = (390, 800, 1600)
@@ -157,3 +160,18 @@ def test_every_picture_has_a_text_that_says_numbers(browser, pages):
     labels = browser.run("return [...document.querySelectorAll('svg.arcnb-grid')].map((e) => e.ariaLabel)")
     assert alts == ["pass@k, tasks solved (%): 10 at 1 to 40 at 8"]
     assert all(re.match(r"(grid|difference) \d+x\d+(:| with the values) ", label) for label in labels)
+
+
+@pytest.mark.long("starts a browser of its own")
+def test_the_gallery_has_every_page_at_two_widths_in_a_few_kilobytes(browser, pages, tmp_path):
+    page = Path(pages["page"].removeprefix("file://"))
+    index = Path(pages["index"].removeprefix("file://"))
+    made = write_gallery(tmp_path / "gallery", [Run(page.parent)] * 2, index)
+    names = ("index", "06_evaluate", "06_evaluate-boxes")
+    pictures = {path.name: path for path in made.parent.glob("*.webp")}
+    assert set(pictures) == {f"{name}-{width}.webp" for name in names for width in (1300, 390)}
+    for name, path in pictures.items():
+        assert path.stat().st_size < 150_000
+        assert Image.open(path).width == int(name.rpartition("-")[2].removesuffix(".webp"))
+    assert "One of 8 tasks is solved" in made.read_text()
+    assert "![06_evaluate, 390 pixels wide](06_evaluate-390.webp)" in made.read_text()

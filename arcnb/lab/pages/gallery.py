@@ -84,8 +84,8 @@ def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
     pages = {"index": index} if index else {}
     said = {"index": "The index of the runs."}
     for run in runs:
-        pages[run.kind] = export_run(run, index)
-        said[run.kind] = opening_of(run)[0]
+        name = f"{run.kind}-{run.name}" if run.kind in pages else run.kind
+        pages[name], said[name] = export_run(run, index), opening_of(run)[0]
     written = screens(pages, folder)
     lines = ["# Pages", "", "What the pages of runs look like on a screen and on a phone."]
     for name in pages:

@@ -134,8 +134,11 @@ class Showcase:
 
 
 def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:
-    """Three solved tasks and the one that came closest without being solved, each with its program."""
-    solved = best_predictions(predictions, n_solved, True, tasks.ids)
+    """Three solved tasks and the one that came closest without being solved, each with its program; tasks of
+    different programs before those of the same."""
+    found = best_predictions(predictions, 4 * n_solved, True, tasks.ids)
+    once = {one.program: one for one in reversed(found)}.values()
+    solved = sorted(found, key=lambda one: not any(one is other for other in once))[:n_solved]
     missed = best_predictions(predictions, 1, False, tasks.ids)
     heads = [f"Solved: {one.task_id}" for one in solved]
     for one in missed:

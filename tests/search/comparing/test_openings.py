@@ -39,6 +39,10 @@ def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(s
     )
     assert [head.partition(":")[0] for head in shown.heads] == ["Solved"] * 3 + ["Near miss"]
     assert shown._repr_html_().count('class="arcnb-card"') == 4
+    programs = [judged(task, 1, right(task), "other" * 3) for task in tasks[2:]]
+    sets["b"].write_part(programs, 1)
+    first = [one.program for one in solved_opening(frames, sets, tasks)[1].predictions[:2]]
+    assert len(set(first)) == 2, "different programs come first"
     alone, _ = solved_opening({"a": frames["a"]}, sets, tasks)
     assert alone.startswith("Solved: 1 of 4 tasks (25%")
 
