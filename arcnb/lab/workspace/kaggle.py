@@ -75,8 +75,8 @@ class KaggleBundle:
         disk = rows * len(plan.searches) + plan.rounds.adapter_gb
         if disk > 0.9 * OUTPUT_GB:
             found.append(
-                f"predictions of {n_tasks} tasks and adapters may take {disk:.0f} GB, and Kaggle has {OUTPUT_GB} "
-                "for output; lower n_predictions or adapter_gb"
+                f"predictions of {n_tasks} tasks and adapters may take {disk:.0f} GB, and Kaggle has "
+                f"{OUTPUT_GB} for output; lower n_predictions or adapter_gb"
             )
         _, n_cards, gib = CARDS[self.gpu]
         cards = [Gpu(0, self.gpu, int(gib * GIB), int(gib * GIB))] * n_cards
@@ -143,8 +143,8 @@ def write_bundle(bundle: KaggleBundle, folder: Path) -> Path:
 def rehearse(folder: Path, tasks: TaskSet, hours: float, work: Path) -> SubmissionScore:
     """Run a bundle's kernel as Kaggle would, on tasks whose test outputs it does not see, and score it.
 
-    Without network where this system can take it away. With wheels: in an environment that holds nothing else.
-    Files are left in `work`. Raises ArcnbError where the kernel ends with an error.
+    Without network where this system can take it away; with wheels, in an environment that holds nothing
+    else. Files are left in `work`. Raises ArcnbError where the kernel ends with an error.
     """
     inputs, working = work / "input", work / "working"
     for path in (inputs, working):

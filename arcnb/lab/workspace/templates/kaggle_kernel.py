@@ -81,8 +81,7 @@ if not scored and set(found) != set(tasks):  # of a commit, which works on a few
     submission.write_text(json.dumps(found))
 outputs = [entry for entries in found.values() for entry in entries]
 padded = sum(grid == [[0]] for entry in outputs for grid in entry.values())
-print(
-    f"submission.json: {len(found)} tasks, {len(outputs)} outputs, {padded} of {2 * len(outputs)} attempts padded"
-)
+attempts = f"{padded} of {2 * len(outputs)} attempts padded"
+print(f"submission.json: {len(found)} tasks, {len(outputs)} outputs, {attempts}")
 if code:
     print(f"arcnb ended with {code}: what had been found until then is in the file")
