@@ -20,7 +20,7 @@ GROUPS = {
     "one notebook": ("run", "params"),
     "many runs": ("sweep", "pipeline"),
     "other machines": ("submit", "status", "cancel"),
-    "this machine": ("init", "upgrade", "doctor"),
+    "this machine": ("init", "upgrade", "doctor", "bundle"),
     "what there is": ("ls", "show", "report", "rm"),
 }
 

@@ -5,10 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.commands.options import add_command, note
+from arcnb.lab.commands.options import add_command, add_parameter_options, given_values, note
+from arcnb.lab.notebooks import files
+from arcnb.lab.notebooks.profiles import find_profile
 from arcnb.lab.workspace import doctor as doctors
 from arcnb.lab.workspace import layout
 from arcnb.lab.workspace.folders import DELIVERED, workspace
+from arcnb.synth import SourceSettings, build_task_set
 
 _SAID = {
     "brought": "{name}: brought",
@@ -53,6 +56,34 @@ def doctor(options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
+def bundle(options: argparse.Namespace) -> int:
+    """`arcnb bundle kaggle OUT`: everything for an offline Kaggle notebook; with --rehearse its score."""
+    from arcnb.lab.workspace import kaggle
+    from arcnb.plans import refuse
+    from arcnb.search import SearchPlan
+
+    path = files.find_notebook("07")
+    values = given_values(options, path, files.declared_beside(path))
+    profiles = [find_profile(name, path.parent) for name in options.profile]
+    parameters = {name: value for name, value in values.items() if name in dict(options.parameter)}
+    made = kaggle.KaggleBundle(
+        options.model, options.adapter, profiles, parameters, options.wheels, options.python, options.gpu,
+        options.hours, options.user, options.competition,
+    )  # fmt: skip
+    refuse(made.problems(SearchPlan.of(values)))
+    out = options.folder.expanduser().resolve()
+    if out.exists():
+        raise ArcnbError(f"{out} is there already; name a new folder, or remove it")
+    print(kaggle.write_bundle(made, out))
+    if options.rehearse:
+        tasks = build_task_set("arc-agi-1/evaluation", options.rehearse, SourceSettings(seed=0))
+        note(f"rehearsal: {len(tasks)} evaluation tasks, {60 * options.rehearse_hours:.0f} minutes at most")
+        score = kaggle.rehearse(out, tasks, options.rehearse_hours, out.with_name(f"{out.name}-rehearsal"))
+        print(f"rehearsal: {score}")
+    note(f"kaggle datasets create -p {out / 'dataset'} -r zip; kaggle kernels push -p {out / 'kernel'}")
+    return 0
+
+
 def add_commands(commands: argparse._SubParsersAction) -> None:
     command = add_command(commands, "init", init, "lay out notebooks in a folder of your own", "lab")
     command.add_argument("folder", metavar="DIR")
@@ -60,4 +91,40 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         commands, "upgrade", upgrade, "bring notebooks of a newer package; what you edited stays", "", "lab"
     )
     command.add_argument("folder", metavar="DIR", nargs="?", help="a workspace; the current one without it")
+    command = add_command(
+        commands, "bundle", bundle, "write what an offline Kaggle notebook needs, check and rehearse it",
+        "kaggle out --wheels wheels --rehearse 4",
+    )  # fmt: skip
+    add = command.add_argument
+    add("where", choices=["kaggle"])
+    add(
+        "folder",
+        metavar="OUT",
+        type=Path,
+        help="a new folder: dataset/ and kernel/, ready for the kaggle command",
+    )
+    add("--model", default="default", help="default, a folder or a hub id")
+    add("--adapter", default="auto", help='auto (shipped, for the default model), a folder, or ""')
+    add("--gpu", default="L4x4", help="L4x4 or T4x2")
+    add("--hours", type=float, default=11.3, help="of the scored run; Kaggle ends it after 12 (default 11.3)")
+    add(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="wheels to install there: pip download --no-deps -r requirements.txt",
+    )
+    add(
+        "--python", default="3.12", help="Python of the Kaggle image, for which the wheels are (default 3.12)"
+    )
+    add("--user", default="YOUR-NAME", help="your Kaggle name")
+    add("--competition", default="arc-prize-2026", help="the competition's name in its address")
+    add(
+        "--rehearse",
+        type=int,
+        metavar="N",
+        default=0,
+        help="run the kernel on N evaluation tasks and score it",
+    )
+    add("--rehearse-hours", type=float, default=0.5, metavar="H", help="time of the rehearsal (default 0.5)")
+    add_parameter_options(command)
     add_command(commands, "doctor", doctor, "what this machine has, what will not work, and the remedy", "")

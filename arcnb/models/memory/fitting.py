@@ -6,6 +6,7 @@ graphs come on top (a tenth of the share is kept for them). It says no only to w
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from arcnb.machine.gpus import Gpu, visible_gpus
@@ -23,10 +24,13 @@ def share_of_memory(options) -> float:
     return min([0.9, *(_rounded_down(gpu.free / gpu.total) for gpu in gpus)])
 
 
-def memory_problem(model: Path, context: int, options) -> str | None:
-    """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows."""
+def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | None = None) -> str | None:
+    """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows.
+
+    gpus: those it will run on; None for those of this machine.
+    """
     n_gpus, share = options.tensor_parallel_size, share_of_memory(options)
-    gpus = visible_gpus()[:n_gpus]
+    gpus = (visible_gpus() if gpus is None else gpus)[:n_gpus]
     if not gpus:
         return None
     gpu = min(gpus, key=lambda gpu: gpu.free)

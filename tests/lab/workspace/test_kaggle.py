@@ -1,0 +1,116 @@
+"""A Kaggle bundle: what it refuses, what it holds, and its kernel run as Kaggle runs it."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from arcnb.arc.scores.submission import validate_submission
+from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.errors import ArcnbError
+from arcnb.lab import cli
+from arcnb.lab.workspace import kaggle
+from arcnb.search import SearchPlan
+from tests.search.learning_engine import small_tasks
+
+SMALL = {
+    "backend": "transformers", "n_predictions": 4, "first_round": 2, "per_round": 2, "per_prompt": 2,
+    "lora_r": 2,
+    "max_completion_length": 4, "max_length": 1024, "num_processes": 1, "workers": 1, "n_pictures": 1,
+    "arms": "learn",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "plan", "sentence"),
+    [
+        ({"gpu": "A100"}, {}, "--gpu must be L4x4 or T4x2, got 'A100'"),
+        ({"hours": 12.0}, {}, "--hours must be above 0 and at most 11.5"),
+        ({}, {"n_predictions": 100000}, "Kaggle has 20 for output; lower n_predictions"),
+        ({"gpu": "T4x2"}, {"vllm_gpu_memory_utilization": 1e-6}, "T4x2: the weights need"),
+    ],
+)
+def test_what_cannot_fit_on_kaggle_is_refused(small_model, asked, plan, sentence):
+    bundle = kaggle.KaggleBundle(small_model.path, "", **asked)
+    (problem,) = bundle.problems(SearchPlan.of(SMALL | plan))
+    assert sentence in problem
+
+
+def test_what_fits_is_not_refused(small_model):
+    assert kaggle.KaggleBundle(small_model.path, "").problems(SearchPlan.of(SMALL)) == []
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """A wheelhouse of one package, to be seen by the kernel."""
+    folder = tmp_path / "wheelhouse"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "carried-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("carried.py", "")
+        wheel.writestr(
+            "carried-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: carried\nVersion: 1.0\n"
+        )
+        wheel.writestr("carried-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("carried-1.0.dist-info/RECORD", "")
+    return folder
+
+
+@pytest.mark.long("a whole search of notebook 07, in a process of its own")
+def test_the_kernel_leaves_a_submission_that_is_scored_without_having_seen_the_answers(tmp_path, small_model):
+    out = tmp_path / "out"
+    kaggle.write_bundle(kaggle.KaggleBundle(small_model.path, "", parameters=SMALL, user="me"), out)
+    about = json.loads((out / "kernel" / "kernel-metadata.json").read_text())
+    assert about["dataset_sources"] == ["me/arcnb-submission-bundle"]
+    assert about["enable_internet"] is False
+    tasks = TaskSet("small", tuple(small_tasks()))
+    work = tmp_path / "work"
+    score = kaggle.rehearse(out, tasks, 0.5, work)
+    assert score.n_outputs == sum(len(task.test) for task in tasks)
+    validate_submission(json.loads((work / "working" / "submission.json").read_text()), tasks)
+    assert not list((work / "input").glob("*solutions*"))
+    (run,) = (work / "working" / "runs").glob("*07*")
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["status"] == "done"
+    assert manifest["notebook"]["path"].startswith(str(work / "input" / "bundle" / "package"))
+    with pytest.raises(FileExistsError):
+        kaggle.rehearse(out, tasks, 0.5, work)
+
+
+@pytest.mark.long("it makes an environment")
+def test_carried_wheels_are_installed_and_a_failed_search_leaves_a_valid_submission(
+    tmp_path, small_model, wheels
+):
+    """In an environment that holds these wheels and nothing else, arcnb cannot start."""
+    bundle = kaggle.KaggleBundle(small_model.path, "", parameters=SMALL, wheels=wheels)
+    kaggle.write_bundle(bundle, tmp_path / "out")
+    tasks = TaskSet("small", tuple(small_tasks()))
+    with pytest.raises(ArcnbError, match="arcnb ended with 1: what had been found"):
+        kaggle.rehearse(tmp_path / "out", tasks, 0.1, tmp_path / "work")
+    assert (tmp_path / "work" / "scratch" / "site" / "carried.py").is_file()
+    validate_submission(json.loads((tmp_path / "work" / "working" / "submission.json").read_text()), tasks)
+
+
+@pytest.mark.long("it makes an environment")
+def test_wheels_for_another_python_are_told(tmp_path, small_model, wheels):
+    bundle = kaggle.KaggleBundle(small_model.path, "", wheels=wheels, python="3.9")
+    kaggle.write_bundle(bundle, tmp_path / "out")
+    with pytest.raises(ArcnbError, match=r"the wheels are for Python 3\.9"):
+        kaggle.rehearse(tmp_path / "out", TaskSet("small", tuple(small_tasks())), 0.1, tmp_path / "work")
+
+
+def test_the_command_writes_a_bundle_once(tmp_path, small_model, capsys):
+    out = tmp_path / "out"
+    command = ["bundle", "kaggle", str(out), "--model", small_model.path, "--adapter", "", "-f", "submission"]
+    assert cli.main([*command, "-p", "n_predictions", "64"]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    made = json.loads((out / "dataset" / "bundle.json").read_text())
+    assert made["parameters"] == {"n_predictions": 64}
+    assert made["profiles"] == ["profile0.yaml"]
+    assert made["hours"] == 11.3
+    check = "import nbformat, sys; nbformat.validate(nbformat.read(sys.argv[1], 4))"
+    kernel = out / "kernel" / "arcnb-submission.ipynb"
+    subprocess.run([sys.executable, "-c", check, kernel], check=True)
+    assert cli.main(command) == 2
+    assert "is there already" in capsys.readouterr().err
