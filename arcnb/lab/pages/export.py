@@ -69,7 +69,11 @@ def notebook_page(
     heading, _, purpose = cells[0]["source"].partition("\n") if opens else ("", "", "")
     top, about = (markdown.cell(cells[0], part) for part in (heading, purpose)) if opens else ("", "")
     shown = showing(cells[opens:])
-    blocks = [cell_html(cell, markdown) for cell in shown]
+    # Of a run the top has the parameters, with their comments.
+    told = {"parameters", "injected-parameters"} if run is not None else set()
+    blocks = [
+        cell_html(cell, markdown) for cell in shown if told.isdisjoint(cell["metadata"].get("tags", ()))
+    ]
     facts = _run_facts(run, notebook, index) if run is not None else None
     title = next((entry["text"] for entry in markdown.contents), run.path.name if run else "Notebook")
     footer = "An executed notebook of arcnb; this page loads nothing from elsewhere."

@@ -24,7 +24,7 @@ from arcnb.lab.pages.opening import opening_of
 from arcnb.lab.runs.run import Run, find_run
 from arcnb.machine.files import write_whole
 
-SCREENS = {1300: 1150, 390: 1150}  # width: height of what is seen at once, pixels
+SCREENS = {1300: 900, 390: 900}  # width: height of what is seen at once, pixels
 QUALITY = 72  # of the pictures, WebP
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions",
