@@ -1,6 +1,6 @@
 """A training over several nodes of a cluster, which share a disk.
 
-The first node runs the notebook. Each other one runs `python -m arcnb.models.training.nodes FOLDER RANK`, which
+The first node runs the notebook. Each other one runs `python -m arcnb.models.training.nodes FOLDER RANK`: it
 carries out its part of whatever the first launches, and ends when FOLDER/done is there. In the environment of
 all of them:
 
