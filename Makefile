@@ -47,7 +47,7 @@ lab: $(STAMP)
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start.ipynb \
 	    $(LAB_FLAGS)
 
-# docs/notebooks.md and the launcher's list, from the notebooks themselves.
+# docs/reference/notebooks.md and the launcher's list, from the notebooks themselves.
 docs: $(STAMP)
 	$(BIN)/python -m arcnb.lab.notebooks.docs
 

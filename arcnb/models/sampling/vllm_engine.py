@@ -212,7 +212,7 @@ def is_small(model: Path) -> bool:
 
 
 def _is_slow_at_bf16() -> bool:
-    """Whether this processor has no instructions that vLLM's bfloat16 is made for (docs/inference.md)."""
+    """Whether this processor lacks what vLLM's bfloat16 is made for (docs/how-to/inference.md)."""
     import torch
 
     return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")

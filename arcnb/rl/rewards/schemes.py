@@ -55,7 +55,7 @@ def right_grids(scores: Scores) -> float:
     """Share of right grids among those known, nothing for outputs that are merely valid; range [0, 1].
 
     Where few programs are right, most groups differ by validity alone, and advantages divided by a group's
-    spread may then teach short programs that run; see docs/log.md.
+    spread may then teach short programs that run; see docs/results/log/2026-11-21_first_grpo_arms.md.
     """
     return scores.known_correct if scores.has_outputs else 0.0
 
