@@ -1,0 +1,111 @@
+"""Counts what makes README and docs hard to read: long sentences, many numbers in one, words that nobody defined.
+
+python docs/tooling/prose.py             # ends with 1 where a page has more of it than it may have
+python docs/tooling/prose.py -v          # every such sentence
+python docs/tooling/prose.py FILE ...    # every such sentence of these files
+
+Tables, code, headings and links' targets do not count. Old pages may keep what they have (ALLOWED), and no more; new ones
+have nothing. Files of results/ are records and are looked at for words only; generated pages are not looked at.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+WORDS, NUMBERS = 30, 3
+MADE = {"docs/reference/notebooks.md", "docs/reference/cli.md", "docs/reference/api.md", "docs/reference/files.md"}
+RECORDS = "docs/results/"
+ALLOWED = {}  # page: sentences that are too long or hold too many numbers; may only become fewer
+# Words without a meaning of their own here, and what says it (docs/reference/glossary.md).
+UNDEFINED = {
+    r"\bheld[- ]out\b": "reserved tasks, reserved families, eval tasks, test pairs or the eval split",
+    r"\b[Tt]he study\b": "ironbar/arc25, with a link",
+    r"\bissues? \d+\b": "what it was about",
+    r"\bgoals? (of|is|was|missed)\b": "target, and whose",
+}
+SHORT_FORMS = {  # known to every reader of this field
+    "ACL API ARC AGI ASCII BF16 BOS CLI CPU CSP CSS CSV CUDA DAG DSL EOS FP8 GB GET GIB GPU HF HTML HTTP HTTPS ID IDS JSON KL KV "
+    "LLM MB MIT ML MLP MMU MPS NCCL NFS OK OOM OS PDF PID PNG PR PTX Q4_1 RAM RL SDPA SFT SHA SHA256 SIGKILL SIGTERM SQL SSH SVG H100 H200 T4 L4 P100 AMD EPYC NVIDIA FILE "
+    "TSV URL UTC VRAM YAML XML WSL WSL2 NOT EQUAL README"
+}
+SHORT = set(" ".join(SHORT_FORMS).split())
+
+
+def pages() -> list[Path]:
+    """README.md and the written pages below docs/, in order."""
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path for path in found if path.is_file() and name_of(path) not in MADE]
+
+
+def name_of(path: Path) -> str:
+    return path.resolve().relative_to(ROOT).as_posix()
+
+
+def paragraphs(text: str) -> list[tuple[int, str]]:
+    """(line, text) of each paragraph and list item, without code, tables, headings and targets of links."""
+    found: list[tuple[int, str]] = []
+    fenced = fresh = True
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith(("```", "~~~")):
+            fenced, fresh = not fenced, True
+        elif fenced or not line.strip() or re.match(r"( {4}|\t|\||#|!\[|<|---)", line):
+            fresh = True
+        elif fresh or re.match(r" *([*+-]|\d+\.) ", line):
+            found.append((number, re.sub(r"^ *([*+-]|\d+\.) ", "", line)))
+            fresh = False
+        else:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}")
+    return [(number, re.sub(r"\]\([^)]*\)", "]", text)) for number, text in found]
+
+
+def sentences(text: str) -> list[str]:
+    text = re.sub(r"`[^`]*`", lambda one: "`" + "x" * (len(one[0]) > 2) + "`", text)
+    return re.split(r"(?<=[.!?:;])[)\"*_]*\s+(?=[^\s])", text)
+
+
+def heavy(path: Path) -> list[str]:
+    """What is too long or holds too many numbers, as lines to print."""
+    found = []
+    for number, paragraph in paragraphs(path.read_text(encoding="utf-8")):
+        for one in sentences(paragraph):
+            words = len(re.findall(r"[^\W\d_][\w'’-]*|`x`", one))
+            numbers = len(re.findall(r"(?<![\w.-])[−+-]?\d[\d,.]*", one))
+            if words > WORDS or numbers > NUMBERS:
+                found.append(f"{name_of(path)}:{number}: {words} words, {numbers} numbers: {one[:90]}")
+    return found
+
+
+def undefined(path: Path, known: str) -> list[str]:
+    """Words without a meaning, and short forms that the glossary does not have, as lines to print."""
+    found = []
+    for number, paragraph in paragraphs(path.read_text(encoding="utf-8")):
+        plain = re.sub(r"`[^`]*`", "", paragraph)
+        for pattern, better in UNDEFINED.items():
+            if re.search(pattern, plain) and not (pattern.endswith("out\\b") and name_of(path).startswith(RECORDS)):
+                found.append(f"{name_of(path)}:{number}: {re.search(pattern, plain)[0]!r}: say {better}")
+        for short in () if name_of(path).startswith(RECORDS) else set(re.findall(r"\b[A-Z][A-Z0-9]{2,}\b", plain)) - SHORT:
+            if not re.search(rf"\b{short}\b", known):
+                found.append(f"{name_of(path)}:{number}: {short} is not in docs/reference/glossary.md")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    known = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    named = [Path(one) for one in arguments if one != "-v"]
+    failed = False
+    for path in named or pages():
+        lines = [] if name_of(path).startswith(RECORDS) else heavy(path)
+        words = undefined(path, known)
+        too_many = len(lines) > ALLOWED.get(name_of(path), 0)
+        if named or arguments or too_many or words:
+            print("\n".join([*lines, *words]))
+        if too_many:
+            print(f"{name_of(path)}: {len(lines)} heavy sentences, {ALLOWED.get(name_of(path), 0)} allowed")
+        failed |= too_many or bool(words)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
