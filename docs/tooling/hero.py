@@ -1,6 +1,6 @@
-"""The picture on the README: a task that a run solved, the program that the model wrote, and what it produced.
+"""The picture on the README: a task that a run solved, the program that the model wrote, what it produced.
 
-python docs/tooling/hero.py runs/20261126-011358-demo-trained/predictions           # the solved one with the nicest program
+python docs/tooling/hero.py runs/20261126-011358-demo-inference/predictions
 python docs/tooling/hero.py PREDICTIONS --task 3c9b0459 -o docs/pictures/hero.png
 """
 
@@ -22,7 +22,11 @@ COLORS = ListedColormap(PALETTES["arc"])
 
 def solved(folder: Path, task_id: str) -> Prediction:
     """The prediction that solves its task with the longest program of at most 24 lines."""
-    found = [one for one in PredictionSet(folder).iter_predictions() if one.train_is_correct and one.test_is_correct]
+    found = [
+        one
+        for one in PredictionSet(folder).iter_predictions()
+        if one.train_is_correct and one.test_is_correct
+    ]
     found = [one for one in found if task_id in ("", one.task_id) and one.program.count("\n") < 24]
     if not found:
         raise SystemExit(f"{folder} has no such prediction that solves {task_id or 'its task'}")
@@ -30,7 +34,7 @@ def solved(folder: Path, task_id: str) -> Prediction:
 
 
 def draw(one: Prediction, path: Path, data: str) -> None:
-    """Input, output and what the program made of each test pair below the train pairs; the program at the right."""
+    """A row a pair: input, expected output, what the program made of it; the program at the right."""
     task = load_tasks(data)[one.task_id]
     pairs = [*task.train[:3], *task.test[:1]]
     figure = plt.figure(figsize=(11, 1.5 * len(pairs) + 0.6), dpi=130, facecolor="white")
@@ -38,7 +42,9 @@ def draw(one: Prediction, path: Path, data: str) -> None:
     shown = [*range(min(3, len(task.train))), len(task.train)]
     for row, (pair, index) in enumerate(zip(pairs, shown, strict=True)):
         cells = (pair.input, pair.output, one.outputs[index])
-        for column, (title, picture) in enumerate(zip(("input", "expected", "program's output"), cells, strict=True)):
+        for column, (title, picture) in enumerate(
+            zip(("input", "expected", "program's output"), cells, strict=True)
+        ):
             axes = figure.add_subplot(grid[row, column])
             axes.imshow(picture, cmap=COLORS, vmin=0, vmax=9, interpolation="nearest")
             axes.set_xticks([x - 0.5 for x in range(1, picture.shape[1])], [])

@@ -69,8 +69,8 @@ def _option(action: argparse.Action) -> str:
 def api_page() -> str:
     """docs/reference/api.md: the names that rooms offer, with their whole docstrings on the site."""
     parts = [
-        f"# Python: the names that rooms offer\n\n{MADE} Import a name from its room (`from arcnb.arc import load_tasks`). "
-        "Names without a room of their own may change.\n"
+        f"# Python: the names that rooms offer\n\n{MADE} Import a name from its room "
+        "(`from arcnb.arc import load_tasks`). All other names may change.\n"
     ]
     for stub in sorted(ROOT.glob("arcnb/**/__init__.pyi")):
         room = ".".join(stub.parent.relative_to(ROOT).parts)

@@ -1,4 +1,4 @@
-"""Hook of mkdocs: pages of the repository outside docs/ join the site, and links lead to where they are there."""
+"""Hook of mkdocs: pages of the repository outside docs/ join the site, and links lead to them there."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 JOINED = [
-    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", "bench/experiments/README.md",
-    "tests/README.md", "arcnb/models/adapters/default/README.md",
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md",
+    "bench/experiments/README.md", "tests/README.md", "arcnb/models/adapters/default/README.md",
 ]  # fmt: skip
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 
