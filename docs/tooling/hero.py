@@ -34,30 +34,30 @@ def solved(folder: Path, task_id: str) -> Prediction:
 
 
 def draw(one: Prediction, path: Path, data: str) -> None:
-    """A row a pair: input, expected output, what the program made of it; the program at the right."""
+    """A column a pair: input, expected output, what the program made of it; the program at the right."""
     task = load_tasks(data)[one.task_id]
-    pairs = [*task.train[:3], *task.test[:1]]
-    figure = plt.figure(figsize=(11, 1.5 * len(pairs) + 0.6), dpi=130, facecolor="white")
-    grid = figure.add_gridspec(len(pairs), 4, width_ratios=[1, 1, 1, 3.4], wspace=0.15, hspace=0.3)
-    shown = [*range(min(3, len(task.train))), len(task.train)]
-    for row, (pair, index) in enumerate(zip(pairs, shown, strict=True)):
-        cells = (pair.input, pair.output, one.outputs[index])
-        for column, (title, picture) in enumerate(
-            zip(("input", "expected", "program's output"), cells, strict=True)
-        ):
-            axes = figure.add_subplot(grid[row, column])
+    shown = [*range(len(task.train))[:3], len(task.train)]
+    pairs = [*task.train, *task.test]
+    figure = plt.figure(figsize=(1.5 * len(shown) + 5, 4.6), dpi=130, facecolor="white")
+    places = figure.add_gridspec(
+        3, len(shown) + 1, width_ratios=[1] * len(shown) + [3.4], wspace=0.12, hspace=0.12
+    )
+    for column, index in enumerate(shown):
+        cells = (pairs[index].input, pairs[index].output, one.outputs[index])
+        for row, (name, picture) in enumerate(zip(("input", "expected", "produced"), cells, strict=True)):
+            axes = figure.add_subplot(places[row, column])
             axes.imshow(picture, cmap=COLORS, vmin=0, vmax=9, interpolation="nearest")
             axes.set_xticks([x - 0.5 for x in range(1, picture.shape[1])], [])
             axes.set_yticks([y - 0.5 for y in range(1, picture.shape[0])], [])
             axes.grid(color="#555555", linewidth=0.5)
             axes.tick_params(length=0)
-            if row == 0:
-                axes.set_title(title, fontsize=9)
             if column == 0:
-                axes.set_ylabel("test" if row == len(pairs) - 1 else f"train {row + 1}", fontsize=9)
-    text = figure.add_subplot(grid[:, 3])
+                axes.set_ylabel(name)
+            if row == 0:
+                axes.set_title("test" if index == len(task.train) else f"train {index + 1}", fontsize=10)
+    text = figure.add_subplot(places[:, -1])
     text.axis("off")
-    text.text(0, 1, one.program.strip(), va="top", family="monospace", fontsize=8)
+    text.text(0.02, 0.5, one.program.strip(), va="center", family="monospace", fontsize=9, linespacing=1.5)
     figure.savefig(path, bbox_inches="tight")
 
 
