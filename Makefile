@@ -54,7 +54,7 @@ docs: $(STAMP)
 
 # docs/ as a site in site/, which opens without a network. Dead links and pages outside its map are errors.
 site: $(STAMP) $(VENV)/site/.installed
-	PYTHONPATH=$(VENV)/site $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(VENV)/site $(BIN)/python -m mkdocs build --quiet
 
 $(VENV)/site/.installed: requirements-docs.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/site -r $<

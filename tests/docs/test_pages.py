@@ -69,7 +69,9 @@ def test_reference_pages_are_fresh():
 
 
 def test_environment_variables_are_all_described():
-    text = "".join(path.read_text() for path in (ROOT / "arcnb").rglob("*.py"))
+    text = "".join(
+        path.read_text() for kind in ("py", "jinja") for path in (ROOT / "arcnb").rglob(f"*.{kind}")
+    )
     assert set(re.findall(r"ARCNB_[A-Z_]+", text)) == set(tooling("reference").VARIABLES)
 
 
