@@ -47,35 +47,9 @@ def on_page_markdown(markdown, page, **_):
     return re.sub(r"<!-- api: (\S+) -->", r"::: \1", markdown)
 
 
-# Browsers start no workers for files. The theme fetches a stand-in from another host; this one is ours: the worker's
-# script runs in a hidden frame and talks to the page by messages.
-_CDN = '<script src="https://unpkg.com/iframe-worker/shim"></script>'
-_STAND_IN = """<script>
-if (location.protocol === "file:") window.Worker = class extends EventTarget {
-  constructor(url) {
-    super();
-    const frame = this.frame = document.body.appendChild(document.createElement("iframe"));
-    frame.hidden = true;
-    addEventListener("message", event => {
-      if (event.source !== frame.contentWindow) return;
-      const message = new MessageEvent("message", {data: event.data});
-      this.dispatchEvent(message);
-      if (this.onmessage) this.onmessage(message);
-    });
-    const script = `function postMessage(data) { parent.postMessage(data, "*") }
-      function importScripts(...urls) { return Promise.all(urls.map(url => new Promise(done => {
-        const one = document.createElement("script"); one.src = url; one.onload = done;
-        document.body.appendChild(one) }))) }`;
-    frame.contentDocument.write(`<body><script>${script}<\\/script><script src="${new URL(url, location)}"><\\/script></body>`);
-    frame.contentDocument.close();
-    this.ready = new Promise(done => frame.contentWindow.addEventListener("load", done));
-  }
-  postMessage(data) { this.ready.then(() => this.frame.contentWindow.dispatchEvent(new MessageEvent("message", {data}))) }
-  terminate() { this.frame.remove() }
-}
-</script>"""
-
-
 def on_post_page(output, **_):
-    """No page asks another host for anything."""
-    return output.replace(_CDN, _STAND_IN)
+    """No page asks another host for anything: what the theme would fetch from one is worker.js."""
+    ours = (Path(__file__).parent / "worker.js").read_text(encoding="utf-8")
+    return output.replace(
+        '<script src="https://unpkg.com/iframe-worker/shim"></script>', f"<script>{ours}</script>"
+    )
