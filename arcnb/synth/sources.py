@@ -2,11 +2,11 @@
 
     arc-agi-1/training, ...     the task sets of `arcnb.arc.tasks.task_set`, any file or folder of tasks
     rearc                       RE-ARC tasks of the 320 trainable ids
-    rearc/held_out, all, <id>   of the 80 held-out ids, of all 400, of one
+    rearc/held_out, all, <id>   of the 80 reserved ids, of all 400, of one
     rearc/originals             the trainable ARC-AGI-1 training tasks themselves, with RE-ARC's programs
-    dsl                         the DSL's generators and the composer, without scenes and held-out families
+    dsl                         the DSL's generators and the composer, without scenes and reserved families
     dsl/scenes                  composed programs on inputs of RE-ARC's generators (trainable ids)
-    dsl/held_out                the held-out families alone
+    dsl/held_out                the reserved families alone
     dsl/<family>, <generator>   one family or generator
     composed                    the composer alone
     ladder/lines, squares       toy tasks, one a rung, from the lowest on

@@ -85,7 +85,7 @@ class SftPlan(Plan):
     sft_conversations: str = option(
         "", "sft.parquet of notebook 04: learn its last answers, whole turns before them, and not the tasks"
     )
-    eval_tasks: str = option("", 'held-out task set for the evaluation loss; "" for none')
+    eval_tasks: str = option("", 'eval tasks, for the evaluation loss: a task set; "" for none')
     augment_programs: bool = option(
         False, "turn and recolor RE-ARC tasks, rewriting the program; another way each time round"
     )
