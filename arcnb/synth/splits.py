@@ -61,7 +61,7 @@ def _never_trained() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def is_held_out(task: Task) -> bool:
-    """Whether a task is reserved: by its id, that of the task it was made of, or its content.
+    """Whether a task is reserved: by its id, the id of the task it was made of, or its content.
 
     Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's evaluation set and 77 of the
     80, most with other pairs. One trainable task has an evaluation task's content; it stays trainable.

@@ -37,7 +37,7 @@ def marked_processes(mark: str) -> list[int]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+        with contextlib.suppress(OSError):  # it has ended by now, or it is another user's
             title = (folder / "cmdline").read_bytes()
             if b"resource_tracker" in title or b"engine_guard" in title:  # it frees the shared memory
                 continue
