@@ -9,8 +9,10 @@ import pytest
 
 from arcnb.arc import PredictionSet, load_tasks
 from arcnb.arc.predictions.prediction import Prediction
+from arcnb.models.memory.shape import GIB, Shape, shape_of
 from arcnb.programs import Executor
 from arcnb.programs.judging import judge
+from arcnb.rl.rewards.schemes import SCHEMES
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -63,3 +65,24 @@ def test_predictions_are_read_as_the_page_says(predictions):
     read = PredictionSet(predictions).read()
     assert list(names["completion"]) == list(read.completion)
     assert names["rows"].num_rows == 3
+
+
+def test_the_table_of_what_fits_which_gpu_is_the_estimate():
+    text = (DOCS / "tutorials/your_model.md").read_text(encoding="utf-8")
+    shapes = {
+        "embedded, 135M": Shape(30, 576, 1536, 9, 3, 64, 49152, True),
+        "Qwen2.5-Coder-1.5B": shape_of("Qwen2.5-1.5B"),
+        "Qwen2.5-Coder-7B": shape_of("Qwen2.5-7B"),
+        "BARC, 8B": Shape(32, 4096, 14336, 32, 8, 128, 128256, False),
+    }
+    for name, shape in shapes.items():
+        weights, *sequences = re.search(rf"\| {name} \| ([\d.]+) GiB \|(.*)\|", text).groups()
+        bytes_of = 2 * shape.parameters
+        assert float(weights) == round(bytes_of / GIB, 1)
+        for gpu, n in zip((24 * GIB, 48 * GIB, 80 * GIB, 141e9), sequences[0].split("|"), strict=True):
+            assert int(n) == int((0.9 * 0.9 * gpu - bytes_of) / (shape.cache_per_token * 8192))
+
+
+def test_every_reward_scheme_is_in_the_table():
+    text = (DOCS / "explanation/grpo.md").read_text(encoding="utf-8")
+    assert {name for name in SCHEMES if f"`{name}`" not in text} == set()
