@@ -81,12 +81,9 @@ def undefined(path: Path, known: str) -> list[str]:
         plain = re.sub(r"`[^`]*`", "", paragraph)
         for pattern, better in UNDEFINED.items():
             if re.search(pattern, plain):
-                pattern.endswith("out\\b") and name_of(path).startswith(RECORDS)
-            ):
                 found.append(f"{name_of(path)}:{number}: {re.search(pattern, plain)[0]!r}: say {better}")
-        for short in (
-            () if name_of(path).startswith(RECORDS) else set(re.findall(r"\b[A-Z][A-Z0-9]{2,}\b", plain))
-        ):
+        shorts = set(re.findall(r"\b[A-Z][A-Z0-9]{2,}\b", plain))
+        for short in () if name_of(path).startswith(RECORDS) else shorts:
             if not re.search(rf"\b{short}\b", known):
                 found.append(f"{name_of(path)}:{number}: {short} is not in docs/reference/glossary.md")
     return found
