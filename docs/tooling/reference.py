@@ -45,7 +45,7 @@ def cli_page() -> str:
     """docs/reference/cli.md: every command, its arguments and options."""
     arcnb = parser()
     parts = [f"# Command line\n\n{MADE} `arcnb COMMAND --help` says the same.\n"]
-    parts.append("\n".join(filter(None, [arcnb.description, "", arcnb.epilog])) + "\n")
+    parts.append(f"```text\n{arcnb.description}\n\n{arcnb.epilog or ''}\n```\n")
     (commands,) = (one for one in arcnb._actions if isinstance(one, argparse._SubParsersAction))
     sentences = {one.dest: one.help for one in commands._choices_actions}
     for name, command in commands.choices.items():
