@@ -14,7 +14,7 @@ from tests.paths import NOTEBOOKS, ROOT
 WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in WRITTEN if page.parent.name not in ("log", "results")]
 COMMAND = re.compile(
-    r"(?:^|\s)(arcnb (?:run|params|sweep|submit|pipeline|report|rm|status|cancel|ls|show)\b.*)"
+    r"(?:^|\s)(arcnb (?:run|params|sweep|submit|pipeline|report|rm|status|cancel|ls|show|bundle|init)\b.*)"
 )
 
 
