@@ -58,6 +58,13 @@ def test_commands_are_ones_that_arcnb_takes(page):
     assert {line: said for line in commands(page) if (said := refusal(line))} == {}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_parameters_by_themselves_are_some_notebooks(page):
+    names = set(re.findall(r"`-p ([a-z][\w.]*)", page.read_text(encoding="utf-8")))
+    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb").values()
+    assert {name for name in names if not any(one.knows(name) for one in declared)} == set()
+
+
 def test_a_wrong_parameter_and_a_wrong_command_are_seen():
     assert refusal("arcnb run 03 -p n_task 4") == "no parameter n_task"
     assert refusal("arcnb run --shards 2 03") == "the command line does not take it"
