@@ -48,8 +48,8 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kills all processes that carry `mark`, until two looks find none: a dying one may just have started
-    another, and one that is being started shows no environment yet."""
+    """Kills all processes that carry `mark`, until two looks find none: a dying process may just have started
+    a child, and a process that is being started shows no environment yet."""
     none_found = 0
     for _ in range(10):
         pids = marked_processes(mark)
