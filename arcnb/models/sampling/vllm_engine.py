@@ -116,7 +116,7 @@ class VllmEngine:
                 self._llm.llm_engine.abort_request(names)
 
     def restart(self) -> None:
-        """A new engine in place of a dead one; the dead engine's requests are lost."""
+        """A new engine in place of a dead one; it does not know the dead engine's requests."""
         self._end()
         self.start()
 
