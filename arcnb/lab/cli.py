@@ -1,7 +1,7 @@
 """The command line: run notebooks, look at runs.
 
     arcnb params 05                            # what notebooks/05_*.ipynb can be asked for
-    arcnb run 03 -f demo -p n_predictions 8    # notebooks/03_*.ipynb in a new run folder
+    arcnb run 03 -f cpu -p n_predictions 8     # notebooks/03_*.ipynb in a new run folder
     arcnb run --resume 20260101-120000-03      # the same folder and parameters, only the rest of the work
     arcnb sweep 05 --grid learning_rate=1e-5,2e-5 --name rates --jobs 2
     arcnb pipeline notebooks/pipelines/demo.yaml
