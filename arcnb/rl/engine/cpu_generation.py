@@ -83,7 +83,7 @@ class CpuGeneration(VLLMGeneration):
         step = self._trainer.state.global_step
         rollbacks = self._state.rollbacks
         kind = f"rollout after {rollbacks} rollbacks" if rollbacks else "rollout"
-        # Training and the evaluation of eval tasks sample at the same step: the prompt tells them apart.
+        # Training and held-out evaluation sample at the same step: the prompt tells them apart.
         requests = [
             Request(ids, num_generations, derive_seed(args.seed, kind, step, number, *ids), number)
             for number, ids in enumerate(prompts[::num_generations])

@@ -103,7 +103,7 @@ def frozen_rows(
         task = by_id.get(row["task_id"])
         if task is None:
             raise ArcnbError(
-                f"{path} refines task {row['task_id']}, which is not in the task set or reserved"
+                f"{path} refines task {row['task_id']}, which is not in the task set or held out of training"
             )
         if task.fingerprint != row["task_fingerprint"]:
             raise ArcnbError(
