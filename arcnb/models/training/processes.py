@@ -196,8 +196,8 @@ def _saved(process: subprocess.Popen, pids: Path, file) -> bool:
 
 
 def _cause(log: Path, began: int) -> str:
-    """The first exception that a process printed, without what the launcher makes of it; began: where in the
-    log, which may be that of a run resumed, these processes' output begins."""
+    """The first exception that a process printed, without what the launcher makes of it; began: the byte of
+    the log at which these processes' output begins; before it stands the output of earlier attempts."""
     found = re.search(
         r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(\w*(?:Error|Exception|Interrupt): .*)$",
         log.read_bytes()[began:].decode(errors="replace"),
