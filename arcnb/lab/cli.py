@@ -1,16 +1,5 @@
-"""The command line: run notebooks, look at runs.
-
-    arcnb params 05                            # what notebooks/05_*.ipynb can be asked for
-    arcnb run 03 -f cpu -p n_predictions 8     # notebooks/03_*.ipynb in a new run folder
-    arcnb run --resume 20260101-120000-03      # the same folder and parameters, only the rest of the work
-    arcnb sweep 05 --grid learning_rate=1e-5,2e-5 --name rates --jobs 2
-    arcnb pipeline notebooks/pipelines/demo.yaml
-    arcnb submit --on slurm 03 --shards 8 --gpus 1 --name eval
-    arcnb status
-    arcnb ls
-    arcnb show 03_inference
-    arcnb report RUN RUN -o index.html
-    arcnb rm RUN
+"""The command line: run notebooks, look at runs. `arcnb --help` lists the commands, `arcnb COMMAND --help`
+ends with examples.
 
 `arcnb run` prints the run folder, and nothing else, on standard output. It ends with 0 when the run is done,
 1 when it failed, 2 when it could not start (notebook, parameter, run folder), 128 + signal when it was
@@ -21,14 +10,28 @@ import argparse
 import os
 import signal
 import sys
+from importlib.metadata import PackageNotFoundError, version
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.commands import batch, cluster, runs, workspaces
 from arcnb.lab.commands.options import say
 
+GROUPS = {
+    "one notebook": ("run", "params"),
+    "many runs": ("sweep", "pipeline"),
+    "other machines": ("submit", "status", "cancel"),
+    "this machine": ("init", "upgrade", "doctor", "bundle"),
+    "what there is": ("ls", "show", "report", "rm"),
+}
+
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    known = parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for the ends of a word, and this does not return
+        import argcomplete
+
+        argcomplete.autocomplete(known)
+    options = known.parse_args(arguments)
     if options.runs:
         os.environ["ARCNB_RUNS"] = options.runs  # notebooks look up earlier runs there, too
     try:
@@ -43,14 +46,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    arcnb = argparse.ArgumentParser(
-        prog="arcnb", description="Run notebooks and look at their runs.",
-        epilog="`arcnb params 05` lists what notebook 05 can be asked for: `arcnb run 05 -p NAME VALUE`.",
-    )  # fmt: skip
-    commands = arcnb.add_subparsers(required=True, metavar="COMMAND")
+    arcnb = argparse.ArgumentParser(prog="arcnb", formatter_class=argparse.RawDescriptionHelpFormatter)
+    arcnb.add_argument("--version", action="version", version=f"arcnb {_version()}")
+    commands = arcnb.add_subparsers(required=True, metavar="COMMAND", help="its --help ends with examples")
     for group in (runs, batch, cluster, workspaces):
         group.add_commands(commands)
+    lines = ["Run notebooks and look at their runs."]
+    for title, names in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:9} {commands.choices[name].description}" for name in names)]
+    arcnb.description = "\n".join(lines)
+    arcnb.epilog = 'Tab completes in bash and zsh after: eval "$(register-python-argcomplete arcnb)"'
     return arcnb
+
+
+def _version() -> str:
+    try:
+        return version("arcnb")
+    except PackageNotFoundError:
+        return "of a checkout that is not installed"
 
 
 if __name__ == "__main__":

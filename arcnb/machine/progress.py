@@ -79,13 +79,14 @@ class ProgressBar(tqdm):
         n, total, elapsed = state["n"], state["total"], state["elapsed"]
         fresh = n - state["initial"]
         over = self.disable  # set by close() just before it displays the last state
-        short = over and (self.failed or (total is not None and n < total))
+        short = over and total is not None and n < total
         rate = fresh / elapsed if elapsed > 0 else 0.0
-        counted = f"{n:,}/{total:,}" if total is not None and (not over or short) else f"{n:,}"
+        counted = f"{n:,}/{total:,}" if total is not None and (not over or self.failed) else f"{n:,}"
+        counted += f" of at most {total:,}" if short and not self.failed else ""
         title = self.desc.removesuffix(": ")
-        parts = [f"{title}: {'stopped at ' if short else ''}{counted} {_plural(self.unit, total or n)}"]
+        parts = [f"{title}: {'stopped at ' if self.failed else ''}{counted} {_plural(self.unit, total or n)}"]
         if over:
-            parts[0] += f" {'after' if short else 'in'} {_clock(elapsed)}"
+            parts[0] += f" {'after' if self.failed else 'in'} {_clock(elapsed)}"
         elif total:
             parts[0] += f" ({100 * n / total:.0f}%)"
         if fresh > 0:

@@ -62,6 +62,9 @@ class ProblemPlan(GrpoPlan):
     gpu_memory_gib: float = option(
         0.0, "memory of a GPU for that estimate; 0: of those here, or 80", "GiB", free=True
     )
+    evaluate_only: bool = option(
+        False, "train nothing: the evaluation of the model, with `adapter` if one is named", free=True
+    )
     n_predictions: int = option(
         4, "samples of each evaluation problem after training; 0: no final evaluation", free=True
     )

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.tasks.task_set import SOURCES, TaskSet, load_tasks
+from arcnb.arc.tasks.task_set import SOURCES, TaskSet, version_of
 from arcnb.errors import ArcnbError
 from arcnb.machine.progress import progress
 from arcnb.plans import refuse
@@ -58,8 +59,8 @@ def build_task_set(
     versions = []
     for source, n, endless in parts:
         left = n_tasks - len(tasks) if n_tasks else None
-        if source in SOURCES:
-            versions.append(load_tasks(source).version)
+        if source in SOURCES or Path(source).exists():
+            versions.append(version_of(source))
         if left is not None and (not split or (n is None and endless)):
             n = left if n is None else min(n, left)
         making = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)

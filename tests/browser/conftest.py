@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlparse
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--window-size=1300,1000",
-]  # fmt: skip
+from arcnb.errors import ArcnbError
+from arcnb.lab.pages.gallery import chromium, resize
 
 
 class Browser:
@@ -25,10 +19,12 @@ class Browser:
     def __init__(self, driver):
         self.driver = driver
 
-    def open(self, url: str, dark: bool = False) -> None:
-        """Open a page, forgetting what was logged before."""
+    def open(self, url: str, dark: bool = False, width: int = 1300, printed: bool = False) -> None:
+        """Open a page in a window of that width, or laid out for paper, forgetting what was logged before."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        media = {"media": "print" if printed else "screen", "features": [scheme]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        resize(self.driver, width, 1000)
         self.driver.get("about:blank")  # what the page before has to say on leaving belongs to it
         self.driver.get_log("performance")
         self.driver.get_log("browser")
@@ -78,18 +74,8 @@ class Browser:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Iterator[Browser]:
-    if CHROMIUM is None or DRIVER is None:
-        pytest.skip("chromium or chromedriver is not installed (apt-get install chromium chromium-driver)")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
-        yield Browser(driver)
-    finally:
-        driver.quit()
+        with chromium(tmp_path_factory.mktemp("profile"), log=True) as driver:
+            yield Browser(driver)
+    except ArcnbError as error:
+        pytest.skip(str(error))

@@ -1,11 +1,17 @@
 """The command line refuses before it starts, and says what it did."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Parameter
+from arcnb.lab.runs.placeholders import with_runs
 from arcnb.lab.runs.run import find_run, list_runs, new_run
 
 
@@ -132,11 +138,96 @@ def test_ls_and_show(capsys):
     find_run("first").record({"headline": "Three of 40 solved."})
     assert cli.main(["ls"]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("  Three of 40 solved.")
+    assert cli.main(["ls", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["status"]) for one in listed[:1]] == [("first", "done")]
+    assert listed[0]["outcome"]["solved"] == 3
+    assert listed[1]["status"] == "unreadable"
+    assert cli.main(["show", "first", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == {"n_tasks": 40}
+    assert cli.main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
     assert cli.main(["show", "first"]) == 0
     shown = capsys.readouterr().out
     assert "status       done" in shown
     assert "n_tasks  40" in shown
     assert cli.main(["show", "third"]) == 2
+
+
+def test_ls_stands_in_columns_and_says_the_flat_numbers_first(capsys):
+    rates = {"pass@1": 0.25, "tokens": 7, "of": 8, "headline": "Better.", "solved": 4, "pass@4": 0.5}
+    run = new_run("a-long-name").record(rates | {"submission": 0.125})
+    assert list(run.manifest["outcome"])[:6] == ["headline", "solved", "of", "pass@1", "pass@4", "submission"]
+    new_run("b").record({"none": {"solved": 1, "of": 2}, "lora": {"solved": 2, "of": 2}})
+    assert cli.main(["ls"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("4 of 8 solved, pass@1 25.0%, pass@4 50.0%, submission 12.5% · Better.")
+    assert second.endswith("none: 1 of 2 solved; lora: 2 of 2 solved")
+    assert first.index("4 of 8") == second.index("none:")
+
+
+def test_a_run_name_that_is_nearly_right_is_suggested(capsys):
+    new_run("evaluation")
+    assert cli.main(["show", "evalution"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith("; did you mean 'evaluation'?")
+
+
+def test_every_command_is_grouped_and_has_examples(capsys):
+    known = cli.parser()
+    (commands,) = (action.choices for action in known._actions if isinstance(action.choices, dict))
+    assert sorted(name for names in cli.GROUPS.values() for name in names) == sorted(commands)
+    for name, command in commands.items():
+        assert f"\nexamples:\n    arcnb {name}" in command.format_help()
+        assert name in known.format_help()
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("arcnb ")
+
+
+def test_a_dry_run_checks_and_makes_nothing(path, runs_root, tmp_path, capsys):
+    assert cli.main(["run", str(path), "-p", "n", "5", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["*", "n", "5"]
+    assert cli.main(["run", str(path), "-p", "n", "few", "--dry-run"]) == 2
+    assert cli.main(["run", str(path), "--name", "a/b", "--dry-run"]) == 2
+    capsys.readouterr()
+    assert cli.main(["sweep", str(path), "--grid", "n=1,2", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["new  n_1", "new  n_2"]
+    assert cli.main(["sweep", str(path), "--grid", "n=1,1", "--dry-run"]) == 2
+    stages = {"a": {"notebook": str(path)}, "b": {"notebook": str(path), "after": ["a"]}}
+    (tmp_path / "road.yaml").write_text(json.dumps({"stages": stages}))
+    capsys.readouterr()
+    assert cli.main(["pipeline", str(tmp_path / "road.yaml"), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["a  would run", "b  would run  after a"]
+    assert cli.main(["pipeline", str(tmp_path / "road.yaml"), "--dry-run", "--again", "c"]) == 2
+    assert not runs_root.exists()
+
+
+def test_names_of_runs_stand_for_what_they_left(tmp_path, monkeypatch):
+    run = new_run("data")
+    (run.path / "tasks.parquet").touch()
+    (run.path / "predictions").mkdir()
+    assert with_runs({"tasks": "data", "data.tasks": run.path.name, "label": "data"}) == {
+        "tasks": f"{run.path}/tasks.parquet",
+        "data.tasks": f"{run.path}/tasks.parquet",
+        "label": "data",
+    }
+    folder = f"{run.path}/predictions"
+    assert with_runs({"predictions": "data, other"})["predictions"] == f"{folder}, other"
+    assert with_runs({"compare": "x = data[:64] | b"})["compare"] == f"x = {folder}[:64] | b"
+    assert with_runs({"adapter": "data", "n": 3}) == {"adapter": "data", "n": 3}, "it left none"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    assert with_runs({"predictions": "data"}) == {"predictions": "data"}, "a path comes first"
+
+
+@pytest.mark.parametrize(("line", "end"), [("arcnb sho", "show"), ("arcnb show ev", "evaluation")])
+def test_a_shell_completes_commands_and_runs(line, end, tmp_path):
+    new_run("evaluation")
+    told = tmp_path / "told"
+    asks = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(told), "_ARGCOMPLETE_IFS": "\n"}
+    asks |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
+    subprocess.run([sys.executable, "-m", "arcnb.lab.cli"], env=os.environ | asks, timeout=60)
+    assert end in [word.strip() for word in told.read_text().split("\n")]
 
 
 def test_a_running_run_cannot_be_resumed(path, capsys):

@@ -77,6 +77,7 @@ def test_a_rate_is_unknown_where_the_test_outputs_are(tasks, tmp_path):
         (TaskFilter(colors=frozenset({1, 3})), ""),
         (TaskFilter(rates=(0.01, 1.0)), "a1"),
         (TaskFilter(rates=(0.0, 0.0)), "b2"),
+        (TaskFilter(predicted=True), "a1 b2"),
     ],
 )
 def test_filters(tasks, predictions, wanted, ids):
@@ -122,10 +123,12 @@ def test_with_a_kernel_it_is_alive_and_runs_an_edited_program(tasks, predictions
     explorer = Explorer(tasks, predictions)
     assert "application/vnd.jupyter.widget-view+json" in explorer._repr_mimebundle_()
     panel = explorer.panel
-    assert panel.count.value == "3 of 3 tasks"
+    assert panel.count.value == "2 of 3 tasks", "it opens on tasks with predictions"
     assert panel.program.value.endswith(FLIP)
     panel.turn("next-prediction")
     assert panel.prediction.value == 1
+    panel.predicted.value = False
+    assert panel.count.value == "3 of 3 tasks"
     panel.colors[3].value = True
     assert panel.count.value == "1 of 3 tasks"
     assert "task" not in panel.result.value
@@ -139,6 +142,19 @@ def test_with_a_kernel_it_is_alive_and_runs_an_edited_program(tasks, predictions
     panel.text.value = "zzz"
     assert panel.view.value == "No task fits."
     panel.go.click()
+
+
+def test_what_a_tried_program_prints_is_shown_and_stays_in_the_sandbox(tasks, predictions):
+    explorer = Explorer(tasks, predictions)
+    explorer.widget()
+    panel = explorer.panel
+    panel.program.value = "def transform(grid):\n    print('<shape>', grid.shape)\n    return grid.no_such"
+    panel.go.click()
+    assert "AttributeError" in panel.result.value
+    assert panel.result.value.count("&lt;shape&gt; (1, 2)") == 2, "once an input"
+    panel.program.value = "def transform(grid):\n    return grid"
+    panel.go.click()
+    assert "It prints" not in panel.result.value
 
 
 def test_a_task_without_predictions_starts_from_a_first_program(tasks):

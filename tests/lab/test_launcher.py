@@ -55,7 +55,7 @@ def test_the_last_runs_lead_to_their_pages_newest_first(old_run, monkeypatch, tm
     assert str(runs).splitlines() == sorted((run.path.name for run in (old_run, done, failed)), reverse=True)
     monkeypatch.delenv("ARCNB_RUN_DIR")
     shown = runs._repr_html_()
-    assert "solved 3 · rate 0.25" in shown
+    assert "solved 3, rate 0.25" in shown
     assert "cell 3: &lt;m&gt;" in shown
     assert f'href="runs/{done.path.name}/notebook.html">page' in shown
     assert "has schema 0, this version of arcnb reads schema" in shown
@@ -74,3 +74,12 @@ def test_a_run_of_another_version_is_not_compared_by_itself_and_named_when_asked
     assert list(comparison.open_runs()) == ["new"]
     with pytest.raises(ArcnbError, match=r"manifest\.json has schema 0"):
         comparison.open_runs(str(old_run.path))
+
+
+def test_a_page_that_the_lab_does_not_serve_is_a_path_to_copy(tmp_path, monkeypatch):
+    run = new_run("far").record({"n": 1})
+    run.page_path.write_text("page")
+    (tmp_path / "lab").mkdir()
+    monkeypatch.chdir(tmp_path / "lab")
+    assert f"page: <code>{run.page_path}</code>" in launcher.last_runs()._repr_html_()
+    assert "href" not in launcher.last_runs()._repr_html_()

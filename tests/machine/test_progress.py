@@ -41,6 +41,13 @@ def test_short_work_is_not_worth_a_line(capsys, clock):
     assert capsys.readouterr().err == ""
 
 
+def test_a_limit_that_was_not_reached_is_no_failure(capsys, clock):
+    with progress(None, "tasks", total=40, unit="task") as bar:
+        clock.now += 12
+        bar.update(3)
+    assert capsys.readouterr().err.splitlines()[-1] == "tasks: 3 of at most 40 tasks in 0:12 · 0.25/s"
+
+
 def test_an_exception_shows_where_it_stopped(capsys, clock):
     with contextlib.suppress(KeyError), progress(None, "judging", total=10, unit="task") as bar:
         clock.now += 12

@@ -35,6 +35,7 @@ from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import TermLimits
+from tests.paths import NOTEBOOKS
 from tests.problems.problem_examples import ADD
 
 RIGHT = "def add(a, b):\n    return a + b\n```"
@@ -367,6 +368,39 @@ def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
     }
     outcome = json.loads((run / "manifest.json").read_text())["outcome"]
     assert (outcome["training"], outcome["steps"]) == ("done", 2)
+    assert list(outcome)[:4] == ["headline", "solved", "of", "pass@1"]
+    values |= {"evaluate_only": "true", "adapter": run / "adapter", "tasks": "nothing/here.jsonl"}
+    result = run_notebook(tmp_path, *(item for pair in values.items() for item in ("-p", *pair)), "--again")
+    assert result.returncode == 0, result.stderr[-2000:]
+    alone = Path(result.stdout.strip().splitlines()[-1])
+    same, other = (json.loads((one / "evaluation.json").read_text()) for one in (run, alone))
+    assert same.keys() == other.keys()
+    assert other["step"] == 0
+    assert not (alone / "adapter").exists()
+    assert json.loads((alone / "manifest.json").read_text())["outcome"]["of"] == 2
+
+
+def test_an_evaluation_alone_is_refused_for_what_it_would_end_on(plan, problem_sets):
+    alone = plan.changed({"evaluate_only": True})
+    assert memory_and_commands(alone, [], problem_sets[1]).commands == []
+    for changes, sentence in (
+        ({"n_predictions": 0}, "evaluate_only needs n_predictions above 0"),
+        ({"adapter": "no/adapter"}, "no/adapter"),
+        ({"model": "no/model/here"}, "no/model/here"),
+    ):
+        with pytest.raises(ArcnbError, match=sentence):
+            memory_and_commands(alone.changed(changes), [], problem_sets[1])
+
+
+def test_a_dry_run_finds_a_problem_that_stands_in_both_sets(plan, problem_sets):
+    train, _ = problem_sets
+    dry = plan.changed({"dry_run": True, "check_solutions": False})
+    with pytest.raises(ArcnbError, match="is in both the training and the evaluation set"):
+        checked(dry, train, train)
+    assert "not run" in checked(dry, train, problem_sets[1])
+    cells = json.loads((NOTEBOOKS / "09_testcase_rl.ipynb").read_text())["cells"]
+    (called,) = [line for cell in cells for line in cell["source"] if "checked(plan" in line]
+    assert called.startswith("print("), "in every run, dry ones too"
 
 
 @pytest.mark.slow

@@ -113,15 +113,18 @@ def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status):
     )
     page = Path("collapse-step000007.html")
     report = SimpleNamespace(
-        status=status, pages=[page], outcome=lambda: {"training": status}, trained=["a", "b"]
-    )
-    written = []
+        status=status, pages=[page], outcome=lambda: {"training": status}, trained=["a", "b"],
+        sentences="Reward rose.", curves=list, history=[],
+    )  # fmt: skip
+    written, opened = [], []
     names = {
         "task_set": SimpleNamespace(subset=list),
         "write_tasks": lambda tasks, path: written.append((tasks, path)),
+        "opening": lambda *shown: opened.append(shown),
     }
     exec(cell_with("run.record("), {"run": run, "report": report} | names)
     assert written == [(["a", "b"], Path("run/trained.parquet"))]
+    assert opened == [(run, "Reward rose.", None)]
     assert said[0][0] == {"training": status}
     assert page.name in said[0][1]
     assert said[1:] == ([{"status": "preempted"}] if status == "preempted" else [])

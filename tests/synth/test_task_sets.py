@@ -79,6 +79,7 @@ def test_what_a_source_lacks_the_next_one_gives(tmp_path):
     tasks = build_task_set(f"{path} + ladder/lines*9", 5)
     assert tasks.ids[:3] == few.ids
     assert len(tasks) == 5
+    assert tasks.version == load_tasks(path).version, "an own file is known by its hash"
 
 
 @pytest.mark.parametrize(

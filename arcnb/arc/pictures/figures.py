@@ -21,11 +21,17 @@ NamedPairs = Sequence[tuple[str, Grid, Grid | None]]  # name, input, expected ou
 _LINE = "#666"  # between cells: seen beside black as well as beside white
 _PICTURE = 210  # pixels: a grid is drawn about this large, in cells of at least 6 and at most 24 pixels
 _ROW_PICTURE = 190  # the same where input, expected, produced and difference stand in a row
+SMALL_PICTURE = 90  # and where several such rows stand side by side
+_READ_OUT = 100  # cells of a grid whose values its alternative text says
 
 STYLE = (
     "<style>"
     ".arcnb{color:inherit;font:13px/1.4 system-ui,sans-serif}"
-    ".arcnb svg{display:block;flex:none;print-color-adjust:exact}"
+    ".arcnb svg{display:block;flex:none;max-width:100%;height:auto;print-color-adjust:exact}"
+    ".arcnb pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0}.arcnb h4{margin:.4em 0}"
+    ".arcnb-cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,28em),1fr));gap:1em 2em}"
+    ".arcnb-card{break-inside:avoid;min-width:0}"
+    "@media(max-width:600px){.arcnb-flow>span{display:none}}"
     ".arcnb-head{margin:.3em 0;font-weight:600}"
     ".arcnb-row{display:flex;flex-wrap:wrap;gap:10px 26px;margin:.4em 0}"
     ".arcnb-pair{break-inside:avoid;print-color-adjust:exact}"
@@ -49,7 +55,7 @@ def grid_svg(grid: Grid, compare: Grid | None = None, cell: int | None = None, h
     """
     cell = cell or _cell_size(grid)
     body = _colored(_shapes(grid, compare, hover)) + _marks(grid, compare, cell)
-    return _svg(grid, cell, body, "grid", lines=hover)
+    return _svg(grid, cell, body, f"grid {_read_out(grid)}", lines=hover)
 
 
 def difference_svg(expected: Grid, produced: Grid, cell: int | None = None) -> str:
@@ -70,7 +76,15 @@ def difference_svg(expected: Grid, produced: Grid, cell: int | None = None) -> s
     body = _colored({color: f'<path d="{"".join(parts)}"/>' for color, parts in shapes.items()})
     # The transparent cells on top carry the titles and draw the lines.
     body += f'<g fill="#fff" fill-opacity="0">{"".join(titles)}</g>'
-    return _svg(expected, cell, body, "difference", ground=False)
+    said = f"difference {_shape(expected)}: {int((expected != produced).sum())} of {expected.size} cells"
+    return _svg(expected, cell, body, said, ground=False)
+
+
+def _read_out(grid: Grid) -> str:
+    """Its shape and, row by row, its values; of a large one the values that occur."""
+    if grid.size <= _READ_OUT:
+        return f"{_shape(grid)}: {' '.join(''.join(map(str, row)) for row in grid.tolist())}"
+    return f"{_shape(grid)} with the values {' '.join(map(str, np.unique(grid)))}"
 
 
 def _svg(grid: Grid, cell: int, body: str, name: str, lines: bool = True, ground: bool = True) -> str:
@@ -79,7 +93,7 @@ def _svg(grid: Grid, cell: int, body: str, name: str, lines: bool = True, ground
     fill = "" if ground else ' fill="#888" fill-opacity="0.25"'  # neither black nor white, on any page
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="arcnb-grid" role="img" '
-        f'aria-label="{name} {height}x{width}" width="{width * cell + 2}" height="{height * cell + 2}" '
+        f'aria-label="{name}" width="{width * cell + 2}" height="{height * cell + 2}" '
         f'viewBox="{-1 / cell:.3g} {-1 / cell:.3g} {width + 2 / cell:.5g} {height + 2 / cell:.5g}">'
         f'<rect width="{width}" height="{height}"{fill} stroke="{_LINE}" stroke-width="{2 / cell:.2g}"/>'
         f'<g stroke="{_LINE}" stroke-width="{line:.2g}">{body}</g></svg>'
@@ -99,13 +113,17 @@ def pairs_html(head: str, pairs: NamedPairs) -> str:
     return framed(escape(head), "".join(_pair_html(*pair) for pair in pairs))
 
 
-def prediction_html(head: str, pairs: NamedPairs, outputs: Sequence[Grid | None] | None) -> str:
+def prediction_html(
+    head: str, pairs: NamedPairs, outputs: Sequence[Grid | None] | None, picture: int = _ROW_PICTURE
+) -> str:
     """What a program made of a task: input, expected, produced and difference of every pair, and a verdict.
 
-    outputs: one a pair; None, whole or for one pair, where nothing valid came.
+    outputs: one a pair; None, whole or for one pair, where nothing valid came. picture: pixels of a grid.
     """
     produced = [None] * len(pairs) if outputs is None else outputs
-    rows = (_prediction_row(*pair, output) for pair, output in zip(pairs, produced, strict=True))
+    rows = (_prediction_row(*pair, output, picture) for pair, output in zip(pairs, produced, strict=True))
+    if picture == SMALL_PICTURE:
+        return framed(escape(head), "".join(rows))
     return framed(f"{escape(head)}: what the program made of it", "".join(rows))
 
 
@@ -171,8 +189,8 @@ def _pair_html(name: str, input: Grid, expected: Grid | None) -> str:
     )
 
 
-def _prediction_row(name: str, input: Grid, expected: Grid | None, output: Grid | None) -> str:
-    cell = _cell_size(input, expected, output, picture=_ROW_PICTURE)
+def _prediction_row(name: str, input: Grid, expected: Grid | None, output: Grid | None, picture: int) -> str:
+    cell = _cell_size(input, expected, output, picture=picture)
     steps = {
         "input": grid_svg(input, cell=cell),
         "expected": _UNKNOWN if expected is None else grid_svg(expected, cell=cell),
@@ -212,7 +230,7 @@ def _thumbnail(grid: Grid) -> str:
 
 def _cell_size(*grids: Grid | None, picture: int = _PICTURE) -> int:
     longest = max(max(grid.shape) for grid in grids if grid is not None)
-    return min(24, max(6, picture // longest))
+    return min(24, max(3 if picture == SMALL_PICTURE else 6, picture // longest))
 
 
 def _shape(grid: Grid) -> str:

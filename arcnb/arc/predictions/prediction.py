@@ -11,10 +11,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+import numpy as np
+
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.grids import Grid
 from arcnb.arc.pictures.cards import prediction_card
-from arcnb.arc.pictures.figures import prediction_html, produced_html
+from arcnb.arc.pictures.figures import SMALL_PICTURE, prediction_html, produced_html
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 
@@ -119,17 +121,27 @@ class Prediction:
         wrong = f" · {self.failure}" if self.failure else ""
         return f"{self.id} · {solved}{self.train_correct_grids:.0%} of train grids right, {test}{wrong}"
 
-    def card(self, task: Task | None, head: str = "", open: bool = False) -> str:
+    def card(self, task: Task | None, head: str = "") -> str:
         """HTML of what was produced, beside what the task asked for where that is given, and of the program.
 
-        head replaces the verdict. open: the program is shown as it is, and the completion left out.
+        head replaces the verdict.
         """
         if task is None:
             pictures = produced_html(self.outputs)
         else:
             pictures = prediction_html(task.task_id, task.named_pairs, self.outputs)
-        completion = None if open else self.completion_prefix + self.completion
+        completion = self.completion_prefix + self.completion
         return prediction_card(head or self.verdict, pictures, self.program or "", completion)
+
+    def small_card(self, task: Task, head: str) -> str:
+        """HTML of two pairs, wrong and test pairs first, and of the program, for several side by side."""
+        pairs, made = task.named_pairs, self.outputs or [None] * len(task.named_pairs)
+        right = [np.array_equal(pair[2], output) for pair, output in zip(pairs, made, strict=True)]
+        shown = sorted(range(len(pairs)), key=lambda i: (right[i], i < len(task.train), i))[:2]
+        pictures = prediction_html(
+            "", [pairs[i] for i in shown], [made[i] for i in shown], picture=SMALL_PICTURE
+        )
+        return f'<div class="arcnb-card">{prediction_card(head, pictures, self.program or "", None)}</div>'
 
     def _repr_html_(self) -> str:
         return self.card(None)

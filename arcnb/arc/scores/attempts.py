@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+
 from arcnb.arc.grids import Grid
 
 N_ATTEMPTS = 2
@@ -76,6 +78,19 @@ def legacy(candidates: Sequence[Candidate], test_index: int) -> list[Grid]:
         votes = count_votes(list(same_score), test_index)
         grids += [vote.grid for vote in sorted(votes, key=lambda v: (-len(v.voters), v.mean_code_length))]
     return grids
+
+
+def certainty(candidates: Sequence[Candidate], test_index: int) -> float:
+    """How sure the first choice of `by_train_score` is, 0..1: the train score of its programs, times the
+    share of the distinct programs of that score that propose it; 0 without any output."""
+    grids = by_train_score(candidates, test_index)
+    if not grids:
+        return 0.0
+    able = [one for one in candidates if one.test_outputs[test_index] is not None]
+    best = max(one.train_score for one in able)
+    able = [one for one in able if one.train_score == best]
+    agreeing = {one.program for one in able if np.array_equal(one.test_outputs[test_index], grids[0])}
+    return best * len(agreeing) / len({one.program for one in able})
 
 
 def _train_key(vote: Vote) -> tuple[float, int, int]:

@@ -17,6 +17,25 @@ def interval(samples: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def percent(share: float) -> str:
+    """A share (0..1) as a percentage of two digits, three next to 100: 0.70%, 38%, 99.6%."""
+    points = 100 * share
+    digits = 3 if 99.5 <= abs(points) < 100 else 2
+    return f"{points:.0f}%" if abs(points) >= 10 and digits == 2 else f"{points:.{digits}g}%"
+
+
+def share_text(right: int, of: int, things: str = "") -> str:
+    """ "6 of 16 tasks (38%, 95% interval 18 to 61%)"; by Wilson's interval (1927) none of 16 is not never."""
+    from scipy.stats import binomtest
+
+    count = f"{right or 'none'} of {of} {things}".strip()
+    if not of:
+        return count
+    ends = binomtest(right, of).proportion_ci(method="wilson")
+    low, high = (percent(round(end, 4)) for end in (ends.low, ends.high))
+    return f"{count} ({percent(right / of)}, 95% interval {low.rstrip('%')} to {high})"
+
+
 def resampled_weights(n_tasks: int, generator: np.random.Generator, n_samples: int) -> np.ndarray:
     """(n_samples, n_tasks) weights of the tasks in bootstrap samples: how often each was drawn, by n_tasks.
 

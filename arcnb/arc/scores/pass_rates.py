@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.scores.intervals import mcnemar_p, mean_and_interval, resampled_weights
+from arcnb.arc.scores.intervals import mcnemar_p, mean_and_interval, percent, resampled_weights
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
@@ -67,6 +67,11 @@ def pass_at_k_curve(
         ]
         rows.append((k, *mean_and_interval(np.array(chances), weights), len(n), int((n < k).sum())))
     return pd.DataFrame(rows, columns=["k", "mean", "low", "high", "n_tasks", "n_short"])
+
+
+def rate_text(row: pd.Series) -> str:
+    """A row of the curve: "pass@8 38% (95% interval 18 to 61%)"."""
+    return f"pass@{row.k:g} {percent(row['mean'])} (95% interval {100 * row.low:.2g} to {percent(row.high)})"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUBMISSION_COLUMNS = ("task_id", "program", "status", "outputs", "train_correct_grids")
 _KEYS = tuple(f"attempt_{i + 1}" for i in range(N_ATTEMPTS))
-_PADDING = [[0]]
+PADDING = [[0]]
 
 
 class Submission(dict):
@@ -85,7 +85,7 @@ def create_submission(frame: pd.DataFrame, tasks: Iterable[Task], rule: str = "t
     rows = dict(list(valid.groupby(valid["task_id"].astype(object), sort=False)))
     entries, padded = {}, {}
     for task in tasks:
-        candidates = _candidates(rows.get(task.task_id), task)
+        candidates = task_candidates(rows.get(task.task_id), task)
         entries[task.task_id], n_missing = choose_attempts(candidates, len(task.test), RULES[rule])
         if n_missing:
             padded[task.task_id] = n_missing
@@ -99,7 +99,7 @@ def choose_attempts(candidates: Sequence[Candidate], n_test: int, rule: Rule) ->
         grids = [grid.tolist() for grid in rule(candidates, test_index)[:N_ATTEMPTS]]
         missing = N_ATTEMPTS - len(grids)
         n_missing += missing
-        entries.append(dict(zip(_KEYS, grids + [_PADDING] * missing, strict=True)))
+        entries.append(dict(zip(_KEYS, grids + [PADDING] * missing, strict=True)))
     return entries, n_missing
 
 
@@ -155,7 +155,8 @@ def write_submission(submission: Mapping, path: str | Path) -> Path:
     return path
 
 
-def _candidates(rows: pd.DataFrame | None, task: Task) -> list[Candidate]:
+def task_candidates(rows: pd.DataFrame | None, task: Task) -> list[Candidate]:
+    """The candidates among a task's valid predictions, with `SUBMISSION_COLUMNS`."""
     if rows is None:
         return []
     n_train, n_test = len(task.train), len(task.test)

@@ -2,7 +2,8 @@
 
 Frames come from `PredictionSet.read`; only `METRIC_COLUMNS` of them are used, so read no more than these.
 A task counts as solved (`is_correct`) when one and the same program gets all train pairs and all test outputs
-right. Unknown test outputs give NaN, never 0. Tasks without predictions count, as unsolved.
+right. Unknown test outputs give NaN, never 0. Tasks without predictions count as unsolved, with scores of 0;
+rates of completions (`RATES`) are NaN there, and their means are over the tasks that have some.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ TABLE_COLUMNS = (
     "is_correct",
 )  # fmt: skip
 
+# Rates of a task's completions, which are no scores.
+RATES = ("valid code", "valid outputs", "unique outputs")
+
 # Solved in the older, looser sense: some program solves train and some program, perhaps another, solves test.
 LOOSE_COLUMN = "is_correct_any"
 
@@ -42,7 +46,7 @@ def aggregate(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | No
     """The table: index task_id, columns `TABLE_COLUMNS` in this order and then `is_correct_any`.
 
     task_ids: the tasks that count, in the order of the rows (ids, or the task set); default those of the
-    frame. Means and rates are over all predictions of a task, failures as 0; "unique outputs" is distinct
+    frame. Scores and rates are over all predictions of a task, failures as 0; "unique outputs" is distinct
     outputs per prediction. `mean_row` gives the last line. Raises `ArcnbError` for predictions never
     judged, or of a task that is not among `task_ids`.
     """
@@ -68,6 +72,7 @@ def aggregate(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | No
     )[[*TABLE_COLUMNS, LOOSE_COLUMN]]
     needs_test = [name for name in table if name.startswith("test_") or name.startswith("is_correct")]
     table.loc[~_test_known(frame, ids, task_ids), needs_test] = np.nan
+    table.loc[n_preds == 0, list(RATES)] = np.nan
     return table
 
 
@@ -86,7 +91,8 @@ def mean_row(table: pd.DataFrame) -> pd.Series:
 def error_table(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None = None) -> pd.DataFrame:
     """Failure rates: index task_id, columns n_preds, error_rate (any failure), then each of `FAILURES`.
 
-    Denominators as in `aggregate`: all predictions of the task; 0 for a task without any.
+    Denominators as in `aggregate`: all predictions of the task; 0 for a task without any, as the reference
+    has it: leave such tasks out of means.
     """
     import pandas as pd
 

@@ -109,7 +109,12 @@ def load_tasks(source: str | Path) -> TaskSet:
     tasks = tuple(iter_tasks(path))
     if not tasks:
         raise ArcnbError(f"{path}: holds no tasks")
-    return TaskSet(str(source), tasks, _content_version(_files(path)))
+    return TaskSet(str(source), tasks, version_of(source))
+
+
+def version_of(source: str | Path) -> str:
+    """Which data a source holds now: the release of a named one, else the hash of its files."""
+    return load_tasks(source).version if str(source) in SOURCES else _content_version(_files(_path(source)))
 
 
 def iter_tasks(source: str | Path) -> Iterator[Task]:

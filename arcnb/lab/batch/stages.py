@@ -46,12 +46,37 @@ def earlier_run(pipeline: Pipeline, stage: Stage, inputs: Mapping[str, Any]) -> 
     return None, f"changed since {earlier[0].path.name}: {', '.join(changed) or 'its artifacts'}"
 
 
-def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str], None]) -> StagesReport:
-    """Run what is not done; a stage whose predecessor failed is left out, the others go on. `again` names
-    stages that run whether or not they are done."""
+def foreseen(pipeline: Pipeline, again: Collection[str]) -> list[tuple[str, str, str]]:
+    """(stage, "done" or what would become of it, run folder or why) of all stages; nothing is made."""
+    _refuse_unknown_stages(pipeline, again)
+    runs: dict[str, Run] = {}
+    lines = []
+    for stage in pipeline.stages.values():
+        missing = [name for name in stage.needs if name not in runs]
+        if missing:
+            lines.append((stage.name, "would run", f"after {', '.join(missing)}"))
+            continue
+        run, remark = earlier_run(pipeline, stage, stage_inputs(pipeline, stage, runs))
+        if run is not None and run.status in ("done", "running") and stage.name not in again:
+            lines.append((stage.name, run.status, str(run.path)))
+            runs |= {stage.name: run} if run.status == "done" else {}
+        else:
+            lines.append(
+                (stage.name, "would run", f"in {run.path}" if run and run.status != "done" else remark)
+            )
+    return lines
+
+
+def _refuse_unknown_stages(pipeline: Pipeline, again: Collection[str]) -> None:
     for name in again:
         if name not in pipeline.stages:
             raise ArcnbError(f"{pipeline.path} has no stage {name!r}{nearest(name, pipeline.stages)}")
+
+
+def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str], None]) -> StagesReport:
+    """Run what is not done; a stage whose predecessor failed is left out, the others go on. `again` names
+    stages that run whether or not they are done."""
+    _refuse_unknown_stages(pipeline, again)
     report = StagesReport()
     for stage in pipeline.stages.values():
         missing = [name for name in stage.needs if name in report.problems]

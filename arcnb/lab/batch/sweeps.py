@@ -8,8 +8,10 @@ and how each run ended.
 import csv
 import io
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,10 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.batch.parameter_sets import ParameterSet, refuse_duplicates, set_name
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.cards import value_text
+from arcnb.lab.runs.cards import aligned, flat, value_text
 from arcnb.lab.runs.manifest import locked, plain
-from arcnb.lab.runs.queueing import queue_run
-from arcnb.lab.runs.run import Run, check_name, runs_root
+from arcnb.lab.runs.queueing import queue_run, withdraw
+from arcnb.lab.runs.run import Run, check_name, find_run, runs_root
 from arcnb.machine.files import write_whole
 
 SWEEP = "sweep.json"
@@ -60,12 +62,7 @@ class Sweep:
         numbers = [name for row in rows for name, value in row.items() if type(value) in (int, float)]
         outcome = [name for name in dict.fromkeys(numbers) if name not in (*given, "run_seconds")]
         columns = [*given, "status", "run_seconds", *outcome[:OUTCOME_COLUMNS], "run"]
-        lines = [columns, *([value_text(row.get(name, "")) for name in columns] for row in rows)]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-        return "\n".join(
-            "  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+        return aligned([columns, *([value_text(row.get(name, "")) for name in columns] for row in rows)])
 
     @staticmethod
     def _row(member: Member) -> dict[str, Any]:
@@ -74,7 +71,7 @@ class Sweep:
             manifest = member.run.manifest
         except ArcnbError:  # removed or broken meanwhile: the others still make a table
             return {**member.label, "status": "unreadable", "run": member.run.path.name}
-        outcome = manifest["outcome"].items()
+        outcome = flat(manifest["outcome"]).items()
         row = {**member.label, "status": status, "run_seconds": manifest["seconds"]}
         row |= {k: value for k, value in outcome if k not in row and not isinstance(value, list | dict)}
         return row | {"run": member.run.path.name}
@@ -90,8 +87,10 @@ def plan_sweep(
     base: Mapping[str, Any],
     sets: Sequence[ParameterSet],
     shared: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
 ) -> Sweep:
-    """The sweep's folder with a run for every set: those it has already, and new queued ones.
+    """The sweep's folder with a run for every set: those it has already, and new queued ones. In a dry run
+    nothing is made, and the folders of new ones are not there.
 
     `base`: the complete parameters of a run of no set; `sets`: what changes; `shared`: what all sets have
     and no name needs to tell ("{sweep}" in a text is the sweep's folder). ArcnbError if there is a sweep of
@@ -106,10 +105,11 @@ def plan_sweep(
     if twice:
         raise ArcnbError(f"two sets of sweep {name!r} would have the same name, {twice[0]}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not dry_run:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
-    with locked(folder):
+    with nullcontext() if dry_run else locked(folder):
         record = _read(folder) or {"schema": SCHEMA, "notebook": str(notebook), "members": {}}
         if record["notebook"] != str(notebook):
             raise ArcnbError(
@@ -119,6 +119,8 @@ def plan_sweep(
         for member, one in named:
             if run := known.get(member):
                 _refuse_other_values(name, member, run, fixed | one.values)
+        if dry_run:
+            return Sweep(folder, [Member(m, s.label, known.get(m) or Run(folder / m)) for m, s in named])
         surroundings = provenance.surroundings()
         members = []
         for member, one in named:
@@ -131,6 +133,18 @@ def plan_sweep(
     return Sweep(folder, members)
 
 
+def take_back(sweep: Sweep, fresh: Sequence[Run]) -> None:
+    """Withdraw these members from the disk and from the sweep; of one without others nothing stays."""
+    with locked(sweep.folder):
+        gone = {run.path.name for run in withdraw(fresh)}
+        record = _read(sweep.folder) or {"members": {}}
+        record["members"] = {m: e for m, e in record["members"].items() if e["run"] not in gone}
+        if record["members"]:
+            write_whole(sweep.folder / SWEEP, json.dumps(record, indent=2) + "\n")
+        else:
+            shutil.rmtree(sweep.folder)
+
+
 def find_sweep(name: str) -> Sweep | None:
     """The sweep of that name with all of its members whose run folders are still there, or None."""
     folder = sweeps_folder() / name
@@ -139,6 +153,33 @@ def find_sweep(name: str) -> Sweep | None:
         return None
     entries = [(name, entry["label"], _kept(folder, entry)) for name, entry in record["members"].items()]
     return Sweep(folder, [Member(name, label, run) for name, label, run in entries if run])
+
+
+def named(reference: str, beginnings: bool = True) -> Sweep | Run:
+    """The sweep or the run that a reference speaks of. Both may be called after their notebook: then nobody
+    knows which is meant, and ArcnbError says how to name either."""
+    sweep = find_sweep(reference) if reference.strip() else None
+    if sweep is None:
+        return find_run(reference, beginnings=beginnings)
+    try:
+        run = find_run(reference, beginnings=False)
+    except ArcnbError:
+        return sweep
+    if not sweep.members:  # its runs were removed
+        return run
+    raise ArcnbError(
+        f"{reference!r} is a sweep and a run; say which by its folder, {sweep.folder} or {run.path}"
+    )
+
+
+def runs_named(references: list[str], beginnings: bool = True) -> list[Run]:
+    """The runs of these references, each once; the name of a sweep stands for all of its runs."""
+    found: dict[Path, Run] = {}
+    for reference in references:
+        one = named(reference, beginnings)
+        for run in [member.run for member in one.members] if isinstance(one, Sweep) else [one]:
+            found.setdefault(run.path, run)
+    return list(found.values())
 
 
 def _kept(folder: Path, entry: Mapping[str, Any]) -> Run | None:

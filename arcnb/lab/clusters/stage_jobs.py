@@ -21,10 +21,9 @@ from arcnb.lab.clusters.submitting import (
     show,
     stamp,
     submit_job,
-    withdraw,
 )
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.queueing import queue_run
+from arcnb.lab.runs.queueing import queue_run, withdraw
 from arcnb.lab.runs.run import Run, runs_root
 
 

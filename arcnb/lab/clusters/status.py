@@ -18,6 +18,7 @@ from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.run import Run
 
+WRITING = "writing the page"  # and the executed notebook: a run's last seconds, when its heart beats no more
 SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended
 
 
@@ -87,6 +88,8 @@ def _standing(run: Run, record: dict[str, str], state: TaskState | None, trouble
         status, news = "silent", f"{why}, though {record['scheduler']} says it is running on {state.node}"
     elif state is not None and state.phase != ENDED and status not in ("done", "queued"):
         news = f"waits to go on; {why}" if why else "waits to go on"
+    elif status == "done" and state is not None and state.phase == RUNNING:
+        news = WRITING
     else:
         news = why or ""
     if status == "queued" and state is not None and state.phase == RUNNING:
@@ -150,7 +153,7 @@ def _of_this_dag(manifest: dict[str, object], task: str) -> bool:
 def _progress(run: Run) -> str:
     beat = read_heartbeat(run.path)
     if beat is None:
-        return "no heartbeat yet"
+        return WRITING if run.manifest["kernel"] else "no heartbeat yet"
     pieces = [place_text(beat), str(beat.get("progress") or ""), f"{beat['age']:.0f} s ago"]
     if beat.get("stop"):
         pieces.append("stopping")

@@ -14,7 +14,6 @@ from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.environments import build_archive
 from arcnb.lab.clusters.jobs import Environment, Job, Resources
-from arcnb.lab.runs import disk
 from arcnb.lab.runs.manifest import locked, now, write_manifest
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
@@ -116,13 +115,6 @@ def note_task(
 def show(files: Sequence[Path]) -> None:
     for file in files:
         print(f"==> {file}\n{file.read_text()}")
-
-
-def withdraw(runs: Sequence[Run]) -> None:
-    """Remove run folders that were made for a job which the scheduler then refused: nothing ran in them."""
-    for run in runs:
-        if run.manifest["status"] == "queued" and not run.manifest["attempts"]:
-            disk.remove(run)
 
 
 def stamp() -> str:

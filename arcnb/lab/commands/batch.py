@@ -1,6 +1,7 @@
 """`arcnb sweep` and `arcnb pipeline`: many runs on this machine."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
 from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.parameters import Declared, default_values
+from arcnb.lab.runs.cards import aligned
+from arcnb.lab.runs.placeholders import with_runs
 from arcnb.lab.runs.run import Run
 
 
@@ -22,8 +25,13 @@ def sweep(options: argparse.Namespace) -> int:
         name: number for name in parameter_sets.NUMBERS if (number := getattr(options, name)) is not None
     }
     places = workers.slots(asked.get("jobs"), asked.get("gpus", 1), asked.get("per_gpu", 1))
-    planned = planned_sweep(options)
+    planned = planned_sweep(options, options.dry_run)
     note(f"sweep folder: {planned.folder}")
+    if options.dry_run:
+        is_new = {member.name: not member.run.path.exists() for member in planned.members}
+        states = [("new" if is_new[one.name] else one.run.status, one.name) for one in planned.members]
+        print(aligned(states))
+        return 0
     todo = still_to_do([member.run for member in planned.members])
     names = {member.run.path: member.name for member in planned.members}
 
@@ -62,8 +70,8 @@ def still_to_do(runs: list[Run]) -> list[Run]:
     return todo
 
 
-def planned_sweep(options: argparse.Namespace) -> Sweep:
-    """The sweep that the options describe, its runs queued."""
+def planned_sweep(options: argparse.Namespace, dry_run: bool = False) -> Sweep:
+    """The sweep that the options describe, its runs queued; in a dry run nothing is made."""
     path = files.find_notebook(options.notebook)
     said, declared_beside = _sweep_file(options), files.declared_beside(path)
     declared = declared_beside[path.stem]
@@ -83,7 +91,8 @@ def planned_sweep(options: argparse.Namespace) -> Sweep:
     if not sets:
         raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --sets FILE or --shards N")
     name = options.name or str(said.content.get("name", "")) or said.path.stem or path.stem
-    return plan_sweep(name, path, base, parameter_sets.multiplied(sets), fixed)
+    every = [replace(one, values=with_runs(one.values)) for one in parameter_sets.multiplied(sets)]
+    return plan_sweep(name, path, with_runs(base), every, fixed, dry_run)
 
 
 def _sweep_file(options: argparse.Namespace) -> parameter_sets.SweepFile:
@@ -109,6 +118,9 @@ def pipeline(options: argparse.Namespace) -> int:
     described = read_pipeline(Path(options.file))
     if described.about:
         note(described.about)
+    if options.dry_run:
+        print(aligned(stages.foreseen(described, options.again)))
+        return 0
     report = stages.run_stages(described, options.again, note)
     for run in report.runs.values():
         print(run.path)
@@ -129,9 +141,12 @@ def add_set_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_commands(commands: Any) -> None:
-    root = shared.root_option()
-    command = commands.add_parser("sweep", parents=[root], help="run a notebook with many parameter sets")
-    command.set_defaults(command=sweep)
+    command = shared.add_command(
+        commands, "sweep", sweep, "run a notebook with many parameter sets",
+        "05 --grid learning_rate=1e-5,2e-5 --grid seed=0,1 --name rates --jobs 2",
+        "05 --sets ranks.yaml --dry-run",
+        "03 -p tasks data --shards 4 --name eval",
+    )  # fmt: skip
     add = command.add_argument
     add("notebook", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     shared.add_parameter_options(command)
@@ -142,12 +157,19 @@ def add_commands(commands: Any) -> None:
     add("--gpus", type=int, metavar="N", help="GPUs of each run where there are any (1); 0: all share all")
     add("--per-gpu", type=int, metavar="N", help="runs at the same time on each GPU (1)")
     add("--apart", type=int, metavar="N", help="seconds between two starts on the same GPU (0)")
+    add(
+        "--dry-run", action="store_true", help="check everything, say which runs there would be, make nothing"
+    )
 
-    command = commands.add_parser("pipeline", parents=[root], help="run notebooks that build on each other")
-    command.set_defaults(command=pipeline)
+    command = shared.add_command(
+        commands, "pipeline", pipeline, "run notebooks that build on each other",
+        "notebooks/pipelines/demo.yaml --report demo.html",
+        "notebooks/pipelines/demo.yaml --again grpo --dry-run",
+    )  # fmt: skip
     command.add_argument("file", metavar="FILE", help="YAML file of stages")
     command.add_argument(
         "--again", action="append", default=[], metavar="STAGE", help="run it though it is done"
     )
     command.add_argument("--report", type=Path, metavar="FILE", help="write an index of the runs at the end")
     command.add_argument("--title", help="of the index")
+    command.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")

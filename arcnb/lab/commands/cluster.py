@@ -3,12 +3,15 @@
 import argparse
 import contextlib
 import os
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.batch.sweeps import runs_named, take_back
 from arcnb.lab.clusters import stage_jobs, status, submitting
 from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.tools import SchedulerError
@@ -17,6 +20,7 @@ from arcnb.lab.commands.batch import add_set_options, planned_sweep, still_to_do
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.runs import provenance, queueing
+from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.run import Run, check_name, list_runs
 
@@ -26,7 +30,7 @@ def submit(options: argparse.Namespace) -> int:
     submitting.scheduler_named(options.on)
     given = job_options(options)
     if options.resume:
-        return _submit_runs(options, given, shared.runs_named([options.resume]), fresh=[])
+        return _submit_runs(options, given, runs_named([options.resume]))
     if options.notebook is None:
         raise ArcnbError("arcnb submit needs a notebook, a pipeline's YAML file, or --resume and a run")
     if options.notebook.endswith((".yaml", ".yml")):
@@ -37,10 +41,15 @@ def submit(options: argparse.Namespace) -> int:
     if options.grid or options.sets or options.shards is not None:
         before = {run.path for run in list_runs()}
         planned = planned_sweep(options)
-        fresh = [member.run for member in planned.members if member.run.path not in before]
         runs = [member.run for member in planned.members]
+        fresh = [run for run in runs if run.path not in before]
         folder = planned.folder / "jobs" / submitting.stamp()
-        return _submit_runs(options, given, runs, fresh, planned.folder.name, folder)
+
+        def undo() -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            take_back(planned, fresh)
+
+        return _submit_runs(options, given, runs, undo, planned.folder.name, folder)
     path = files.find_notebook(options.notebook)
     name = options.name or path.stem
     check_name(name)
@@ -49,18 +58,18 @@ def submit(options: argparse.Namespace) -> int:
     values, _ = shared.complete_values(options, path)
     resources_of(given, "arcnb submit")
     run = queueing.queue_run(name, path, values, provenance.surroundings())
-    return _submit_runs(options, given, [run], [run])
+    return _submit_runs(options, given, [run], lambda: queueing.withdraw([run]))
 
 
 def _submit_runs(
     options: argparse.Namespace,
     given: dict[str, Any],
     runs: list[Run],
-    fresh: list[Run],
+    undo: Callable[[], object] = lambda: None,
     name: str | None = None,
     folder: Path | None = None,
 ) -> int:
-    """Those of the runs that are not done, as one job. A refusal takes the fresh folders back."""
+    """Those of the runs that are not done, as one job. A refusal and a dry run undo what was made for it."""
     todo = still_to_do(runs)
     if not todo:
         note("nothing is left to submit")
@@ -73,11 +82,11 @@ def _submit_runs(
         )
         if options.dry_run:
             submitting.show(files)
-            submitting.withdraw(fresh)
+            undo()
             return 0
         tasks = submitting.submit_job(options.on, job, files)
     except ArcnbError:
-        submitting.withdraw(fresh)
+        undo()
         raise
     for run, task in zip(todo, tasks, strict=True):
         note(f"{options.on} {task}: {run.path}")
@@ -88,7 +97,7 @@ def _submit_runs(
 def show_status(options: argparse.Namespace) -> int:
     """`arcnb status`: one line a submitted run; without names those that are not over."""
     if options.run:
-        runs = [run for run in shared.runs_named(options.run) if run.status]  # which reads the manifest
+        runs = [run for run in runs_named(options.run) if run.status]  # which reads the manifest
     else:
         runs = []
         for run in list_runs():
@@ -96,10 +105,13 @@ def show_status(options: argparse.Namespace) -> int:
                 if options.all or status.is_open(run):
                     runs.append(run)
     found = status.standings(runs)
+    if options.json:
+        shared.print_json([vars(line) | {"run": line.run.path.name, "path": line.run.path} for line in found])
+        return 0
     if not found:
         note("none of these runs was submitted" if options.run else "no submitted run is waiting or running")
-    for line in found:
-        print(f"{line.status:10} {line.run.path.name}  {line.task}: {line.scheduler}  {line.news}".rstrip())
+    else:
+        print(aligned([(x.status, x.run.path.name, f"{x.task}: {x.scheduler}", x.news) for x in found]))
     return 0
 
 
@@ -108,7 +120,7 @@ def cancel(options: argparse.Namespace) -> int:
     be stopped leaves the others to be; the exit code says so."""
     code = 0
     submitted: dict[str, dict[str, list[Run]]] = {}  # scheduler -> task -> runs, of which a DAG has many
-    for run in shared.runs_named(options.run):
+    for run in runs_named(options.run):
         try:
             record = submitting.read_record(run)
             if record is not None and _is_with_scheduler(run, record):
@@ -198,9 +210,12 @@ def _refuse_for_pipeline(options: argparse.Namespace) -> None:
 
 
 def add_commands(commands: Any) -> None:
-    root = shared.root_option()
-    command = commands.add_parser("submit", parents=[root], help="send runs to a cluster")
-    command.set_defaults(command=submit)
+    command = shared.add_command(
+        commands, "submit", submit, "send runs to a cluster",
+        "--on slurm 03 --shards 8 --gpus 1 --time 4h --name eval",
+        "--on slurm notebooks/pipelines/demo.yaml --dry-run",
+        "--on htcondor --resume eval",
+    )  # fmt: skip
     add = command.add_argument
     add("notebook", nargs="?", metavar="NOTEBOOK", help="a notebook, or the YAML file of a pipeline")
     add("--on", required=True, metavar="SCHEDULER", help=" or ".join(submitting.SCHEDULERS))
@@ -223,11 +238,12 @@ def add_commands(commands: Any) -> None:
             form = {"metavar": name.upper()} | form
         add(f"--{name.replace('_', '-')}", dest=f"job_{name}", **form)
 
-    command = commands.add_parser("status", parents=[root], help="what became of submitted runs")
-    command.set_defaults(command=show_status)
-    command.add_argument("run", nargs="*", metavar="RUN", help="runs and sweeps (default: those not over)")
+    command = shared.add_command(
+        commands, "status", show_status, "what became of submitted runs", "", "eval --json"
+    )
+    shared.add_runs(command, "*", "runs and sweeps (default: those not over)")
     command.add_argument("--all", action="store_true", help="also those that are over")
+    shared.add_json(command)
 
-    command = commands.add_parser("cancel", parents=[root], help="stop runs, here or on a cluster")
-    command.set_defaults(command=cancel)
-    command.add_argument("run", nargs="+", metavar="RUN", help="runs and sweeps")
+    command = shared.add_command(commands, "cancel", cancel, "stop runs, here or on a cluster", "eval")
+    shared.add_runs(command, "+", "runs and sweeps")

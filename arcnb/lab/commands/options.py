@@ -1,16 +1,19 @@
 """What several commands share: options, the parameters they give, and how a command says no."""
 
 import argparse
+import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.batch.sweeps import Sweep, find_sweep
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values
-from arcnb.lab.runs.run import Run, find_run
+from arcnb.lab.runs.manifest import plain
+from arcnb.lab.runs.placeholders import with_runs
+from arcnb.lab.runs.run import list_runs
 
 NOTEBOOK = "3, 03, inference, 03_inference or a path"
 # argparse takes `-1e-5` for an option, unless it is told what a negative number looks like.
@@ -26,11 +29,33 @@ def note(sentence: object) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def root_option() -> argparse.ArgumentParser:
-    """A parent parser with --runs."""
-    root = argparse.ArgumentParser(add_help=False)
-    root.add_argument("--runs", metavar="DIR", help="where the run folders are ($ARCNB_RUNS or runs/)")
-    return root
+def print_json(value: object) -> None:
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def add_command(
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], about: str, *examples: str
+) -> argparse.ArgumentParser:
+    """A subcommand that `--runs` tells where the run folders are; --help ends with the examples."""
+    added: argparse.ArgumentParser = commands.add_parser(
+        name,
+        description=about,
+        epilog="\n    ".join(["examples:", *(f"arcnb {name} {example}".rstrip() for example in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    added.add_argument("--runs", metavar="DIR", help="where the run folders are ($ARCNB_RUNS or runs/)")
+    added.set_defaults(command=command)
+    return added
+
+
+def add_runs(command: argparse.ArgumentParser, nargs: str | None, help: str) -> None:
+    """The argument RUN, completed by what there is."""
+    run = command.add_argument("run", nargs=nargs, metavar="RUN", help=help)
+    run.completer = lambda **_: [name for run in list_runs() for name in (run.path.name, run.path.name[16:])]
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="for programs: JSON instead of lines")
 
 
 def add_parameter_options(command: argparse.ArgumentParser) -> None:
@@ -58,37 +83,10 @@ def given_values(options: argparse.Namespace, path: Path, declared: dict[str, De
     for name, text in options.parameter:
         value = profiles.parse_value(text, own.find(name)) if own.knows(name) else profiles.parse_value(text)
         values |= check_parameters({name: value}, own, path.name)
-    return values
+    return with_runs(values)
 
 
 def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, Any], Declared]:
     """(all parameters of a run, what the notebook declares)"""
     declared = files.declared_beside(path)
     return default_values(declared[path.stem]) | given_values(options, path, declared), declared[path.stem]
-
-
-def named(reference: str, beginnings: bool = True) -> Sweep | Run:
-    """The sweep or the run that a reference speaks of. Both may be called after their notebook: then nobody
-    knows which is meant, and ArcnbError says how to name either."""
-    sweep = find_sweep(reference) if reference.strip() else None
-    if sweep is None:
-        return find_run(reference, beginnings=beginnings)
-    try:
-        run = find_run(reference, beginnings=False)
-    except ArcnbError:
-        return sweep
-    if not sweep.members:  # its runs were removed
-        return run
-    raise ArcnbError(
-        f"{reference!r} is a sweep and a run; say which by its folder, {sweep.folder} or {run.path}"
-    )
-
-
-def runs_named(references: list[str], beginnings: bool = True) -> list[Run]:
-    """The runs of these references, each once; the name of a sweep stands for all of its runs."""
-    found: dict[Path, Run] = {}
-    for reference in references:
-        one = named(reference, beginnings)
-        for run in [member.run for member in one.members] if isinstance(one, Sweep) else [one]:
-            found.setdefault(run.path, run)
-    return list(found.values())

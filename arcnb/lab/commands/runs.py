@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.batch.sweeps import Sweep
+from arcnb.lab.batch.sweeps import Sweep, named, runs_named
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.execution import resuming
@@ -19,7 +19,7 @@ from arcnb.lab.notebooks.parameters import default_values, find_parameter, folde
 from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
-from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
+from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, runs_root
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,6 +39,9 @@ def run(options: argparse.Namespace) -> int:
             print(earlier.path)
             return 0
         given = resuming.kept_values(earlier, given, declared[path.stem])
+        if options.dry_run:
+            resuming.refuse_busy(earlier)
+            return _foreseen(path, given, {}, earlier.path)
         if resuming.reopen(earlier, path, given):
             note(f"arcnb: {path.name} has changed since {earlier.path.name} was started")
         current = earlier
@@ -46,6 +49,9 @@ def run(options: argparse.Namespace) -> int:
         if options.name and not options.again:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
+        if options.dry_run:
+            check_name(options.name or path.stem)
+            return _foreseen(path, values, given, runs_root())
         record = provenance.notebook_record(path)
         current = new_run(options.name or path.stem, values, record, "engine", sys.argv)
     note(f"run folder: {current.path}")
@@ -53,6 +59,15 @@ def run(options: argparse.Namespace) -> int:
         if problem:
             note(f"arcnb: the home folder takes no files ({problem}); caches of this run are temporary")
         return _execute(current, path, folded(given, declared[path.stem]), options)
+
+
+def _foreseen(path: Path, values: dict[str, Any], given: dict[str, Any], folder: Path) -> int:
+    """What a dry run says; what is given on the command line or by a profile is marked."""
+    note(f"would run {path} in {folder}; it checks what it is asked for in its first cells")
+    print(
+        cards.aligned([("*" if name in given else "", name, repr(value)) for name, value in values.items()])
+    )
+    return 0
 
 
 def params(options: argparse.Namespace) -> int:
@@ -91,29 +106,46 @@ def params(options: argparse.Namespace) -> int:
 def ls(options: argparse.Namespace) -> int:
     """`arcnb ls`: one line a run, oldest first."""
     runs = list_runs()
+    if options.json:
+        shared.print_json([_facts(item) for item in runs])
+        return 0
     if not runs:
         note(f"no runs in {runs_root()}")
+        return 0
+    lines = []
     for item in runs:
-        try:
-            status, why = item.verdict()
-            manifest = item.manifest
-            beat = read_heartbeat(item.path) if status == "running" else None
-        except ArcnbError as error:
-            print(f"{'unreadable':10} {item.path.name}  {error}")
-            continue
-        took = f"{manifest['seconds']:.0f} s" if manifest["seconds"] is not None else ""
-        headline = manifest["outcome"].get("headline")
-        facts = ", ".join(cards.numbers(manifest["outcome"])[:5])
-        waits = f"waits as {manifest['waits_for']}" if manifest.get("waits_for") else ""
-        news = f"{place_text(beat)} {beat.get('progress') or ''}" if beat else why or headline or facts
-        print(f"{status:10} {item.path.name}  {took:>8}  {waits or news}")
+        facts = _facts(item)
+        took = cards.duration_text(facts["seconds"]) if facts.get("seconds") is not None else ""
+        waits = f"waits as {facts['waits_for']}" if facts.get("waits_for") else ""
+        beat = read_heartbeat(item.path) if facts["status"] == "running" else None
+        news = f"{place_text(beat)} {beat.get('progress') or ''}" if beat else facts["why"]
+        lines.append((facts["status"], facts["run"], took, waits or news or cards.news(facts["outcome"])))
+    print(cards.aligned(lines))
     return 0
+
+
+def _facts(item: Run, whole: bool = False) -> dict[str, Any]:
+    """A run as `--json` gives it: what identifies it, its true status, and its outcome without tables; or
+    with the whole manifest."""
+    known: dict[str, Any] = {"run": item.path.name, "path": item.path}
+    try:
+        status, why = item.verdict()
+        manifest = item.manifest
+    except ArcnbError as error:
+        return known | {"status": "unreadable", "why": str(error), "outcome": {}}
+    said = {key: manifest.get(key) for key in ("name", "start", "end", "seconds", "waits_for")}
+    outcome = {k: value for k, value in manifest["outcome"].items() if not cards.is_rows(value)}
+    known |= {"status": status, "why": why}
+    return manifest | known if whole else known | {"notebook": item.kind} | said | {"outcome": outcome}
 
 
 def show(options: argparse.Namespace) -> int:
     """`arcnb show RUN`: the manifest, readably; of a sweep, its table."""
-    one = shared.named(options.run)
-    if isinstance(one, Sweep):
+    one = named(options.run)
+    if options.json:
+        told = {"folder": one.folder, "table": one.table()} if isinstance(one, Sweep) else _facts(one, True)
+        shared.print_json(told)
+    elif isinstance(one, Sweep):
         print(one.table_text())
         print(one.folder / "table.csv")
     else:
@@ -145,7 +177,7 @@ def _run_text(run: Run) -> str:
 
 def report(options: argparse.Namespace) -> int:
     """`arcnb report RUN ...`: the page of each run, and an index that links them."""
-    return write_report(shared.runs_named(options.run), options.output, options.title)
+    return write_report(runs_named(options.run), options.output, options.title)
 
 
 def write_report(runs: list[Run], output: Path, title: str) -> int:
@@ -155,7 +187,7 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
     try:
         for item in runs:
             if item.copy_path.is_file():
-                export_run(item)
+                export_run(item, output.resolve())
         print(write_index(runs, output, title))
         return 0
     except ArcnbError as error:
@@ -169,11 +201,10 @@ def rm(options: argparse.Namespace) -> int:
     another run points to it. Only the latter can be forced: whoever is at work would write into nothing."""
     if not options.run:
         sizes = sorted((disk.disk_bytes(item.path), item.path.name) for item in list_runs())
-        for size, name in sizes:
-            print(f"{cards.size_text(size):>8}  {name}")
-        print(f"{cards.size_text(sum(size for size, _ in sizes)):>8}  {len(sizes)} runs in {runs_root()}")
+        sizes.append((sum(size for size, _ in sizes), f"{len(sizes)} runs in {runs_root()}"))
+        print(cards.aligned([(cards.size_text(size), name) for size, name in sizes]))
         return 0
-    runs = shared.runs_named(options.run, beginnings=False)
+    runs = runs_named(options.run, beginnings=False)
     disk.refuse_at_work(runs)
     if not options.force:
         disk.refuse_needed(runs)
@@ -239,9 +270,13 @@ def _export(current: Run) -> None:
 
 
 def add_commands(commands: Any) -> None:
-    root = shared.root_option()
-    command = commands.add_parser("run", parents=[root], help="execute a notebook in a run folder of its own")
-    command.set_defaults(command=run)
+    command = shared.add_command(
+        commands, "run", run, "execute a notebook in a run folder of its own",
+        "03 -f cpu -p n_predictions 8",
+        "06 -p tasks data -p predictions before,after      # names of runs stand for what they left",
+        "05 -p max_steps 100 --dry-run",
+        "--resume 20260101-120000-03",
+    )  # fmt: skip
     add = command.add_argument
     add("notebook", nargs="?", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     shared.add_parameter_options(command)
@@ -250,32 +285,47 @@ def add_commands(commands: Any) -> None:
     add("--resume", metavar="RUN", help="go on in the folder of a run that was stopped or failed")
     add("--grace", type=float, default=60.0, metavar="SECONDS", help="time for a stopped cell to save (60)")
     add("--quiet", action="store_true", help="no progress")
+    add("--dry-run", action="store_true", help="check everything, print the parameters, make and run nothing")
 
-    command = commands.add_parser("params", parents=[root], help="list what a notebook can be asked for")
-    command.set_defaults(command=params)
+    command = shared.add_command(
+        commands,
+        "params",
+        params,
+        "list what a notebook can be asked for",
+        "05",
+        "05 lora.r",
+        "05 -f grpo --all",
+    )
     add = command.add_argument
     add("notebook", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     add("name", nargs="?", metavar="NAME", help="one of them: its value, type and meaning")
     add("--all", action="store_true", help="also fields of a library's class that keep its defaults")
     shared.add_parameter_options(command)
 
-    command = commands.add_parser("ls", parents=[root], help="list the runs")
-    command.set_defaults(command=ls)
+    command = shared.add_command(commands, "ls", ls, "list the runs", "", "--json | jq '.[-1].outcome'")
+    shared.add_json(command)
 
-    command = commands.add_parser("show", parents=[root], help="what a run was given and how it ended")
-    command.set_defaults(command=show)
-    command.add_argument("run", metavar="RUN", help="path, folder name or its beginning, run name, or sweep")
+    command = shared.add_command(
+        commands,
+        "show",
+        show,
+        "what a run was given and how it ended; of a sweep, its table",
+        "eval",
+        "rates --json",
+    )
+    shared.add_runs(command, None, "path, folder name or its beginning, run name, or sweep")
+    shared.add_json(command)
 
-    command = commands.add_parser("report", parents=[root], help="export runs and write an index of them")
-    command.set_defaults(command=report)
-    command.add_argument("run", nargs="+", metavar="RUN", help="runs, and sweeps for all of theirs")
+    command = shared.add_command(
+        commands, "report", report, "export runs and write an index of them", "before after -o index.html"
+    )
+    shared.add_runs(command, "+", "runs, and sweeps for all of theirs")
     command.add_argument("-o", dest="output", type=Path, default=Path("index.html"), metavar="FILE")
     command.add_argument("--title", default="Runs of arcnb")
 
-    command = commands.add_parser("rm", parents=[root], help="disk use of the runs, or remove some")
-    command.set_defaults(command=rm)
-    command.add_argument(
-        "run", nargs="*", metavar="RUN", help="paths, whole folder names, run names, sweeps for all of theirs"
+    command = shared.add_command(
+        commands, "rm", rm, "disk use of the runs, or remove some", "", "eval --dry-run", "eval"
     )
+    shared.add_runs(command, "*", "paths, whole folder names, run names, sweeps for all of theirs")
     command.add_argument("--force", action="store_true", help="even if another run points to it")
     command.add_argument("--dry-run", action="store_true", help="say what would go, and keep it")

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.commands.options import add_parameter_options, given_values, note
+from arcnb.lab.commands.options import add_command, add_parameter_options, given_values, note
 from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.profiles import find_profile
 from arcnb.lab.workspace import doctor as doctors
@@ -85,15 +85,16 @@ def bundle(options: argparse.Namespace) -> int:
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("init", help="lay out notebooks in a folder of your own")
+    command = add_command(commands, "init", init, "lay out notebooks in a folder of your own", "lab")
     command.add_argument("folder", metavar="DIR")
-    command.set_defaults(command=init, runs=None)
-    command = commands.add_parser("upgrade", help="bring notebooks of a newer package; what you edited stays")
-    command.add_argument("folder", metavar="DIR", nargs="?", help="a workspace; the current one without it")
-    command.set_defaults(command=upgrade, runs=None)
-    command = commands.add_parser(
-        "bundle", help="write what an offline Kaggle notebook needs, check and rehearse it"
+    command = add_command(
+        commands, "upgrade", upgrade, "bring notebooks of a newer package; what you edited stays", "", "lab"
     )
+    command.add_argument("folder", metavar="DIR", nargs="?", help="a workspace; the current one without it")
+    command = add_command(
+        commands, "bundle", bundle, "write what an offline Kaggle notebook needs, check and rehearse it",
+        "kaggle out --wheels wheels --rehearse 4",
+    )  # fmt: skip
     add = command.add_argument
     add("where", choices=["kaggle"])
     add(
@@ -126,6 +127,4 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     )
     add("--rehearse-hours", type=float, default=0.5, metavar="H", help="time of the rehearsal (default 0.5)")
     add_parameter_options(command)
-    command.set_defaults(command=bundle, runs=None)
-    command = commands.add_parser("doctor", help="what this machine has, what will not work, and the remedy")
-    command.set_defaults(command=doctor, runs=None)
+    add_command(commands, "doctor", doctor, "what this machine has, what will not work, and the remedy", "")

@@ -52,10 +52,10 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
     ArcnbError if somebody is at work in the folder, or a scheduler is about to be: of two who resume a run at
     once, one gets it.
     """
-    _refuse_busy(run)
+    refuse_busy(run)
     _wait_for_kernel(run)
     with locked(run.path):
-        _refuse_busy(run)
+        refuse_busy(run)
         status, why = run.verdict()
         manifest = run.manifest
         record = notebook_record(notebook)
@@ -77,7 +77,8 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
     return before not in (record["sha256"], None)
 
 
-def _refuse_busy(run: Run) -> None:
+def refuse_busy(run: Run) -> None:
+    """ArcnbError if somebody is at work in the folder, or a scheduler is about to be."""
     status, why = run.verdict()
     manifest = run.manifest
     if status == "running" and _same_job_again(manifest):

@@ -40,13 +40,15 @@ class TaskFilter:
     """Which entries are wanted; the default is all of them.
 
     text: part of the task id. sides: shortest and longest `side`. colors: all of them must occur. rates:
-    lowest and highest solve rate; a task of unknown rate passes the full range only.
+    lowest and highest solve rate; a task of unknown rate passes the full range only. predicted: only tasks
+    with predictions.
     """
 
     text: str = ""
     sides: tuple[int, int] = (1, MAX_SIDE)
     colors: frozenset[int] = field(default_factory=frozenset)
     rates: tuple[float, float] = (0.0, 1.0)
+    predicted: bool = False
 
     def __call__(self, entry: Entry) -> bool:
         known = entry.rate is not None
@@ -54,6 +56,7 @@ class TaskFilter:
             self.text.strip().lower() in entry.task.task_id.lower()
             and self.sides[0] <= entry.side <= self.sides[1]
             and self.colors <= entry.colors
+            and (bool(entry.predictions) or not self.predicted)
             and (self.rates[0] <= entry.rate <= self.rates[1] if known else self.rates == (0.0, 1.0))
         )
 

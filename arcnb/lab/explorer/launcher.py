@@ -14,6 +14,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import RUN_DIR
 from arcnb.lab.runs.run import Run, list_runs, runs_root
+from arcnb.lab.workspace.folders import home
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,15 +115,22 @@ def _run_row(run: Run) -> tuple[str, str, str, str, str]:
     except ArcnbError as error:
         return "", name, "", html.escape(str(error)), ""
     took = "" if manifest["seconds"] is None else cards.duration_text(manifest["seconds"])
-    facts = why or " · ".join(cards.numbers(manifest["outcome"])[:4])
-    # Links start from the page: the run folder under `arcnb run`, else the notebook's own folder.
-    here = os.environ.get(RUN_DIR) or Path.cwd()
+    facts = why or cards.news(manifest["outcome"])
     links = " ".join(
-        f'<a href="{html.escape(os.path.relpath(path, here))}">{kind}</a>'
+        _link(kind, path)
         for kind, path in (("page", run.page_path), ("notebook", run.copy_path))
         if path.is_file()
     )
     return cards.badge(status), name, took, html.escape(facts), links
+
+
+def _link(kind: str, path: Path) -> str:
+    """A link that starts from the page: the run folder under `arcnb run`, else the notebook's own folder.
+    There JupyterLab serves nothing from outside of the lab: such a path is for copying."""
+    own, here = os.environ.get(RUN_DIR), Path.cwd()
+    if own or any(path.is_relative_to(root) for root in (home(), here)):
+        return f'<a href="{html.escape(os.path.relpath(path, own or here))}">{kind}</a>'
+    return f"{kind}: <code>{html.escape(str(path))}</code>"
 
 
 def _cached_models() -> list[tuple[str, int]]:

@@ -23,10 +23,21 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.explorer.entries import MAX_SIDE, Entry, TaskFilter, entries
 from arcnb.lab.explorer.static import explorer_html
 from arcnb.lab.runs.manifest import RUN_DIR
-from arcnb.programs.executor.executor import Executor, Limits
+from arcnb.programs.executor.executor import Executor, Job, Limits
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import judged, run_program
 
+# A program whose printing is collected and raised; its own errors are told elsewhere.
+_PRINTING = """\
+class Printed(Exception): pass
+_printed = []
+def print(*values, sep=" ", end="\\n", **_): _printed.append((sep or "").join(map(str, values)) + (end or ""))
+{program}
+_asked = transform
+def transform(grid):
+    try: _asked(grid)
+    finally: raise Printed("".join(_printed))
+"""
 _FIRST_PROGRAM = "def transform(grid):\n    return grid\n"
 
 
@@ -72,6 +83,17 @@ class Explorer:
         asked = Prediction(task.task_id, task.fingerprint, 0, 0)
         return judged(asked, Extraction(program, "edited"), execution, task)
 
+    def printed(self, program: str, entry: Entry) -> str:
+        """What the program prints, input by input, run in the sandbox once more; "" where it prints nothing.
+
+        The sandbox lets nothing out but grids and one short message an exception, so that is how it comes: of
+        each input as many characters as a message has.
+        """
+        ran = self.executor or Executor(1, self.limits)
+        jobs = [Job(_PRINTING.replace("{program}", program), (grid,)) for grid in entry.task.inputs]
+        said = [one.error_message for one in ran.run(jobs) if one.error_type == "Printed"]
+        return "\n".join(text for text in said if text)
+
     def widget(self) -> Any:
         """The living explorer as one ipywidget."""
         self.panel = self.panel or _Panel(self)
@@ -92,7 +114,10 @@ class _Panel:
             value=(0.0, 1.0), min=0.0, max=1.0, step=0.01, description="solve rate", readout_format=".0%"
         )
         self.colors = [w.ToggleButton(description=str(i), layout=w.Layout(width="2.6em")) for i in range(10)]
-        self.swatches = w.HTML(_swatches())
+        for button, color in zip(self.colors, PALETTES[palette_name()], strict=True):
+            button.layout.border_bottom = f"6px solid {color}"
+        some = any(entry.predictions for entry in explorer.entries)
+        self.predicted = w.Checkbox(value=some, description="with predictions", indent=False)
         self.task = w.Dropdown(description="task", layout=w.Layout(width="28em"))
         self.prediction = w.Dropdown(description="prediction", layout=w.Layout(width="46em"))
         self.turns = {
@@ -113,15 +138,15 @@ class _Panel:
         turns = self.turns
         self.box = w.VBox([
             w.HTML(f"<b>{html.escape(explorer.title)}</b>"),
-            w.HBox([self.text, self.sides, self.rates]),
-            w.HBox([w.Label("with colors"), *self.colors, self.swatches]),
+            w.HBox([self.text, self.sides, self.rates, self.predicted]),
+            w.HBox([w.Label("with colors"), *self.colors]),
             w.HBox([turns["previous-task"], turns["next-task"], self.task, self.count]),
             w.HBox([turns["previous-prediction"], turns["next-prediction"], self.prediction]),
             self.view,
             w.HTML("<b>Program</b> (change it, run it)"), self.program, self.go, self.result,
         ], layout=wide)  # fmt: skip
         self.box.add_class("arcnb-live-explorer")
-        for control in (self.text, self.sides, self.rates, *self.colors):
+        for control in (self.text, self.sides, self.rates, self.predicted, *self.colors):
             control.observe(lambda change: self.refilter(), "value")
         self.task.observe(lambda change: self.quiet or self.show_task(), "value")
         self.prediction.observe(lambda change: self.quiet or self.show_prediction(), "value")
@@ -133,7 +158,7 @@ class _Panel:
 
     def refilter(self) -> None:
         colors = frozenset(i for i, button in enumerate(self.colors) if button.value)
-        wanted = TaskFilter(self.text.value, self.sides.value, colors, self.rates.value)
+        wanted = TaskFilter(self.text.value, self.sides.value, colors, self.rates.value, self.predicted.value)
         found = [entry for entry in self.explorer.entries if wanted(entry)]
         self.count.value = f"{len(found)} of {len(self.explorer.entries)} tasks"
         self._offer(self.task, [(_label(entry), entry.task.task_id) for entry in found])
@@ -169,7 +194,7 @@ class _Panel:
             self.program.value = entry.task.program or _FIRST_PROGRAM
         else:
             _, row = entry.predictions[number]
-            said = f"<div>{html.escape(row.failure)}</div>"
+            said = f'<div style="overflow-wrap:anywhere">{html.escape(row.failure)}</div>'
             self.view.value = said + prediction_html(entry.task.task_id, entry.task.named_pairs, row.outputs)
             self.program.value = row.program or row.completion_prefix + row.completion
 
@@ -188,7 +213,9 @@ class _Panel:
             made = self.explorer.run(self.program.value, entry)
             took = f"{1000 * (made.seconds or 0):.1f} ms"
             head = f"your program, {took}: {made.verdict.partition(' · ')[2]}"
-            self.result.value = replace(made, program=None).card(entry.task, head)
+            said = html.escape(self.explorer.printed(self.program.value, entry))
+            said = f"<b>It prints</b><pre>{said}</pre>" if said else ""
+            self.result.value = replace(made, program=None).card(entry.task, head) + said
         finally:
             self.go.disabled = False
 
@@ -196,12 +223,3 @@ class _Panel:
 def _label(entry: Entry) -> str:
     rate = "" if entry.rate is None else f" · solve rate {entry.rate:.1%}"
     return f"{entry.task.task_id} · side {entry.side}{rate}"
-
-
-def _swatches() -> str:
-    boxes = "".join(
-        f'<span title="{i}" style="display:inline-block;width:1.5em;background:{color};color:#fff;'
-        f'text-shadow:0 0 2px #000,0 0 2px #000;text-align:center">{i}</span>'
-        for i, color in enumerate(PALETTES[palette_name()])
-    )
-    return f'<span style="white-space:nowrap">{boxes}</span>'

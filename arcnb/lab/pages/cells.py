@@ -4,9 +4,8 @@ anything."""
 import base64
 import html
 import mimetypes
-import os
 import re
-from itertools import chain, count
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +17,14 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from arcnb.lab.execution.terminal_text import printed
+from arcnb.lab.pages.fragments import external_references as external_references
+from arcnb.lab.pages.fragments import picture, without_external
 
-# What makes a browser fetch something, in HTML that a cell's output or its markdown brought along.
-_FETCHING = (
-    re.compile(r"<script\b[^>]*\bsrc\s*=[^>]*>.*?</script\s*>", re.I | re.S),
-    re.compile(r"<(?:link|base)\b[^>]*>", re.I),
-    re.compile(
-        r"<(?!a\b)[a-z]+\b[^>]*?\b(?:src|srcset|data|poster|(?<!xmlns:)xlink:href|href)"
-        r"\s*=\s*[\"']?\s*(?:https?:)?//[^>]*>",
-        re.I,
-    ),
-    re.compile(r"@import\b[^;]*;", re.I),
-    re.compile(r"url\(\s*[\"']?(?:https?:)?//[^)]*\)", re.I),
-)
 LABELS = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
 STOPPED = ("failed", "preempted", "killed")
 TEXT_CHARACTERS = 100_000  # of one output; nobody reads more on a page
+ALT_CHARACTERS = 1000  # of a picture's text
 PICTURES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
-
-
-def external_references(page: str) -> list[str]:
-    """What in an HTML page would make a browser load something from elsewhere (links to follow do not)."""
-    found = [match.group(0)[:200] for pattern in _FETCHING for match in pattern.finditer(page)]
-    return [piece for piece in found if not piece.startswith('<link rel="icon" href="data:,">')]
-
-
-def without_external(fragment: str) -> str:
-    """The fragment without what `external_references` finds."""
-    for pattern in _FETCHING:
-        fragment = pattern.sub("", fragment)
-    return fragment
 
 
 class Markdown(mistune.HTMLRenderer):
@@ -61,9 +38,15 @@ class Markdown(mistune.HTMLRenderer):
         self.attachments: dict[str, dict[str, str]] = {}
         self.parse = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough", "task_lists"])
 
-    def cell(self, cell: Any) -> str:
+    def cell(self, cell: Any, source: str | None = None) -> str:
+        """The cell, or a part of its source."""
         self.attachments = cell.get("attachments", {})
-        return f'<div class="text">{without_external(str(self.parse(cell["source"])))}</div>'
+        source = cell["source"] if source is None else source
+        return (
+            ""
+            if not source.strip()
+            else f'<div class="text">{without_external(str(self.parse(source)))}</div>'
+        )
 
     def heading(self, text: str, level: int, **attributes: Any) -> str:
         plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
@@ -75,11 +58,11 @@ class Markdown(mistune.HTMLRenderer):
         return f'<h{level} id="{identity}">{text}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """A link to a file beside the notebook leads there from the page, too."""
-        target, mark, place = url.partition("#")
-        beside = self._file(target)
-        if beside is not None and not target.startswith("/"):
-            url = os.path.relpath(beside, self.folders[0]) + mark + place
+        """A link within the page, to a file of the run folder, or to another host. Of one to a file elsewhere
+        the text stays: the page is sent to people who have no such file."""
+        local = not re.match(r"[a-z][a-z0-9+.-]*:|//|#", url, re.I)
+        if local and not (self.folders and (self.folders[0] / url.partition("#")[0]).is_file()):
+            return text
         return super().link(text, url, title)
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
@@ -114,6 +97,44 @@ def highlighted(code: str, language: str = "python") -> str:
     except ClassNotFound:
         return html.escape(code)
     return highlight(code, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
+
+
+def showing(cells: list[Any]) -> list[Any]:
+    """The cells without the sections that were run and show nothing: a text, the code cells below it, and a
+    heading none of whose subsections shows anything."""
+    parts: list[list[Any]] = []
+    for cell in cells:
+        if cell["cell_type"] == "markdown" or not parts:
+            parts.append([])
+        parts[-1].append(cell)
+    levels = [_level(part[0]) for part in parts]
+    silent = [_silent(part) for part in parts]
+    kept: list[Any] = []
+    for number, (part, level) in enumerate(zip(parts, levels, strict=True)):
+        rest = zip(levels[number + 1 :], silent[number + 1 :], strict=True)
+        below = [empty for _, empty in takewhile(lambda other, level=level: other[0] > level, rest)]
+        if not silent[number] or not all(below):
+            kept += part
+    return kept
+
+
+def _level(cell: Any) -> int:
+    """Of its heading; 7, below every heading, without one."""
+    text = cell["source"] if cell["cell_type"] == "markdown" else ""
+    return len(text) - len(text.lstrip("#")) or 7
+
+
+def _silent(part: list[Any]) -> bool:
+    """Whether it has code, all of it was run, and nothing is to be seen of that."""
+    code = [cell for cell in part if cell["cell_type"] == "code" and cell["source"].strip()]
+    special = any("parameters" in tag for cell in code for tag in cell["metadata"].get("tags", []))
+    run = all(cell.get("execution_count") for cell in code)
+    return (
+        bool(code)
+        and run
+        and not special
+        and not any(map(output_html, (o for c in code for o in c["outputs"])))
+    )
 
 
 def cell_html(cell: Any, markdown: Markdown) -> list[str]:
@@ -170,16 +191,12 @@ def output_html(output: Any) -> str:
 
 
 def _picture(kind: str, output: Any) -> str:
-    vector = kind == "image/svg+xml"
     data = output["data"][kind]
-    data = base64.b64encode(data.encode()).decode() if vector else data.replace("\n", "")
+    data = data.encode() if kind == "image/svg+xml" else base64.b64decode(data)
     size = output.get("metadata", {}).get(kind, {})
-    width = f' width="{int(size["width"])}"' if isinstance(size, dict) and "width" in size else ""
-    alt = html.escape(output["data"].get("text/plain", "picture")[:200])
-    name = "drawing" if vector else "photo"
-    return (
-        f'<div class="output"><img class="{name}" src="data:{kind};base64,{data}" alt="{alt}"{width}></div>'
-    )
+    width = int(size["width"]) if isinstance(size, dict) and "width" in size else None
+    alt = output["data"].get("text/plain", "picture")[:ALT_CHARACTERS]
+    return f'<div class="output">{picture(data, kind, alt, width)}</div>'
 
 
 def _pre(text: str, name: str) -> str:

@@ -1,8 +1,9 @@
 """An executed notebook as one HTML page that needs nothing else: no script, style, font or picture from
 anywhere.
 
-Code is folded, headings make a table of contents, parameters and manifest stand on top, dark mode follows the
-reader. A page stays below 15 MB: the largest pictures are reduced, other large outputs left out, with a note.
+It opens with what came out, in sentences and a picture. Code, parameters and manifest are folded, headings
+make a table of contents, sections that show nothing are left out, dark mode follows the reader. A page stays
+below 15 MB: the largest pictures are reduced, other large outputs left out, with a note.
 """
 
 import base64
@@ -17,6 +18,8 @@ from arcnb.arc.pictures.palettes import palette_css
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
 from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
+from arcnb.lab.pages.links import links
+from arcnb.lab.pages.opening import opening_of
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
@@ -30,16 +33,17 @@ _REDUCED = (
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def export_run(run: Run) -> Path:
+def export_run(run: Run, index: Path | None = None) -> Path:
     """Write the page of a run beside its executed notebook and return its path.
 
+    index: the page of many runs that it leads back to; default the one beside the run folders, if any.
     Raises ArcnbError for whatever went wrong, a missing package too: the run itself is over, and its
     manifest keeps the reason as `report_problem` until a page was written.
     """
     try:
         source = (run.manifest["notebook"] or {}).get("path")
         folders = [run.path] + ([Path(source).parent] if source else [])
-        write_whole(run.page_path, notebook_page(read_notebook(run.copy_path), folders, run))
+        write_whole(run.page_path, notebook_page(read_notebook(run.copy_path), folders, run, index))
     except Exception as error:
         told = isinstance(error, ArcnbError)
         why = " ".join((f"{error}" if told else f"{type(error).__name__}: {error}").split())
@@ -52,30 +56,38 @@ def export_run(run: Run) -> Path:
     return run.page_path
 
 
-def notebook_page(notebook: Any, folders: Iterable[Path] = (), run: Run | None = None) -> str:
+def notebook_page(
+    notebook: Any, folders: Iterable[Path] = (), run: Run | None = None, index: Path | None = None
+) -> str:
     """The page as a string; `folders` is where pictures that the markdown names are looked for."""
-    from arcnb.lab.pages.cells import Markdown, cell_html
+    from arcnb.lab.pages.cells import Markdown, cell_html, showing
 
     markdown = Markdown(list(folders))
     # The banners that papermill and the engine add are for JupyterLab; here the top says it, with a link.
     cells = [cell for cell in notebook["cells"] if ERROR_TAG not in cell["metadata"].get("tags", [])]
-    blocks = [cell_html(cell, markdown) for cell in cells]
-    n_opening = 1 if cells and cells[0]["cell_type"] == "markdown" else 0
-    facts = _run_facts(run, notebook) if run is not None else None
+    opens = bool(cells) and cells[0]["cell_type"] == "markdown"
+    heading, _, purpose = cells[0]["source"].partition("\n") if opens else ("", "", "")
+    top, about = (markdown.cell(cells[0], part) for part in (heading, purpose)) if opens else ("", "")
+    shown = showing(cells[opens:])
+    blocks = [cell_html(cell, markdown) for cell in shown]
+    facts = _run_facts(run, notebook, index) if run is not None else None
     title = next((entry["text"] for entry in markdown.contents), run.path.name if run else "Notebook")
+    footer = "An executed notebook of arcnb; this page loads nothing from elsewhere."
+    if len(shown) < len(cells[opens:]):
+        footer += " Sections that show nothing are left out; the notebook has them."
 
     while True:
-        pieces = ["".join(block) for block in blocks]
-        body = [f'<div class="cell">{piece}</div>' for piece in pieces[n_opening:] if piece]
+        body = [f'<div class="cell">{piece}</div>' for block in blocks if (piece := "".join(block))]
         page = page_html(
             "report.html.jinja",
-            title=title,
+            title=f"{run.name} · {title}" if run else title,
             contents=[entry for entry in markdown.contents if entry["level"] in (2, 3)],
-            opening="\n".join(pieces[:n_opening]),
+            heading=top,
+            purpose=about,
             body="\n".join(body),
             run=facts,
             code_button=True,
-            footer="An executed notebook of arcnb; this page loads nothing from elsewhere.",
+            footer=footer,
         )
         if (size := len(page.encode())) <= MAX_BYTES:
             return page
@@ -129,7 +141,7 @@ def _halved(match: re.Match[str]) -> str:
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
+def _run_facts(run: Run, notebook: Any, index: Path | None) -> dict[str, Any]:
     """What the top of the page says of the run."""
     manifest = run.manifest
     status, why = run.verdict()
@@ -139,7 +151,13 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
         declared = Declared()
     parameters = [_parameter(name, value, declared) for name, value in manifest["parameters"].items()]
     outcome = cards.flat(manifest["outcome"])
+    headline, highlights = opening_of(run)
+    outcome.pop("headline", None)
     return {
+        "name": run.name,
+        "headline": headline,
+        "highlights": highlights,
+        "links": links(run, index),
         "status": status,
         "why": why,
         "folder": run.path.name,
@@ -148,7 +166,6 @@ def _run_facts(run: Run, notebook: Any) -> dict[str, Any]:
         "parameters": parameters,
         "n_changed": sum(row["changed"] for row in parameters),
         "facts": cards.run_facts(manifest),
-        "artifacts": [(item["path"], cards.size_text(item["bytes"])) for item in manifest["artifacts"]],
     }
 
 

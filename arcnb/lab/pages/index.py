@@ -1,15 +1,16 @@
 """index.html: one page that opens with what came out and leads to the page of each run.
 
-It opens with the last run's `headline`, an outcome value of one sentence, and an artifact called
-`highlights.html`.
+It opens as the page of the last run that has results does (arcnb.lab.pages.opening), with a block of its own
+for every run of that notebook, by name.
 
-A run adds to it through `run.record`: an outcome value that is a list of rows (a data frame) becomes a table,
-an artifact that is an .svg, .png or .html fragment becomes a picture. Only those of the last run that has any
-are shown, the others are one click away.
+A run adds to its block through `run.record`: an outcome value that is a list of rows (a data frame) becomes
+a table, an artifact that is an .svg, .png or .html fragment becomes a picture. What other runs have is one
+click away.
 """
 
-import base64
+import html
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import read_notebook
 from arcnb.lab.pages.export import page_html
+from arcnb.lab.pages.fragments import picture, without_external
+from arcnb.lab.pages.opening import HIGHLIGHTS, opening_of
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
-HIGHLIGHTS = "highlights"  # an artifact of this name stands first, unfolded
 PICTURE_BYTES = 4_000_000  # a larger artifact is named, not shown
+KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
@@ -31,16 +34,17 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     Pages of the runs are linked by relative paths, everything else is in the file.
     """
     path = Path(path).resolve()
-    results = [_results(run) for run in runs]
-    last = next((result for result in reversed(results) if result["tables"] or result["pictures"]), None)
-    headline = next((result["headline"] for result in reversed(results) if result["headline"]), "")
+    results = [(run, _results(run)) for run in runs]
+    telling = [run.kind for run, result in results if result["tables"] or result["pictures"]]
+    blocks = [result for run, result in results if [run.kind] == telling[-1:]]
+    if not blocks:  # no tables or pictures: the last sentence that there is
+        blocks = [result for _, result in results if result["headline"]][-1:]
     page = page_html(
         "index.html.jinja",
         title=title,
         contents=[],
         code_button=False,
-        result=last,
-        headline=headline,
+        blocks=blocks,
         runs=[_entry(run, path.parent) for run in runs],
         footer="This page loads nothing from elsewhere; it links to the pages of the runs beside it.",
     )
@@ -65,7 +69,7 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
         "numbers": [
             (name, cards.value_text(value))
             for name, value in cards.flat(manifest["outcome"]).items()
-            if name != "headline"
+            if type(value) in (int, float)
         ][:12],
     }
 
@@ -73,8 +77,6 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
 def _opening(run: Run) -> tuple[str, str]:
     """The title of the notebook and the first paragraph under it, this as HTML."""
     import mistune
-
-    from arcnb.lab.pages.cells import without_external
 
     try:
         cells = read_notebook(run.copy_path)["cells"]
@@ -86,7 +88,7 @@ def _opening(run: Run) -> tuple[str, str]:
 
 
 def _results(run: Run) -> dict[str, Any]:
-    """Tables and pictures of a run."""
+    """Opening, tables and pictures of a run."""
     manifest = run.manifest
     tables = []
     for name, value in manifest["outcome"].items():
@@ -97,28 +99,34 @@ def _results(run: Run) -> dict[str, Any]:
     pictures = [
         {
             "name": Path(item["path"]).stem.replace("_", " "),
-            "html": fragment,
+            "html": shown,
             # Grids by the dozen: the list of runs comes first.
             "folded": item["path"].endswith(".html"),
-            "first": Path(item["path"]).stem == HIGHLIGHTS,
         }
         for item in manifest["artifacts"]
-        if item["bytes"] <= PICTURE_BYTES and (fragment := _picture(run.path / item["path"]))
+        if item["path"] != HIGHLIGHTS
+        and item["bytes"] <= PICTURE_BYTES
+        and (shown := _picture(run.path / item["path"]))
     ]
-    headline = str(manifest["outcome"].get("headline", ""))
-    return {"name": run.path.name, "headline": headline, "tables": tables, "pictures": pictures}
+    headline, highlights = opening_of(run)
+    return {
+        "name": run.name,
+        "came": cards.summary(manifest["outcome"]),
+        "headline": headline,
+        "highlights": highlights,
+        "tables": tables,
+        "pictures": pictures,
+    }
 
 
 def _picture(path: Path) -> str:
     """An artifact as an HTML fragment, or nothing if it is no picture."""
-    from arcnb.lab.pages.cells import without_external
-
-    kinds = {".svg": ("image/svg+xml", "drawing"), ".png": ("image/png", "photo")}
     if path.suffix == ".html" and path.is_file():
         text = path.read_text(encoding="utf-8")
         return "" if "<html" in text.lower() else without_external(text)
-    if path.suffix not in kinds or not path.is_file():
+    if path.suffix not in KINDS or not path.is_file():
         return ""
-    kind, name = kinds[path.suffix]
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img class="{name}" src="data:{kind};base64,{data}" alt="{path.stem}">'
+    data = path.read_bytes()
+    told = re.search(rb"<dc:title>(.*?)</dc:title>", data, re.S)  # what arcnb.lab.plots says of its figures
+    alt = html.unescape(told[1].decode()) if told else path.stem
+    return picture(data, KINDS[path.suffix], alt)

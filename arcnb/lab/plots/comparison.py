@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
+from arcnb.arc.scores.pass_rates import pass_at_k
+from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
+from arcnb.lab.batch.sweeps import runs_named
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import seconds_between
-from arcnb.lab.runs.run import Run, find_run, list_runs
+from arcnb.lab.runs.run import Run, list_runs
 from arcnb.models.training.log import read_metrics
-from arcnb.search.comparing.evaluation import table_frame
+from arcnb.search.comparing import evaluation
 
 if TYPE_CHECKING:
     import pandas as pd
 
+# What runs without prediction sets are ranked by: the first that all have; -1 where less is better.
+MEASURES = {"submission": 1, r"pass@\d+": 1, "solved": 1, "reward": 1, "eval_loss": -1, "loss": -1}
 _LATEST = 4  # runs that are compared when none is named
 _LOOKING = ("00_start", "08_compare_runs")  # kinds of runs that only look at others
 _SEARCH = (
@@ -27,13 +35,14 @@ _SAMPLE = ["task_id", "round", "index", "turn", "adapter", "n_tokens"]  # what t
 
 
 def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
-    """{name: run} of runs (paths, folder names or run names) and names, separated by commas.
+    """{name: run} of runs (paths, folder names, run names, sweeps for all of theirs) and names, separated by
+    commas.
 
     Without references the last four that are done. Names default to the runs' own, the folder's where two
     share one. ArcnbError for a run that does not exist or is named twice, and names that do not fit.
     """
     asked = [one.strip() for one in references.split(",") if one.strip()]
-    runs = [find_run(one) for one in asked] if asked else _latest()
+    runs = runs_named(asked) if asked else _latest()
     given = [one.strip() for one in names.split(",") if one.strip()]
     if not runs:
         raise ArcnbError("there are no runs to compare yet")
@@ -91,7 +100,8 @@ def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
         outcome = cards.flat(run.manifest["outcome"])
         numbers = {key: value for key, value in outcome.items() if isinstance(value, int | float)}
         columns[name] = pd.Series(numbers, dtype=float)
-    return pd.DataFrame(columns)
+    table = pd.DataFrame(columns)
+    return table.loc[list(cards.first(dict.fromkeys(key for one in columns.values() for key in one.index)))]
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
@@ -111,7 +121,7 @@ def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
 
 def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
     """{run, or run/adapter: predictions} of the runs that sampled some, with what tables and curves need."""
-    frames = {label: table_frame(one) for label, one in prediction_sets(runs).items()}
+    frames = {label: evaluation.table_frame(one) for label, one in prediction_sets(runs).items()}
     return {label: frame for label, frame in frames.items() if len(frame)}
 
 
@@ -121,6 +131,61 @@ def on_shared_tasks(frames: Mapping[str, pd.DataFrame]) -> tuple[dict[str, pd.Da
     shared = set.intersection(*ids) if ids else set()
     kept = {name: frame[frame["task_id"].isin(shared)] for name, frame in frames.items()}
     return kept, sorted(shared)
+
+
+def ranking(
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
+) -> pd.DataFrame:
+    """One row a prediction set, best first: columns k, mean, low, high, n_tasks, n_short of its pass@k at the
+    largest k that every set has, and behind, behind_low, behind_high: the best set's mean minus its own, with
+    a 95% interval by bootstrap over tasks. Sets that refine, learn or end early have no pass@k, no row."""
+    import pandas as pd
+
+    drawn = evaluation.curves(frames, task_ids, seed, stopped)
+    drawn = {name: drawn[name].set_index("k", drop=False) for name in frames if len(drawn.get(name, ()))}
+    if not drawn:
+        return pd.DataFrame()
+    k = max(set.intersection(*(set(curve["k"]) for curve in drawn.values())))
+    table = pd.DataFrame({name: curve.loc[k] for name, curve in drawn.items()}).T
+    table = table.sort_values("mean", ascending=False, kind="stable")
+    chances = {name: _chances(frames[name], task_ids, int(k)) for name in table.index}
+    best = chances[table.index[0]]
+    weights = resampled_weights(len(best), rng(seed, "ranking"), evaluation.RESAMPLES)
+    behind = [mean_and_interval(best - own, weights) for own in chances.values()]
+    table[["behind", "behind_low", "behind_high"]] = behind
+    return table
+
+
+def _chances(frame: pd.DataFrame, task_ids: Sequence[str], k: int) -> np.ndarray:
+    """pass@k of each task whose test outputs are known; of one with fewer predictions with those it has."""
+    right = frame["train_is_correct"].eq(1) & frame["test_is_correct"].eq(1)
+    found = right.fillna(False).astype(int).groupby(frame["task_id"].astype(object)).agg(["size", "sum"])
+    rates = evaluation.solve_rates({"": frame}, task_ids)[""].dropna()
+    counts = found.loc[rates.index].itertuples(index=False)
+    return np.array([pass_at_k(n, c, min(n, k)) for n, c in counts])
+
+
+def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
+    """The answer in a sentence or two: by the prediction sets where there are two, else by the first of
+    MEASURES that all of the runs recorded."""
+    if len(ranked) > 1:
+        first, second = ranked.iloc[0], ranked.iloc[1]
+        said = [f"{one['mean']:.1%} ({one.low:.1%} to {one.high:.1%})" for one in (first, second)]
+        low, high = (f"{100 * value:+.1f}" for value in (second.behind_low, second.behind_high))
+        proof = "shown" if second.behind_low > 0 else "not shown by these tasks"
+        return (
+            f"Best is {ranked.index[0]}: of {first.n_tasks:.0f} shared tasks it solves {said[0]} at "
+            f"{first.k:.0f} predictions a task, {ranked.index[1]} comes next with {said[1]}. That it is "
+            f"better is {proof}: {low} to {high} points."
+        )
+    table = outcome_table(runs)
+    for measure, sign in MEASURES.items():
+        for name in table.index[table.index.str.fullmatch(measure)]:
+            if len(runs) > 1 and table.loc[name].notna().all():
+                ordered = (sign * table.loc[name]).sort_values(ascending=False, kind="stable") * sign
+                rest = ", ".join(f"{run} {value:.4g}" for run, value in ordered.iloc[1:].items())
+                return f"Best by {name} is {ordered.index[0]}: {ordered.iloc[0]:.4g}; {rest}."
+    return "These runs recorded no number in common that says which is best."
 
 
 def metric_logs(runs: Mapping[str, Run]) -> dict[str, list[dict]]:

@@ -22,20 +22,24 @@ SERIES = ("#0a84c6", "#e06c00", "#009e73", "#cc5c9e", "#b58900", "#56b4e9", "#8a
 
 def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = "pass@k") -> "Figure":
     """pass@k with its interval. A frame has the columns k, mean, low, high (rates in 0..1), or no row where
-    nothing was predicted; several frames by name are drawn together."""
+    nothing was predicted; several frames by name are drawn together. The legend says how
+    many tasks have fewer than the last k predictions (column n_short) and count with those."""
     named = {"": curves} if hasattr(curves, "columns") else dict(curves)
     figure, (axes,) = _figure()
     for (name, frame), color in zip(named.items(), _colors(), strict=False):
         k, mean, low, high = (frame[name].to_numpy(float) for name in ("k", "mean", "low", "high"))
         axes.fill_between(k, 100 * low, 100 * high, color=color, alpha=0.18, linewidth=0)
-        axes.plot(k, 100 * mean, color=color, marker="o", markersize=4, label=name)
+        short = int(frame["n_short"].max()) if len(frame) else 0
+        label = f"{name} ({short} tasks have fewer)".strip() if short else name
+        axes.plot(k, 100 * mean, color=color, marker="o", markersize=4, label=label)
     axes.set_xscale("log", base=2)
     ks = sorted({int(k) for frame in named.values() for k in frame["k"]})
     axes.set_xticks(ks if len(ks) <= 12 else ks[:: len(ks) // 8], minor=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
-    return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend=len(named) > 1)
+    legend = len(named) > 1 or any(frame["n_short"].any() for frame in named.values())
+    return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend)
 
 
 def training_curves(
@@ -104,7 +108,8 @@ def histogram(
         n_values = sum(map(len, arrays.values()))
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         text = f" {limit:g} ({100 * above / max(1, n_values):.1f} % above) "
-        axes.text(limit, 0.98, text, transform=axes.get_xaxis_transform(), ha="right", va="top", color=INK)
+        side = "right" if limit > (edges[0] + edges[-1]) / 2 else "left"  # where there is room
+        axes.text(limit, 0.98, text, transform=axes.get_xaxis_transform(), ha=side, va="top", color=INK)
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 
@@ -240,13 +245,19 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     from matplotlib.figure import Figure as MatplotlibFigure
 
     class Figure(MatplotlibFigure):
+        def __repr__(self) -> str:
+            """What it shows, in words: the alternative text of the picture."""
+            return ". ".join(filter(None, map(_told, self.axes)))
+
         def _repr_svg_(self) -> str:
             from matplotlib import rc_context
 
             buffer = io.StringIO()
             # Letters stay letters (small, searchable) and ids do not depend on chance.
             with rc_context({"svg.fonttype": "none", "svg.hashsalt": "arcnb"}):
-                self.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+                self.savefig(
+                    buffer, format="svg", transparent=True, metadata={"Date": None, "Title": repr(self)}
+                )
             return buffer.getvalue()
 
         def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
@@ -263,6 +274,23 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     )
     panels = [figure.add_subplot(rows, columns, number + 1) for number in range(n_panels)]
     return figure, panels
+
+
+def _told(axes: Any) -> str:
+    """Title, first and last value of each line, height of the bars, range of an image, texts in the plot."""
+    said = []
+    named = [line for line in axes.lines if not line.get_label().startswith("_")]
+    for line in named or axes.lines:
+        x, y = (list(values) for values in line.get_data())
+        if x and (named or x[0] != x[-1]):  # one that marks a place is no series
+            name = line.get_label() if named else ""
+            said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
+    if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
+        said.append(f"{len(bars)} bars, the highest {max(bars):.3g}")
+    said += [f"{image.get_array().min():.3g} to {image.get_array().max():.3g}" for image in axes.images]
+    said += [text.get_text().strip() for text in axes.texts]
+    title, unit = axes.get_title(loc="left"), axes.get_ylabel()
+    return f"{title}{f', {unit}' if unit else ''}: {'; '.join(said) or 'no values'}" if title else ""
 
 
 def _column(metrics: "pd.DataFrame | Sequence[Mapping]", name: str, step: str) -> "pd.Series":

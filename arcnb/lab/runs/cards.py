@@ -2,10 +2,15 @@
 
 import html
 import json
+import re
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 
+# The numbers that every notebook which has them records by these names, and in this order.
+FLAT = ("headline", "solved", "of", r"pass@\d+", "short_tasks", "submission", "seconds", "tokens")
 LIST_CHARACTERS = 120  # of a list or dictionary that is shown; the manifest has all of it
 MANY = 12  # entries of a dictionary that are shown as rows of their own
 COLORS = {
@@ -130,9 +135,39 @@ def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def numbers(outcome: dict[str, Any]) -> list[str]:
-    """The numbers of an outcome with their names, short."""
-    return [f"{name} {value:.4g}" for name, value in outcome.items() if type(value) in (int, float)]
+def first(outcome: dict[str, Any]) -> dict[str, Any]:
+    """The outcome with its flat numbers in front: what every notebook calls by the same names."""
+    return dict(sorted(outcome.items(), key=lambda item: _place(item[0])))
+
+
+def _place(name: str) -> int:
+    """Of a name of an outcome; those that no two notebooks share stay behind, in their order."""
+    return next((n for n, flat_name in enumerate(FLAT) if re.fullmatch(flat_name, name)), len(FLAT))
+
+
+def news(outcome: dict[str, Any]) -> str:
+    """What came out, in a line: flat numbers, of several evaluations by name, then the headline; where there is
+    neither, the first numbers."""
+    told = [text for text in (summary(outcome), str(outcome.get("headline", ""))) if text]
+    numbers = (f"{name} {value:.4g}" for name, value in outcome.items() if type(value) in (int, float))
+    return " · ".join(told) or ", ".join(islice(numbers, 5))
+
+
+def summary(outcome: dict[str, Any]) -> str:
+    """ "6 of 16 solved, pass@1 13%, pass@8 38%, submission 40%", or for each evaluation inside, by its name."""
+    pieces = [f"{outcome['solved']} of {outcome['of']} solved"] if {"solved", "of"} <= outcome.keys() else []
+    rates = [name for name in outcome if re.fullmatch(r"pass@\d+|submission", name)]
+    pieces += [f"{name} {outcome[name]:.1%}" for name in rates if type(outcome[name]) in (int, float)]
+    inner = {name: summary(value) for name, value in outcome.items() if isinstance(value, dict)}
+    return ", ".join(pieces) or "; ".join(f"{name}: {text}" for name, text in inner.items() if text)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of words, each word as wide as the widest of its column."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(f"{word:{width}}" for word, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def is_rows(value: Any) -> bool:

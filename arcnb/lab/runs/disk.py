@@ -33,7 +33,8 @@ def disk_bytes(folder: Path) -> int:
 
 def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
     """run folder -> folders of the runs whose manifests point to it, as a parent, by a parameter or a
-    reference. Manifests of other versions are read as far as they can be: they count, too."""
+    reference: by its path, or by its name, which is unique and stays when all of them are moved or copied.
+    Manifests of other versions are read as far as they can be: they count, too."""
     folders = {run.path.resolve() for run in runs}  # the root may be a link, and paths in texts are resolved
     found: dict[Path, set[Path]] = {}
     for folder in folders:
@@ -108,11 +109,13 @@ def _texts(value: Any) -> Iterable[str]:
 
 def _runs_in_text(text: str, folders: set[Path], cwd: str) -> set[Path]:
     """Run folders whose path is in the text, or that a path in the text (of several, see named_paths) lies
-    in. Relative ones start from `cwd`."""
+    in, here or where the runs were before. Relative ones start from `cwd`."""
     found = set()
+    called = {folder.name: folder for folder in folders}
     for piece in pieces(text):
         if "/" in piece and len(piece) < 4096:
             with contextlib.suppress(OSError, RuntimeError, ValueError):  # it is no path, then
                 path = (cwd / Path(piece).expanduser()).resolve()
                 found |= {folder for folder in (path, *path.parents) if folder in folders}
+                found |= {called[part] for part in Path(piece).parts if part in called}
     return found

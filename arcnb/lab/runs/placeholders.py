@@ -3,6 +3,9 @@
 ${data.folder}              the run folder of stage `data`
 ${data.tasks}               its artifact tasks.parquet, by path, file name or stem
 ${data.outcome.longest}     a value of its outcome, with its type where the text is nothing else
+
+On the command line the name of a run stands for what it left of the kind that a parameter takes: `-p tasks data`
+for runs/...-data/tasks.parquet.
 """
 
 import re
@@ -10,11 +13,43 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
-from arcnb.errors import nearest
-from arcnb.lab.runs.run import Run
+from arcnb.errors import ArcnbError, nearest
+from arcnb.lab.runs.named_paths import existing
+from arcnb.lab.runs.run import Run, named_exactly
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
+
+# Parameter, or an option's last word -> what of a run's folder it takes; "" for the folder itself.
+TAKEN = {
+    "tasks": "tasks.parquet",
+    "eval_tasks": "tasks.parquet",
+    "trained": "trained.parquet",
+    "adapter": "adapter",
+    "resume": "",
+    **dict.fromkeys(("predictions", "refine_from", "learn_from", "compare"), "predictions"),
+}
+
+
+def with_runs(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the path of what a run left in the place of its name, wherever a parameter takes that. A
+    text that is a path, and the name of a run that left nothing of the kind, stay as they are."""
+    return {
+        name: _with_runs(value, TAKEN[last])
+        if isinstance(value, str) and (last := name.rpartition(".")[2]) in TAKEN
+        else value
+        for name, value in values.items()
+    }
+
+
+def _with_runs(text: str, taken: str) -> str:
+    if existing(text.strip()) is not None:
+        return text
+    pieces = re.split(r"(\s*[,;|+=*[]\s*)", text)
+    for number, piece in enumerate(pieces[::2]):
+        run = named_exactly(piece) if piece.strip() and existing(piece) is None else None
+        if run is not None and (run.path / taken).exists():
+            pieces[2 * number] = str(run.path / taken)
+    return "".join(pieces)
 
 
 def stages_named(value: Any) -> Iterator[tuple[str, str]]:

@@ -4,11 +4,12 @@ A queued run has its folder, its manifest and its parameters; `arcnb run --resum
 on a node, once or again after it was stopped. That is all that sweeps, pipelines and clusters add to a run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
+from arcnb.lab.runs import disk
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import Run, new_run, runs_called
 
@@ -42,3 +43,11 @@ def refuse_taken(name: str) -> None:
             f"there is a run called {name!r} already, {taken.path} ({taken.status}); take another name, "
             "go on in it by --resume, or make a second one of that name by --again"
         )
+
+
+def withdraw(runs: Iterable[Run]) -> list[Run]:
+    """Remove those that were queued for something which was then refused, and which nobody has started; they."""
+    waiting = [run for run in runs if run.manifest["status"] == "queued" and not run.manifest["attempts"]]
+    for run in waiting:
+        disk.remove(run)
+    return waiting

@@ -22,10 +22,10 @@ from typing import Any
 
 from arcnb.lab.runs import provenance
 from arcnb.lab.workspace import folders
-from arcnb.lab.runs.cards import run_card
+from arcnb.lab.runs.cards import first, run_card
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.manifest import JOB, MANIFEST, RUN_DIR, RUNS, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 
@@ -89,6 +89,11 @@ class Run:
         return "killed", f"its process on {manifest['process']['host']} is gone ({seen})"
 
     @property
+    def age(self) -> float:
+        """Seconds since its last attempt began."""
+        return seconds_between(self.manifest["start"], now())
+
+    @property
     def copy_path(self) -> Path:
         """Where the executed notebook is, or will be."""
         return self.path / Path((self.manifest["notebook"] or {}).get("path", "notebook.ipynb")).name
@@ -122,7 +127,7 @@ class Run:
             manifest = self.manifest
             mothers = [*manifest["parents"], *map(str, [*given, *_runs_in(manifest["parameters"])])]
             files = {entry["path"]: entry for entry in [*manifest["artifacts"], *entries]}
-            manifest["outcome"] |= plain(outcome or {})
+            manifest["outcome"] = first(manifest["outcome"] | plain(outcome or {}))
             manifest["artifacts"] = list(files.values())
             manifest["parents"] = [folder for folder in dict.fromkeys(mothers) if folder != str(self.path)]
             if manifest["owner"] == "notebook":
@@ -260,10 +265,17 @@ def find_run(reference: str | Path, beginnings: bool = True) -> Run:
         raise ArcnbError(
             f"{str(reference)!r} fits {len(fits)} runs in {root}, the last is {fits[-1].path.name}"
         )
-    try:
-        return latest_run(str(reference))
-    except ArcnbError:
-        raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}") from None
+    if newest := next(iter(runs_called(str(reference))), None):
+        return newest
+    known = nearest(str(reference), {run.path.name[16:] for run in list_runs()})
+    raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}{known}")
+
+
+def named_exactly(name: str) -> Run | None:
+    """The run whose folder below the root has this name, else the newest of this run name."""
+    if "/" not in name and is_run(runs_root() / name):
+        return Run(runs_root() / name)
+    return next(iter(runs_called(name)), None)
 
 
 def is_run(folder: Path) -> bool:

@@ -97,3 +97,14 @@ def fitting_table(lengths: pd.DataFrame, completion_tokens: int = 512) -> pd.Dat
     return pd.DataFrame(
         {"tasks that fit": fits, "share": shares}, index=pd.Index(CONTEXTS, name="context (tokens)")
     )
+
+
+def kept_text(lengths: pd.DataFrame, max_prompt_length: int) -> str:
+    """How many of the measured tasks fit, how long their prompts are, and which do not fit."""
+    kept = fitting(lengths, max_prompt_length)
+    out = [task_id for task_id in lengths["task_id"] if task_id not in set(kept["task_id"])]
+    tokens = kept["prompt_tokens"]
+    said = f"{len(kept)} of {len(lengths)} tasks are kept; their prompts have {tokens.median():,.0f} tokens "
+    said += f"(median), at most {tokens.max():,}."
+    some = ", ".join(out[:3]) + (f" and {len(out) - 3} more" if len(out) > 3 else "")
+    return said + (f" Left out, with more than {max_prompt_length:,} tokens: {some}." if out else "")

@@ -63,6 +63,14 @@ class SftReport:
         saved = json.loads((output / REPORT).read_text())
         return cls(output / "adapter", **saved, history=read_metrics(output / "metrics.jsonl"))
 
+    @property
+    def headline(self) -> str:
+        """How far it came and where the loss went, in one sentence."""
+        losses = [row["loss"] for row in self.history if "loss" in row]
+        lost = f": loss {losses[0]:.2f} at first, {losses[-1]:.2f} at the end" if losses else ""
+        stopped = "" if self.status == "done" else f", {self.status}"
+        return f"{self.steps} steps in {self.seconds:.0f} s{lost}{stopped}."
+
     def outcome(self) -> dict:
         """Plain values for the run's manifest."""
         last = {

@@ -13,9 +13,9 @@ from arcnb.machine.gpus import visible_gpus
 from arcnb.models.embedded import embedded_model
 from arcnb.models.memory.shape import GIB, shape_of
 from arcnb.models.memory.training import Layout, check_fit, estimate
-from arcnb.models.registry import ModelPath
+from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.processes import command_line
-from arcnb.plans import refuse
+from arcnb.plans import refusals, refuse
 from arcnb.problems.plan import ProblemPlan
 from arcnb.rl.checks import problems_anywhere
 from arcnb.rl.engine.server import server_command
@@ -37,11 +37,14 @@ class DryRun:
 
 
 def memory_and_commands(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence) -> DryRun:
-    """The commands and the estimate. ArcnbError where the run cannot fit, and for what it would be
-    refused anywhere.
+    """The commands and the estimate, both empty where nothing is trained. ArcnbError where the run cannot
+    fit, and for what it would be refused anywhere.
 
     With the plan's `dry_run` a model whose size is unknown is refused, too; otherwise its table is empty.
     """
+    if plan.evaluate_only:
+        refuse(evaluation_problems(plan, eval_tasks))
+        return DryRun([], _no_table())
     plan = decided(plan)
     refuse(problems_anywhere(plan, tasks, eval_tasks))
     folder = embedded_model() if plan.model == "default" else Path(plan.model).expanduser()
@@ -83,11 +86,25 @@ def _memory(plan: ProblemPlan, folder: Path, layout: Layout) -> pd.DataFrame:
     except ArcnbError:
         if plan.dry_run:
             raise
-        import pandas as pd
-
-        return pd.DataFrame()
+        return _no_table()
     check_fit(plan.model, shape, layout, room)
     return estimate(shape, layout, room)
+
+
+def _no_table() -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame()
+
+
+def evaluation_problems(plan: ProblemPlan, eval_tasks: Sequence) -> list[str]:
+    """Why a model cannot be evaluated as the plan says, a sentence each."""
+    found = list(plan.subject.problems(eval_tasks))
+    if not plan.n_predictions:
+        found.append("evaluate_only needs n_predictions above 0")
+    if found_model := refusals(resolve_model, plan.model):
+        return found + found_model
+    return found + refusals(resolve_adapter, plan.adapter, resolve_model(plan.model))
 
 
 def _shown(words: list[str]) -> str:

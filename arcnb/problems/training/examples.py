@@ -21,7 +21,8 @@ class Examples(list):
             )
             head = f"{prediction.id} · {prediction.status} · {prediction.extraction} · {said}"
             cards.append(
-                f"<p><b>{html.escape(head)}</b><br>{html.escape(problem.description[:300])}</p>"
+                f'<p style="white-space:pre-wrap"><b>{html.escape(head)}</b>\n'
+                f"{html.escape(problem.description[:300])}</p>"
                 f"<pre>{html.escape(prediction.completion[:1500])}</pre>"
             )
         return "".join(cards)

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.pass_rates import pass_at_k_curve
+from arcnb.arc.scores.pass_rates import pass_at_k_curve, rate_text
 from arcnb.arc.seeds import derive_seed
+from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.reward import parse_counts
 from arcnb.programs.executor.executor import Executor
+from arcnb.search.comparing.outcomes import outcomes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,11 +43,11 @@ class Evaluation:
     step: int = 0
 
     def pass_at_k(self, difficulty: str | None = None) -> pd.DataFrame:
-        """Columns k, mean, low, high (95%, bootstrap over problems), n_tasks."""
+        """Columns k, mean, low, high (95%, bootstrap over problems), n_tasks, n_short."""
         ids = [p.problem_id for p in self.problems if difficulty is None or p.difficulty == difficulty]
-        frame = self.predictions.read(task_ids=ids)
-        frame = frame[frame["round"] == self.step]
-        return pass_at_k_curve(frame, task_ids=ids).drop(columns="n_short")
+        frame = self._frame()
+        frame = frame[frame["task_id"].isin(ids)]
+        return pass_at_k_curve(frame, task_ids=ids)
 
     def table(self) -> pd.DataFrame:
         """pass@1 by difficulty, one row each, and over all."""
@@ -61,6 +63,23 @@ class Evaluation:
             )
         names = ["difficulty", "problems", "pass@1", "low", "high", f"pass@{int(last.k)}"]
         return pd.DataFrame(rows, columns=names).set_index("difficulty")
+
+    @property
+    def headline(self) -> str:
+        """pass@1 and pass@k of the most samples k, in one sentence."""
+        curve = self.pass_at_k()
+        rates = dict.fromkeys(map(rate_text, (curve.iloc[0], curve.iloc[-1])))
+        return f"On all tests of {len(self.problems)} problems: {', '.join(rates)}."
+
+    def _frame(self) -> pd.DataFrame:
+        ids = [problem.problem_id for problem in self.problems]
+        return self.predictions.read(task_ids=ids)[lambda rows: rows["round"] == self.step]
+
+    def outcome(self) -> dict:
+        """Plain values for the run's manifest: solved `of` all problems, pass@1, pass@k, tokens, judges."""
+        frame, ids = self._frame(), [problem.problem_id for problem in self.problems]
+        table = {"pass_at_k": self.pass_at_k(), "judged_by": "; ".join(self.described.values())}
+        return outcomes({"": frame}, ids)[""] | table
 
     def as_dict(self) -> dict:
         """Plain values, as they stand in evaluation.json."""
@@ -80,12 +99,13 @@ class Evaluation:
 
 
 def evaluate_model(
-    plan: ProblemPlan, problems: Sequence[Problem], adapter: Path | None, step: int = 0
+    plan: ProblemPlan, problems: Sequence[Problem], adapter: Path | None = None, step: int = 0
 ) -> Evaluation:
     """The plan's number of samples of every problem; leaves `evaluation/` and `evaluation.json`.
 
-    step: of the training, after which this adapter was saved.
+    adapter: None for the one that the plan names, if any. step: of the training, after which it was saved.
     """
+    adapter = adapter or resolve_adapter(plan.adapter, resolve_model(plan.model))
     options = EngineOptions(max_model_len=plan.max_length or None)
     with (
         Executor(plan.workers or None, plan.subject.limits) as executor,

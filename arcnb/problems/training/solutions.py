@@ -14,12 +14,14 @@ from arcnb.programs.executor.executor import Executor
 
 
 def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> str:
-    """Run all reference solutions; one sentence. ArcnbError names the first problem whose solution fails,
-    and a problem that stands in both sets."""
+    """Run all reference solutions, where the plan wants that; one sentence. ArcnbError names a problem that
+    stands in both sets, and the first problem whose solution fails."""
     shared = {problem.fingerprint for problem in training} & {problem.fingerprint for problem in evaluation}
     for problem in evaluation:
         if problem.fingerprint in shared:
             raise ArcnbError(f"problem {problem.problem_id} is in both the training and the evaluation set")
+    if not plan.tests.check_solutions:
+        return "Reference solutions are not run: check_solutions is off"
     with Executor(plan.workers or None, plan.subject.limits) as executor, Languages(executor) as languages:
         n = check_solutions([*training, *evaluation], languages)
         used = sorted({problem.language for problem in [*training, *evaluation]})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.intervals import percent
 from arcnb.arc.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -83,6 +84,18 @@ class TrainingReport:
         differed = f"groups differed in {len(steps) - without} of {len(steps)} {unit}"
         return f"reward {first:.2f} in the first quarter of the steps, {last:.2f} in the last; {differed}"
 
+    @property
+    def sentences(self) -> str:
+        """The headline, and where the held-out samples went."""
+        rows = [row for row in self.history if "held_out/pass@1" in row]
+        first = f"{self.headline[0].upper()}{self.headline[1:]}."
+        if not rows:
+            return f"{first} Nothing was evaluated on held-out tasks meanwhile."
+        ends = rows if len(rows) == 1 else [rows[0], rows[-1]]
+        rates = [f"{_with_interval(row)} after {row['step']:g} steps" for row in ends]
+        verdict = "" if len(ends) == 1 or _differ(*ends) else ": no change is shown"
+        return f"{first} Of the samples for held-out tasks {', '.join(rates)} solve their task{verdict}."
+
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""
         import pandas as pd
@@ -116,6 +129,15 @@ class TrainingReport:
             "exceptions of programs": [name for name in logged if name.startswith("error/")],
         }
 
+    def changed_settings(self) -> pd.DataFrame | None:
+        """The settings that are other than asked, None where there is none."""
+        changed = self.config[self.config["reason"] != ""] if self.config is not None else ()
+        return changed if len(changed) else None
+
+    def curves(self) -> list[str]:
+        """The logged names that say most: reward, and held-out samples that solve their task."""
+        return [name for name in ("reward", "held_out/pass@1") if any(name in row for row in self.history)]
+
     def held_out_table(self) -> pd.DataFrame:
         """The evaluations of the eval tasks, a row each."""
         import pandas as pd
@@ -125,14 +147,20 @@ class TrainingReport:
         return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
 
     def outcome(self) -> dict:
-        """Plain values for the run's manifest: last step's numbers."""
-        table = self.table()
+        """Plain values for the run's manifest: last step's numbers; pass@k of the last held-out evaluation;
+        tokens of all rollouts."""
+        table, held_out = self.table(), self.held_out_table()
         last = table.iloc[-1].to_dict() if len(table) else {}
+        if len(held_out):
+            rates = held_out.iloc[-1].rename(lambda name: name.removeprefix("held_out/"))
+            last |= rates[rates.index.str.fullmatch(r"pass@\d+")].to_dict()
+        rollouts = PredictionSet(self.adapter.with_name("rollouts")).read(["n_tokens"])
         return {
-            "headline": self.headline,
+            "headline": self.sentences,
             "training": self.status,
             "steps": self.steps,
             "seconds": self.seconds,
+            "tokens": int(rollouts["n_tokens"].fillna(0).sum()),
             "left_out_as_too_long": self.too_long,
             "rollbacks": self.rollbacks,
             "best_held_out": self.best or {},
@@ -140,6 +168,21 @@ class TrainingReport:
             "adapter_moved": self.adapter_moved,
             "alarm_pages": [page.name for page in self.pages],
         } | last
+
+
+def _with_interval(row: dict) -> str:
+    rate, error = row["held_out/pass@1"], row.get("held_out/pass@1_error")
+    if error is None:
+        return percent(rate)
+    low, high = max(0.0, rate - 1.96 * error), min(1.0, rate + 1.96 * error)
+    return f"{percent(rate)} (95% interval {percent(low).rstrip('%')} to {percent(high)})"
+
+
+def _differ(before: dict, after: dict) -> bool:
+    """Whether two held-out evaluations are further apart than two standard errors of their difference."""
+    errors = [row.get("held_out/pass@1_error", 1.0) for row in (before, after)]
+    difference = after["held_out/pass@1"] - before["held_out/pass@1"]
+    return abs(difference) > 1.96 * sum(error * error for error in errors) ** 0.5
 
 
 @dataclass(frozen=True)

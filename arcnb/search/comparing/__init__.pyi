@@ -7,3 +7,6 @@ from .arms import arm_sets as arm_sets
 from .arms import check_arms as check_arms
 from .arms import read_arms as read_arms
 from .fair_comparison import compare_arms as compare_arms
+from .losses import losses as losses
+from .openings import solved_opening as solved_opening
+from .outcomes import outcomes as outcomes

@@ -13,10 +13,10 @@ import numpy as np
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
 from arcnb.arc.scores.attempts import RULES
-from arcnb.arc.scores.intervals import interval
+from arcnb.arc.scores.intervals import interval, percent
 from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
-from arcnb.arc.scores.submission import Submission, SubmissionScore, create_submission
-from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, mean_row
+from arcnb.arc.scores.submission import Submission, create_submission
+from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
@@ -155,7 +155,7 @@ def set_to_submit(sets: Mapping[str, PredictionSet], name: str, rule: str) -> Pr
 def comparison_table(
     frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
 ) -> pd.DataFrame:
-    """One row a set, the columns of the aggregate table; "mean [low, high]", 95% by bootstrap over tasks.
+    """One row a set, the columns of the aggregate table; "38% [18, 61]", 95% by bootstrap over tasks.
 
     stopped: names of sets whose tasks ended early, as `early_stops` finds them; "-" stands for their scores
     and pass rates.
@@ -168,22 +168,23 @@ def comparison_table(
         rows[name] = {
             column: "-"
             if name in stopped and column in STOPPED_TOO_HIGH
-            else _interval(table[column].to_numpy(float), seed)
+            else _interval(column, table[column].to_numpy(float), seed)
             for column in (*TABLE_COLUMNS, LOOSE_COLUMN)
         }
     return pd.DataFrame(rows).T
 
 
-def _interval(values: np.ndarray, seed: int) -> str:
+def _interval(column: str, values: np.ndarray, seed: int) -> str:
     values = values[~np.isnan(values)]
     if not len(values):
         return "unknown"
-    mean = values.mean()
+    number = column == "n_preds"
+    mean = f"{values.mean():.3g}" if number else percent(values.mean())
     if np.all(values == values[0]):
-        return f"{mean:.3g}"
+        return mean
     draws = rng(seed, "table interval").integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = interval(values[draws].mean(axis=1))
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+    low, high = (f"{end if number else 100 * end:.2g}" for end in interval(values[draws].mean(axis=1)))
+    return f"{mean} [{low}, {high}]"
 
 
 def means_table(
@@ -205,13 +206,17 @@ def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> li
     """What came out of each set, in one plain sentence."""
     sentences = []
     for name, frame in frames.items():
-        table = aggregate(frame, task_ids)
-        solved, known = int(table["is_correct"].sum()), int(table["is_correct"].notna().sum())
-        shares = table[["valid code", "valid outputs", "unique outputs"]].mean()
+        table, n = aggregate(frame, task_ids), len(frame)
+        solved, known = (int(column.sum()) for column in (table["is_correct"], table["is_correct"].notna()))
+        without, unknown = int((table["n_preds"] == 0).sum()), len(table) - known
+        counted = f"; {without} without predictions count as unsolved" if without else ""
+        counted += f"; test outputs of {unknown} more are unknown" if unknown else ""
+        distinct = frame.groupby("task_id", observed=True)["fingerprint"].nunique().sum() / max(1, n)
+        held, ran = ((frame["status"] != "no_code").mean(), (frame["status"] == "ok").mean())
         sentences.append(
-            f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program); of the "
-            f"completions {shares['valid code']:.1%} hold a program, {shares['valid outputs']:.1%} ran with "
-            f"valid outputs, {shares['unique outputs']:.1%} gave different outputs"
+            f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program{counted}); "
+            f"of {n:,} completions {held:.1%} hold a program, {ran:.1%} ran with valid outputs, "
+            f"{distinct:.1%} gave different outputs"
         )
     return sentences
 
@@ -230,39 +235,38 @@ def changed_by_training(
     return changes(before, after, list(tasks), load_tasks(trained).ids, seed)
 
 
-def ways_to_count(
-    predictions: PredictionSet, tasks: TaskSet, score: SubmissionScore | None
-) -> list[dict[str, str]]:
-    """Rows that say how many tasks the submitted set solves, in each of the ways in use, and what each means.
+def failures(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """How predictions ended and their errors, most frequent first: a column a set, shares of its
+    predictions."""
+    import pandas as pd
 
-    score: of its submission, None where test outputs are unknown. Empty where all of them are.
-    """
-    one = aggregate(table_frame(predictions, tasks.ids), tasks.ids)["is_correct"]
-    if not one.notna().any():
-        return []
-    rows = [
-        {
-            "solved": f"{int(one.sum())} of {int(one.notna().sum())} tasks",
-            "share": f"{one.mean():.1%}",
-            "what it counts": "one of the samples is right on all train and test pairs of its task",
-        }
-    ]
-    if score is not None:
-        n_outputs = sum(len(task.test) for task in tasks)
-        two = "two attempts, chosen without the test outputs"
-        rows += [
-            {
-                "solved": f"{score.task_mean * len(tasks):g} of {len(tasks)} tasks",
-                "share": f"{score.task_mean:.1%}",
-                "what it counts": f"{two}: a task counts by its share of test outputs got right",
-            },
-            {
-                "solved": f"{round(score.output_mean * n_outputs)} of {n_outputs} test outputs",
-                "share": f"{score.output_mean:.1%}",
-                "what it counts": f"{two}: every test output counts the same, as on Kaggle",
-            },
-        ]
-    return rows
+    columns = {}
+    for name, frame in frames.items():
+        ends = frame["status"].replace("ok", "ran, valid outputs").value_counts()
+        kinds = error_types(frame, top=5).rename(lambda kind: f"error: {kind}")
+        cut = pd.Series({"completion cut off": int((frame["finish_reason"] == "length").sum())})
+        shares = pd.concat([ends, kinds, cut]) / max(1, len(frame))
+        columns[f"{name} ({len(frame):,})"] = shares[shares > 0]
+    table = pd.DataFrame(columns)
+    order = table.fillna(0).max(axis=1).sort_values(ascending=False, kind="stable").index
+    return table.loc[order].map(lambda share: "" if share != share else percent(share))
+
+
+def pass_rates(
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
+) -> pd.DataFrame:
+    """pass@1 and pass@k of the most predictions k, with intervals; a row a set that `curves` draws."""
+    import pandas as pd
+
+    rows = {}
+    for name, frame in frames.items():
+        for curve in curves({name: frame}, task_ids, seed, stopped).values():
+            some = [curve.iloc[0], curve.iloc[-1]] if len(curve) else []
+            rows[name] = {
+                f"pass@{row.k:g}": f"{percent(row['mean'])} [{100 * row.low:.2g}, {100 * row.high:.2g}]"
+                for row in some
+            }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0) -> list[str]:
@@ -319,7 +323,7 @@ def _by_first_adapter(frame: pd.DataFrame) -> pd.Series:
 def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
     """Index task_id, one column a set: the share (0..1) of a task's predictions that solve train and test.
 
-    NaN where the test outputs are unknown; 0 for a task without predictions.
+    NaN where the test outputs are unknown, and for a task without predictions.
     """
     import pandas as pd
 
@@ -328,7 +332,7 @@ def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> 
         solving = frame["train_is_correct"].astype(float) * frame["test_is_correct"].astype(float)
         mean = solving.fillna(0).groupby(frame["task_id"].astype(object)).mean()
         known = aggregate(frame, task_ids)["is_correct"].notna()
-        rates[name] = mean.reindex(known.index, fill_value=0.0).where(known)
+        rates[name] = mean.reindex(known.index).where(known)
     return pd.DataFrame(rates)
 
 

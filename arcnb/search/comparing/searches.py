@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import paired_difference
-from arcnb.arc.scores.submission import SubmissionScore, score_submission
+from arcnb.arc.scores.submission import PADDING, SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.programs.usage import main_library, usage_counts
@@ -139,6 +139,23 @@ def _share_that_solves(frame: pd.DataFrame, first: int, last: int | None, column
     if column == "is_correct":
         right *= later["test_is_correct"].astype(float)
     return right.groupby(later["task_id"].astype(object)).mean()
+
+
+def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
+    """What learning added to search alone, of `paired_curve`, and what the submission file holds."""
+    said = []
+    if pairs is not None and len(pairs):
+        last = pairs.iloc[-1]
+        points, low, high = (f"{100 * last[name]:+.2g}" for name in ("difference", "low", "high"))
+        shown = "" if last["low"] > 0 or last["high"] < 0 else ": no difference is shown"
+        said.append(f"Learning added {points} points (95% interval {low} to {high}) to search alone{shown}.")
+    if plan.submission:
+        entries = json.loads(Path(plan.submission_file).read_bytes()).values()
+        outputs = [grid for tests in entries for test in tests for grid in test.values()]
+        padded = sum(grid == PADDING for grid in outputs)
+        name, n_outputs = Path(plan.submission_file).name, sum(map(len, entries))
+        said.append(f"{name}: {len(entries)} tasks, {n_outputs} test outputs, {padded} attempts of [[0]].")
+    return " ".join(said)
 
 
 def unfinished(reports: Mapping[str, Mapping]) -> str:

@@ -37,12 +37,12 @@ def best_predictions(
     """The best prediction of each of the n tasks that came closest to being solved, best first.
 
     Solved train pairs count before solved test pairs, then shares of right grids, then similarity. solved:
-    True takes solved tasks only, False the others only. Solved is a task whose train pairs and known test
-    pairs one program gets right. task_ids: of these tasks only, where the set has more.
+    True takes solved tasks only, False the others only, those that may be solved among them: a program gets
+    their train pairs right, and their test outputs are unknown. task_ids: of these tasks only.
     """
     ranked = _ranked(predictions, task_ids=task_ids)
     if solved is not None:
-        ranked = ranked[ranked["solved"] == solved]
+        ranked = ranked[ranked["solved"].fillna(False) == solved]
     names = ["task_id", "round", "index", "turn"]
     keys = list(ranked.head(n)[names].itertuples(index=False, name=None))
     found = predictions.get(keys)
@@ -52,16 +52,14 @@ def best_predictions(
 def best_programs(sets: Mapping[str, PredictionSet]) -> pd.DataFrame:
     """One row a task: the best program that any of the sets holds, of equally good ones the shortest.
 
-    Columns task_id, set, prediction (its id), solved, the scores and the program; best tasks first.
+    Columns task_id, set, prediction (its id), solved (missing where test outputs that would say so are
+    unknown), the scores and the program; best tasks first.
     """
     import pandas as pd
 
     ranked = [_ranked(one, ["program"]).assign(set=name) for name, one in sets.items()]
     frame = pd.concat(ranked).assign(length=lambda f: f["program"].str.len())
-    frame = frame.sort_values(
-        [*_RANKING, "length"], ascending=[False] * len(_RANKING) + [True], kind="stable"
-    )
-    frame = frame.drop_duplicates("task_id")
+    frame = _best_first(frame.sort_values("length", kind="stable"))
     parts = zip(frame["task_id"], frame["round"], frame["index"], frame["turn"], strict=True)
     frame["prediction"] = ["/".join(map(str, key)) for key in parts]
     columns = ["task_id", "set", "prediction", "solved", *_RANKING, "program"]
@@ -82,11 +80,19 @@ def _ranked(
     columns = ["task_id", "round", "index", "turn", "status", *_RANKING, *more]
     frame = predictions.read(columns, task_ids)
     frame = frame[frame["status"] == "ok"]
-    solved = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
-    frame = frame.assign(solved=solved, **{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})
+    train, test = (frame[name].astype("Float64") == 1 for name in ("train_is_correct", "test_is_correct"))
+    frame = frame.assign(solved=train.fillna(False) & test)  # unknown where only test is
     if more:
         frame = frame.assign(length=frame["program"].str.len()).sort_values("length", kind="stable")
-    return frame.sort_values(_RANKING, ascending=False, kind="stable").drop_duplicates("task_id")
+    return _best_first(frame)
+
+
+def _best_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """The best row of each task, of equal ones the first; unknown scores count as 0."""
+    ordered = frame.sort_values(
+        _RANKING, ascending=False, kind="stable", key=lambda scores: scores.astype(float).fillna(0.0)
+    )
+    return ordered.drop_duplicates("task_id")
 
 
 def sample_tasks(
@@ -102,8 +108,8 @@ def sample_tasks(
 
 @dataclass(frozen=True)
 class Showcase:
-    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: a word before each
-    verdict; programs are then shown, not folded."""
+    """Predictions that draw themselves in a notebook: verdict, grids, program. heads: one each; they are then
+    drawn small, side by side."""
 
     tasks: TaskSet
     predictions: list[Prediction]
@@ -112,11 +118,11 @@ class Showcase:
     def _repr_html_(self) -> str:
         if not self.predictions:
             return f"<p>{_NOTHING}</p>"
-        heads = self.heads or [""] * len(self.predictions)
-        return "".join(
-            p.card(self.tasks[p.task_id], f"{head}: {p.verdict}" if head else "", open=bool(head))
-            for p, head in zip(self.predictions, heads, strict=True)
-        )
+        if not self.heads:
+            return "".join(p.card(self.tasks[p.task_id]) for p in self.predictions)
+        rows = zip(self.predictions, self.heads, strict=True)
+        cards = "".join(p.small_card(self.tasks[p.task_id], head) for p, head in rows)
+        return f'<div class="arcnb arcnb-cards">{cards}</div>'
 
     def write(self, path: Path) -> Path:
         """The pictures as a fragment of HTML, for the index of runs."""
@@ -131,8 +137,19 @@ def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) ->
     """Three solved tasks and the one that came closest without being solved, each with its program."""
     solved = best_predictions(predictions, n_solved, True, tasks.ids)
     missed = best_predictions(predictions, 1, False, tasks.ids)
-    heads = ["A solved task"] * len(solved) + ["A near miss"] * len(missed)
+    heads = [f"Solved: {one.task_id}" for one in solved]
+    for one in missed:
+        near = "All train pairs right" if one.train_is_correct else "Near miss"
+        heads.append(f"{near}: {one.task_id}, {one.verdict.partition(' · ')[2]}")
     return Showcase(tasks, [*solved, *missed], heads)
+
+
+def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
+    """The predictions drawn small, each under its task and what was right."""
+    predictions = list(predictions)
+    return Showcase(
+        tasks, predictions, [f"{p.task_id}: {p.verdict.partition(' · ')[2]}" for p in predictions]
+    )
 
 
 def show_predictions(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:

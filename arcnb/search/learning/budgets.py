@@ -40,8 +40,8 @@ class Spent:
 class Clock:
     """Seconds left of a time budget; without one there is always time."""
 
-    def __init__(self, seconds: float = 0.0):
-        self._end = time.monotonic() + seconds if seconds else float("inf")
+    def __init__(self, seconds: float = float("inf")):
+        self._end = time.monotonic() + seconds
 
     @property
     def is_up(self) -> bool:

@@ -4,7 +4,7 @@
     write_tasks(tasks, task_file(plan))
     reports = run_shards(plan)           # in as many processes as the plan says
 
-`python -m arcnb.search.learning.job PLAN.json SHARD` is what each of several processes runs.
+`python -m arcnb.search.learning.job PLAN.json SHARD END` is what each of several processes runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from arcnb.search.learning.search_and_learn import SearchAndLearn
 from arcnb.search.learning.submission_file import SubmissionFile
 
 GRACE = 60  # seconds that processes get to write down what they have when the caller is stopped
-RESERVE = 0.02  # of the time budget, for what comes after the last completion
+# For what comes after the last completion (judging, the submission, the notebook's tables, its page).
+RESERVE, RESERVE_SECONDS = 0.02, 60.0  # of the time budget; but so many seconds, or a quarter of a short one
 
 
 def task_file(plan: SearchPlan) -> Path:
@@ -49,13 +50,23 @@ def arm_predictions(plan: SearchPlan, arm: str) -> PredictionSet:
     return PredictionSet(Path(plan.output) / arm / "predictions")
 
 
-def run_search(plan: SearchPlan, announce=print, shard: tuple[int, int] = (0, 1)) -> dict[str, dict]:
+def last_moment(hours: float, spent: float = 0.0) -> float:
+    """When a search has to end (seconds since the epoch) for its run to end within so many hours, of which
+    `spent` seconds are over; infinity for 0 hours."""
+    budget = 3600 * hours
+    reserve = max(RESERVE * budget, min(RESERVE_SECONDS, budget / 4))
+    return time.time() + budget - spent - reserve if hours else float("inf")
+
+
+def run_search(
+    plan: SearchPlan, announce=print, shard: tuple[int, int] = (0, 1), end: float = float("inf")
+) -> dict[str, dict]:
     """Do all arms of a settled plan here, on shard i of n of its tasks; {arm: outcome of its report}.
 
-    Goes on where an earlier start was stopped.
+    end: its `last_moment`. Goes on where an earlier start was stopped.
     """
     started = time.monotonic()
-    clock = Clock(3600 * plan.time_budget_hours * (1 - RESERVE))
+    clock = Clock(end - time.time())
     tasks, arms = load_tasks(task_file(plan)), plan.searches
     submission = open_submission(plan, tasks)  # before anything that can fail
     base = base_model(plan.model, plan.adapter)
@@ -114,16 +125,17 @@ def usable_backend(name: str) -> str:
     return "transformers" if name == "auto" and not visible_gpus() else name
 
 
-def run_shards(plan: SearchPlan, announce=print) -> dict[str, dict]:
+def run_shards(plan: SearchPlan, announce=print, spent: float = 0.0) -> dict[str, dict]:
     """Run a settled plan in its processes, one shard each; {"arm shard": outcome}. All write into the same
-    sets.
+    sets. spent: seconds of the time budget that are over.
 
     What they print goes to `process0.log` and so on in the output folder. When the caller is interrupted they
     are, too, and get time to write what they have; also when it is killed. ArcnbError, with a
     process's last words, when one fails (the others finish first), and when nothing at all was made.
     """
     processes = plan.num_processes or max(1, len(visible_gpus()))
-    outcomes = run_search(plan, announce) if processes == 1 else _in_processes(plan, processes)
+    end = last_moment(plan.time_budget_hours, spent)
+    outcomes = run_search(plan, announce, end=end) if processes == 1 else _in_processes(plan, processes, end)
     for arm in plan.searches:
         if not len(arm_predictions(plan, arm)):
             raise ArcnbError(f"search {arm!r} made nothing: {_why_nothing(plan, outcomes)}")
@@ -141,7 +153,7 @@ def _why_nothing(plan: SearchPlan, outcomes: dict[str, dict]) -> str:
     )
 
 
-def _in_processes(plan: SearchPlan, processes: int) -> dict[str, dict]:
+def _in_processes(plan: SearchPlan, processes: int, end: float) -> dict[str, dict]:
     folder = Path(plan.output)
     open_submission(plan, load_tasks(task_file(plan)))
     base_model(plan.model, plan.adapter)  # made once, not by all of them at the same time
@@ -153,7 +165,8 @@ def _in_processes(plan: SearchPlan, processes: int) -> dict[str, dict]:
     running = []
     try:
         for shard in range(processes):
-            command = [sys.executable, "-m", "arcnb.search.learning.job", str(path), f"{shard}/{processes}"]
+            command = [sys.executable, "-m", "arcnb.search.learning.job"]
+            command += [str(path), f"{shard}/{processes}", str(end)]
             running.append(start_process(command, folder / f"process{shard}.log"))
         codes = [process.wait() for process in running]
     finally:
@@ -197,13 +210,13 @@ def interrupted(number: int, frame) -> None:
     signal.default_int_handler(number, frame)
 
 
-def _main(path: Path, shard: str) -> None:
+def _main(path: Path, shard: str, end: str) -> None:
     signal.signal(signal.SIGINT, interrupted)
     index, count = map(int, shard.split("/"))
     plan = SearchPlan.of(json.loads(path.read_text()))
-    reports = run_search(plan, lambda line: print(line, flush=True), (index, count))
+    reports = run_search(plan, lambda line: print(line, flush=True), (index, count), float(end))
     write_whole(Path(plan.output) / f"reports{index}.json", json.dumps(reports, default=str))
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), sys.argv[2])
+    _main(Path(sys.argv[1]), *sys.argv[2:])

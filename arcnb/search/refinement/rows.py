@@ -62,6 +62,17 @@ class RefinementDataset:
             "longest_prompt": max(row["n_prompt_tokens"] for row in self.rows),
         }
 
+    def headline(self, n_successes: int) -> str:
+        """How many conversations of how many tasks, and how many answers to learn from."""
+        n_tasks = len({row["task_id"] for row in self.rows})
+        solved = f" {self.n_solved} of {self.n_tasks} tasks were solved already." if self.n_solved else ""
+        taught = (
+            f"{n_successes} answers solved their task" if n_successes else "No refinement solved its task yet"
+        )
+        return (
+            f"{len(self.rows)} conversations of {n_tasks} tasks ask for a better program.{solved} {taught}."
+        )
+
     def summary(self) -> pd.DataFrame:
         """The outcome as a one-column table."""
         import pandas as pd

@@ -2,7 +2,10 @@
 
 import re
 
+import numpy as np
+
 from arcnb.arc.grids import as_grid
+from arcnb.arc.pictures.figures import grid_svg
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Pair, Task
@@ -42,11 +45,19 @@ def test_a_prediction_alone_shows_its_outputs():
     assert "produced" in html
 
 
-def test_an_open_card_shows_the_program_under_a_head():
-    html = prediction(task()).card(task(), head="best & first", open=True)
-    assert html.startswith("<h4>best &amp; first</h4>")
+def test_a_small_card_shows_wrong_pairs_first_and_the_program_under_a_head():
+    html = prediction(task()).small_card(task(), head="best & first")
+    assert "<h4>best &amp; first</h4>" in html
     assert "<summary>" not in html
     assert "<pre>def transform" in html
+    assert html.index("test 0: &#10007; 1 of 1 cells differ") < html.index("train 0: &#10003; right")
+
+
+def test_a_picture_says_its_numbers_to_who_does_not_see_it():
+    html = prediction(task()).small_card(task(), head="h")
+    assert 'aria-label="grid 1x1: 3"' in html
+    assert 'aria-label="difference 1x1: 1 of 1 cells"' in html
+    assert 'aria-label="grid 11x10 with the values 0 7"' in grid_svg(np.array([[0] * 10] * 10 + [[7] * 10]))
 
 
 def test_what_went_wrong_is_said():

@@ -4,13 +4,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
-from arcnb.lab.clusters import jobs
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.batch.parameter_sets import ParameterSet
+from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
+from arcnb.lab.clusters import jobs, status
+from arcnb.lab.clusters.tools import ENDED, RUNNING, TaskState
+from arcnb.lab.runs.processes import process_identity
+from arcnb.lab.runs.run import list_runs, new_run
 from tests.lab.watching import wait_for
 
 
@@ -242,3 +247,47 @@ def test_shards_are_an_array_that_shares_one_output(notebook, capsys):
     assert first.manifest["parameters"]["output"].endswith("/runs/sweeps/here/predictions")
     assert first.manifest["parameters"] == second.manifest["parameters"] | {"shard": 0}
     assert second.manifest["parameters"]["n_shards"] == 2
+
+
+@pytest.mark.parametrize(("options", "code"), [(["--venv", "/nowhere"], 2), (["--dry-run"], 0)])
+def test_a_sweep_that_is_not_submitted_leaves_nothing(path, runs_root, options, code, capsys):
+    sweep = ["submit", "--on", "slurm", str(path), "--name", "sw", "--grid"]
+    assert cli.main([*sweep, "n=1,2", *options]) == code
+    assert [item for item in runs_root.rglob("*") if item.is_file()] == []
+    assert not (runs_root / "sweeps" / "sw").exists()
+    for command in (["show", "sw"], ["cancel", "sw"]):
+        assert cli.main(command) == 2
+        assert "there is no run 'sw'" in capsys.readouterr().err
+
+
+def test_a_refusal_keeps_what_the_sweep_had(path, runs_root):
+    values = {"n": 3, "seconds": 0.0, "label": "x"}
+    plan_sweep("sw", path, values, [ParameterSet({"n": 1}, {"n": 1})])
+    sweep = ["submit", "--on", "slurm", str(path), "--name", "sw", "--grid"]
+    assert cli.main([*sweep, "n=1,2", "--venv", "/nowhere"]) == 2
+    assert [member.name for member in find_sweep("sw").members] == ["n_1"]
+    assert [run.name for run in list_runs()] == ["sw.n_1"]
+    assert not list((runs_root / "sweeps" / "sw").glob("jobs/*"))
+
+
+def test_a_runs_last_seconds_are_the_writing_of_its_page(monkeypatch):
+    states = {}
+    scheduler = SimpleNamespace(states=lambda tasks: dict.fromkeys(tasks, states["state"]))
+    monkeypatch.setattr(status, "SCHEDULERS", {"slurm": scheduler})
+    monkeypatch.setattr(status, "elsewhere", lambda record: None)
+    run = new_run("written", fields={"job": "slurm 7"})
+    (run.path / "job").mkdir()
+    (run.path / "job" / "job.json").write_text('{"scheduler": "slurm", "task": "7"}')
+    states["state"] = TaskState(RUNNING, "RUNNING", "node1")
+
+    def news():
+        (line,) = status.standings([run])
+        return line.status, line.news
+
+    assert news() == ("running", "no heartbeat yet")
+    run.update(kernel=process_identity(os.getpid()))
+    assert news() == ("running", "writing the page")
+    run.record({"n": 1})
+    assert news() == ("done", "writing the page")
+    states["state"] = TaskState(ENDED, "COMPLETED", "node1")
+    assert news() == ("done", "")

@@ -107,13 +107,16 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     assert run.path.name in page
 
 
-def test_links_to_files_beside_the_notebook_lead_there_from_the_page(run, executed, tmp_path):
+def test_a_page_that_is_sent_has_no_dead_links(run, executed, tmp_path):
     (tmp_path / "01_next.ipynb").write_text("")
-    executed["cells"][0]["source"] += "\n[next](01_next.ipynb#part), [gone](02_gone.ipynb)"
+    (run.path / "table.csv").write_text("")
+    executed["cells"][0]["source"] += "\n[next](01_next.ipynb#part), [gone](02_gone.ipynb), [own](table.csv)"
+    executed["cells"][0]["source"] += ", [there](https://arcprize.org), [here](#small)"
     nbformat.write(executed, run.copy_path)
     page = export_run(run).read_text()
-    assert '<a href="../../01_next.ipynb#part">next</a>' in page
-    assert '<a href="02_gone.ipynb">gone</a>' in page
+    assert ">next, gone, <a" in page
+    for link in ('"table.csv">own', '"https://arcprize.org">there', '"#small">here'):
+        assert f"<a href={link}</a>" in page
 
 
 def test_a_page_loads_nothing_from_elsewhere(run):
@@ -232,6 +235,23 @@ def test_the_index_opens_with_the_last_headline_and_the_highlights(run, tmp_path
     assert f'<td class="prose">{prose}</td>' in page
     assert page.rindex("<details", 0, places[3]) > places[2], "what is long stands folded"
     assert page.find("<details", 0, places[1]) == -1
+
+
+def test_several_evaluations_are_a_block_each_by_name(tmp_path):
+    kinds = {"data": "01_prepare_data", "before": "06_evaluate", "after": "06_evaluate"}
+    runs = []
+    for solved, (name, kind) in enumerate(kinds.items(), start=1):
+        run = new_run(name, notebook={"path": f"{kind}.ipynb", "sha256": "0"})
+        outcome = {"headline": f"{name} is done", "table": [{"x": name}], "solved": solved, "of": 4}
+        runs.append(run.record(outcome))
+    page = write_index(runs, tmp_path / "index.html", "Title").read_text()
+    for run in runs[1:]:
+        block = page[page.index(f"<h2>{run.name}</h2>") :]
+        assert f"{run.name} is done" in block
+        assert f"{run.manifest['outcome']['solved']} of 4 solved" in block
+    assert f"<h2>{runs[0].name}</h2>" not in page, "of another notebook"
+    one = write_index(runs[:2], tmp_path / "index.html", "Title").read_text()
+    assert one.count("<h2>") == 1, "the list of runs"
 
 
 def test_report_writes_pages_and_index(run, tmp_path, capsys):

@@ -8,6 +8,8 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
+from arcnb.lab.batch.parameter_sets import ParameterSet
+from arcnb.lab.batch.sweeps import plan_sweep
 from arcnb.lab.plots import comparison, plots
 from arcnb.lab.runs.run import latest_run, new_run
 
@@ -73,7 +75,7 @@ def test_runs_are_named_and_wrong_names_are_refused(runs):
     ]
     for references, names, message in (
         ("nothing", "", "there is no run 'nothing'"),
-        ("second, second", "", "two of the runs to compare are called"),
+        ("first, second", "A, A", "two of the runs to compare are called"),
         ("first, second", "A", "2 runs but 1 names"),
     ):
         with pytest.raises(ArcnbError, match=message):
@@ -94,6 +96,40 @@ def test_outcomes_are_numbers_by_name(runs):
     assert table.loc["inner/rate"].tolist() == [0.5, 0.5, 0.5]
     assert set(table.index) == {"solved", "inner/rate"}
     assert comparison.readable(table).loc["solved", "first"] == "1"
+
+
+def test_flat_numbers_stand_first_whichever_run_has_them(runs):
+    runs["trained"].record({"tokens": 9, "pass@1": 0.5, "of": 4})
+    assert list(comparison.outcome_table(runs).index) == ["solved", "of", "pass@1", "tokens", "inner/rate"]
+
+
+def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs):
+    frames, shared = comparison.on_shared_tasks(comparison.prediction_frames(runs))
+    ranked = comparison.ranking(frames, shared)
+    assert ranked["k"].tolist() == [1, 1]
+    assert ranked["mean"].to_dict() == {"first": 0.5, "second/none": 0.0}
+    said = comparison.which_was_best(ranked, runs)
+    assert said.startswith("Best is first: of 1 shared tasks it solves 50.0%")
+    assert said.endswith("That it is better is shown: +50.0 to +50.0 points.")
+    same = comparison.ranking({"a": frames["first"], "b": frames["first"]}, shared)
+    assert "is not shown by these tasks: +0.0 to +0.0" in comparison.which_was_best(same, runs)
+
+
+def test_runs_without_predictions_are_ranked_by_what_all_recorded(runs):
+    two = {name: runs[name] for name in ("first", "trained")}
+    nothing = comparison.ranking({}, [])
+    assert comparison.which_was_best(nothing, two).startswith("Best by solved is first: 1; trained 1")
+    for loss, run in enumerate(two.values(), start=2):
+        run.record({"solved": None, "eval_loss": loss})
+    assert comparison.which_was_best(nothing, two) == "Best by eval_loss is first: 2; trained 3."
+    assert comparison.which_was_best(nothing, runs).startswith("These runs recorded no number in common")
+
+
+def test_a_sweep_stands_for_its_runs(tmp_path, notebook):
+    path = notebook("run.record({'n': n})")
+    values = {"n": 1, "seconds": 0.0, "label": "x"}
+    plan_sweep("rates", path, values, [ParameterSet({"n": n}, {"n": n}) for n in (1, 2)])
+    assert list(comparison.open_runs("rates")) == ["rates.n_1", "rates.n_2"]
 
 
 def test_predictions_are_compared_on_the_tasks_they_share(runs):
@@ -187,7 +223,10 @@ def test_the_notebook_runs_on_them(runs):
     made = latest_run("08_compare_runs")
     assert made.manifest["outcome"]["shared_tasks"] == 1
     assert {row["run"] for row in made.manifest["outcome"]["cost"]} == {"first", "second", "trained"}
-    assert sorted(item["path"] for item in made.manifest["artifacts"]) == ["curves.svg", "pass_at_k.svg"]
+    assert sorted(item["path"] for item in made.manifest["artifacts"]) == [
+        "curves.svg", "highlights.html", "pass_at_k.svg",
+    ]  # fmt: skip
+    assert made.manifest["outcome"]["headline"].startswith("Best is first: of 1 shared tasks ")
     assert set(made.manifest["parents"]) == {str(run.path) for run in runs.values()}
     page = made.page_path.read_text()
     assert "tokens per solved task" in page

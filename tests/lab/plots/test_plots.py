@@ -13,9 +13,8 @@ from arcnb.models.training.log import read_metrics
 
 @pytest.fixture
 def curve():
-    return pd.DataFrame(
-        {"k": [1, 2, 4], "mean": [0.1, 0.2, 0.3], "low": [0.0, 0.1, 0.2], "high": [0.2, 0.3, 0.5]}
-    )
+    rates = {"mean": [0.1, 0.2, 0.3], "low": [0.0, 0.1, 0.2], "high": [0.2, 0.3, 0.5]}
+    return pd.DataFrame({"k": [1, 2, 4], **rates, "n_short": 0})
 
 
 def test_pass_at_k_draws_percent(curve):
@@ -29,6 +28,8 @@ def test_pass_at_k_draws_percent(curve):
 
 def test_pass_at_k_of_nothing_is_an_empty_plot(curve):
     nothing = curve.head(0).astype(object)  # a shard that is ready before any other has written
+    (axes,) = plots.pass_at_k(curve.assign(n_short=[0, 0, 2])).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["(2 tasks have fewer)"]
     (axes,) = plots.pass_at_k({"shard": nothing}).axes
     assert len(axes.lines[0].get_ydata()) == 0
 

@@ -77,6 +77,18 @@ def test_a_root_that_is_a_link_protects_as_well(tmp_path, monkeypatch, capsys):
     assert list((tmp_path / "far").iterdir()) == []
 
 
+def test_runs_that_were_moved_or_copied_still_know_what_they_need(tmp_path, monkeypatch, capsys):
+    mother = run_with("mother")
+    new_run("daughter", {"tasks": str(mother.path / "data.bin")}).record({"x": 1})
+    shutil.copytree(mother.path.parent, tmp_path / "copied")
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "copied"))
+    assert cli.main(["rm", "mother"]) == 2
+    assert "daughter points to it" in capsys.readouterr().err
+    shutil.rmtree(mother.path.parent)
+    assert cli.main(["rm", "mother"]) == 2
+    assert cli.main(["rm", "daughter", "mother"]) == 0
+
+
 def test_what_is_at_work_is_not_removed_by_force_either(capsys):
     busy = new_run("busy")
     waiting = new_run("waiting", fields={"status": "queued", "waits_for": "slurm 7"})

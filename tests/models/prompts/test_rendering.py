@@ -10,7 +10,13 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.prompts.lengths import fitting, fitting_table, length_percentiles, prompt_lengths
+from arcnb.models.prompts.lengths import (
+    fitting,
+    fitting_table,
+    kept_text,
+    length_percentiles,
+    prompt_lengths,
+)
 from arcnb.models.prompts.rendering import build_prompt, render_blocks, template_path
 from arcnb.models.registry import load_tokenizer
 
@@ -155,5 +161,8 @@ def test_prompt_lengths_are_those_of_the_longest_prompt_and_say_what_fits(task, 
     assert length_percentiles(lengths).loc["prompt_tokens", "max"] == longest
     assert fitting_table(lengths, 1024 - shortest)["tasks that fit"].tolist() == [1, 2, 2, 2, 2]
     assert fitting(lengths, shortest)["task_id"].tolist() == ["small"]
+    kept = "1 of 2 tasks are kept; their prompts have"
+    assert kept_text(lengths, shortest).startswith(kept)
+    assert kept_text(lengths, shortest).endswith(f"with more than {shortest} tokens: {task.task_id}.")
     with pytest.raises(ArcnbError, match=rf"none of 2 tasks .* max_prompt_length=5; .* has {shortest}"):
         fitting(lengths, 5)

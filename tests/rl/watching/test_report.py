@@ -1,5 +1,7 @@
 """What a run tells of itself: report and specimens."""
 
+import pandas as pd
+
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.rl.watching.report import TrainingReport, specimens
@@ -72,3 +74,31 @@ def test_a_report_says_when_nothing_was_learnt_and_where_reward_went(tmp_path):
         "reward 1.50 in the first quarter of the steps, 7.50 in the last; groups differed in 6 of 8"
     )
     assert headline([], [], moved=False) == "the adapter is unchanged"
+
+
+def test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than_chance(tmp_path):
+    def sentences(*rates, error=0.05):
+        rows = [{"step": 1, "reward": 2.0, "groups_without_spread": 0.0}]
+        rows += [
+            {"step": 4 * n, "held_out/pass@1": rate, "held_out/pass@1_error": error}
+            for n, rate in enumerate(rates)
+        ]
+        return TrainingReport(tmp_path, 1, 1.0, rows).sentences
+
+    start = (
+        "Reward 2.00 in the first quarter of the steps, 2.00 in the last; groups differed in 1 of 1 steps."
+    )
+    assert sentences() == f"{start} Nothing was evaluated on held-out tasks meanwhile."
+    assert sentences(0.1, 0.7, 0.5) == (
+        f"{start} Of the samples for held-out tasks 10% (95% interval 0.2 to 20%) after 0 steps, "
+        "50% (95% interval 40 to 60%) after 8 steps solve their task."
+    )
+    assert sentences(0.1, 0.2).endswith("solve their task: no change is shown.")
+
+
+def test_only_settings_other_than_asked_are_shown(tmp_path):
+    columns = {"setting": ["a", "b"], "asked": ["1", "x"], "effective": ["1", "y"], "reason": ["", "why"]}
+    report = TrainingReport(tmp_path, 1, 1.0, [], config=pd.DataFrame(columns))
+    assert report.changed_settings()["setting"].tolist() == ["b"]
+    report.config = report.config.head(1)
+    assert report.changed_settings() is None

@@ -18,6 +18,7 @@ from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing import evaluation
 from arcnb.search.comparing.arms import check_arms
+from arcnb.search.comparing.outcomes import outcomes
 from arcnb.search.comparing.showcase import best_predictions, best_programs, show_predictions, write_programs
 from arcnb.search.inference import InferencePlan, compared_adapters, highest_rank, sampled_sets
 from arcnb.search.sampling.predict import predict
@@ -182,7 +183,39 @@ def test_a_task_without_known_test_outputs_or_without_predictions_is_no_zero_by_
     )
     assert evaluation.solve_rates({"a": unknown}, tasks.ids)["a"].isna().all()
     only_first = frames["a"][frames["a"]["task_id"] == tasks.ids[0]]
-    assert evaluation.solve_rates({"a": only_first}, tasks.ids)["a"].tolist() == [0.5, 0, 0, 0]
+    rates = evaluation.solve_rates({"a": only_first}, tasks.ids)["a"]
+    assert rates.iloc[0] == 0.5
+    assert rates.iloc[1:].isna().all(), "no prediction is no share of 0"
+    assert evaluation.solved_by({"a": only_first}, tasks.ids)["a"].tolist() == [True, False, False, False]
+
+
+def test_a_task_that_nobody_can_score_is_called_neither_solved_nor_wrong(tmp_path, tasks):
+    hidden = [replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in tasks[:2]]
+    one = PredictionSet(tmp_path / "unknown")
+    one.write_part([judged(hidden[0], 0, right(tasks[0])), judged(hidden[1], 0, tasks[1].inputs)], 0)
+    programs = best_programs({"a": one}).set_index("task_id")
+    assert programs["solved"].isna().tolist() == [True, False]
+    assert programs["test_is_correct"].isna().all()
+    assert best_predictions(one, 2, solved=True) == []
+    assert [row.task_id for row in best_predictions(one, 2, solved=False)] == tasks.ids[:2]
+
+
+def test_what_a_headline_says_of_completions_is_over_the_completions(sets, tasks):
+    frame = evaluation.read_sets(sets)["a"]
+    some = frame[frame["task_id"].isin(tasks.ids[:2])]
+    (whole,), (part,) = (evaluation.headlines({"a": one}, tasks.ids) for one in (frame, some))
+    assert f"of {len(some)} completions 100.0% hold a program" in part
+    assert "2 without predictions count as unsolved" in part
+    assert "without predictions" not in whole
+
+
+def test_outcomes_are_flat_numbers_and_say_over_how_many_tasks(sets, tasks):
+    frame = evaluation.read_sets(sets)["a"].assign(n_tokens=5)
+    came = outcomes({"a": frame}, tasks.ids)["a"]
+    assert came == {"solved": 2, "of": 4, "pass@1": 0.25, "pass@2": 0.5, "tokens": 5 * len(frame)}
+    assert outcomes({"a": frame.iloc[1:]}, tasks.ids)["a"]["short_tasks"] == 1
+    assert "pass@1" not in outcomes({"a": frame}, tasks.ids, stopped=("a",))["a"]
+    assert set(outcomes({"a": frame.assign(test_is_correct=None)}, tasks.ids)["a"]) == {"tokens"}
 
 
 def test_the_best_program_of_each_task_is_the_shortest_of_the_best(tmp_path, sets, tasks):

@@ -1,5 +1,7 @@
 """Two searches side by side."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,20 @@ def test_the_two_are_paired_at_equal_budgets(sets):
     assert (pairs["low"] <= pairs["difference"]).all()
     assert (pairs["high"] >= pairs["difference"]).all()
     assert "svg" in solved_against_completions(pairs)._repr_svg_()
+
+
+def test_a_search_says_what_learning_added_and_what_the_submission_file_holds(sets, tmp_path):
+    frames = read_sets(sets)
+    pairs = comparison.paired_curve(frames["alone"], frames["learn"], IDS, [2, 6])
+    said = comparison.verdict(pairs, PLAN)
+    assert said.startswith("Learning added +33 points (95% interval ")
+    assert said.endswith("to search alone: no difference is shown.")
+    assert comparison.verdict(None, PLAN) == ""
+    entry = {"attempt_1": [[3]], "attempt_2": [[0]]}
+    (tmp_path / "submission.json").write_text(json.dumps({"a": [entry, entry], "b": [entry]}))
+    asked = ASKED | {"submission": True, "submission_file": str(tmp_path / "submission.json")}
+    told = "submission.json: 2 tasks, 3 test outputs, 3 attempts of [[0]]."
+    assert comparison.verdict(None, SearchPlan.of(asked)) == told
 
 
 def test_later_samples_are_compared_over_tasks_that_both_went_on_with(sets):

@@ -15,7 +15,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.search.learning.job import arm_predictions, run_shards, task_file, usable_backend
+from arcnb.search.learning.job import arm_predictions, last_moment, run_shards, task_file, usable_backend
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
 from tests.arc.golden_grids import cases
@@ -98,6 +98,13 @@ def test_a_search_that_could_make_nothing_says_why(tmp_path, searching):
     with pytest.raises(ArcnbError, match="its time, 0 s, was up before the first completion"):
         run_shards(searching(output=str(tmp_path / "late"), time_budget_hours=1e-7))
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
+
+
+@pytest.mark.parametrize(("hours", "spent"), [(0.03, 0.0), (0.03, 20.0), (11.5, 300.0)])
+def test_a_search_ends_before_its_time_is_up(hours, spent):
+    left = last_moment(hours, spent) - time.time()
+    assert 0 < left < 3600 * hours - spent - 25
+    assert last_moment(0.0, spent) == float("inf")
 
 
 def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(searching):

@@ -23,6 +23,10 @@ async function arcnbExplore(root, facts) {
   };
   const rows = (text) => text.split("/").map((row) => [...row].map(Number));
   const shape = (text) => { const grid = rows(text); return `${grid.length}x${grid[0].length}`; };
+  const apart = (text, wanted) => [...text].filter((value, n) => value !== wanted[n]).length;
+  const cells = (text) => text.replaceAll("/", "").length;
+  const readOut = (text) => shape(text) + (cells(text) <= 100 ? `: ${text.replaceAll("/", " ")}`
+    : ` with the values ${[...new Set(text.replaceAll("/", ""))].sort().join(" ")}`);
 
   // wanted: the expected grid; split: only the difference, expected above the diagonal, produced below
   function draw(text, cell, wanted = null, split = false) {
@@ -30,14 +34,16 @@ async function arcnbExplore(root, facts) {
     const same = other && other.length === grid.length && other[0].length === grid[0].length;
     const height = grid.length, width = grid[0].length, edge = 1 / cell;
     const shown = svg("svg", {
-      class: "arcnb-grid", role: "img", "aria-label": `grid ${height}x${width}`,
+      class: "arcnb-grid", role: "img",
+      "aria-label": split ? `difference ${shape(text)}: ${apart(text, wanted)} of ${cells(text)} cells` : `grid ${readOut(text)}`,
       width: width * cell + 2, height: height * cell + 2,
       viewBox: `${-edge} ${-edge} ${width + 2 * edge} ${height + 2 * edge}`,
     });
     shown.append(svg("rect", { width, height, fill: split ? "#888" : "#000", "fill-opacity": split ? 0.25 : 1,
                                  stroke: "#666", "stroke-width": 2 * edge }));
     const part = (value, d, title) => {
-      const path = svg("path", { d, class: `c${value}`, fill: facts.colors[value], stroke: "#666",
+      const fill = value === null ? { fill: "#fff", "fill-opacity": 0 } : { fill: facts.colors[value], class: `c${value}` };
+      const path = svg("path", { d, ...fill, stroke: "#666",
                                  "stroke-width": (cell >= 10 ? 1 : 0.6) * edge });
       if (title) path.append(svg("title", {}, title));
       shown.append(path);
@@ -46,7 +52,8 @@ async function arcnbExplore(root, facts) {
       const want = same ? other[r][c] : value, differs = want !== value;
       const title = `row ${r}, column ${c}: ${value}` + (differs ? `, expected ${want}` : "");
       if (!split) part(value, `M${c} ${r}h1v1h-1z`, title);
-      else if (differs) {
+      else if (!differs) part(null, `M${c} ${r}h1v1h-1z`, `${title}, right`);
+      else {
         part(want, `M${c} ${r}h1l-1 1z`, title);
         part(value, `M${c + 1} ${r}v1h-1z`, title);
       }
@@ -79,8 +86,7 @@ async function arcnbExplore(root, facts) {
       else if (shape(produced) !== shape(output)) says = `✗ shape ${shape(produced)} instead of ${shape(output)}`;
       else if (produced === output) says = "✓ right";
       else {
-        const wrong = [...produced].filter((value, n) => value !== output[n]).length;
-        says = `✗ ${wrong} of ${produced.replaceAll("/", "").length} cells differ`;
+        says = `✗ ${apart(produced, output)} of ${cells(produced)} cells differ`;
         steps.push(step("difference", draw(produced, cell, output, true)));
       }
     }
@@ -90,12 +96,13 @@ async function arcnbExplore(root, facts) {
   }
 
   const rates = {
-    any: () => true, unknown: (rate) => rate === null, unsolved: (rate) => rate === 0,
-    solved: (rate) => rate > 0, "under 10%": (rate) => rate > 0 && rate < 0.1, "10% and more": (rate) => rate >= 0.1,
+    any: () => true, predicted: (rate, task) => task.predictions.length > 0, unknown: (rate) => rate === null,
+    unsolved: (rate) => rate === 0, solved: (rate) => rate > 0, "under 10%": (rate) => rate > 0 && rate < 0.1,
+    "10% and more": (rate) => rate >= 0.1,
   };
   const matching = () => tasks.filter((task) =>
     task.id.toLowerCase().includes(state.text.trim().toLowerCase()) && task.side >= state.low && task.side <= state.high &&
-    [...state.colors].every((color) => task.colors.includes(color)) && rates[state.rate](task.rate));
+    [...state.colors].every((color) => task.colors.includes(color)) && rates[state.rate](task.rate, task));
 
   const refilter = () => { state.at = state.prediction = 0; show(); };
   const number = (label, key) => make("label", {}, label,
@@ -112,12 +119,15 @@ async function arcnbExplore(root, facts) {
   const chosenRate = make("select", { class: "rate", onchange: (event) => { state.rate = event.target.value; refilter(); } },
     ...Object.keys(rates).map((name) => make("option", {}, name)));
   const picked = make("select", { class: "task", onchange: (event) => { state.at = event.target.selectedIndex; state.prediction = 0; show(); } });
-  const count = make("span", { class: "count" });
+  const count = make("span", { class: "count", role: "status" });
   const view = make("div", { class: "view" });
   const pager = (name, key, limit) => {
     const turn = (by) => () => { state[key] += by; if (key === "at") state.prediction = 0; show(); };
-    const back = make("button", { type: "button", class: `${name}-back`, title: `previous ${name}`, onclick: turn(-1) }, "◀");
-    const next = make("button", { type: "button", class: `${name}-next`, title: `next ${name}`, onclick: turn(1) }, "▶");
+    const button = (sign, way, by) => make("button", {
+      type: "button", class: `${name}-${way}`, title: `${way === "back" ? "previous" : "next"} ${name}`,
+      "aria-label": `${way === "back" ? "previous" : "next"} ${name}`, onclick: turn(by),
+    }, sign);
+    const back = button("◀", "back", -1), next = button("▶", "next", 1);
     return { back, next, update: () => { back.disabled = state[key] <= 0; next.disabled = state[key] >= limit() - 1; } };
   };
   let found = [];
@@ -125,6 +135,12 @@ async function arcnbExplore(root, facts) {
   const predictionPager = pager("prediction", "prediction", () => (found[state.at] || { predictions: [] }).predictions.length);
 
   function show() {
+    const focused = document.activeElement;
+    render();
+    if (focused && focused !== document.activeElement && root.contains(focused)) (focused.disabled ? root : focused).focus();
+  }
+
+  function render() {
     found = matching();
     state.at = Math.max(0, Math.min(state.at, found.length - 1));
     picked.replaceChildren(...found.map((task) =>
@@ -154,6 +170,15 @@ async function arcnbExplore(root, facts) {
       make("label", {}, "id", make("input", { class: "text", size: 10, oninput: (event) => { state.text = event.target.value; refilter(); } })),
       number("sides", "low"), number("to", "high"),
       make("label", {}, "solve rate", chosenRate), make("span", { class: "swatches" }, ...swatches)),
-    make("div", { class: "bar-row" }, taskPager.back, picked, taskPager.next, count), view);
+    make("div", { class: "bar-row" }, taskPager.back, picked, taskPager.next, count), view,
+    make("div", { class: "arcnb-note keys" }, "Keys: ← → prediction, shift ← → task"));
+  root.tabIndex = 0;
+  root.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: "back", ArrowRight: "next" }[event.key];
+    if (!by || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    (event.shiftKey ? taskPager : predictionPager)[by].click();  // a disabled button does nothing
+    event.preventDefault();
+  });
+  state.at = Math.max(0, tasks.findIndex((task) => task.predictions.length));
   show();
 }

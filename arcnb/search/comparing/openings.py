@@ -1,0 +1,50 @@
+"""The sentences and the picture that pages about predictions open with (arcnb.lab.opening)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.intervals import share_text
+from arcnb.arc.scores.tables import aggregate
+from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.search.comparing.showcase import Showcase, highlights
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST = 3  # sets that get a sentence of their own
+
+
+def solved_opening(
+    frames: Mapping[str, pd.DataFrame], sets: Mapping[str, PredictionSet], tasks: TaskSet, said: str = ""
+) -> tuple[str, Showcase]:
+    """(how many tasks are solved by which set, tasks that the set with the most solves and misses).
+
+    frames: what was read of the sets, by the same names. said: what to say instead of how many are solved.
+    """
+    counts = {name: _solved(frame, tasks) for name, frame in frames.items()}
+    best = max(counts, key=lambda name: counts[name][0])
+    told = sorted(counts, key=lambda name: -counts[name][0])[:MOST] if len(counts) > MOST else list(counts)
+    sentences = [_sentence(name if len(counts) > 1 else "", *counts[name]) for name in told]
+    if len(told) < len(counts):
+        sentences[-1] += f" ({len(counts) - len(told)} other sets solve no more.)"
+    return said or " ".join(sentences), highlights(tasks, sets[best])
+
+
+def _solved(frame: pd.DataFrame, tasks: TaskSet) -> tuple[int, int, bool]:
+    """(tasks solved, of how many, whether test outputs are known; without any, train pairs count)."""
+    table = aggregate(frame, list(tasks))
+    known = bool(table["is_correct"].notna().any())
+    column = table["is_correct" if known else "train_is_correct"].dropna()
+    return int(column.sum()), len(column), known
+
+
+def _sentence(name: str, solved: int, of: int, known: bool) -> str:
+    by = (
+        ", train and test pairs by one program"
+        if known
+        else " on their train pairs; test outputs are unknown"
+    )
+    return f"{f'{name} solves' if name else 'Solved:'} {share_text(solved, of, 'tasks')}{by}."

@@ -1,0 +1,72 @@
+"""The first sentences and the picture of pages about predictions."""
+
+from dataclasses import replace
+
+import pytest
+
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Pair
+from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.search.comparing import evaluation
+from arcnb.search.comparing.openings import solved_opening
+from tests.search.comparing.test_evaluation import judged, right
+from tests.search.sampling.test_predict import small_tasks
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return small_tasks()
+
+
+@pytest.fixture
+def sets(tmp_path, tasks):
+    """a solves one task of four, b three, both with one sample a task."""
+    for name, n_solved in (("a", 1), ("b", 3)):
+        rows = [
+            judged(task, 0, right(task) if number < n_solved else task.inputs)
+            for number, task in enumerate(tasks)
+        ]
+        PredictionSet(tmp_path / name).write_part(rows, 0)
+    return {name: PredictionSet(tmp_path / name) for name in "ab"}
+
+
+def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    said, shown = solved_opening(frames, sets, tasks)
+    assert said == (
+        "a solves 1 of 4 tasks (25%, 95% interval 4.6 to 70%), train and test pairs by one program. "
+        "b solves 3 of 4 tasks (75%, 95% interval 30 to 95%), train and test pairs by one program."
+    )
+    assert [head.partition(":")[0] for head in shown.heads] == ["Solved"] * 3 + ["Near miss"]
+    assert shown._repr_html_().count('class="arcnb-card"') == 4
+    alone, _ = solved_opening({"a": frames["a"]}, sets, tasks)
+    assert alone.startswith("Solved: 1 of 4 tasks (25%")
+
+
+def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, tasks, tmp_path):
+    frame = evaluation.read_sets(sets)["a"]
+    missed = frame.assign(train_is_correct=0, test_is_correct=0)
+    assert solved_opening({"a": missed}, sets, tasks)[0].startswith(
+        "Solved: none of 4 tasks (0%, 95% interval 0 to"
+    )
+    unknown = frame.assign(test_is_correct=None, test_correct_grids=None, test_pixel_score=None)
+    hidden = TaskSet("h", tuple(replace(t, test=tuple(Pair(p.input) for p in t.test)) for t in tasks))
+    assert (
+        "on their train pairs; test outputs are unknown." in solved_opening({"a": unknown}, sets, hidden)[0]
+    )
+    empty = {"a": PredictionSet(tmp_path / "empty")}
+    said, shown = solved_opening({"a": frame.head(0)}, empty, tasks)
+    assert said.startswith("Solved: none of 4 tasks")
+    assert "no such program" in shown._repr_html_()
+
+
+def test_failures_are_shares_of_predictions_most_frequent_first(sets, tasks):
+    frames = evaluation.read_sets(sets)
+    broken = frames["a"].assign(
+        status=["ok", "error", "error", "timeout"], error_type=[None, "NameError", "NameError", None]
+    )
+    table = evaluation.failures({"a": broken, "b": frames["b"]})
+    assert table.index[0] == "ran, valid outputs"
+    assert table.loc["error", "a (4)"] == table.loc["error: NameError", "a (4)"] == "50%"
+    assert table.loc["error", "b (4)"] == ""
+    assert evaluation.pass_rates(frames, tasks.ids).loc["b", "pass@1"].startswith("75% [")
