@@ -1,6 +1,6 @@
 # demo: the whole loop on this machine; test: all tests; test-all: with their repetition; lab: JupyterLab; lint;
 # bench;
-# docs, strip, git: for who changes notebooks.
+# docs, site, strip, git: for those who change notebooks and pages.
 PYTHON ?= python3
 # The GPU packages are for Python 3.12 and CUDA 13, whose drivers begin with 580.
 DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d . -f 1)
@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(REQUIREMENTS)
 
-.PHONY: demo test test-all lab docs strip git lint bench install
+.PHONY: demo test test-all lab docs site strip git lint bench install
 
 install: $(STAMP)
 
@@ -47,9 +47,18 @@ lab: $(STAMP)
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start.ipynb \
 	    $(LAB_FLAGS)
 
-# docs/notebooks.md and the launcher's list, from the notebooks themselves.
+# The reference pages and the launcher's list, from the notebooks and the code.
 docs: $(STAMP)
 	$(BIN)/python -m arcnb.lab.notebooks.docs
+	$(BIN)/python docs/tooling/reference.py
+
+# docs/ as a site in site/, which opens without a network. Dead links and pages outside its map are errors.
+site: $(STAMP) $(VENV)/site/.installed
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(VENV)/site $(BIN)/python -m mkdocs build --quiet
+
+$(VENV)/site/.installed: requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/site -r $<
+	touch $@
 
 # Notebooks without outputs and without an editor's traces, as git keeps them.
 strip: $(STAMP)
@@ -64,6 +73,7 @@ git: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/tooling/prose.py
 
 # Benchmarks at small sizes: two cores without a GPU, an estimated quarter of an hour. bench/README.md has larger ones.
 bench: $(STAMP)

@@ -3,4 +3,4 @@
 The rooms, top to bottom: arc, programs, synth, models, rl, search, problems, lab.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,5 +1,6 @@
 from .pictures.palettes import use_palette as use_palette
 from .predictions.prediction_set import PredictionSet as PredictionSet
+from .scores.similarity import score as score
 from .scores.submission import score_submission as score_submission
 from .scores.submission import validate_submission as validate_submission
 from .scores.submission import write_submission as write_submission

@@ -44,7 +44,7 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
 
 
 def _content_of(model: Path) -> str:
-    """What tells a model from another one saved under the same path: names, sizes and times of its files."""
+    """What tells two models saved under the same path apart: names, sizes and times of its files."""
     files = sorted(path for pattern in MODEL_FILES for path in model.glob(pattern))
     facts = ((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     return "".join(f"\n{name} {size} {time}" for name, size, time in facts)

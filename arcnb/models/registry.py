@@ -172,8 +172,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def adapter_digest(folder: Path) -> str:
-    """Of an adapter's shape and weights, 16 hexadecimal digits: a path alone does not tell it from one that
-    was trained there again. "" where the folder has none."""
+    """A digest of an adapter's shape and weights, 16 hexadecimal digits: by its path alone it looks like an
+    adapter that was trained there later. "" where the folder has no adapter."""
     files = sorted(folder.glob("adapter_*"))
     return _digest_of(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
 

@@ -37,7 +37,7 @@ class ProblemPlan(GrpoPlan):
 
     tasks: str = option(
         "simple*60",
-        "problems to train on: simple*N, human-eval, or a .jsonl or .parquet (docs/problems.md)",
+        "problems to train on: simple*N, human-eval, or a .jsonl or .parquet (docs/how-to/problems.md)",
         free=True,
     )
     n_tasks: int = option(0, "problems to sample from it, among those whose prompts fit; 0 takes all")

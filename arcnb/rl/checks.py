@@ -154,7 +154,7 @@ def _guard(plan: GrpoPlan) -> Iterator[str]:
         yield f"the guard's action is {guard.action!r}, it must be one of {', '.join(GUARD_ACTIONS)}"
     if guard.action == "rollback" and not plan.eval_steps:
         yield (
-            "the guard's action 'rollback' goes back to the best checkpoint by held-out solve rate; "
+            "the guard's action 'rollback' goes back to the best checkpoint by solve rate of the eval tasks; "
             "set eval_steps to more than 0"
         )
     if guard.window < 2:

@@ -24,6 +24,7 @@ from arcnb.models.lora.sums import add_adapters, check_addable
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training.log import read_metrics
+from arcnb.models.training.nodes import n_nodes
 from arcnb.models.training.processes import LaunchError, announce, launch
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
@@ -80,6 +81,9 @@ def _train_on_folded(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> T
 
 def _train_with_server(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> TrainingReport:
     """Training on some GPUs, sampling by a server on others; both end with the run."""
+    if n_nodes() > 1:
+        remedy = "give vllm_server_base_url, of one on a node of its own, or vllm_mode='colocate'"
+        raise ArcnbError(f"a job of several nodes starts no server: {remedy}")
     model = resolve_model(plan.model)
     for_server, for_training = shared_out(plan.vllm.server_gpus, plan.num_processes)
     refuse(free_memory_problems(plan, visible_gpus(",".join(for_server)), SHARE_OF_SERVER))

@@ -146,7 +146,7 @@ class Thresholds:
         "distinct outputs / completions that do not solve their task: fires at or below this share of first",
     )
     held_out: float = _threshold(
-        0.5, "pass rate of the last held-out evaluation: fires at or below this share of the best one ..."
+        0.5, "pass rate of the eval tasks, last evaluation: fires at or below this share of the best one ..."
     )
     held_out_errors: float = _threshold(2.0, "... and so many standard errors (over tasks) below it")
     kl: float = _threshold(
@@ -166,7 +166,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class GuardOptions:
-    """rollback returns to the best checkpoint by held-out solve rate, which may be the start; after
+    """rollback returns to the best checkpoint by solve rate of the eval tasks, which may be the start; after
     `max_rollbacks` of them, or without such a checkpoint, it stops."""
 
     action: str = option(
@@ -204,7 +204,7 @@ class GrpoPlan(Plan):
     )
     train_on_held_out: bool = option(
         False,
-        "also on the 80 training tasks and the evaluation sets that are held out of all training",
+        "also on the 80 reserved tasks and the evaluation sets, which nothing else is trained on",
         free=True,
     )
     refine_conversations: str = option(

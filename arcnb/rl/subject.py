@@ -1,7 +1,7 @@
 """What a GRPO run is about, as one object: programs for ARC tasks, unless a plan names another subject.
 
 Trainer, monitor, guard, resuming and reports know a task by `task_id`, `fingerprint` and `has_test_outputs`
-alone. What else differs between subjects (files, prompts, rows, rewards, held-out evaluation) is asked here.
+alone. What else differs between subjects (files, prompts, rows, rewards, eval tasks) is asked here.
 """
 
 from __future__ import annotations

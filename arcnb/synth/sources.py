@@ -2,11 +2,11 @@
 
     arc-agi-1/training, ...     the task sets of `arcnb.arc.tasks.task_set`, any file or folder of tasks
     rearc                       RE-ARC tasks of the 320 trainable ids
-    rearc/held_out, all, <id>   of the 80 held-out ids, of all 400, of one
+    rearc/held_out, all, <id>   of the 80 reserved ids, of all 400, of one
     rearc/originals             the trainable ARC-AGI-1 training tasks themselves, with RE-ARC's programs
-    dsl                         the DSL's generators and the composer, without scenes and held-out families
+    dsl                         the DSL's generators and the composer, without scenes and reserved families
     dsl/scenes                  composed programs on inputs of RE-ARC's generators (trainable ids)
-    dsl/held_out                the held-out families alone
+    dsl/held_out                the reserved families alone
     dsl/<family>, <generator>   one family or generator
     composed                    the composer alone
     ladder/lines, squares       toy tasks, one a rung, from the lowest on
@@ -103,8 +103,8 @@ def build_tasks(
 
     n_tasks: None is for sources that end. require_programs: tasks without a program are counted and left out;
     ArcnbError when none is left. executor: where it is given, tasks of the DSL are validated (see
-    `arcnb.synth.validation.validation`), and those of BARC data when programs are required; RE-ARC's are
-    checked as they are made. report: gets the counts.
+    `arcnb.synth.validation.validation`), and tasks of BARC data when programs are required; RE-ARC's tasks
+    are checked as they are made. report: gets the counts.
 
     A source with fewer different tasks than asked for ends early.
     ArcnbError for an unknown source names the nearest one.
@@ -268,8 +268,8 @@ def _rounds(
 ) -> Iterator[Task]:
     """Task 0 of every generator, then task 1 of every one, ...; without those that have nothing new.
 
-    The next round is drawn while this one is judged, as if no generator were given up meanwhile: what that
-    draws in vain is dropped and what it lacks is drawn then, so the tasks depend on no timing.
+    The next round is drawn while this one is judged, as if judging exhausted no generator. Draws of
+    exhausted generators are dropped, and missing draws follow, so the tasks depend on no timing.
     """
     first = 0
     while pool := [generator for generator in pool if not _is_exhausted(report, generator.name)]:

@@ -1,6 +1,6 @@
-"""What is held out of training, written down once.
+"""What nothing is ever trained on, written down once: reserved tasks and families.
 
-`data/training_split.json` lists 320 trainable and 80 held-out ids of the 400 ARC-AGI-1 training tasks. It
+`data/training_split.json` lists 320 trainable and 80 reserved ids of the 400 ARC-AGI-1 training tasks. It
 was made by `training_split(seed=0)`; a test compares the two, so that neither can drift.
 """
 
@@ -33,7 +33,7 @@ class TrainingSplit(NamedTuple):
 
 
 def training_split(seed: int = 0) -> TrainingSplit:
-    """320 trainable and 80 held-out ids: the 80 whose SHA-256 of "seed:id" is smallest are held out."""
+    """320 trainable and 80 reserved ids: the 80 whose SHA-256 of "seed:id" is smallest are reserved."""
     ids = [task_id for part in _stored_split() for task_id in part]
     by_hash = sorted(ids, key=lambda task_id: hashlib.sha256(f"{seed}:{task_id}".encode()).hexdigest())
     return TrainingSplit(tuple(sorted(by_hash[N_HELD_OUT:])), tuple(sorted(by_hash[:N_HELD_OUT])))
@@ -61,7 +61,7 @@ def _never_trained() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def is_held_out(task: Task) -> bool:
-    """Whether a task is held out of all training: by its id, that of the task it was made of, or its content.
+    """Whether a task is reserved: by its id, the id of the task it was made of, or its content.
 
     Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's evaluation set and 77 of the
     80, most with other pairs. One trainable task has an evaluation task's content; it stays trainable.
@@ -74,10 +74,10 @@ def is_held_out(task: Task) -> bool:
 
 
 def trainable_tasks(tasks: TaskSet) -> TaskSet:
-    """The tasks, in order, that are not held out of training. ArcnbError when none is left."""
+    """The tasks, in order, that are not reserved. ArcnbError when none is left."""
     kept = [task.task_id for task in tasks if not is_held_out(task)]
     if not kept:
-        raise ArcnbError(f"{tasks.name}: all of its {len(tasks)} tasks are held out of training")
+        raise ArcnbError(f"{tasks.name}: all of its {len(tasks)} tasks are reserved")
     return tasks.subset(kept) if len(kept) < len(tasks) else tasks
 
 

@@ -186,7 +186,8 @@ def test_adapters_compared_in_one_run_are_told_apart_and_evaluated_together(runs
     assert told["none"] == told[tmp_path.name]
     assert told["none", "texts"] != told[tmp_path.name, "texts"]
     table = done(runs, "06", predictions=run / "predictions", n_explored=0)
-    assert {f"{run.name}/none", f"{run.name}/{tmp_path.name}"} <= set(outcome(table))
+    compared = {row["set"]: row["of"] for row in outcome(table)["sets"]}
+    assert compared.keys() == {f"{run.name}/none", f"{run.name}/{tmp_path.name}"}
     fewer = done(runs, "03", **model, **sizes | {"n_tasks": 1}, output=run / "predictions")
     assert outcome(fewer)["none"]["inference_found"] == 3
     assert outcome(fewer)["none"]["n_tasks"] == 1

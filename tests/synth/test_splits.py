@@ -35,7 +35,7 @@ def test_what_is_trained_on_leaves_out_held_out_and_evaluation_tasks_of_any_data
     assert left_out == set(second.ids) & (evaluated | set(HELD_OUT_TRAINING))
     assert len(left_out) == 376 + 77
     for name in ("arc-agi-1/evaluation", "arc-agi-2/evaluation"):
-        with pytest.raises(ArcnbError, match=f"{name}: all of its .* tasks are held out of training"):
+        with pytest.raises(ArcnbError, match=f"{name}: all of its .* tasks are reserved"):
             trainable_tasks(load_tasks(name))
 
 

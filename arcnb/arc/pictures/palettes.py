@@ -15,7 +15,7 @@ from arcnb.errors import ArcnbError, nearest
 # "arc" is the palette of the ARC website. In "colorblind" any two colours stay 30 apart (CIE76) for normal
 # sight and under simulated deuteranopia, protanopia and tritanopia; in "arc" some come as close as 8. In
 # "lightness" the values rise from black to pale yellow in steps of 11 (CIELAB lightness, the hues of
-# matplotlib's inferno), so that they differ for who sees no hue at all, and on a gray printer.
+# matplotlib's inferno), so that they differ for readers who see no hue at all, and on a gray printer.
 PALETTES: dict[str, tuple[str, ...]] = {
     "arc": (
         "#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00",

@@ -3,8 +3,8 @@
 completion   `completion_start`, then the program, then `completion_end`; the whole text in `completion_start`
              and a null in `completion_end` where the program does not occur in it.
 outputs      a text, see tables. Equal texts are equal outputs.
-fingerprint  not at all: it is that of the outputs. Where a record says another one, `other_fingerprint` has
-             it (an empty text for None).
+fingerprint  not at all: it follows from the outputs. Where a record has a different one,
+             `other_fingerprint` holds it (an empty text for None).
 
 Everything else stands there under its own name. Whole completions would make parts 1.4 times as large, and
 packed ones 1.30 and 1.37 times (128 predictions of each of 160 tasks, made by bench/aggregate_table.py of 40

@@ -41,7 +41,7 @@ _WRITING = {
     "compression_level": 9,
     "data_page_size": 1 << 26,
     "dictionary_pagesize_limit": 1 << 26,
-    "write_statistics": list(KEY_COLUMNS),  # those of a text are two whole texts
+    "write_statistics": list(KEY_COLUMNS),  # statistics of a text column are two whole texts
     "store_schema": False,
     "use_dictionary": [
         "task_id", "task_fingerprint", "parent", "model", "adapter", "completion_prefix", "finish_reason",
@@ -148,7 +148,8 @@ class PredictionSet:
     def iter_predictions(self, task_ids: Iterable[str] | None = None) -> Iterator[Prediction]:
         """The records one by one, in the order of `read`, which does not depend on how the parts were cut.
 
-        All chosen rows are held in memory meanwhile; take `task_ids` in slices where that is too much.
+        All chosen rows are held in memory until the last is read; take `task_ids` in slices where that is
+        too much.
         """
         yield from records(self._table(FIELD_NAMES, task_ids))
 
@@ -187,7 +188,7 @@ class PredictionSet:
             except ArcnbError:
                 if all(part.exists() for part in parts):
                     raise
-                # parts have just been packed into another one: look again
+                # another process has just packed these parts into one: look again
         table = pa.concat_tables([_schema(wanted).empty_table(), *tables])
         return table.take(_first_of_each_key(table)).select(list(columns))
 

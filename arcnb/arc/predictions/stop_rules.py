@@ -1,8 +1,8 @@
 """Which prediction sets were sampled with early stop, and what that means for their numbers.
 
 A task that ends after its k-th success has as many predictions as it took: the share of them that is right is
-then, on average, above the chance of one, and so is pass@k, which is computed from it. (Of a task that ends
-exactly at its k-th success (k - 1) / (n - 1) would be unbiased, but rounds run to their end.) The rule is
+then, on average, above the chance of one, and so is pass@k, which is computed from it. ((k - 1) / (n - 1)
+would be unbiased if sampling stopped at the k-th success, but it stops at the end of that round.) The rule is
 therefore kept beside a set's parts, and what rests on that share is left out of tables and curves.
 """
 
@@ -20,7 +20,7 @@ _FILES = "_early_stop-*.json"  # readers of Parquet folders leave out names that
 def record_rule(predictions: PredictionSet, early_stop: int, n_predictions: int) -> None:
     """Keep with the set that a stage samples it by this rule; nothing without early stop.
 
-    A file for each rule, which all shards write alike: a set may be gone on with by another one.
+    A file for each rule, which all shards write alike: the same set may be resumed by another rule.
     """
     if not early_stop:
         return

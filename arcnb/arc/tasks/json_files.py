@@ -25,7 +25,7 @@ _SUFFIX = re.compile(r"\.json(\.gz)?$")
 
 
 def is_arc_json(path: Path) -> bool:
-    """Whether the name ends in .json or .json.gz and is not that of an unfinished file."""
+    """Whether the name ends in .json or .json.gz and the file is a finished one."""
     return bool(_SUFFIX.search(path.name)) and not is_temporary(path)
 
 

@@ -39,6 +39,8 @@ def write_files(job: Job, after: Sequence[str] = ()) -> list[Path]:
         raise SchedulerError("HTCondor jobs wait for others in a DAG only: submit a pipeline")
     if job.resources.partition:
         raise SchedulerError("HTCondor has no partitions; say what the nodes must have by constraint")
+    if job.resources.nodes > 1 and job.environment.container:
+        raise SchedulerError("HTCondor runs no containers over several nodes: give venv or packed")
     path = job.folder / "job.sub"
     write_whole(path, render("htcondor.sub.jinja", job=job))
     return [path, *write_script(job, NAME)]

@@ -3,7 +3,8 @@
 Options come from the command line, from a YAML file (`arcnb submit --job site.yaml`) and from the `job:` of a
 pipeline's stage; later ones win. The names are the same everywhere:
 
-    gpus: 1             of each run
+    gpus: 1             of each run, on each of its nodes
+    nodes: 1            of each run: notebooks 02 and 05 train on all (num_processes = nodes x gpus)
     cpus: 4
     memory: 16G
     time: 4h            also 90m, 1d12h, 2:30:00; then the run is told to save and stop
@@ -31,8 +32,9 @@ from arcnb.lab.notebooks.parameters import Parameter, check_parameters
 from arcnb.lab.runs.run import Run
 
 _DEFAULTS = {
-    "gpus": 1, "cpus": 4, "memory": "16G", "time": "4h", "partition": "", "constraint": "", "at_once": 0,
-    "requeue": True, "grace": 60, "extra": [], "venv": "", "container": "", "packed": "", "env": {},
+    "gpus": 1, "nodes": 1, "cpus": 4, "memory": "16G", "time": "4h", "partition": "", "constraint": "",
+    "at_once": 0, "requeue": True, "grace": 60, "extra": [], "venv": "", "container": "", "packed": "",
+    "env": {},
 }  # fmt: skip
 _KINDS = {"extra": "list[str]", "env": "dict[str, str]"}
 OPTIONS = {
@@ -44,6 +46,7 @@ OPTIONS = {
 @dataclass(frozen=True)
 class Resources:
     gpus: int
+    nodes: int
     cpus: int
     memory_mb: int
     minutes: int
@@ -101,10 +104,10 @@ def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def resources_of(options: Mapping[str, Any], where: str) -> Resources:
     options = _DEFAULTS | options
-    for name, least in (("gpus", 0), ("cpus", 1), ("at_once", 0), ("grace", 0)):
+    for name, least in (("gpus", 0), ("nodes", 1), ("cpus", 1), ("at_once", 0), ("grace", 0)):
         if options[name] < least:
             raise ArcnbError(f"{where}: {name} must be at least {least}, got {options[name]}")
-    same = ("gpus", "cpus", "partition", "constraint", "at_once", "requeue", "grace", "extra")
+    same = ("gpus", "nodes", "cpus", "partition", "constraint", "at_once", "requeue", "grace", "extra")
     sizes = {"memory_mb": megabytes(options["memory"], where), "minutes": minutes(options["time"], where)}
     return Resources(**sizes, **{name: options[name] for name in same})
 

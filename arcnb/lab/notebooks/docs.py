@@ -1,4 +1,4 @@
-"""Pages made from the notebooks: docs/notebooks.md (every parameter) and the list in the launcher.
+"""Pages made from the notebooks: docs/reference/notebooks.md (every parameter) and the list in the launcher.
 
 python -m arcnb.lab.notebooks.docs            # write both
 python -m arcnb.lab.notebooks.docs --check    # say which is stale, end with 1
@@ -58,10 +58,10 @@ def notebook_facts(folder: Path | None = None) -> list[NotebookFacts]:
 
 
 def parameter_page(facts: list[NotebookFacts]) -> str:
-    """docs/notebooks.md."""
+    """docs/reference/notebooks.md."""
     parts = [_HEAD]
     for one in facts:
-        purpose = re.sub(r"\]\((?=[\w-]+\.ipynb\))", "](../notebooks/", one.purpose)  # links beside it
+        purpose = re.sub(r"\]\((?=[\w-]+\.ipynb\))", "](../../notebooks/", one.purpose)  # links beside it
         parts.append(f"## {one.title}\n\n`notebooks/{one.path.name}` — {purpose}\n")
         parts += [_table("parameter", one.parameters.values()), *_further(one.parameters)]
     return "\n".join(parts)
@@ -118,7 +118,7 @@ def stale(folder: Path | None = None, write: bool = False) -> list[Path]:
     folder = folder or notebooks_folder()
     facts = notebook_facts(folder)
     launcher = folder / f"{LAUNCHER}.ipynb"
-    wanted = {folder.parent / "docs" / "notebooks.md": parameter_page(facts)}
+    wanted = {folder.parent / "docs" / "reference" / "notebooks.md": parameter_page(facts)}
     if launcher.is_file():
         wanted[launcher] = _with_list(launcher, launcher_list(facts))
     found = [

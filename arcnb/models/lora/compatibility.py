@@ -70,7 +70,7 @@ def adapter_settings(adapter: Path) -> dict:
 
 
 def _is_other_model(trained_on: str, model: Path, model_name: str) -> bool:
-    """Whether the name in the adapter leads to a model that is certainly not the one in `model`."""
+    """Whether the name in the adapter leads to a model that certainly differs from the model in `model`."""
     if trained_on == "default" or Path(trained_on).name == FOLDER_NAME:
         base = cache_folder() / "models" / FOLDER_NAME
     else:

@@ -1,4 +1,4 @@
-"""The shape of a fresh LoRA, as plans ask for it; one that a training starts from keeps its own."""
+"""The shape of a fresh LoRA, as plans ask for it; a LoRA that a training starts from keeps its shape."""
 
 from __future__ import annotations
 

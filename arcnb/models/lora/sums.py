@@ -63,7 +63,7 @@ def check_addable(adapter: Path) -> dict:
     if config.get("bias", "none") != "none":
         more.append("bias")
     if more:
-        raise ArcnbError(f"adapter {adapter} cannot be added to another one: it has {', '.join(more)}")
+        raise ArcnbError(f"adapter {adapter} cannot be added to a second adapter: it has {', '.join(more)}")
     return config
 
 

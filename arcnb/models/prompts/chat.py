@@ -4,7 +4,7 @@ Engines are given token ids because text would pass through the tokenizer again,
 begin-of-text token before the one that the template wrote; the model then sees prompts that it never saw
 in training, and nothing fails. Three more silent faults are repaired here: templates that strip the end of
 the final message (a prefix then loses its line break), templates that refuse or drop a system message, and
-templates that write today's date (the same prompt would be another one tomorrow).
+templates that write today's date (the same task would make a different prompt tomorrow).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class _Call:
 
 
 class _ServerFailure(Exception):
-    """A server that gave no answer, or one that says that it is broken; another may do."""
+    """A server gave no answer, or says that it is broken; a different server may work."""
 
 
 class ServerBackend(Backend):

@@ -37,7 +37,7 @@ def marked_processes(mark: str) -> list[int]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+        with contextlib.suppress(OSError):  # it has ended by now, or it is another user's
             title = (folder / "cmdline").read_bytes()
             if b"resource_tracker" in title or b"engine_guard" in title:  # it frees the shared memory
                 continue
@@ -48,8 +48,8 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kills all processes that carry `mark`, until two looks find none: a dying one may just have started
-    another, and one that is being started shows no environment yet."""
+    """Kills all processes that carry `mark`, until two looks find none: a dying process may just have started
+    a child, and a process that is being started shows no environment yet."""
     none_found = 0
     for _ in range(10):
         pids = marked_processes(mark)

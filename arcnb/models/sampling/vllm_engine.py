@@ -116,7 +116,7 @@ class VllmEngine:
                 self._llm.llm_engine.abort_request(names)
 
     def restart(self) -> None:
-        """A new engine in the place of a dead one; it knows nothing of the other's requests."""
+        """A new engine in place of a dead one; it does not know the dead engine's requests."""
         self._end()
         self.start()
 
@@ -150,7 +150,7 @@ class VllmEngine:
         return self._log.last_error() or "its process was ended from outside, as when memory runs out"
 
     def start(self) -> None:
-        """Returns when the engine is ready. Raises ArcnbError, and leaves nothing of it then."""
+        """Returns when the engine is ready. Raises ArcnbError, and then leaves no process behind."""
         try:
             self._start()
         except BaseException:
@@ -212,7 +212,7 @@ def is_small(model: Path) -> bool:
 
 
 def _is_slow_at_bf16() -> bool:
-    """Whether this processor has no instructions that vLLM's bfloat16 is made for (docs/inference.md)."""
+    """Whether this processor lacks what vLLM's bfloat16 is made for (docs/how-to/inference.md)."""
     import torch
 
     return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")

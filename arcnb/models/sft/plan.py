@@ -85,7 +85,7 @@ class SftPlan(Plan):
     sft_conversations: str = option(
         "", "sft.parquet of notebook 04: learn its last answers, whole turns before them, and not the tasks"
     )
-    eval_tasks: str = option("", 'held-out task set for the evaluation loss; "" for none')
+    eval_tasks: str = option("", 'eval tasks, for the evaluation loss: a task set; "" for none')
     augment_programs: bool = option(
         False, "turn and recolor RE-ARC tasks, rewriting the program; another way each time round"
     )
@@ -201,8 +201,8 @@ def _paths(plan: SftPlan, output: Path | None) -> Iterator[str]:
 
 
 def resumed_from(plan: SftPlan, output: Path, announce: Callable[[str], Any] = print) -> Path | None:
-    """The checkpoint that the training goes on from, if any. ArcnbError where `resume` leads to none, or
-    to one of other settings that are not accepted."""
+    """The checkpoint that the training goes on from, if any. ArcnbError where `resume` leads to no
+    checkpoint, or to a checkpoint of other settings, which are not accepted."""
     checkpoint = checkpoint_to_resume(plan.resume, output / "checkpoints", announce)
     if checkpoint is None:
         return None

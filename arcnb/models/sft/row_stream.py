@@ -92,9 +92,9 @@ def row_stream(
     """The stream, with its maker at work in a process of its own until the end of the context.
 
     tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
-    are counted and passed over. Blocks of an earlier try are taken where its tasks, builder and plan are
-    written as these are. ArcnbError when no row is to be had; what else goes wrong later reaches whoever
-    reads.
+    are counted and passed over. Blocks of an earlier try are taken over where its tasks, builder and plan
+    have the same text. ArcnbError when no row can be made; later errors of the maker are raised in the
+    readers.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan) -> None
         dataset = dataset.remove_columns([name for name in ("length",) if name in dataset.column_names])
         counts["rows"] += len(dataset)
         counts["tokens"] += sum(table.columns["length"])
-        if not _block(root, number).exists():  # one that does was made by an earlier try
+        if not _block(root, number).exists():  # else an earlier try has made the block
             with new_file(_block(root, number)) as file:
                 pq.write_table(dataset.with_format("arrow")[:], file, compression="zstd")
         write_whole(root / COUNTS, json.dumps(counts))

@@ -214,7 +214,7 @@ def conversations_problem(path: str | Path) -> str | None:
 def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) -> SftRows:
     """Tokenised rows `input_ids, labels, length`; labels count the last answer and its end token only.
 
-    Rows beyond max_length are left out and counted. ArcnbError when none is left or the file is another one.
+    Rows beyond max_length are left out and counted. ArcnbError when none is left, or for other files.
     """
     import pyarrow.parquet as pq
 

@@ -78,7 +78,7 @@ def newest_complete(folder: Path, announce=print) -> Path | None:
 def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:
     """The checkpoint meant by `resume`: "" or "never": none; "auto": the newest complete one of this run, if
     any; else the path of a run folder, a folder of checkpoints or one checkpoint. ArcnbError if that has
-    none. A run that began from another one's checkpoint and was stopped goes on from its own."""
+    none. A run that began from the checkpoint of a different run, and was stopped, resumes from its own."""
     if resume in ("", "never"):
         return None
     if resume == "auto":

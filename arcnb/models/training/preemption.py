@@ -2,7 +2,7 @@
 
 transformers' `enable_jit_checkpoint` handles SIGTERM. Under `arcnb run` the kernel is told by SIGINT, which
 is passed on to the same handler; a second SIGINT interrupts at once. After a stop `train()` returns normally:
-whoever called it compares the step with what was asked.
+its caller compares the step that was reached with the steps that were asked for.
 
 Of several processes each would save at the step in which it happened to hear the signal, and wait for the
 others for ever. There the request is agreed on at the end of a step (`agreed_stop`).

@@ -1,14 +1,17 @@
-"""Training in processes of its own: one a GPU through `accelerate launch` (torch's own launcher on CPUs).
+"""Training in processes of its own: one a GPU through `accelerate launch` (torch's own launcher on CPUs), on
+this machine or, in a job of several nodes, on all of them (`arcnb.models.training.nodes`).
 
 launch("arcnb.models.sft.training", [str(run.path)], num_processes=4, log=run.path / "processes.log")
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.models.training.nodes import ALONE, launcher, n_nodes, together
 
 PARALLEL = ("ddp", "zero3")
 GRACE = 60  # seconds that processes get to save when the caller is stopped
@@ -38,8 +42,12 @@ def parallel_problem(num_processes: int, parallel: str) -> str | None:
         return "parallel='zero3' needs the package deepspeed, which is not installed"
     import torch
 
-    if torch.cuda.is_available() and num_processes > torch.cuda.device_count():
-        return f"num_processes={num_processes} needs as many GPUs, and there are {torch.cuda.device_count()}"
+    nodes = n_nodes()
+    if num_processes % nodes:
+        return f"num_processes={num_processes} cannot be shared equally by {nodes} nodes"
+    if torch.cuda.is_available() and num_processes > nodes * torch.cuda.device_count():
+        n_gpus = nodes * torch.cuda.device_count()
+        return f"num_processes={num_processes} needs as many GPUs, and there are {n_gpus}"
     return None
 
 
@@ -58,16 +66,23 @@ def command_line(
     """
     if num_processes == 1:
         return [sys.executable, "-m", module, *arguments]
-    launcher = ["accelerate.commands.accelerate_cli", "launch", "--num_machines", "1"]
+    words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
+    return launcher(ALONE, words)
+
+
+def _words(
+    module: str, arguments: Sequence[str], num_processes: int, parallel: str, gradient_accumulation_steps: int
+) -> list[str]:
+    """What `accelerate launch` is told on every node alike."""
     precision = "bf16" if parallel == "zero3" and _on_gpu() else "no"
-    launcher += ["--mixed_precision", precision, "--dynamo_backend", "no"]
-    launcher += ["--main_process_port", "0", "--num_processes", str(num_processes)]
+    words = ["--mixed_precision", precision, "--dynamo_backend", "no", "--num_processes", str(num_processes)]
     if parallel == "zero3":
-        launcher += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
-        launcher += ["--gradient_accumulation_steps", str(gradient_accumulation_steps)]
+        words += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
+        words += ["--gradient_accumulation_steps", str(gradient_accumulation_steps)]
+        words += ["--deepspeed_multinode_launcher", "standard"] if n_nodes() > 1 else []
     else:  # on CPUs, too, where a single process would be started without it, whatever number is asked for
-        launcher += ["--multi_gpu"]
-    return [sys.executable, "-m", *launcher, "-m", module, *arguments]
+        words += ["--multi_gpu"]
+    return [*words, "-m", module, *arguments]
 
 
 def launch(
@@ -87,18 +102,34 @@ def launch(
     get SIGTERM, time to save, then SIGKILL. environment: variables for them.
     pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
     then they alone are told, and an interrupt that all of them survived counts as their normal end.
-    Returns whether there was one. LaunchError when a process fails.
+    Returns whether there was one. LaunchError when a process fails or a node is lost.
     """
     interrupted = False
-    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes))}
+    nodes = n_nodes() if num_processes > 1 else 1
+    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) * nodes // num_processes))}
     if not _on_gpu():
         defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
+    given = {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
     options = (parallel, gradient_accumulation_steps)
+    lost: list[str] = []
+
+    def lose(sentence: str) -> None:
+        lost.append(sentence)
+        end_session(
+            process, GRACE
+        )  # its workers lead sessions of their own, and end when the launcher says so
+
     log.parent.mkdir(parents=True, exist_ok=True)
     for old in pids.glob("*.pid") if pids else ():
         old.unlink()
+    meeting = contextlib.ExitStack()
+    if nodes == 1:
+        command = command_line(module, arguments, num_processes, *options)
+    else:
+        words = _words(module, arguments, num_processes, *options)
+        command = launcher(meeting.enter_context(together(words, defaults | given, lose)), words)
     process = subprocess.Popen(
-        command_line(module, arguments, num_processes, *options),
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -106,7 +137,7 @@ def launch(
         errors="replace",
         preexec_fn=ending_with_parent(),
         start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
-        env=defaults | os.environ | dict(environment or {}) | {"PYTHONUNBUFFERED": "1"},
+        env=defaults | os.environ | given,
     )
     try:
         with open(log, "a") as file:
@@ -120,6 +151,9 @@ def launch(
         code = process.wait()
     finally:
         end_session(process, GRACE)
+        meeting.close()
+    if lost:
+        raise LaunchError(f"{module}: {lost[0]}; see {log}")
     if code:
         processes = f"one of {num_processes} processes" if num_processes > 1 else "its process"
         raise LaunchError(f"{module} failed in {processes} (exit {code}): {_cause(log, began)}; see {log}")
@@ -133,8 +167,8 @@ def _on_gpu() -> bool:
 
 
 def announce(pids: Path, rank: int) -> None:
-    """Say in the folder `pids` which process this is."""
-    (pids / f"{rank}.pid").write_text(str(os.getpid()))
+    """Say in the folder `pids` which process this is, and of which machine."""
+    (pids / f"{rank}.pid").write_text(f"{socket.gethostname()} {os.getpid()}")
 
 
 def _copy(process: subprocess.Popen, file) -> None:
@@ -145,10 +179,13 @@ def _copy(process: subprocess.Popen, file) -> None:
 
 
 def _saved(process: subprocess.Popen, pids: Path, file) -> bool:
-    """Ask the announced processes to save; whether all ended well and in time."""
+    """Ask the announced processes of this machine to save; whether all ended well and in time. What one of
+    several is told, all agree on."""
     for path in pids.glob("*.pid"):
+        host, pid = path.read_text().split()
         with suppress(ProcessLookupError):
-            os.kill(int(path.read_text()), signal.SIGTERM)
+            if host == socket.gethostname():
+                os.kill(int(pid), signal.SIGTERM)
     too_late = threading.Timer(GRACE, os.killpg, (process.pid, signal.SIGKILL))
     too_late.start()
     try:
@@ -159,8 +196,8 @@ def _saved(process: subprocess.Popen, pids: Path, file) -> bool:
 
 
 def _cause(log: Path, began: int) -> str:
-    """The first exception that a process printed, without what the launcher makes of it; began: where in the
-    log, which may be that of a run resumed, these processes' output begins."""
+    """The first exception that a process printed, without what the launcher makes of it; began: the byte of
+    the log at which these processes' output begins; before it stands the output of earlier attempts."""
     found = re.search(
         r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(\w*(?:Error|Exception|Interrupt): .*)$",
         log.read_bytes()[began:].decode(errors="replace"),

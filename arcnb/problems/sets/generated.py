@@ -4,7 +4,7 @@
     simple_problems("simple/held_out*50", seed=0)   # never among those for training, whatever the seeds
 
 A problem is a kind of `KINDS` with numbers or words put in; its reference solution makes the expected values.
-One in five (kind, values) belongs to the held-out split, by a hash: the splits share kinds, not problems.
+One in five (kind, values) belongs to the eval split, by a hash: the splits share kinds, not problems.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def simple_problems(name: str, seed: int = 0) -> list[Problem]:
 
 
 def held_out(number: int, k: int, word: str) -> bool:
-    """Whether a kind with these values belongs to the held-out split, which no training set has."""
+    """Whether a kind with these values belongs to the eval split, which no training set has."""
     return derive_seed(0, "held out problem", number, k, word) % 5 == 0
 
 

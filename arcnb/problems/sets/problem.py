@@ -76,7 +76,7 @@ class Problem:
 
     @classmethod
     def from_row(cls, row: Mapping, where: str = "") -> Problem:
-        """A problem from its row (docs/problems.md). ArcnbError names `where`, the problem, the test."""
+        """A problem from its row (docs/how-to/problems.md). Errors name `where`, the problem, the test."""
         name = f"problem {row.get('problem_id', '?')}"
         name = f"{where}: {name}" if where else name
         for field in ("problem_id", "description", "language"):

@@ -7,7 +7,7 @@
 A program runs in a sandboxed child of a warm server process, never in ours and in no other program's; it
 never sees an expected output. ``run`` streams, ``submit`` gives a future; both may be used from any thread,
 also inside a notebook. One executor serves rewards, search and inference of a stage together.
-``docs/security.md`` says what is stopped.
+``docs/explanation/security.md`` says what is stopped.
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ def engines_opened_by(opened: Callable) -> Iterator[None]:
 
 
 def engine_options(**options):
-    """Engines that TRL's trainers open meanwhile are opened with these options of `vllm.LLM` as well."""
+    """Context manager: adds these options to every `vllm.LLM` that TRL's trainers open inside the block."""
     return engines_opened_by(lambda engine, **settings: engine(**settings | options))
 
 
 def seeded_engines(seed: int):
-    """Engines that TRL's trainers open meanwhile draw by this seed and the engine's number.
+    """Context manager: engines that TRL's trainers open inside draw by this seed and the engine's number.
 
     TRL gives them the number alone, so that runs of all seeds would begin with the same samples of a prompt.
     """
@@ -53,7 +53,7 @@ def engine_seed(seed: int, number: int) -> int:
 
 @contextmanager
 def group_attention() -> Iterator[None]:
-    """Engines that TRL's trainers open meanwhile read a prompt once a step for all sequences of it.
+    """Engines that TRL's trainers open inside the block read a prompt once a step for all its sequences.
 
     See `arcnb.rl.engine.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is
     found by `check_group_attention`.

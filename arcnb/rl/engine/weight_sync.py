@@ -4,13 +4,14 @@ TRL (1.15, 1.16) merges the adapter into the weights, hands them out one by one,
 again behind the last. Here every weight is merged in a copy of its own instead, for two reasons.
 
 - Merging and taking out both round. In bfloat16 the base that the learner computes with is another after
-  every synchronisation: by 0.3% after a hundred (docs/log.md, 24 November).
+  every synchronisation: by 0.3% after a hundred (docs/results/log/2026-11-24_collapse_first_seeds.md).
 - A server's sender (vLLM 0.23 and 0.31) collects up to 1 GiB of weights before it copies anything. Of the
   last of them, of a small policy all, the adapter was taken out before: they arrived as the base model's
-  (docs/log.md, 22 November 2026). Besides, the sender's CUDA streams do not wait for the policy's.
+  (docs/results/log/2026-11-22_server_sampled_base.md).
+  Besides, the sender's CUDA streams do not wait for the policy's.
 
 A base in four bits is handed out in its compute type: quantizing a merge again rounds it further than
-adapters move it (docs/log.md, 25 November 2026). Engines are opened with a whole base then
+adapters move it (docs/results/log/2026-11-25_low_ranks_gain.md). Engines are opened with a whole base then
 (`arcnb.rl.trainer.trainer`), where TRL opens quantized ones. So sampler and learner have the same weights.
 
 An engine in this process gets all weights in one call: TRL makes one call a weight, and in each vLLM's model

@@ -24,7 +24,7 @@ def run_identity(
     eval_tasks: Sequence,
 ) -> dict:
     """What a checkpoint has to agree with: the plan's options that a resumed run must share, start, prompts,
-    tasks, and the tasks that its curves of held-out evaluation are of, by id."""
+    tasks, and the tasks that its curves of eval tasks are of, by id."""
     own = plan.identity()
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
     if adapter:  # every run's is called adapter
@@ -70,13 +70,13 @@ def _some(ids: list[str]) -> str:
 
 
 def evaluated_before(checkpoint: Path, eval_tasks: Mapping[str, str]) -> tuple[bool, str]:
-    """(whether the evaluations before the checkpoint are of other tasks than these, what a reader of the
-    held-out curves has to be told about it). eval_tasks: versions by id, as in the run's identity."""
+    """(whether the evaluations before the checkpoint are of other tasks than these, what a reader of their
+    curves has to be told). eval_tasks: versions by id, as in the run's identity."""
     before = saved_state(checkpoint).get("settings", {})
     never = before.get("eval_steps") == 0
     if not eval_tasks or never or before.get("eval_task_versions") == eval_tasks:
         return False, ""
-    until = f"held-out evaluation up to step {step_of(checkpoint)}"
+    until = f"evaluation of the eval tasks up to step {step_of(checkpoint)}"
     return True, f"{until} was of other tasks: do not compare pass@k before and after it"
 
 
@@ -87,7 +87,7 @@ def run_notes(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, adapter: Pa
     seen = sum(task.fingerprint in trained for task in eval_tasks)
     if seen:
         notes.append(
-            f"{seen} of {len(eval_tasks)} held-out tasks are trained on, too: what held_out/ says is not "
+            f"{seen} of {len(eval_tasks)} eval tasks are trained on, too: what held_out/ says is not "
             "about unseen tasks"
         )
     if adapter:
@@ -109,7 +109,7 @@ def run_notes(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, adapter: Pa
     if plan.refine_conversations:
         notes.append(
             "conversations are shown as they were recorded, every one that fits: n_tasks, augment and "
-            "signal_visits do not change them; held-out evaluation is of first answers"
+            "signal_visits do not change them; the eval tasks get first answers only"
         )
     if plan.trainer == "unsloth" and adapter and plan.trl["beta"]:
         notes.append(

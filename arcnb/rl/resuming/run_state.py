@@ -15,7 +15,7 @@ from arcnb.rl.watching.guard import CollapseMonitor
 
 @dataclass
 class RunState:
-    """output: the run folder. best: {"step", "score"} of the best held-out evaluation so far. It is recorded
+    """output: the run folder. best: {"step", "score"} of the best evaluation so far. It is recorded
     before its checkpoint is saved and kept in best/; where that does not come about, `recall_best`.
 
     rollbacks: how often the run went back to its best checkpoint; it outlives checkpoints in a file of its

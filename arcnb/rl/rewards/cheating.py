@@ -3,14 +3,14 @@
 Honest programs need not treat a recoloured or mirrored input alike, and honest programs overfit: no single
 observation convicts. Three are made, and two of them together do:
 
-* held out: a test pair whose output no prompt shows comes out wrong (unknown where test outputs are unknown);
+* a test pair whose output no prompt shows comes out wrong (unknown where test outputs are unknown);
 * literal: every train output it got right stands in its text as a list of lists;
 * memorised: on changed copies of the inputs (one cell, mirrored, turned, recoloured) it never computes: each
   copy gives an error, the input itself, or one and the same grid everywhere.
 
 The copies are run only when one of the first two holds, and never for a task whose outputs are all equal,
 where a constant is an honest answer. Dispatch on something that the copies share with the original, such as
-the sum of its cells, looks like honest classification and is not found; on the held-out pair it earns no
+the sum of its cells, looks like honest classification and is not found; on the test pair it earns no
 more.
 """
 
@@ -74,7 +74,7 @@ def _may_cheat(prediction: Prediction, task: Task) -> bool:
 def _seen_without_running(prediction: Prediction, task: Task) -> list[str]:
     found = []
     if prediction.test_is_correct is not None and not prediction.test_is_correct:
-        found.append("wrong on the held-out pair")
+        found.append("wrong on the test pair")
     right = [
         pair.output
         for pair, output in zip(task.train, prediction.outputs, strict=False)

@@ -2,7 +2,7 @@
 
 Names and formulas of `rollout_metrics` are those of the reference study, so curves can be laid side by side.
 Values of a group (truncated or not) exist only when the group is not empty, hence averages over steps of such
-a name are conditional means. `batch_metrics` adds what the study lacked: quantiles of the reward, verdicts of
+a name are conditional means. `batch_metrics` adds what arc25 lacks: quantiles of the reward, verdicts of
 the executor by class, exceptions by name, groups without spread, repetition over all completions, unique
 outputs (of all completions, and of those that solve nothing), cheats.
 """

@@ -2,7 +2,7 @@
 
 A scheme is a function of the scores on the prediction record and of the number of train and test
 pairs; `SCHEMES` lists them side by side, so comparing them is a loop. `solved` is a flag of its own
-and never read off the number. The four schemes of the reference study are kept under their names.
+and never read off the number. The four schemes of ironbar/arc25 are kept under their names.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def legacy_sum(scores: Scores) -> float:
 def known_grids(scores: Scores) -> float:
     """0.1 for valid outputs + 0.9 x share of right grids among those known; range [0, 1].
 
-    A perfect program earns the top also where test outputs are unknown, unlike the study's schemes.
+    A perfect program earns the top also where test outputs are unknown, unlike in arc25's schemes.
     """
     return 0.1 + 0.9 * scores.known_correct if scores.has_outputs else 0.0
 
 
-def held_out(scores: Scores) -> float:
+def test_pairs(scores: Scores) -> float:
     """1 for valid outputs + 9 x share of right test grids, which no prompt showed; range [0, 10].
 
     Train pairs copied into the program earn nothing. Where test outputs are unknown, train grids count.
@@ -55,7 +55,7 @@ def right_grids(scores: Scores) -> float:
     """Share of right grids among those known, nothing for outputs that are merely valid; range [0, 1].
 
     Where few programs are right, most groups differ by validity alone, and advantages divided by a group's
-    spread may then teach short programs that run; see docs/log.md.
+    spread may then teach short programs that run; see docs/results/log/2026-11-21_first_grpo_arms.md.
     """
     return scores.known_correct if scores.has_outputs else 0.0
 
@@ -67,12 +67,12 @@ def solved(scores: Scores) -> float:
 
 SCHEMES: dict[str, Callable[[Scores], float]] = {
     "arc-v1": arc_v1,
-    "simplified": arc_v1,  # the study's other name for it
+    "simplified": arc_v1,  # arc25's other name for it
     "arc-v2-no-pixel-score": arc_v2_no_pixel_score,
     "legacy-parse-penalty": legacy_parse_penalty,
     "legacy-sum": legacy_sum,
     "known-grids": known_grids,
-    "held-out": held_out,
+    "test-pairs": test_pairs,
     "right-grids": right_grids,
     "solved": solved,
 }

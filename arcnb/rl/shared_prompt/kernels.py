@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _MATH_QUERIES = 1024
 # cuDNN is a third faster on large runs, but seems to plan anew for each new length, and every step has some:
-# its calls took 35 to 43% of the embedded model's steps (docs/log.md). An estimate of what pays for a plan.
+# its calls took 35 to 43% of the embedded model's steps (docs/results/log/2026-11-21_first_grpo_arms.md).
+# An estimate of what pays for a plan.
 _CUDNN_PAIRS = 2**24
 
 

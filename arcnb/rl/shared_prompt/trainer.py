@@ -139,7 +139,7 @@ def let_segments_grow() -> None:
     """Torch's GPU allocator reserves memory in segments that grow, unless the environment gives it settings.
 
     Rows differ in length from step to step, and segments of fixed size end up broken: whole steps of an 8B
-    model reserved 53 GB, with these 49.5, of which 47 were in use (docs/shared_prefix.md).
+    model reserved 53 GB, with these 49.5, of which 47 were in use (docs/explanation/shared_prefix.md).
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What hangs on a GRPO trainer: sampling seeds, run state, held-out evaluation, the collapse guard.
+"""What hangs on a GRPO trainer: sampling seeds, run state, evaluation of the eval tasks, the collapse guard.
 
 Each function returns a transformers TrainerCallback, made when called since transformers is slow to import.
 """

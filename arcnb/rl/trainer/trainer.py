@@ -189,7 +189,7 @@ def _rows_and_reward(
 
 
 def _evaluation(parts: TrainerParts):
-    """The callback of held-out evaluation; None where there is none."""
+    """The callback that evaluates the eval tasks; None where there is none."""
     plan = parts.plan
     if not plan.eval_steps:
         return None

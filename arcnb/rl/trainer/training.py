@@ -1,6 +1,6 @@
 """Runs GRPO with LoRA on the tasks of a plan, in this process; rewards by running the programs.
 
-The run folder gets `adapter/` (the last one), `best/` (the checkpoint best by held-out solve rate),
+The run folder gets `adapter/` (the last one), `best/` (the checkpoint best by solve rate of the eval tasks),
 `checkpoints/`, `metrics.jsonl`, `rollouts/` and `held_out/` (prediction sets) and a page for each alarm of
 the collapse guard.
 """
@@ -101,7 +101,7 @@ def train_grpo(
     if not report.adapter_moved:
         report.notes.append(report.headline)
     if dropped:
-        report.notes.append(f"{dropped} held-out tasks were passed over, since their prompts are too long")
+        report.notes.append(f"{dropped} eval tasks were passed over, since their prompts are too long")
     return report
 
 
@@ -133,7 +133,7 @@ def _eval_tasks(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tup
     order = rng(plan.seed, "held-out tasks").permutation(len(tasks))
     fitting, too_long = fitting_tasks(tasks, order, plan.n_eval_tasks or len(tasks), longest, limit)
     if not fitting:
-        raise ArcnbError(f"none of {len(tasks)} held-out tasks has a prompt within {limit} tokens")
+        raise ArcnbError(f"none of {len(tasks)} eval tasks has a prompt within {limit} tokens")
     return fitting, len(too_long)
 
 

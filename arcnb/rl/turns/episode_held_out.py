@@ -1,4 +1,4 @@
-"""Held-out evaluation of conversations: the same tasks and first prompts each time, played to their ends."""
+"""Eval tasks by conversations: the same tasks and first prompts each time, played to their ends."""
 
 from __future__ import annotations
 

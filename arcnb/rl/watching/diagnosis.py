@@ -31,7 +31,7 @@ REMEDIES = {
     "check that prompts carry one begin-of-text token.",
     "ratio": "The importance correction works far from 1: sequence-level weights are next to 0 or clipped. "
     "Sample plainly or choose a token-level correction.",
-    "held_out": "What training improves is not what the held-out tasks need: a reward that can be earned "
+    "held_out": "What training improves is not what the eval tasks need: a reward that can be earned "
     "without solving, too few tasks, or too large a step.",
     "reward": "Reward fell. If another signal came first, start there; if none did, look at the error "
     "classes.",

@@ -38,7 +38,7 @@ ABOVE = {
 }
 FALLEN = {
     "reward": "reward {now:.3g} against {best:.3g} in the best window",
-    "held_out": "held-out pass rate {now:.3g} against {best:.3g} at best",
+    "held_out": "pass rate of the eval tasks {now:.3g} against {best:.3g} at best",
 }
 RELATIVE = {
     "repetition": "distinct 3-grams / 3-grams",

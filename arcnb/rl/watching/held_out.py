@@ -1,4 +1,4 @@
-"""Held-out evaluation while training: M tasks x R samples by the trainer's own generation, as pass@k.
+"""Eval tasks while training: M tasks x R samples by the trainer's own generation, as pass@k.
 
 The same tasks, prompts and number of samples every time, with the sampling parameters of training, so that
 curves over steps compare like with like. Predictions are kept as a prediction set (round = optimizer step).
@@ -48,7 +48,7 @@ class HeldOut:
         self.shown = self.shown or plainly_shown
         if self.every and (self.repeats < 1 or not len(self.tasks)):
             raise ValueError(
-                f"held-out evaluation every {self.every} steps needs tasks and repeats, not "
+                f"evaluation of the eval tasks every {self.every} steps needs tasks and repeats, not "
                 f"{len(self.tasks)} tasks x {self.repeats} repeats"
             )
 

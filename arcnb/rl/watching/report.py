@@ -1,4 +1,4 @@
-"""What a GRPO run did: curves, held-out evaluations, outcome, and completions worth reading."""
+"""What a GRPO run did: curves, evaluations of the eval tasks, outcome, and completions worth reading."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class TrainingReport:
         return [name for name in ("reward", "held_out/pass@1") if any(name in row for row in self.history)]
 
     def held_out_table(self) -> pd.DataFrame:
-        """The held-out evaluations, a row each."""
+        """The evaluations of the eval tasks, a row each."""
         import pandas as pd
 
         rows = [row for row in self.history if "held_out/pass@1" in row]

@@ -72,7 +72,7 @@ def effective_sample_size(log_weights: list[float]) -> float:
 
 
 def measuring(trainer_class: type) -> type:
-    """A subclass of a GRPO trainer that logs the gap with its metrics, and held-out results by themselves."""
+    """A subclass of a GRPO trainer that logs the gap with its metrics, and those of the eval tasks apart."""
     from accelerate.utils import gather_object
     from transformers import Trainer
 

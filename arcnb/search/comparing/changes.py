@@ -1,4 +1,4 @@
-"""What training changed: two prediction sets on the same tasks, for trained and held-out tasks apart.
+"""What training changed: two prediction sets on the same tasks, for trained and reserved tasks apart.
 
 A gain on tasks that were trained on says that training works; only a gain on tasks that nothing was trained
 on says that the model became better at new ones. Each group gets its own line.
@@ -77,16 +77,16 @@ class Change:
 def changes(
     before: pd.DataFrame, after: pd.DataFrame, tasks: Sequence[Task], trained: Iterable[str], seed: int = 0
 ) -> list[Change]:
-    """The change from one set to another, for the groups "trained", "held-out" and "other" that have tasks.
+    """The change from one set to another, for the groups "trained", "reserved" and "other" that have tasks.
 
     before, after: frames with task_id, train_is_correct, test_is_correct. trained: ids of the tasks that
     training saw. Other tasks are neither: this training did not see them, but another may have. Tasks with
     unknown test outputs, or without predictions in one of the sets, are left out.
     """
     trained = set(trained)
-    groups: dict[str, list[str]] = {"trained": [], "held-out": [], "other": []}
+    groups: dict[str, list[str]] = {"trained": [], "reserved": [], "other": []}
     for task in tasks:
-        kind = "trained" if task.task_id in trained else "held-out" if is_held_out(task) else "other"
+        kind = "trained" if task.task_id in trained else "reserved" if is_held_out(task) else "other"
         if task.has_test_outputs:
             groups[kind].append(task.task_id)
     solved = [_solved(frame) for frame in (before, after)]

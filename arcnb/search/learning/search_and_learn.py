@@ -157,10 +157,10 @@ class SearchAndLearn:
         return True
 
     def _finished(self, step: str, round_: int, group: int) -> dict | None:
-        """The line of a finished step, or None.
+        """The journal line of a finished step, or None.
 
-        Finished only if its round had all completions that the budget now gives it: a round that a smaller
-        budget cut is completed with its own adapter, and learned from again.
+        A step is finished only if its round holds every completion that the current budget allows. After a
+        budget was raised, an early round is topped up with its own adapter, and learned from again.
         """
         line = self.journal.find(step, round_, group)
         return line if line and line["completions"] >= self._asked(round_) else None

@@ -241,4 +241,4 @@ def _functions(task_id: str) -> tuple:
 
 def _check_id(task_id: str) -> None:
     if task_id not in verifier_ids():
-        raise ArcnbError(f"RE-ARC has no task {task_id!r}; its ids are those of arc-agi-1/training")
+        raise ArcnbError(f"RE-ARC has no task {task_id!r}; it has the ids of arc-agi-1/training")

@@ -1,5 +1,5 @@
-"""A whole Slurm on this machine, in a folder of its own: one node with four cores and two pretended GPUs, and
-a partition whose jobs push those of the other one aside. Needs the packages slurmctld, slurmd and
+"""A whole Slurm on this machine, in a folder of its own: nodes with four cores and two pretended GPUs each,
+and a partition whose jobs push those of the other one aside. Needs the packages slurmctld, slurmd and
 slurm-client."""
 
 import contextlib
@@ -10,13 +10,13 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 CONFIGURATION = """
 ClusterName=arcnb
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 AuthType=auth/none
 CredType=cred/none
 AuthInfo=cred_expire=5
@@ -38,17 +38,20 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 GresTypes=gpu
-NodeName=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=16000 Gres=gpu:2 Feature=h200
-PartitionName=main Nodes=localhost Default=YES MaxTime=60 PriorityTier=1 State=UP
-PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=10 PreemptMode=OFF State=UP
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 State=UP
+PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF State=UP
 """
-
+NODE = (
+    "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=16000 "
+    "Gres=gpu:2 Feature=h200"
+)
 
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin"  # where ordinary users do not look
 
@@ -64,19 +67,22 @@ def missing() -> str:
 class SlurmDaemons:
     """Started by `start`, ended by `stop` whatever happened."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, nodes: Sequence[str] = ("localhost",)):
+        self.folder, self.nodes = folder, nodes
         self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
-        for name in ("state", "spool"):
+        for name in ("state", *(f"spool-{node}" for node in nodes)):
             (folder / name).mkdir()
-        ports = {"controller_port": free_port(), "node_port": free_port()}
-        text = CONFIGURATION.format(folder=folder, user=getpass.getuser(), **ports)
+        lines = "\n".join(NODE.format(name=name, port=free_port()) for name in nodes)
+        text = CONFIGURATION.format(
+            folder=folder, user=getpass.getuser(), controller_port=free_port(), nodes=lines
+        )
         (folder / "slurm.conf").write_text(text)
         (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
 
     def start(self) -> None:
         self.start_controller()
-        self.call("slurmd", "-N", "localhost")
+        for name in self.nodes:
+            self.call("slurmd", "-N", name)
         end = time.monotonic() + 20
         while set(self.call("sinfo", "-h", "-o", "%T").split()) != {"idle"}:
             if time.monotonic() > end:
@@ -113,9 +119,10 @@ class SlurmDaemons:
         return result.stdout.strip()
 
     def kill(self, daemon: str) -> None:
-        """End `slurmctld` or `slurmd` on the spot."""
-        with contextlib.suppress(OSError, ValueError):
-            os.kill(int((self.folder / f"{daemon}.pid").read_text()), signal.SIGKILL)
+        """End `slurmctld` or all of `slurmd` on the spot."""
+        for path in self.folder.glob(f"{daemon}*.pid"):
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(int(path.read_text()), signal.SIGKILL)
 
     def kill_node(self) -> None:
         """slurmd, the daemons of its jobs, and the jobs: as if the power were cut."""

@@ -141,7 +141,7 @@ def test_htcondor_has_its_own_words(path, capsys):
     shown = capsys.readouterr().out
     assert "universe = container\ncontainer_image = /images/arcnb.sif\ntransfer_container = false\n" in shown
     assert "periodic_remove = JobStatus == 1 && NumJobStarts > 0\n" in shown
-    assert 'exec python3 -m arcnb.lab.cli run --resume "$run"' in shown
+    assert "command=(python3)\n" in shown
 
 
 def test_a_container_sees_runs_notebooks_and_the_package(path, tmp_path, monkeypatch, capsys):

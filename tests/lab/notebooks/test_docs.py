@@ -2,7 +2,6 @@
 changes."""
 
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -28,7 +27,7 @@ def project(tmp_path, notebook):
     """A copy of the launcher beside one small notebook."""
     folder = tmp_path / "project" / "notebooks"
     folder.mkdir(parents=True)
-    (folder.parent / "docs").mkdir()
+    (folder.parent / "docs" / "reference").mkdir(parents=True)
     shutil.copy(ROOT / "notebooks" / "00_start.ipynb", folder)
     notebook("run.record({'n': n})", parameters="n = 3  # how many | which\n").rename(
         folder / "01_small.ipynb"
@@ -42,14 +41,14 @@ def test_a_changed_notebook_makes_them_stale_until_they_are_made(project, capsys
     assert "run `make docs`" in capsys.readouterr().out
     assert docs.main([]) == 0
     assert docs.main(["--check"]) == 0
-    page = (project.parent / "docs" / "notebooks.md").read_text()
+    page = (project.parent / "docs" / "reference" / "notebooks.md").read_text()
     assert "| `n` | `3` | `int` | how many \\| which |" in page
     launcher = nbformat.read(project / "00_start.ipynb", as_version=4)
     (listed,) = [cell.source for cell in launcher.cells if cell.id == docs.LIST_CELL]
     assert "|  | [Small](01_small.ipynb) | For a test. |" in listed
     text = (project / "01_small.ipynb").read_text()
     (project / "01_small.ipynb").write_text(text.replace("n = 3", "n = 4"))
-    assert docs.stale(project) == [project.parent / "docs" / "notebooks.md"]
+    assert docs.stale(project) == [project.parent / "docs" / "reference" / "notebooks.md"]
 
 
 def test_every_notebook_of_the_project_has_a_picture_and_a_sentence():
@@ -95,11 +94,3 @@ def test_git_shows_changes_of_a_notebook_cell_by_cell(notebook, tmp_path):
     assert "nbdiff" in shown
     assert "modified /cells/3/source" in shown
     assert '"cell_type"' not in shown
-
-
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
-)
-def test_links_between_pages_lead_somewhere(page):
-    targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
-    assert [link for link in targets if "://" not in link and not (page.parent / link).exists()] == []

@@ -60,5 +60,7 @@ def test_it_may_replace_the_second(tiny, tmp_path):
 def test_what_is_more_than_two_matrices_is_refused(tiny, tmp_path, more):
     first = save(base(tiny), tmp_path / "one", r=4, target_modules=["q_proj"])
     second = save(base(tiny), tmp_path / "other", r=2, target_modules=["v_proj"], **more)
-    with pytest.raises(ArcnbError, match=f"other cannot be added to another one: it has {next(iter(more))}"):
+    with pytest.raises(
+        ArcnbError, match=f"other cannot be added to a second adapter: it has {next(iter(more))}"
+    ):
         add_adapters(first, second, tmp_path / "sum")

@@ -11,7 +11,7 @@ from tests.paths import GOLDEN
 
 GOLDEN = json.loads((GOLDEN / "arc25_code.json").read_text())
 CASES = [case for case in GOLDEN["cases"] if case["fn"] == "validate_outputs"]
-SIDES = 30  # the study allows 35; no ARC grid has more than 30
+SIDES = 30  # ironbar/arc25 allows 35; no ARC grid has more than 30
 
 
 def decoded(value):

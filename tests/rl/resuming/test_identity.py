@@ -12,7 +12,7 @@ def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
 
     assert notes(list(tasks)[2:]) == []
     (note,) = notes(list(tasks))
-    assert note.startswith("2 of 3 held-out tasks are trained on, too")
+    assert note.startswith("2 of 3 eval tasks are trained on, too")
     config = {"r": 8, "lora_alpha": 16, "use_rslora": True, "target_modules": ["q_proj"]}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     assert notes(adapter=tmp_path) == [], "a shape that nobody asked for"

@@ -123,7 +123,7 @@ def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):
         train(tmp_path, **options)
     options["accept_other_settings"] = True
     report = train(tmp_path, **options, callbacks=[StopAt(2)])
-    note = f"held-out evaluation up to step {step_of(again)} was of other tasks: do not compare pass@k"
+    note = f"evaluation of the eval tasks up to step {step_of(again)} was of other tasks: do not compare"
     assert note in "\n".join(report.notes)
     assert report.best["step"] > step_of(again), "the best is still the one on other tasks"
     report = train(tmp_path, **options)

@@ -16,7 +16,7 @@ BOUNDS = {
     "legacy-parse-penalty": (-1, 10),
     "legacy-sum": (-1, 2),
     "known-grids": (0, 1),
-    "held-out": (0, 10),
+    "test-pairs": (0, 10),
     "right-grids": (0, 1),
     "solved": (0, 1),
 }

@@ -32,7 +32,7 @@ def counts(trained: int, other: int = 0, held_out: int = 0) -> dict[str, int]:
 
 def test_groups_are_told_apart_and_a_gain_on_trained_tasks_is_one_of_trained_tasks_alone(tasks):
     trained, held_out, other = changes(frame(counts(2)), frame(counts(7)), list(tasks), TRAINED)
-    assert [one.group for one in (trained, held_out, other)] == ["trained", "held-out", "other"]
+    assert [one.group for one in (trained, held_out, other)] == ["trained", "reserved", "other"]
     assert (trained.n_tasks, held_out.n_tasks, other.n_tasks) == (4, 5, 4)
     assert (trained.before, trained.after) == (0.25, 0.875)
     assert trained.low < 0.625 < trained.high
@@ -43,7 +43,7 @@ def test_groups_are_told_apart_and_a_gain_on_trained_tasks_is_one_of_trained_tas
     assert text.startswith(
         "On the 4 trained tasks 25% -> 88% of the samples solve their task (+62 points, 95% +"
     )
-    assert "On the 5 held-out tasks 0% -> 0% of the samples solve their task: no change is shown" in text
+    assert "On the 5 reserved tasks 0% -> 0% of the samples solve their task: no change is shown" in text
 
 
 def test_an_interval_is_not_narrow_because_nothing_was_solved(tasks):

@@ -246,7 +246,8 @@ def test_bytes_per_token_are_those_that_autograd_keeps(modules, checkpointing):
 
 def test_bytes_per_token_are_what_trainings_took_of_a_gpu():
     """peak_memory_gb of three searches each on an H200, embedded model, LoRA on all layers: 8.89 to 8.91 GB
-    with parts of up to 12,288 tokens, 16.63 to 16.68 with 24,576 (docs/log.md, 22 and 23 November 2026)."""
+    with parts of up to 12,288 tokens,
+    16.63 to 16.68 with 24,576 (docs/results/log/2026-11-23_search_and_learn.md)."""
     a_token = (16.65 - 8.90) * 2**30 / 12288
     config = LlamaConfig.from_pretrained(embedded_model())
     assert Shape.of(config.to_dict()).kept_per_token(ALL) == pytest.approx(a_token, rel=0.03)

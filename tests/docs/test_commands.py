@@ -1,0 +1,71 @@
+"""Every `arcnb` command in README and docs is one that the command line takes, with parameters that exist."""
+
+import re
+import shlex
+
+import pytest
+
+from arcnb.errors import ArcnbError
+from arcnb.lab.cli import parser
+from arcnb.lab.notebooks.files import declared_beside, find_notebook
+from arcnb.lab.notebooks.profiles import find_profile, profile_values
+from tests.paths import NOTEBOOKS, ROOT
+
+WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in WRITTEN if page.parent.name not in ("log", "results")]
+COMMAND = re.compile(
+    r"(?:^|\s)(arcnb (?:run|params|sweep|submit|pipeline|report|rm|status|cancel|ls|show|bundle|init)\b.*)"
+)
+
+
+def commands(page):
+    """The command lines of a page, joined where a line ends with a backslash, without comments and `...`."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in text.splitlines():
+        code = (
+            [line.strip()]
+            if line.startswith(("    ", "\t"))
+            else re.findall(r"`(arcnb \w+ [^`]*\d\d [^`]+)`", line)
+        )
+        for part in code:
+            for one in re.split(r";\s+(?=arcnb)|&&|\)\s*#|\)$", re.sub(r"^\w+=\$\(", "", part)):
+                if match := COMMAND.search(one):
+                    yield match[1]
+
+
+def refusal(command):
+    """Why a command would be refused; None if it would not, as far as its words tell."""
+    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "&")]
+    try:
+        options = parser().parse_args(words[1:])
+        reference = getattr(options, "notebook", None)
+        if not reference or reference.endswith((".yaml", ".ipynb")) or not hasattr(options, "parameter"):
+            return None
+        stem = find_notebook(reference).stem
+        declared = declared_beside(NOTEBOOKS / f"{stem}.ipynb")
+        for profile in options.profile or []:
+            profile_values(find_profile(str(profile), NOTEBOOKS), stem, declared)
+    except SystemExit:
+        return "the command line does not take it"
+    except ArcnbError as error:
+        return str(error)
+    unknown = [name for name, _ in options.parameter if name != "NAME" and not declared[stem].knows(name)]
+    return f"no parameter {', '.join(unknown)}" if unknown else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_are_ones_that_arcnb_takes(page):
+    assert {line: said for line in commands(page) if (said := refusal(line))} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_parameters_by_themselves_are_some_notebooks(page):
+    names = set(re.findall(r"`-p ([a-z][\w.]*)", page.read_text(encoding="utf-8")))
+    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb").values()
+    assert {name for name in names if not any(one.knows(name) for one in declared)} == set()
+
+
+def test_a_wrong_parameter_and_a_wrong_command_are_seen():
+    assert refusal("arcnb run 03 -p n_task 4") == "no parameter n_task"
+    assert refusal("arcnb run --shards 2 03") == "the command line does not take it"
+    assert sum(1 for page in PAGES for _ in commands(page)) > 60
