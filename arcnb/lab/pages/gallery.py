@@ -89,9 +89,10 @@ def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
     written = screens(pages, folder)
     lines = ["# Pages", "", "What the pages of runs look like on a screen and on a phone."]
     for name in pages:
-        lines += ["", f"## {name}", "", said[name], ""]
+        lines += ["", f"## {name}", ""]
         for path in (one for one in written if one.stem.rpartition("-")[0] == name):
-            lines.append(f"![{name}, {path.stem.rpartition('-')[2]} pixels wide]({path.name})")
+            wide = path.stem.rpartition("-")[2]
+            lines.append(f"![{name}, {wide} pixels wide: {said[name]}]({path.name})")
     write_whole(folder / "README.md", "\n".join(lines) + "\n")
     return folder / "README.md"
 
