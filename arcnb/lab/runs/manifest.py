@@ -28,18 +28,17 @@ Only in runs that were queued first (arcnb.lab.runs.queueing):
     inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.runs.fingerprints)
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
+from arcnb.machine import locks
 from arcnb.machine.files import write_whole
 
 RUNS = "ARCNB_RUNS"  # the root of all runs
@@ -90,23 +89,13 @@ def working_folder(manifest: dict[str, Any]) -> str | None:
     return folder if folder and os.path.isdir(folder) and os.access(folder, os.X_OK) else None
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[bool]:
     """One reader-then-writer of the manifest at a time: the runner and its kernel both add to it.
 
     The folder itself is locked, so no lock file stays behind. Some network file systems cannot do that; there
     two changes in the same millisecond may still lose one.
     """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise ArcnbError(f"cannot open {folder}: {error.strerror or error}") from None
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return locks.locked(folder, is_folder=True)
 
 
 def plain(value: Any) -> Any:
