@@ -1,7 +1,7 @@
 """Advisory locks between the processes of a machine, which end with their holder, however it ends.
 
-A lock is ours, held by another process, unsupported by the disk (Lustre without `flock`, some NFS), or it fails
-(then ArcnbError): four things, of which only the second is worth waiting for.
+A lock is ours, held by another process, unsupported by the disk (Lustre without `flock`, some NFS), or it
+fails (then ArcnbError): four things, of which only the second is worth waiting for.
 """
 
 import errno
@@ -55,9 +55,7 @@ class Lock:
 
 
 @contextmanager
-def locked(
-    path: Path, held: str = "", seconds: float = math.inf, is_folder: bool = False
-) -> Iterator[bool]:
+def locked(path: Path, held: str = "", seconds: float = math.inf, is_folder: bool = False) -> Iterator[bool]:
     """One process at a time within the block; ArcnbError with the sentence `held` where another one keeps the
     lock for longer than `seconds`. Yields whether the disk knows locks: where it does not, nobody waits."""
     lock = Lock(path, is_folder)

@@ -56,7 +56,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.name and not options.again:
         queueing.refuse_taken(name)
     values, _ = shared.complete_values(options, path)
-    resources_of(given, "arcnb submit")
+    resources_of(given, "arcnb submit", options.on)
     run = queueing.queue_run(name, path, values, provenance.surroundings())
     return _submit_runs(options, given, [run], lambda: queueing.withdraw([run]))
 
@@ -75,7 +75,8 @@ def _submit_runs(
         note("nothing is left to submit")
         return 0
     try:
-        resources, environment = resources_of(given, "arcnb submit"), environment_of(given, "arcnb submit")
+        resources = resources_of(given, "arcnb submit", options.on)
+        environment = environment_of(given, "arcnb submit")
         folder = folder or todo[0].path / submitting.JOB_FOLDER
         job, files = submitting.prepare_job(
             options.on, name or todo[0].name, folder, todo, resources, environment, options.after
