@@ -115,7 +115,8 @@ class Plan:
                 known = cls.find(name)
                 if known.path in chosen:
                     raise ArcnbError(f"{name!r} is given twice, also as {known.flat!r}")
-                chosen[known.path] = fitting(value, known.kind, known.flat, known.default, known.within)
+                said = known.flat if "." in name else name
+                chosen[known.path] = fitting(value, known.kind, said, known.default, known.within)
             except ArcnbError as error:
                 problems.append(str(error))
         refuse(problems)

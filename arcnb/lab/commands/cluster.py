@@ -22,7 +22,7 @@ from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.runs import provenance, queueing
 from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.processes import is_alive
-from arcnb.lab.runs.run import Run, check_name, list_runs
+from arcnb.lab.runs.run import Run, check_name, list_runs, run_name
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def submit(options: argparse.Namespace) -> int:
 
         return _submit_runs(options, given, runs, undo, planned.folder.name, folder)
     path = files.find_notebook(options.notebook)
-    name = options.name or path.stem
+    name = options.name or run_name(path.stem)
     check_name(name)
     if options.name and not options.again:
         queueing.refuse_taken(name)

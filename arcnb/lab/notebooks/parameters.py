@@ -202,6 +202,7 @@ def _plan_of(notebook: Mapping[str, Any]) -> str:
 
 def _read_cell(source: str, where: str) -> dict[str, Parameter]:
     try:
+        source = _without_magics(source)
         body = ast.parse(source).body
     except SyntaxError as error:
         raise ArcnbError(
@@ -224,6 +225,17 @@ def _read_cell(source: str, where: str) -> dict[str, Parameter]:
             default, kind = None, kind or "any"
         parameters[name] = Parameter(name, default, kind, _comment_of(statement, comments))
     return parameters
+
+
+def _without_magics(source: str) -> str:
+    """The cell as Python has it: calls in place of `%matplotlib inline` and the like."""
+    try:
+        ast.parse(source)
+        return source
+    except SyntaxError:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        return TransformerManager().transform_cell(re.sub(r"\A\s*%%.*", "", source))
 
 
 def _kind_of(default: Any) -> str:

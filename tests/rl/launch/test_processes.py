@@ -58,8 +58,8 @@ def test_zero3_is_told_the_precision_that_the_trainer_has(monkeypatch, on_gpu, p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_processes": 0}, "num_processes must be at least 1"),
-        ({"workers": -1}, "workers must not be negative, it is -1"),
+        ({"num_processes": 0}, "parameter 'num_processes' must be at least 1"),
+        ({"workers": -1}, "parameter 'workers' must be at least 0"),
         ({"parallel": "fsdp"}, "'fsdp' does not exist; there are ddp, zero3"),
         ({"num_processes": 2, "parallel": "zero3"}, "needs the package deepspeed"),
     ],

@@ -425,7 +425,6 @@ def test_conversations_of_other_tasks_are_refused(train, tmp_path, refine_file, 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"turns": 0}, "turns must be at least 1, not 0"),
         (
             {"turns": 2, "turn_reward": "mean"},
             "turn_reward='mean' does not exist; there are last, best, improvement",
