@@ -150,3 +150,28 @@ def range_problem(value: Any, within: str) -> str:
     ends = [f"{'at least' if within[0] == '[' else 'above'} {low:.15g}"] if low > -math.inf else []
     ends += [f"{'at most' if within[-1] == ']' else 'below'} {high:.15g}"] if high < math.inf else []
     return " and ".join(ends) or "a finite number"
+
+
+def split_unquoted(text: str, separator: str, most: int = -1) -> list[str]:
+    """The parts of a text by a separator that stands outside double quotes; at most so many splits."""
+    parts, quoted = [""], False
+    pieces = text.split(separator)
+    for number, piece in enumerate(pieces):
+        parts[-1] += piece
+        quoted ^= piece.count('"') % 2 == 1
+        if number < len(pieces) - 1:
+            if quoted or len(parts) - 1 == most:
+                parts[-1] += separator
+            else:
+                parts.append("")
+    return parts
+
+
+def bare(text: str) -> str:
+    """A part without blanks around it, and without the double quotes that its separators stand in."""
+    return text.strip().replace('"', "")
+
+
+def listed(text: str) -> list[str]:
+    """Names and paths that are separated by commas; one that holds a comma stands in double quotes."""
+    return [found for part in split_unquoted(text, ",") if (found := bare(part))]

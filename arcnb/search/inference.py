@@ -18,7 +18,7 @@ from arcnb.models.sampling.backends import EngineOptions
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.turns.budget import TurnPlan
-from arcnb.values import COUNT, POSITIVE
+from arcnb.values import COUNT, POSITIVE, listed
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task import Task
@@ -105,14 +105,14 @@ def compared_adapters(plan: InferencePlan, own: str | Path = "") -> dict[str, tu
     of the adapter's path, or, of those that share it (`A/adapter, B/adapter`), by the first part before it in
     which they all differ.
     """
-    asked = [adapter_name(name.strip(), plan.model) for name in plan.adapter.split(",") if name.strip()]
-    listed = [name or ALONE for name in asked] or [ALONE]
-    folder, names = Path(plan.output or own), _names(listed)
+    asked = [adapter_name(name, plan.model) for name in listed(plan.adapter)]
+    compared = [name or ALONE for name in asked] or [ALONE]
+    folder, names = Path(plan.output or own), _names(compared)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ArcnbError(f"two of the adapters to compare are called {twice[0]!r}; take one out or rename it")
     return {
-        name: ("" if adapter == ALONE else adapter, folder / name if len(listed) > 1 else folder)
-        for name, adapter in zip(names, listed, strict=True)
+        name: ("" if adapter == ALONE else adapter, folder / name if len(compared) > 1 else folder)
+        for name, adapter in zip(names, compared, strict=True)
     }
 
 

@@ -148,6 +148,9 @@ def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
     return path
 
 
+_ENDINGS = (".parquet", ".json", ".json.gz")
+
+
 def _path(source: str | Path) -> Path:
     if source == "":  # which Path takes for the current folder
         raise ArcnbError(f'tasks "" names no task set; give a file, a folder or one of {", ".join(SOURCES)}')
@@ -159,7 +162,9 @@ def _files(path: Path) -> list[Path]:
         parts = sorted(file for file in path.glob("*.parquet") if not is_temporary(file))
         files = parts or arc_files(path)
         if not files:
-            raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file)")
+            below = sorted({file.parent.name for end in _ENDINGS for file in path.glob(f"*/*{end}")})
+            remedy = f"; its folders {', '.join(below[:9])} have some: name one of them" if below else ""
+            raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file){remedy}")
         return files
     if not path.exists():
         raise ArcnbError(f"{path}: no such file, and not one of the sources{nearest(str(path), SOURCES)}")

@@ -16,7 +16,7 @@ from arcnb.search.learning.budgets import Budget
 from arcnb.search.learning.hindsight import HindsightSettings
 from arcnb.search.learning.learner import LoraSettings
 from arcnb.search.sampling.rounds import RoundPlan
-from arcnb.values import COUNT, SEED, SOME_SHARE
+from arcnb.values import COUNT, SEED, SOME_SHARE, listed
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task_set import TaskSet
@@ -143,7 +143,7 @@ class SearchPlan(Plan):
 
     @property
     def ids(self) -> list[str]:
-        return [name.strip() for name in self.task_ids.split(",") if name.strip()]
+        return listed(self.task_ids)
 
     def named(self, tasks: TaskSet) -> TaskSet:
         """The tasks that are named, else all."""
