@@ -175,3 +175,25 @@ def bare(text: str) -> str:
 def listed(text: str) -> list[str]:
     """Names and paths that are separated by commas; one that holds a comma stands in double quotes."""
     return [found for part in split_unquoted(text, ",") if (found := bare(part))]
+
+
+def misfit(value: Any, shape: Any, where: str = "it") -> str:
+    """Where a structure is not of its shape, in words; "" where it is. A shape is a kind, a list of a shape,
+    or shapes by name: "name?" may be None, "name~" may be missing, too."""
+    if isinstance(shape, str):
+        return "" if fits(value, shape) else f"{where} is {value!r:.80}"
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{where} is no list"
+        return next(
+            filter(None, (misfit(item, shape[0], f"{where}[{n}]") for n, item in enumerate(value))), ""
+        )
+    if not isinstance(value, dict):
+        return f"{where} is {value!r:.80}"
+    for name, inner in shape.items():
+        key = name.rstrip("?~")
+        if key not in value and not name.endswith("~"):
+            return f"{where} has no {key}"
+        if (value.get(key) is not None or name == key) and (found := misfit(value[key], inner, key)):
+            return found
+    return ""

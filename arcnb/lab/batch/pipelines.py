@@ -64,9 +64,9 @@ def read_pipeline(path: Path) -> Pipeline:
     name = str(content.get("name", run_name(path.stem)))
     check_name(name)
     stages = {}
-    for stage, description in described.items():
+    for stage, description in zip(map(str, described), described.values(), strict=True):
         where = f"{path}, stage {stage!r}"
-        check_name(str(stage))
+        check_name(stage)
         if not isinstance(description, dict) or "notebook" not in description:
             raise ArcnbError(f"{where} must say which `notebook:` it runs")
         refuse_unknown(description, STAGE_KEYS, where)
@@ -140,4 +140,4 @@ def profiled(wanted: Any, path: Path, notebook: Path, declared: Mapping[str, Dec
 def refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in content:
         if key not in known:
-            raise ArcnbError(f"{where} has an unknown key {key!r}{nearest(key, known)}")
+            raise ArcnbError(f"{where} has an unknown key {key!r}{nearest(str(key), known)}")

@@ -8,7 +8,8 @@ from typing import Any
 
 
 class Steady:
-    """A stream of texts that goes nowhere from the moment on that it cannot be written."""
+    """A stream of texts that goes nowhere from the moment on that it cannot be written, and that writes as
+    escapes what its encoding does not have."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -18,6 +19,9 @@ class Steady:
             self._stream.write(text)
         except OSError:
             self._give_up()
+        except UnicodeEncodeError:
+            encoding = getattr(self._stream, "encoding", None) or "utf-8"
+            self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:

@@ -38,7 +38,7 @@ def read_notebook(path: Path) -> Any:
         # Without nbformat's schema: papermill runs what others leave things out of.
         notebook = nbformat.convert(nbformat.reader.reads(path.read_text(encoding="utf-8")), 4)
         _complete(notebook)
-    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+    except Exception as error:  # nbformat answers JSON that is no notebook with whatever comes
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArcnbError(f"{path} is not a notebook that can be read: {why}") from None
     language = str(notebook.metadata.get("kernelspec", {}).get("language", "python"))

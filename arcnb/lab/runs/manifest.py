@@ -37,6 +37,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from arcnb.values import misfit
 from arcnb.errors import ArcnbError
 from arcnb.machine import locks
 from arcnb.machine.files import write_whole
@@ -48,6 +49,25 @@ JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcond
 SCHEMA = 1
 MANIFEST = "manifest.json"
 STATUSES = ("queued", "running", "done", "failed", "preempted", "killed")
+
+
+_ERROR = {"sentence?": "str"}
+_PLACE = {"index": "int", "of": "int", "title": "str"}
+_SHAPE = {
+    "name": "str", "notebook?": {"path": "str"}, "parameters": "dict[str, Any]", "parents": "list[str]",
+    "command?": "list[str]", "cwd?": "str", "git?": {"commit": "str", "dirty?": "bool"}, "packages": "dict",
+    "hardware": {
+        "host": "str", "cpu?": "str", "cores?": "int", "memory_gb?": "int | float",
+        "gpus": [{"name": "str", "memory_gb": "int | float"}],
+    },
+    "status": "str", "start": "str", "end?": "str", "seconds?": "int | float", "owner": "str", "job?": "str",
+    "process": {"host": "str", "pid": "int"}, "kernel?": {"host": "str", "pid": "int"}, "cell?": _PLACE,
+    "stop?": {"signal": "str"}, "error?": _ERROR, "peak_memory_gb?": "int | float",
+    "attempts": [{"status": "str", "error?": _ERROR}], "outcome": "dict[str, Any]",
+    "artifacts": [{"path": "str", "bytes": "int"}], "report_problem~": "str",
+    "references~": "dict[str, str]", "waits_for~": "str", "inputs~": "dict[str, Any]",
+}  # fmt: skip
+BEAT = {"time": "str", "cell~": _PLACE, "progress~": "str"}  # of heartbeat.json
 
 
 def now() -> str:
@@ -63,18 +83,29 @@ def cause(sentence: str | None, kind: str | None = None, message: str | None = N
     return {"type": kind, "message": message, "sentence": sentence}
 
 
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise ArcnbError(f"{folder} is not a run folder: it holds no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArcnbError(f"{path} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
         raise ArcnbError(f"{path} is not a manifest of arcnb: it has no schema number")
     if manifest["schema"] != SCHEMA:
         raise ArcnbError(f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}")
+    wrong = misfit(manifest, _SHAPE, "it")
+    try:
+        datetime.fromisoformat(manifest["start"] if not wrong else now())
+    except ValueError:
+        wrong = f"start is {manifest['start']!r}"
+    if wrong:
+        raise ArcnbError(f"{path} is damaged: {wrong}")
     return manifest
 
 
