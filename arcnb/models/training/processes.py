@@ -67,7 +67,7 @@ def command_line(
     used where they name none, on a CPU.
     """
     if num_processes == 1:
-        return [sys.executable, "-m", module, *arguments]
+        return [sys.executable, "-P", "-m", module, *arguments]
     words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
     return launcher(ALONE, words)
 

@@ -48,7 +48,7 @@ def server_command(
     model: ModelPath, n_gpus: int, context: int, port: int, share: float, kv_cache_dtype: str = "auto"
 ) -> list[str]:
     """The command of the server. share: of each GPU's memory."""
-    words = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model.path)]
+    words = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(model.path)]
     words += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(context)]
     words += ["--data-parallel-size", str(n_gpus), "--gpu-memory-utilization", str(share)]
     words += ["--kv-cache-dtype", kv_cache_dtype]

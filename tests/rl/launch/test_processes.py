@@ -38,7 +38,7 @@ def test_programs_get_the_workers_and_the_memory_asked_for(plan, tasks, monkeypa
 
 
 def test_several_processes_are_started_by_accelerate():
-    assert command_line("m", ["x"], 1)[1:] == ["-m", "m", "x"]
+    assert command_line("m", ["x"], 1)[1:] == ["-P", "-m", "m", "x"]
     several = command_line("m", ["x"], 4)
     assert several[several.index("--num_processes") + 1] == "4"
     assert "--multi_gpu" in several
