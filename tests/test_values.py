@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.values import bare, fits, listed, misfit, range_problem, short_kind, split_unquoted
 
 
@@ -86,6 +87,26 @@ def test_names_with_separators_stand_in_double_quotes():
     assert split_unquoted('"x = y" = a = b', "=", 1) == ['"x = y" ', " a = b"]
     assert split_unquoted('an "open, quote', ",") == ['an "open, quote']
     assert bare(' "a b" ') == "a b"
+
+
+def test_whatever_takes_several_paths_takes_quoted_ones(tmp_path):
+    from arcnb.lab.runs.named_paths import existing, pieces_that
+    from arcnb.search.comparing.arms import arm_folders, parse_arms
+    from arcnb.search.comparing.evaluation import open_sets
+    from arcnb.synth.task_sets import parsed_recipe
+
+    odd = tmp_path / "a, b + c = d; e | f"
+    plain = tmp_path / "plain"
+    for folder in (odd, plain):
+        folder.mkdir()
+    arms = f'x = "{odd}"[:3] + {plain}; y = {plain} + "{odd}"'
+    assert parse_arms(arms) == {"x": [[(odd, 3), (plain, 0)]], "y": [[(plain, 0), (odd, 0)]]}
+    assert list(open_sets(arm_folders(arms), 'one, "two, three"')) == ["one", "two, three"]
+    assert list(parsed_recipe(f'"{odd}"*3 + dsl*2')) == [(str(odd), 3), ("dsl", 2)]
+    for text in (arms, f'"{odd}", {plain}', f'"{odd}"*3 + {plain}*2'):
+        assert set(pieces_that(lambda piece: existing(piece) is not None, text)) == {str(odd), str(plain)}
+    with pytest.raises(ArcnbError, match="does not exist; a path with a comma stands in double quotes"):
+        open_sets(f"{odd}, {plain}")
 
 
 def test_a_shape_names_the_place_that_is_wrong():

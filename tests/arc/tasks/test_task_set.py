@@ -410,6 +410,14 @@ def test_a_file_without_tasks_is_named(tmp_path):
         load_tasks(tmp_path / "none.json")
 
 
+def test_a_folder_of_folders_of_tasks_names_them(tmp_path):
+    for name in ("b", "a", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ("t.json" if name < "c" else "t.txt")).write_text("{}")
+    with pytest.raises(ArcnbError, match=r"without tasks .*; its folders a, b have some: name one of them"):
+        load_tasks(tmp_path)
+
+
 def test_folders_without_tasks_or_with_a_choice_are_refused(tmp_path):
     with pytest.raises(ArcnbError, match="a folder without tasks"):
         load_tasks(tmp_path)
