@@ -61,11 +61,26 @@ def test_a_cell_magic_hides_no_parameter(changed):
     assert (declared["n"].default, declared["n"].comment) == (3, "how many")
 
 
-def test_a_name_that_is_given_has_to_be_one(notebook, capsys):
+NAMES = [
+    "..", ".", "a b", "a/b", "-x", "x\n", "~", "a*", "$HOME", "é", "a;b", "`x`", "a:b",
+    "a\\b", "%00", "\u202ea",
+    ".hidden", "\ttab", "'", '"', "a,b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_no_folder_should_have_is_refused(notebook, capsys, name):
     path = str(notebook("print(n)"))
-    for name in ("..", "a b", "a/b", "-x", "", "x\n", "~", "a*", "$HOME", "é", "a;b", "`x`"):
-        assert cli.main(["run", path, f"--name={name}"]) in ((2,) if name else (0,)), name
-    assert capsys.readouterr().err.count("may hold letters, digits, dots, hyphens and underscores only") == 11
+    assert cli.main(["run", path, f"--name={name}"]) == 2
+    assert cli.main(["submit", "--on", "slurm", path, "--dry-run", f"--name={name}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("may hold letters, digits, dots, hyphens and underscores only") == 2
+    assert list_runs() == []
+
+
+def test_a_name_too_long_for_a_folder_is_refused(notebook, capsys):
+    assert cli.main(["run", str(notebook("print(n)")), "--name", "a" * 300]) == 2
+    assert "cannot make a run folder" in capsys.readouterr().err
 
 
 def test_other_notebooks_are_read_for_a_profile_alone(notebook, tmp_path):
