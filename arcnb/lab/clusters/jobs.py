@@ -45,7 +45,8 @@ _SECONDS = (86400, 3600, 60, 1)  # of a day, an hour, a minute, a second
 LEAST_MB, MOST_MB, MOST_DAYS = 1024, 8 * 1024**2, 366
 _KINDS = {"extra": "list[str]", "env": "dict[str, str]"}
 _RANGES = {
-    "gpus": "[0, 1024]", "nodes": "[1, 1024]", "cpus": "[1, 4096]", "at_once": "[0, inf)", "grace": "[0, 86400]",
+    "gpus": "[0, 1024]", "nodes": "[1, 1024]", "cpus": "[1, 4096]", "at_once": "[0, inf)",
+    "grace": "[0, 86400]",
 }  # fmt: skip
 OPTIONS = {
     name: Parameter(name, default, _KINDS.get(name, type(default).__name__), "")
