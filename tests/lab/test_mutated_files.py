@@ -9,9 +9,9 @@ import yaml
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
-from arcnb.lab.batch.parameter_sets import grid_sets, multiplied, read_sweep_file, refuse_duplicates
+from arcnb.lab.batch.parameter_sets import ParameterSet, grid_sets, multiplied, read_sweep_file, refuse_duplicates
 from arcnb.lab.batch.pipelines import read_pipeline
-from arcnb.lab.batch.sweeps import find_sweep
+from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters.jobs import checked_options, environment_of, resources_of
 from arcnb.lab.notebooks.files import declared_beside, read_notebook
 from arcnb.lab.notebooks.parameters import check_parameters, notebook_parameters
@@ -209,11 +209,9 @@ def test_mutated_notes_of_a_run_hide_no_run(small, name, capsys):
         capsys.readouterr()
 
 
-def test_a_mutated_record_of_a_sweep_is_read_or_refused_in_one_sentence(small, capsys):
-    assert (
-        cli.main(["submit", "--on", "slurm", str(small), "--grid", "n=1,2", "--name", "s", "--dry-run"]) == 0
-    )
-    (file,) = Path(new_run("x").path.parent / "sweeps").glob("s/*.json")
+def test_a_mutated_record_of_a_sweep_is_read_or_refused_in_one_sentence(small):
+    sets = [ParameterSet({"n": n}, {"n": n}) for n in (1, 2)]
+    (file,) = plan_sweep("s", small, {"n": 3}, sets).folder.glob("*.json")
     text = file.read_text()
     for seed in range(N):
         file.write_bytes(broken(text, json.loads, json.dumps, seed))
