@@ -9,7 +9,13 @@ import yaml
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
-from arcnb.lab.batch.parameter_sets import ParameterSet, grid_sets, multiplied, read_sweep_file, refuse_duplicates
+from arcnb.lab.batch.parameter_sets import (
+    ParameterSet,
+    grid_sets,
+    multiplied,
+    read_sweep_file,
+    refuse_duplicates,
+)
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters.jobs import checked_options, environment_of, resources_of
