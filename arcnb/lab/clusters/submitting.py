@@ -22,7 +22,7 @@ from arcnb.values import misfit
 SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "htcondor": htcondor}
 JOB_FOLDER = "job"  # in the run folder
 RECORD = "job.json"
-_SHAPE = {"scheduler": "str", "task": "str", "folder": "str", "cluster~": "str"}
+_SHAPE = {"scheduler": "str", "task": "str", "folder~": "str", "cluster~": "str"}
 
 
 def scheduler_named(name: str) -> ModuleType:
