@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ import numpy as np
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import text_of, unpacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,26 @@ class Task:
             raise ArcnbError(f"{name}: {type(mapping).__name__} instead of an object with train and test")
         partitions = {part: _read_pairs(mapping, part, name) for part in ("train", "test")}
         return cls(task_id, **partitions, **more)
+
+    @classmethod
+    def from_row(cls, row: Mapping, where: str) -> Task:
+        """A task from its row: the ARC JSON form with `task_id`, and perhaps source, program and meta.
+
+        Raises `ArcnbError` naming `where` (a file and row), and the task and the field that is wrong.
+        """
+        task_id = row.get("task_id")
+        if not isinstance(task_id, str):
+            raise ArcnbError(f"{where}: a task_id is {task_id!r:.40}, not text")
+        name = f"{where}: task {task_id}"
+        more = {field: text_of(row, field, name, optional=True) for field in ("source", "program")}
+        meta = unpacked(row.get("meta") or {}, f"{name}: meta")
+        try:
+            json.dumps(meta)
+        except (TypeError, ValueError) as error:
+            raise ArcnbError(f"{name}: meta is no plain JSON ({error})") from None
+        if not isinstance(meta, dict):
+            raise ArcnbError(f"{name}: meta is {type(meta).__name__}, not an object")
+        return cls.from_dict(task_id, row, where, meta=meta, **more)
 
     def to_dict(self) -> dict:
         """The ARC JSON form: train and test pairs as nested lists, nothing else."""
@@ -129,12 +151,25 @@ def _looks_like_grid(value: object) -> bool:
 
 
 def _read_pairs(mapping: Mapping, part: str, name: str) -> tuple[Pair, ...]:
-    pairs = mapping.get(part)
+    pairs = unpacked(mapping.get(part), f"{name}: {part}")
+    if isinstance(pairs, Mapping) and "input" in pairs:
+        pairs = _of_columns(pairs, f"{name}: {part}")
     if not isinstance(pairs, list | tuple):
         raise ArcnbError(f'{name}: "{part}" is {"missing" if pairs is None else "not a list of pairs"}')
     if not pairs:
         raise ArcnbError(f"{name}: no {part} pairs")
     return tuple(_read_pair(pair, part, f"{name}, {part} pair {i}") for i, pair in enumerate(pairs))
+
+
+def _of_columns(columns: Mapping, name: str) -> list[dict]:
+    """Pairs of a struct of lists, which some writers make of a list of structs."""
+    lists = {key: columns[key] for key in ("input", "output") if columns.get(key) is not None}
+    if (
+        not all(isinstance(grids, list) for grids in lists.values())
+        or len(set(map(len, lists.values()))) != 1
+    ):
+        raise ArcnbError(f"{name}: its input and output are not lists of as many grids")
+    return [dict(zip(lists, grids, strict=True)) for grids in zip(*lists.values(), strict=True)]
 
 
 def _read_pair(pair: object, part: str, name: str) -> Pair:

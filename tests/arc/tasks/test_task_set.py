@@ -219,7 +219,7 @@ def test_wider_integers_and_missing_optional_columns_are_fine(tmp_path):
         ({"train": [[{"input": [[1]], "output": None}], TASK["train"]]}, "task a, train pair 0: has no"),
         ({"train": [TASK["train"], []]}, "task b: no train pairs"),
         ({"task_id": [None, "b"]}, "a task_id is None, not text"),
-        ({"meta": [None, "{"]}, "task b: meta is not JSON"),
+        ({"meta": [None, "{"]}, "task b: meta: not JSON"),
         ({"test": [TASK["test"], None]}, 'task b: "test" is missing'),
     ],
 )
@@ -333,15 +333,15 @@ DUPLICATE = '{"t": %s, "u": %s, "t": %s}' % ((json.dumps(TASK),) * 3)
     ("name", "content", "message"),
     [
         ("x.json", '{"t": {"train": [{"inp', "x.json: not JSON, damaged or cut short at line 1"),
-        ("x.json", "", "x.json: not JSON"),
-        ("x.json", "[1, 2]", "x.json: holds a list, not an object of tasks"),
-        ("x.json", '"x"', "x.json: holds a str"),
+        ("x.json", "", "x.json: holds no tasks"),
+        ("x.json", "[1, 2]", "x.json, row 1: it is int, not an object"),
+        ("x.json", '"x"', "x.json: it is str, not an object"),
         ("x.json", DUPLICATE, "x.json: task id or key 't' occurs twice"),
         ("x.json", {"t": {**TASK, "test": [{"input": [[10]]}]}}, "x.json: task t, test pair 0 input: row 0"),
         ("x.json", {"t": [TASK]}, "x.json: task t: list instead of an object"),
-        ("x.json", "[" * 100_000, "x.json: cannot be read"),
+        ("x.json", "[" * 100_000, "x.json: nested deeper than 60 levels"),
         ("x.json", '{"t": ' + "1" * 5000 + "}", "x.json: cannot be read"),
-        ("x.txt", {"t": TASK}, "x.txt: tasks come from .parquet, .json or .json.gz files"),
+        ("x.txt", {"t": TASK}, "x.txt: rows come from files whose names end in .json, .jsonl, .parquet"),
     ],
 )
 def test_defects_of_a_file_are_named(name, content, message, tmp_path):
@@ -373,7 +373,7 @@ def test_a_cut_or_mislabelled_gz_file_is_named(tmp_path):
     whole = gzip.compress(json.dumps({"t": TASK}).encode())
     for content in (whole[:-15], b"plain text", b""):
         (tmp_path / "x.json.gz").write_bytes(content)
-        with pytest.raises(ArcnbError, match=r"x\.json\.gz: (cannot be read|not JSON)"):
+        with pytest.raises(ArcnbError, match=r"x\.json\.gz: (damaged or cut short|not JSON|holds no tasks)"):
             load_tasks(tmp_path / "x.json.gz")
 
 
