@@ -37,11 +37,9 @@ def read_rows(path: str | Path, strict: bool = True) -> Iterator[tuple[str, Mapp
     A row is an object. What is none, and a line that is no JSON, is raised where `strict`; else it arrives as
     the `ArcnbError` about it. A file that cannot be read at all raises in either case.
     """
-    if not _NAME.search(str(path)):
-        raise ArcnbError(
-            f"{path}: rows come from files whose names end in .json, .jsonl, .parquet or such and .gz"
-        )
     with named_errors(path), opened(path) as file:
+        if not _NAME.search(str(path)):
+            raise ArcnbError(f"{path}: rows come from files named .json, .jsonl or .parquet (or .gz)")
         for place, row in _parquet_rows(file, path) if _is_parquet(file) else _json_rows(file, path):
             if not isinstance(row, Mapping | ArcnbError):
                 row = ArcnbError(f"{place}: it is {type(row).__name__}, not an object")
@@ -76,6 +74,15 @@ def text_of(row: Mapping, field: str, place: str, optional: bool = False) -> str
     if isinstance(value, str) or (optional and value is None):
         return value
     raise ArcnbError(f"{place}: {field} is {'missing' if value is None else f'{value!r:.40}, not text'}")
+
+
+@contextmanager
+def naming(place: str | Path) -> Iterator[None]:
+    """Put the place, a file and row, before the sentence of an `ArcnbError` that does not know it."""
+    try:
+        yield
+    except ArcnbError as error:
+        raise ArcnbError(f"{place}: {error}") from None
 
 
 @contextmanager

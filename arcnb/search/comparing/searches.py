@@ -18,8 +18,7 @@ from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.submission import PADDING, SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.errors import ArcnbError
-from arcnb.machine.reading import read_object
+from arcnb.machine.reading import naming, read_object
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.comparing.fair_comparison import PairedShares, paired_shares
 from arcnb.search.learning.journal import StepJournal
@@ -238,7 +237,5 @@ def training_steps(folder: Path) -> list[dict]:
 def submission_score(path: Path, tasks: TaskSet) -> SubmissionScore:
     """What a submission file earns on tasks whose test outputs are known. ArcnbError names file and task."""
     submission = read_object(path)
-    try:
+    with naming(path):
         return score_submission(submission, tasks)
-    except ArcnbError as error:
-        raise ArcnbError(f"{path}: {error}") from None

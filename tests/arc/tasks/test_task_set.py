@@ -341,7 +341,7 @@ DUPLICATE = '{"t": %s, "u": %s, "t": %s}' % ((json.dumps(TASK),) * 3)
         ("x.json", {"t": [TASK]}, "x.json: task t: list instead of an object"),
         ("x.json", "[" * 100_000, "x.json: nested deeper than 60 levels"),
         ("x.json", '{"t": ' + "1" * 5000 + "}", "x.json: cannot be read"),
-        ("x.txt", {"t": TASK}, "x.txt: rows come from files whose names end in .json, .jsonl, .parquet"),
+        ("x.txt", {"t": TASK}, "x.txt: rows come from files named .json, .jsonl or .parquet"),
     ],
 )
 def test_defects_of_a_file_are_named(name, content, message, tmp_path):
