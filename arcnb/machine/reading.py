@@ -68,6 +68,15 @@ def unpacked(value: object, place: str) -> object:
     return _parsed(value.encode("utf-8", "surrogatepass"), place) if isinstance(value, str) else value
 
 
+def pairs_of(columns: Mapping, names: tuple[str, str], place: str) -> list[dict]:
+    """The list of structs that some writers turn into a struct of lists; the second list may be missing."""
+    lists = {name: columns[name] for name in names if columns.get(name) is not None}
+    lengths = {len(values) if isinstance(values, list) else None for values in lists.values()}
+    if None in lengths or len(lengths) != 1:
+        raise ArcnbError(f"{place}: its {' and '.join(names)} are not lists of the same length")
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
 def text_of(row: Mapping, field: str, place: str, optional: bool = False) -> str | None:
     """A field that holds text; None for a missing one where `optional`."""
     value = row.get(field)

@@ -12,7 +12,7 @@ import numpy as np
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError
-from arcnb.machine.reading import text_of, unpacked
+from arcnb.machine.reading import pairs_of, text_of, unpacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,23 +153,12 @@ def _looks_like_grid(value: object) -> bool:
 def _read_pairs(mapping: Mapping, part: str, name: str) -> tuple[Pair, ...]:
     pairs = unpacked(mapping.get(part), f"{name}: {part}")
     if isinstance(pairs, Mapping) and "input" in pairs:
-        pairs = _of_columns(pairs, f"{name}: {part}")
+        pairs = pairs_of(pairs, ("input", "output"), f"{name}: {part}")
     if not isinstance(pairs, list | tuple):
         raise ArcnbError(f'{name}: "{part}" is {"missing" if pairs is None else "not a list of pairs"}')
     if not pairs:
         raise ArcnbError(f"{name}: no {part} pairs")
     return tuple(_read_pair(pair, part, f"{name}, {part} pair {i}") for i, pair in enumerate(pairs))
-
-
-def _of_columns(columns: Mapping, name: str) -> list[dict]:
-    """Pairs of a struct of lists, which some writers make of a list of structs."""
-    lists = {key: columns[key] for key in ("input", "output") if columns.get(key) is not None}
-    if (
-        not all(isinstance(grids, list) for grids in lists.values())
-        or len(set(map(len, lists.values()))) != 1
-    ):
-        raise ArcnbError(f"{name}: its input and output are not lists of as many grids")
-    return [dict(zip(lists, grids, strict=True)) for grids in zip(*lists.values(), strict=True)]
 
 
 def _read_pair(pair: object, part: str, name: str) -> Pair:

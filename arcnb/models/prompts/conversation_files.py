@@ -1,4 +1,4 @@
-"""Files of conversations, Parquet or JSON lines: notebook 04's `refine.parquet` and `sft.parquet`, and others."""
+"""Files of conversations, Parquet or JSON lines: `refine.parquet` and `sft.parquet` of notebook 04."""
 
 from __future__ import annotations
 
