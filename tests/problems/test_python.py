@@ -287,6 +287,9 @@ def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
     assert (answer.status, answer.error_type) == ("error", "NameError")
 
 
+ADDS = "print(int(input()) + int(input()), 'é')"
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -299,12 +302,37 @@ def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
         "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'utf-8')\n"
         "print(int(input()) + int(input()), 'é')",
         "import sys\nprint(int(input()) + int(input()), 'é')\nsys.stdout.close()",
+        f"{ADDS}\nexit()\nprint('no')",
+        f"{ADDS}\nquit(0)",
+        f"def f():\n    if True:\n        {ADDS}\n        exit()\nf()\nprint('no')",
+        "import os\nprint(sum(map(int, os.read(0, 10**6).split())), 'é')",
+        f"import io, os\ninput = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\n{ADDS}",
+        "import os, sys\nos.write(1, f'{sum(map(int, os.fdopen(sys.stdin.fileno())))} é'.encode())",
+        "import sys\nassert (sys.stdin.mode, sys.stdout.mode, sys.stdout.fileno()) == ('r', 'w', 1)\n" + ADDS,
+        f"import os\n{ADDS}\nos._exit(0)",
+        f"import atexit\natexit.register(lambda: {ADDS})\nexit()",
+        f"import os\nassert os.path.basename(__file__).endswith('.py')\n{ADDS}",
+        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(2**26)\n"
+        "def deep(n):\n    return deep(n - 1) if n else 0\n"
+        f"def main():\n    deep(20000)\n    {ADDS}\n    sys.exit()\n"
+        "t = threading.Thread(target=main)\nt.start()\nt.join()",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport typing\n"
+        "@dataclass\nclass Two:\n    a: int\n    b: int\n"
+        f"assert typing.get_type_hints(Two) == {{'a': int, 'b': int}}\nimport __main__\n__main__.Two\n{ADDS}",
+        f"assert callable(help) and str(copyright)\n{ADDS[:-1]}, file=open(1, 'w'))",
     ],
 )
 def test_scripts_have_streams_as_a_process_has(languages, program):
     asked = problem(entry_point="", tests=[{"input": "3\n4\n", "expected": "7 é\n"}])
     (answer,) = ask(languages, program, asked)
     assert (answer.status, answer.passed) == ("ok", True), answer
+
+
+def test_a_pool_of_threads_is_an_error_that_says_so(languages):
+    asked = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    pool = "from concurrent.futures import ThreadPoolExecutor\nprint(*ThreadPoolExecutor().map(int, '1'))"
+    (answer,) = ask(languages, pool, asked)
+    assert (answer.status, answer.error_message) == ("error", "can't start new thread")
 
 
 def test_a_script_opens_no_file_of_ours(languages):
