@@ -77,12 +77,20 @@ def pairs_of(columns: Mapping, names: tuple[str, str], place: str) -> list[dict]
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
+def shown(value: object) -> str:
+    """A name that others gave, for a sentence: on one line, and no longer than 60 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def text_of(row: Mapping, field: str, place: str, optional: bool = False) -> str | None:
     """A field that holds text; None for a missing one where `optional`."""
     value = row.get(field)
     if isinstance(value, str) or (optional and value is None):
         return value
-    raise ArcnbError(f"{place}: {field} is {'missing' if value is None else f'{value!r:.40}, not text'}")
+    raise ArcnbError(
+        f"{place}: {field} is {'missing' if value is None else f'{shown(repr(value))}, not text'}"
+    )
 
 
 @contextmanager

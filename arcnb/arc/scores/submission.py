@@ -18,6 +18,7 @@ from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
+from arcnb.machine.reading import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,12 +169,12 @@ def _check_entries(submission: Mapping, tasks: Iterable[Task]) -> None:
     n_tests = {task.task_id: len(task.test) for task in tasks}
     for task_id, entries in submission.items():
         if task_id not in n_tests:
-            raise ArcnbError(f"task {task_id} of the submission is not in the task set")
+            raise ArcnbError(f"task {shown(task_id)} of the submission is not in the task set")
         if not isinstance(entries, list) or len(entries) != n_tests[task_id]:
             n = len(entries) if isinstance(entries, list) else "no list of"
-            raise ArcnbError(f"task {task_id}: {n} entries for {n_tests[task_id]} test inputs")
+            raise ArcnbError(f"task {shown(task_id)}: {n} entries for {n_tests[task_id]} test inputs")
         for i, entry in enumerate(entries):
-            _check_entry(entry, f"task {task_id}, test {i}")
+            _check_entry(entry, f"task {shown(task_id)}, test {i}")
 
 
 def _check_entry(entry: object, name: str) -> None:

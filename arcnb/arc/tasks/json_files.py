@@ -20,7 +20,7 @@ from arcnb.arc.grids import as_grid
 from arcnb.arc.tasks.task import Pair, Task, unique_ids
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file
-from arcnb.machine.reading import read_object, read_rows
+from arcnb.machine.reading import read_object, read_rows, shown
 
 _SUFFIX = re.compile(r"\.json(\.gz)?$")
 
@@ -112,7 +112,7 @@ def write_arc_json(tasks: Iterable[Task], path: Path) -> None:
 
 
 def _with_outputs(task: Task, outputs: dict, solutions: Path) -> Task:
-    name = f"{solutions}: task {task.task_id}"
+    name = f"{solutions}: task {shown(task.task_id)}"
     grids = outputs.get(task.task_id)
     if not isinstance(grids, list):
         raise ArcnbError(f"{name} {'is missing' if grids is None else 'holds no list of grids'}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError
-from arcnb.machine.reading import pairs_of, text_of, unpacked
+from arcnb.machine.reading import pairs_of, shown, text_of, unpacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Task:
 
         Raises `ArcnbError` naming `where` (a file), the task and the pair. `more` fills the other fields.
         """
-        name = f"{where}: task {task_id}" if where else f"task {task_id}"
+        name = f"{where}: task {shown(task_id)}" if where else f"task {shown(task_id)}"
         if not isinstance(mapping, Mapping):
             raise ArcnbError(f"{name}: {type(mapping).__name__} instead of an object with train and test")
         partitions = {part: _read_pairs(mapping, part, name) for part in ("train", "test")}
@@ -79,8 +79,8 @@ class Task:
         """
         task_id = row.get("task_id")
         if not isinstance(task_id, str):
-            raise ArcnbError(f"{where}: a task_id is {task_id!r:.40}, not text")
-        name = f"{where}: task {task_id}"
+            raise ArcnbError(f"{where}: a task_id is {shown(repr(task_id))}, not text")
+        name = f"{where}: task {shown(task_id)}"
         more = {field: text_of(row, field, name, optional=True) for field in ("source", "program")}
         meta = unpacked(row.get("meta") or {}, f"{name}: meta")
         try:

@@ -206,18 +206,17 @@ def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) ->
 
     Rows beyond max_length are left out and counted. ArcnbError when none is left, or for other files.
     """
-    tokenizer, found = load_tokenizer(model), 0
-    table = RowTable(max_length, {})
-    for place, row in read_conversations(path, LEARNT):
+    found = list(read_conversations(path, LEARNT))
+    tokenizer, table = load_tokenizer(model), RowTable(max_length, {})
+    for place, row in found:
         with naming(place):
             read = render(tokenizer, row["messages"], row["prefix"])
         learnt = answer_ids(tokenizer, row["answer"])
         table.add(row["task_id"], np.array(read + learnt, dtype=np.int32), len(read))
-        found += 1
     if not len(table):
         too_long = table.too_long
         longest = f"; the shortest has {min(too_long.values())} tokens" if too_long else ""
-        raise ArcnbError(f"{path}: none of {found} conversations fits max_length={max_length}{longest}")
+        raise ArcnbError(f"{path}: none of {len(found)} conversations fits max_length={max_length}{longest}")
     return SftRows(table.dataset(), table.too_long)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.reading import read_rows, text_of, unpacked
+from arcnb.machine.reading import read_rows, shown, text_of, unpacked
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import decode
@@ -122,7 +122,8 @@ def _foreign_id(row: Mapping) -> str | None:
     """The name of a problem of HumanEval or MBPP; None for a row of our own form."""
     if "task_id" not in row or "problem_id" in row:
         return None
-    return f"mbpp-{row['task_id']}" if "test_list" in row else str(row["task_id"]).replace("/", "-")
+    name = shown(row["task_id"])
+    return f"mbpp-{name}" if "test_list" in row else name.replace("/", "-")
 
 
 def _problem(row: Mapping, place: str, source: str) -> Problem:

@@ -18,7 +18,7 @@ from functools import cached_property
 from keyword import iskeyword
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.reading import pairs_of, text_of, unpacked
+from arcnb.machine.reading import pairs_of, shown, text_of, unpacked
 from arcnb.problems.sets import assertions
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import encode
@@ -73,7 +73,7 @@ class Problem:
     @classmethod
     def from_row(cls, row: Mapping, where: str = "") -> Problem:
         """A problem from its row (docs/how-to/problems.md). Errors name `where`, the problem, the test."""
-        name = f"problem {row.get('problem_id', '?')!s:.60}"
+        name = f"problem {shown(row.get('problem_id', '?'))}"
         name = f"{where}: {name}" if where else name
         texts = {field: text_of(row, field, name) for field in ("problem_id", "description", "language")}
         for field, text in texts.items():

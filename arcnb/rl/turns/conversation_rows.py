@@ -16,7 +16,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS, View
 from arcnb.errors import ArcnbError
-from arcnb.machine.reading import naming
+from arcnb.machine.reading import naming, shown
 from arcnb.models.prompts.chat import render
 from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
@@ -105,13 +105,13 @@ def frozen_rows(
     for place, row in found:
         task = by_id.get(row["task_id"])
         if task is None:
+            name = shown(row["task_id"])
             raise ArcnbError(
-                f"{place} refines task {row['task_id']}, which is not in the task set or held out of training"
+                f"{place} refines task {name}, which is not in the task set or held out of training"
             )
         if task.fingerprint != row["task_fingerprint"]:
-            raise ArcnbError(
-                f"{place} refines another version of task {row['task_id']}: the fingerprints differ"
-            )
+            name = shown(row["task_id"])
+            raise ArcnbError(f"{place} refines another version of task {name}: the fingerprints differ")
         _check_numbers(row, task, place)
         with naming(place):
             length = len(render(tokenizer, row["messages"], row["prefix"]))
@@ -122,8 +122,8 @@ def frozen_rows(
     if not fitting:
         raise ArcnbError(f"{path}: none of {len(found)} conversations is within {max_prompt_tokens} tokens")
     used = {row["task_id"] for row in fitting}
-    shown = [task for task in tasks if task.task_id in used]
-    return FrozenRows(shown, prompt_format, tokenizer, seed, too_long=too_long, conversations=fitting)
+    of_rows = [task for task in tasks if task.task_id in used]
+    return FrozenRows(of_rows, prompt_format, tokenizer, seed, too_long=too_long, conversations=fitting)
 
 
 def _check_numbers(row: Mapping, task: Task, place: str) -> None:
