@@ -25,6 +25,7 @@ from arcnb.errors import ArcnbError
 MAX_DEPTH = 60  # levels of a JSON value: what reads, copies or writes it by recursion must not break off
 
 _NAME = re.compile(r"\.(jsonl?|parquet)(\.gz)?$")
+_BLANK = b" \t\r\n\xef\xbb\xbf"  # and a byte order mark
 _BATCH = 256  # rows of Parquet in memory at a time
 _HALF_ESCAPED, _HALF = re.compile(rb"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
 _LEVEL = np.zeros(256, np.int8)
@@ -170,7 +171,7 @@ def _json_rows(file: BinaryIO, path: str | Path) -> Iterator[tuple[str, object]]
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     file.seek(0)
-    return ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    return ((number, line) for number, line in enumerate(file, 1) if line.strip(_BLANK))
 
 
 def _is_value(line: bytes) -> bool:

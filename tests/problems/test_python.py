@@ -20,7 +20,7 @@ from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.python import passes
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.prompt_text import problem_format
-from arcnb.problems.sets.files import load_problems, write_problems
+from arcnb.problems.sets.files import load_problems, summary, write_problems
 from arcnb.problems.sets.generated import simple_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.solutions import check_solutions
@@ -469,6 +469,126 @@ def test_human_eval_and_mbpp_files_are_read(tmp_path, languages):
     (double,) = load_problems(tmp_path / "mbpp.jsonl")
     assert double.entry_point == "double"
     assert check_solutions([*found, double], languages) == 2
+
+
+def test_human_eval_is_judged_but_for_three_problems(languages):
+    problems = load_problems("human-eval")
+    ((reason, names),) = problems.passed_over.items()
+    assert names == ["HumanEval-32", "HumanEval-38", "HumanEval-50"]
+    assert reason.startswith("none of its assertions compares a call with a constant")
+    assert len(problems) == 161
+    assert check_solutions(problems[::20], languages) == 9
+
+
+TREE = {
+    "task_id": 367,
+    "text": "Write a function to check whether a tree is balanced.",
+    "code": "class Node:\n    def __init__(self, data):\n        self.data, self.left = data, None\n"
+    "def is_balanced(root):\n    return root is None or root.left is None",
+    "test_setup_code": "root = Node(1)\nroot.left = Node(2)\nother = Node(3)",
+    "test_list": ["assert is_balanced(root) == False", "assert is_balanced(other) == True"],
+}
+SIZE = {
+    "task_id": 596,
+    "text": "Write a function to find the size of a tuple in bytes.",
+    "code": "import sys\ndef tuple_size(t):\n    return sys.getsizeof(t)",
+    "test_list": ['assert tuple_size(("A", 1, "B")) == sys.getsizeof(("A", 1, "B"))'],
+}
+
+
+def test_setup_code_goes_along_with_the_calls_of_mbpp(tmp_path, languages):
+    (tmp_path / "mbpp.jsonl").write_text("\n".join(map(json.dumps, [TREE, SIZE])))
+    problems = load_problems(tmp_path / "mbpp.jsonl")
+    assert [p.entry_point for p in problems] == ["is_balanced", "tuple_size"]
+    assert check_solutions(problems, languages) == 2
+    wrong = TREE["code"].replace("root.left is None", "True")
+    assert [answer.passed for answer in ask(languages, wrong, problems[0])] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "reason"),
+    [
+        (
+            MBPP | {"test_list": ["assert len([1]) == 1"]},
+            "mbpp-11",
+            "its tests call no function that a program could",
+        ),
+        (
+            MBPP | {"code": None, "test_list": ["assert len(sorted([1])) == 1"]},
+            "mbpp-11",
+            "its tests call no function",
+        ),
+        (MBPP | {"test_list": 5}, "mbpp-11", "test_list is no list of texts"),
+        (
+            MBPP | {"test_list": ["assert double(" * 300]},
+            "mbpp-11",
+            "its tests, their setup or its code cannot be",
+        ),
+        (MBPP | {"test_list": ["assert double(1" + "+1" * 900 + ") == 2"]}, "mbpp-11", "nested too deeply"),
+        (MBPP | {"text": ["x"]}, "mbpp-11", "text is ['x'], not text"),
+        (MBPP | {"task_id": 1}, "mbpp-1", "problem_id 'mbpp-1' occurs twice"),
+        (MBPP | {"text": "half \ud83d"}, "line 2", "text holds half a surrogate pair"),
+        (HUMAN_EVAL | {"test": None}, "HumanEval-0", "test is missing"),
+        (HUMAN_EVAL | {"canonical_solution": 5}, "HumanEval-0", "canonical_solution is 5, not text"),
+        (
+            HUMAN_EVAL | {"entry_point": "no name"},
+            "HumanEval-0",
+            "entry_point 'no name' is no name of python",
+        ),
+        (["no", "row"], "line 2", "it is list, not an object"),
+        ("{", "line 2", "it is str, not an object"),
+    ],
+)
+def test_one_bad_row_of_a_foreign_set_is_passed_over_and_named(tmp_path, row, name, reason):
+    rows = [MBPP | {"task_id": 1}, row, MBPP | {"task_id": 2}]
+    path = tmp_path / "foreign.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = load_problems(path)
+    assert [p.problem_id for p in found] == ["mbpp-1", "mbpp-2"]
+    ((said, names),) = found.passed_over.items()
+    assert (names, reason in said) == ([name], True), said
+    assert summary(some=found)["passed over"]["some"] == f"1 ({name}): {said}"
+
+
+def test_a_foreign_set_without_a_problem_to_judge_says_why(tmp_path):
+    rows = [MBPP | {"task_id": i, "test_list": ["assert double(1) == double(2)"]} for i in range(7)]
+    (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, [*rows, MBPP | {"test_list": []}])))
+    with pytest.raises(
+        ArcnbError, match=r"holds no problems that can be judged: 7 \(mbpp-0, .*, \.\.\.\): none of"
+    ):
+        load_problems(tmp_path / "m.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"description": "half \ud83d"}, "description holds half a surrogate pair"),
+        (
+            {"tests": [{"input": [1], "expected": json.loads("[" * 80 + "]" * 80)}]},
+            "nested deeper than 60 levels",
+        ),
+        ({"problem_id": 5}, "problem 5: problem_id is 5, not text"),
+        (
+            {"tests": "assert add(1" + "+1" * 900 + ") == 2"},
+            "problem add: its tests cannot be parsed: an expression",
+        ),
+    ],
+)
+def test_one_bad_row_of_our_own_refuses_the_file_and_is_named(tmp_path, changes, sentence):
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(map(json.dumps, [ADD | {"problem_id": "first"}, ADD | changes])))
+    with pytest.raises(ArcnbError) as caught:
+        load_problems(path)
+    assert str(caught.value).startswith(f"{path}, line 2: ")
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["two.json", "two.jsonl", "two.json.gz"])
+def test_json_lines_are_read_whatever_their_file_is_called(tmp_path, name):
+    for n in (1, 2):
+        text = "".join(json.dumps(ADD | {"problem_id": str(i)}) + "\n" for i in range(n)).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        assert len(load_problems(tmp_path / name)) == n
 
 
 def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):

@@ -130,7 +130,16 @@ def _problem(row: Mapping, place: str, source: str) -> Problem:
     if "cases" in row:
         try:
             cases = tuple(TestCase(**case | {"expected": decode(case["expected"])}) for case in row["cases"])
-            return Problem(**{name: row[name] for name in row if name != "cases"} | {"tests": cases})
+            problem = Problem(**{name: row[name] for name in row if name != "cases"} | {"tests": cases})
+            texts = [
+                getattr(problem, name) for name in ("problem_id", "description", "language", "entry_point")
+            ]
+            texts += [problem.difficulty, problem.preamble, problem.source, problem.solution or ""]
+            if not cases or not all(
+                isinstance(text, str) for text in (*texts, *(case.call for case in cases))
+            ):
+                raise TypeError("a text is none, or there is no case")
+            return problem
         except (TypeError, KeyError) as error:
             raise ArcnbError(f"{place}: cases are not as write_problems writes them ({error})") from None
     if name := _foreign_id(row):
