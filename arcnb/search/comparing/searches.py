@@ -150,7 +150,7 @@ def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
         shown = "" if last["low"] > 0 or last["high"] < 0 else ": no difference is shown"
         said.append(f"Learning added {points} points (95% interval {low} to {high}) to search alone{shown}.")
     if plan.submission:
-        entries = json.loads(Path(plan.submission_file).read_bytes()).values()
+        entries = read_object(plan.submission_file).values()
         outputs = [grid for tests in entries for test in tests for grid in test.values()]
         padded = sum(grid == PADDING for grid in outputs)
         name, n_outputs = Path(plan.submission_file).name, sum(map(len, entries))
