@@ -20,6 +20,7 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.locks import locked
+from arcnb.machine.reading import read_object
 
 COLUMNS = ["task_id", "program", "status", "outputs", "train_correct_grids"]
 
@@ -40,12 +41,12 @@ class SubmissionFile:
         frame = self.predictions.read(columns=COLUMNS, task_ids=some.ids)
         part = create_submission(frame, some, self.rule)
         with self._locked():
-            self._write(json.loads(self.path.read_bytes()) | part)
+            self._write(read_object(self.path) | part)
 
     def _is_valid(self) -> bool:
         try:
-            validate_submission(json.loads(self.path.read_bytes()), self.tasks)
-        except (OSError, ValueError, ArcnbError):
+            validate_submission(read_object(self.path), self.tasks)
+        except ArcnbError:
             return False
         return True
 

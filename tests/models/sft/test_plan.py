@@ -88,7 +88,7 @@ WRONG = [
     ({"full": True, "adapter": "/nowhere"}, "full=True trains all weights, so adapter='/nowhere'"),
     ({"model": "/nowhere/at/all"}, "model folder /nowhere/at/all does not exist"),
     ({"resume": "/nowhere"}, "resume='/nowhere': there is no complete checkpoint"),
-    ({"sft_conversations": "/nowhere"}, "/nowhere is no file of conversations to learn from"),
+    ({"sft_conversations": "/nowhere"}, "sft_conversations: /nowhere: no such file"),
 ]
 
 
@@ -107,7 +107,7 @@ def test_all_problems_are_named_at_once_and_a_good_plan_has_none(small_model, tm
 
 
 def test_conversations_are_those_to_learn_from(small_model, tmp_path):
-    row = {"task_id": "t", "messages": ["a"], "prefix": "", "parent": "t/0/0/0"}
+    row = {"task_id": "t", "messages": [{"role": "user", "content": "a"}], "prefix": "", "parent": "t/0/0/0"}
     for name, columns in {"refine": {}, "sft": {"answer": "x"}}.items():
         pq.write_table(pa.Table.from_pylist([row | columns]), tmp_path / f"{name}.parquet")
     plan = SftPlan.of({"model": small_model.path, "sft_conversations": str(tmp_path / "sft.parquet")})
