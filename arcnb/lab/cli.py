@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from arcnb.errors import ArcnbError
 from arcnb.lab.commands import batch, cluster, runs, workspaces
 from arcnb.lab.commands.options import say
+from arcnb.lab.execution.lost_terminal import steady_streams
 
 GROUPS = {
     "one notebook": ("run", "params"),
@@ -31,7 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(known)
-    options = known.parse_args(arguments)
+    with steady_streams():
+        return _done(known.parse_args(arguments))
+
+
+def _done(options: argparse.Namespace) -> int:
     if options.runs:
         os.environ["ARCNB_RUNS"] = options.runs  # notebooks look up earlier runs there, too
     try:
@@ -40,9 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
         return say(error, 2)
     except KeyboardInterrupt:
         return say("interrupted before the notebook started", 128 + signal.SIGINT)
-    except BrokenPipeError:  # `arcnb ls | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def parser() -> argparse.ArgumentParser:

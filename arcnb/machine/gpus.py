@@ -7,7 +7,6 @@ processes than GPUs, those without a lock share the GPU with the most free memor
 `vllm_gpu_memory_utilization` then has to leave room for all of them.
 """
 
-import fcntl
 import gc
 import itertools
 import os
@@ -16,7 +15,9 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from arcnb.errors import ArcnbError
+from arcnb.machine.locks import Lock
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -97,7 +98,7 @@ class GpuChoice:
         self.n_gpus = n_gpus
         self.taken: list[Gpu] = []
         self._locks = locks or Path(tempfile.gettempdir()) / f"arcnb-gpus-{os.getuid()}"
-        self._held: list[IO] = []
+        self._held: list[Lock] = []
         self._before: str | None = None
 
     @property
@@ -129,8 +130,8 @@ class GpuChoice:
         """Gives the GPUs back and CUDA_VISIBLE_DEVICES its earlier value."""
         if not self.taken:
             return
-        for file in self._held:
-            file.close()
+        for lock in self._held:
+            lock.release()
         self._held, self.taken = [], []
         if self._before is None:
             os.environ.pop(VARIABLE, None)
@@ -139,12 +140,14 @@ class GpuChoice:
 
     def _lock(self, gpu: Gpu) -> bool:
         """Whether this GPU is ours now."""
-        self._locks.mkdir(mode=0o700, exist_ok=True)
-        file = (self._locks / gpu.uuid).open("a")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
+            self._locks.mkdir(mode=0o700, exist_ok=True)
+            lock = Lock(self._locks / gpu.uuid)
+            ours = lock.take(0) and lock.supported
+        except (OSError, ArcnbError):  # a folder that takes no files: then nobody's choice is known
             return False
-        self._held.append(file)
-        return True
+        if ours:
+            self._held.append(lock)
+        else:
+            lock.release()
+        return ours

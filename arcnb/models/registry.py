@@ -12,13 +12,13 @@ All checks come before any weight is loaded, and every failure is one sentence.
 """
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import read_object
 from arcnb.models.embedded import embedded_model
 from arcnb.models.lora.compatibility import check_adapter
 
@@ -60,7 +60,7 @@ class ModelPath:
     @property
     def context(self) -> int | None:
         """Longest sequence, in tokens, that the model was built for; None if its config does not say."""
-        config = json.loads((self.folder / "config.json").read_text())
+        config = read_object(self.folder / "config.json")
         return config.get("max_position_embeddings") or config.get("text_config", {}).get(
             "max_position_embeddings"
         )
@@ -143,10 +143,7 @@ def _check_model_folder(folder: Path, need_weights: bool) -> None:
     if not (folder / "config.json").is_file():
         hint = "; it is an adapter folder" if (folder / "adapter_config.json").is_file() else ""
         raise ArcnbError(f"{folder} is not a model folder: config.json is missing{hint}")
-    try:
-        json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise ArcnbError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    read_object(folder / "config.json")
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ArcnbError(f"model folder {folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)})")
     if need_weights and not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_PATTERNS):

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from arcnb.plans import Settings, branch, library, option
 from arcnb.rl.plan import GRPO_CONFIG, GrpoPlan
+from arcnb.values import COUNT, POSITIVE
 
 DEFAULTS = {**GRPO_CONFIG.defaults, "max_completion_length": 96}
 
@@ -19,7 +20,9 @@ class Tests:
 
     answer_format: str = option("plain", "plain: one code block; reasoning: <reasoning> and <answer>")
     shown_tests: int = option(0, "tests of a problem that its prompt shows as examples")
-    max_tests_per_problem: int = option(3, "tests that the reward sees; the evaluation runs all")
+    max_tests_per_problem: int = option(
+        3, "tests that the reward sees; the evaluation runs all", within=COUNT
+    )
     base_reward_weight: float = option(1.0, "reward for the share of tests passed")
     perfect_reward_weight: float = option(1.0, "further reward when all pass")
     binary_reward: bool = option(False, "both weights when all pass, else nothing")
@@ -51,8 +54,10 @@ class ProblemPlan(GrpoPlan):
     adapter: str = option("", 'LoRA to start from, or "" for a fresh one', free=True)
     template: str = option("", 'Jinja file of the prompt; "" takes that of the answer format', free=True)
     max_prompt_length: int = option(512, "problems with a longer prompt are left out, and named", "tokens")
-    prompts_per_step: int = option(2, "problems, each with its group, that one optimizer step trains")
-    seconds_per_input: float = option(5.0, "time of one program on one test", "s", free=True)
+    prompts_per_step: int = option(
+        2, "problems, each with its group, that one optimizer step trains", within=COUNT
+    )
+    seconds_per_input: float = option(5.0, "time of one program on one test", "s", free=True, within=POSITIVE)
     tests: Tests = branch(Tests)
     dry_run: bool = option(
         False,

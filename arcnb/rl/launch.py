@@ -20,6 +20,7 @@ from pathlib import Path
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import VARIABLE, visible_gpus
+from arcnb.machine.starts import free_port
 from arcnb.models.lora.sums import add_adapters, check_addable
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import resolve_adapter, resolve_model
@@ -91,7 +92,9 @@ def _train_with_server(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) ->
     log = Path(plan.output) / "vllm_server.log"
     context = context_of(plan, model)
     with generation_server(model, for_server, context, log, share, plan.vllm.kv_cache_dtype) as address:
-        served = replace(plan, trl=plan.trl | {"vllm_server_base_url": address})
+        # TRL's fixed port for the weights would be shared by all runs of a machine.
+        ports = {"vllm_group_port": free_port()} | plan.trl
+        served = replace(plan, trl=ports | {"vllm_server_base_url": address})
         return _train_in_processes(served, tasks, eval_tasks, {VARIABLE: ",".join(for_training)})
 
 

@@ -24,6 +24,7 @@ from typing import ClassVar, Self
 from arcnb.models.lora.options import Lora
 from arcnb.plans import Library, Plan, Settings, branch, library, option
 from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET
+from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, SOME_SHARE
 
 # Where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
 GRPO_CONFIG = Library(
@@ -74,6 +75,16 @@ GRPO_CONFIG = Library(
         "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
         "model_init_kwargs", "accelerator_config", "save_strategy",
     }),
+    ranges={
+        **dict.fromkeys(("max_completion_length", "gradient_accumulation_steps", "num_iterations"), COUNT),
+        **dict.fromkeys(("temperature", "repetition_penalty", "logging_steps"), POSITIVE),
+        **dict.fromkeys(("learning_rate", "warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
+        **dict.fromkeys(("beta", "epsilon", "epsilon_high", "save_steps"), NOT_NEGATIVE),
+        **dict.fromkeys(("top_p", "vllm_gpu_memory_utilization"), SOME_SHARE),
+        "vllm_importance_sampling_clip_max": POSITIVE,
+        "num_generations": "[2, inf)",
+        "min_p": SHARE,
+    },
     free=frozenset({
         "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization",
     }),
@@ -104,7 +115,7 @@ class Signal:
     """Prompts without signal, see arcnb.rl.rows.SignalHistory."""
 
     visits: int = option(0, "a task without signal in so many visits is shown less; 0: never")
-    weight: float = option(0.0, "how often such a task is still shown, share of its turns")
+    weight: float = option(0.0, "how often such a task is still shown, share of its turns", within=SHARE)
 
 
 @dataclass(frozen=True)
@@ -173,11 +184,15 @@ class GuardOptions:
         "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
     )
     window: int = option(
-        20, "length of the window that the guard takes its means over", "logged steps", free=True
+        20,
+        "length of the window that the guard takes its means over",
+        "logged steps",
+        free=True,
+        within="[2, inf)",
     )
     max_rollbacks: int = option(2, "rollbacks before the guard stops the run", free=True)
     learning_rate_factor: float = option(
-        0.5, "the learning rate is multiplied by this at each rollback", free=True
+        0.5, "the learning rate is multiplied by this at each rollback", free=True, within=SOME_SHARE
     )
     thresholds: Thresholds = branch(Thresholds)
 
@@ -200,7 +215,10 @@ class GrpoPlan(Plan):
         free=True,
     )
     max_solved: float = option(
-        0.9, "with learn_from: share of solving samples above which a task is too easy", free=True
+        0.9,
+        "with learn_from: share of solving samples above which a task is too easy",
+        free=True,
+        within=SHARE,
     )
     train_on_held_out: bool = option(
         False,
@@ -248,16 +266,20 @@ class GrpoPlan(Plan):
 
     reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards.schemes")
     rewards: Rewards = branch(Rewards)
-    turns: int = option(1, "answers of an episode, each with feedback on the one before; 1: no second turn")
+    turns: int = option(
+        1, "answers of an episode, each with feedback on the one before; 1: no second turn", within=COUNT
+    )
     turn_reward: str = option(
         "last", "with turns: the reward is that of the last or best answer, or last plus improvement"
     )
     signal: Signal = branch(Signal)
 
     trainer: str = option("trl", "trl, or unsloth (GPU, in a process of its own)")
-    num_processes: int = option(1, "GPUs to train on, one process each, by accelerate launch")
+    num_processes: int = option(1, "GPUs to train on, one process each, by accelerate launch", within=COUNT)
     parallel: str = option("ddp", "how they share the work: ddp, or zero3 (needs deepspeed)", free=True)
-    prompts_per_step: int = option(1, "prompts, each with its group, that one optimizer step trains")
+    prompts_per_step: int = option(
+        1, "prompts, each with its group, that one optimizer step trains", within=COUNT
+    )
     use_vllm: bool | str = option(
         "auto", "vLLM samples instead of transformers; auto: where there are a GPU and vLLM"
     )
@@ -270,6 +292,7 @@ class GrpoPlan(Plan):
         "with shared_prompt: longest packed row; a shorter one takes less memory and more time",
         "tokens",
         free=True,
+        within=COUNT,
     )
     shared_prompt_offload: bool = option(
         False,
@@ -289,9 +312,11 @@ class GrpoPlan(Plan):
         False, "go on when the trainer changes settings for no known reason", free=True
     )
     workers: int = option(0, "programs run at the same time; 0 means one a core", free=True)
-    program_memory_mb: int = option(512, "memory of one program", "MiB", free=True)
-    seconds_per_input: float = option(1.0, "time of one program on one input", "s", free=True)
-    seed: int = option(0, "prompts, order and samples derive from it")
+    program_memory_mb: int = option(512, "memory of one program", "MiB", free=True, within=COUNT)
+    seconds_per_input: float = option(
+        1.0, "time of one program on one input", "s", free=True, within=POSITIVE
+    )
+    seed: int = option(0, "prompts, order and samples derive from it", within=SEED)
 
     trl: Settings = library(GRPO_CONFIG)
 

@@ -11,6 +11,7 @@ from typing import Any
 from arcnb.models.sampling.backends import EngineOptions, Sampling
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Executor, Limits
+from arcnb.values import COUNT, POSITIVE, SHARE, SOME_SHARE
 
 _ENGINES_NAMES = {
     "max_completion_length": "max_tokens",
@@ -30,12 +31,14 @@ def _for_engines(branch: Any) -> dict[str, Any]:
 class Drawing:
     """How completions are drawn."""
 
-    max_completion_length: int = option(384, "longest completion", "tokens")
+    max_completion_length: int = option(384, "longest completion", "tokens", within=COUNT)
     temperature: float = option(1.0, "of sampling; 0 takes the likeliest token")
-    top_p: float = option(1.0, "nucleus of sampling; 1 is plain")
+    top_p: float = option(1.0, "nucleus of sampling; 1 is plain", within=SOME_SHARE)
     top_k: int = option(0, "sample from so many likeliest tokens; 0 is off")
-    min_p: float = option(0.0, "cut tokens below this share of the likeliest; 0 is off")
-    repetition_penalty: float = option(1.0, "above 1 tokens that were there before become rarer; 1 is off")
+    min_p: float = option(0.0, "cut tokens below this share of the likeliest; 0 is off", within=SHARE)
+    repetition_penalty: float = option(
+        1.0, "above 1 tokens that were there before become rarer; 1 is off", within=POSITIVE
+    )
     seeded: bool = option(
         True, "completions have seeds of their own; False samples faster, prompts repeat all the same"
     )
@@ -52,7 +55,9 @@ class Engine:
         4096, "longest sequence, prompt plus completion; a prompt that does not fit is skipped", "tokens"
     )
     max_num_seqs: int = option(0, "completions generated at the same time; 0 takes the engine's default")
-    vllm_gpu_memory_utilization: float = option(0.85, "share of GPU memory that vLLM takes")
+    vllm_gpu_memory_utilization: float = option(
+        0.85, "share of GPU memory that vLLM takes", within=SOME_SHARE
+    )
 
     def options(self, **more: Any) -> EngineOptions:
         """more: fields of EngineOptions that the tasks or the adapters decide."""
@@ -64,8 +69,8 @@ class Programs:
     """How programs are run."""
 
     workers: int = option(0, "programs run at the same time; 0 means one a core", free=True)
-    seconds_per_input: float = option(1.0, "time limit of a program for one grid", "s")
-    program_memory_mb: int = option(512, "memory that a program may take", "MiB")
+    seconds_per_input: float = option(1.0, "time limit of a program for one grid", "s", within=POSITIVE)
+    program_memory_mb: int = option(512, "memory that a program may take", "MiB", within=COUNT)
 
     def executor(self) -> Executor:
         return Executor(self.workers or None, self.limits())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.views import AUGMENTATIONS
-from arcnb.models.sampling.backends import backend_name, sampling_problems
+from arcnb.models.sampling.backends import backend_name
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
@@ -57,21 +57,9 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
     ]
 
 
-def _positive(branch: object, *names: str, called: str = "") -> list[str]:
-    """called: what comes before the names, where they are those of a branch."""
-    wrong = [name for name in names if getattr(branch, name) <= 0]
-    return [f"{called}{name} must be positive, not {getattr(branch, name)}" for name in wrong]
-
-
-def _not_negative(branch: object, *names: str, called: str = "") -> list[str]:
-    wrong = [name for name in names if getattr(branch, name) < 0]
-    return [f"{called}{name} must not be negative, it is {getattr(branch, name)}" for name in wrong]
-
-
 def _round_problems(plan: InferencePlan) -> list[str]:
     rounds = plan.rounds
-    found = _positive(rounds, "n_predictions", "per_prompt") + _not_negative(rounds, "stop_after")
-    found += _augment_problems(rounds.augment)
+    found = _augment_problems(rounds.augment)
     if not 0 <= rounds.shard < rounds.n_shards:
         found.append(f"shard must be from 0 to n_shards - 1, not {rounds.shard} of {rounds.n_shards}")
     return found
@@ -85,14 +73,9 @@ def _augment_problems(augment: str) -> list[str]:
 
 def _turn_problems(plan: InferencePlan) -> list[str]:
     found = []
-    if plan.turns < 1:
-        found.append(f"turns must be at least 1, not {plan.turns}")
-    if not 0 < plan.first_share <= 1:
-        found.append(f"first_share must be above 0 and at most 1, not {plan.first_share}")
     if plan.chooser not in CHOOSERS:
         found.append(f"chooser {plan.chooser!r} does not exist; there are {', '.join(CHOOSERS)}")
-    numbers = (plan.turns, plan.rounds.n_predictions, plan.rounds.per_prompt)
-    if not found and min(numbers) > 0 and min(plan.quotas) < 1:
+    if not found and min(plan.quotas) < 1:
         found.append(
             f"{plan.rounds.n_predictions} predictions cannot be divided among {plan.turns} turns "
             f"with first_share {plan.first_share}: {', '.join(map(str, plan.quotas))}"
@@ -102,12 +85,7 @@ def _turn_problems(plan: InferencePlan) -> list[str]:
 
 def _shared_problems(plan: InferencePlan | SearchPlan) -> list[str]:
     """Of the branches that all plans of the room have, and of the backend's name."""
-    found = sampling_problems(plan.sampling, "max_completion_length")
-    found += _not_negative(plan.engine, "max_length", "max_num_seqs") + _not_negative(plan, "n_tasks")
-    share = plan.engine.vllm_gpu_memory_utilization
-    if not 0 < share <= 1:
-        found.append(f"vllm_gpu_memory_utilization must be above 0 and at most 1, not {share}")
-    return found + refusals(backend_name, plan.backend) + _program_problems(plan.programs)
+    return refusals(backend_name, plan.backend) + _program_problems(plan.programs)
 
 
 def _search_problems(plan: SearchPlan) -> list[str]:
@@ -118,9 +96,6 @@ def _search_problems(plan: SearchPlan) -> list[str]:
         found.append(f"arms are {ALONE} and {LEARN}, not {plan.arms or 'none'}")
     elif len(set(plan.searches)) < len(plan.searches):
         found.append(f"arms names a search twice: {plan.arms}")
-    found += _not_negative(plan, "time_budget_hours", "num_processes", "n_pictures")
-    found += _not_negative(plan.budget, "n_predictions")
-    found += _not_negative(plan.budget, "tokens", "seconds", called="budget_")
     if plan.submission_rule not in RULES:
         found.append(f"no submission_rule {plan.submission_rule!r}; there are {', '.join(RULES)}")
     if not any(vars(plan.budget).values()):
@@ -131,28 +106,20 @@ def _search_problems(plan: SearchPlan) -> list[str]:
 
 
 def _learning_round_problems(rounds: LearningRounds) -> list[str]:
-    found = _positive(rounds, "per_prompt", "num_train_epochs") + _not_negative(
-        rounds, "stop_after", "adapter_gb"
-    )
+    found = []
     for name in ("first_round", "per_round"):
         value = getattr(rounds, name)
-        if value < 1 or value % max(1, rounds.per_prompt):
+        if value % rounds.per_prompt:
             found.append(f"{name} is {value}, it must be a multiple of per_prompt, {rounds.per_prompt}")
-    if rounds.group_size != -1 and rounds.group_size < 1:
+    if rounds.group_size == 0:
         found.append(f"group_size is {rounds.group_size}, it must be positive, or -1 for all tasks")
     return found
 
 
 def _learning_problems(plan: SearchPlan) -> list[str]:
     """Of what is learned from, and how."""
-    hindsight, lora = plan.hindsight, plan.lora
-    found = _not_negative(hindsight, "programs_per_task", "fresh_views")
-    found += _positive(hindsight, "max_answer_tokens")
-    if not 0 <= hindsight.replay <= 1:
-        found.append(f"replay is {hindsight.replay}, it must be between 0 and 1")
-    found += _positive(lora, "r", "alpha", called="lora_")
-    found += _positive(lora, "learning_rate", "per_device_train_batch_size", "batch_tokens", "max_grad_norm")
-    found += _not_negative(lora, "warmup_steps", "weight_decay")
+    lora = plan.lora
+    found = []
     if lora.warmup_steps > 1 and lora.warmup_steps % 1:
         found.append(f"warmup_steps is {lora.warmup_steps}: whole steps, or a share below 1")
     if lora.lr_scheduler_type not in SCHEDULES:
@@ -161,8 +128,6 @@ def _learning_problems(plan: SearchPlan) -> list[str]:
         )
     if not lora.modules:
         found.append("lora_target_modules names no layer for the adapter")
-    if plan.engine.adapters_at_once < 1:
-        found.append(f"adapters_at_once must be positive, not {plan.engine.adapters_at_once}")
     return found
 
 
@@ -180,9 +145,6 @@ def _task_problems(plan: SearchPlan, tasks: TaskSet) -> list[str]:
 
 
 def _program_problems(programs: Programs) -> list[str]:
-    found = []
-    if programs.workers < 0:
-        found.append(f"workers must be at least 1, got {programs.workers} (0 means one a core)")
-    found += refusals(Limits, seconds_per_input=programs.seconds_per_input)
+    found = refusals(Limits, seconds_per_input=programs.seconds_per_input)
     memory = refusals(Limits, memory_mb=programs.program_memory_mb)
     return found + [f"program_{sentence}" for sentence in memory]

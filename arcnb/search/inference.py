@@ -18,6 +18,7 @@ from arcnb.models.sampling.backends import EngineOptions
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.turns.budget import TurnPlan
+from arcnb.values import COUNT, POSITIVE, listed
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task import Task
@@ -30,18 +31,20 @@ ALONE = "none"  # in a list of adapters: the model without any
 class InferenceEngine(Engine):
     """The engine, or the servers, that sample."""
 
-    tensor_parallel: int = option(1, "GPUs an engine is spread over")
+    tensor_parallel: int = option(1, "GPUs an engine is spread over", within=COUNT)
     prefix_caching: bool = option(True, "compute a prompt once for all its completions")
     load_in_4bit: bool = option(
         False, "quantise the base model by bitsandbytes; the rows say so behind its name"
     )
     dtype: str = option("auto", "of weights; auto: the model's own, or float32 on a CPU that is slow at it")
     enforce_eager: bool | None = option(None, "no compilation, no CUDA graphs; None: on a CPU only")
-    cpu_kv_cache_gb: float = option(2.0, "vLLM's cache on a CPU", "GiB")
+    cpu_kv_cache_gb: float = option(2.0, "vLLM's cache on a CPU", "GiB", within=POSITIVE)
     server_urls: str = option("", "for backend=server: base URLs, separated by commas")
     server_model: str | None = option(None, "the model's name on the servers; None: the first they list")
-    server_concurrency: int = option(64, "completions in flight a server")
-    server_timeout: float = option(3600.0, "time that one completion of a server may take", "s")
+    server_concurrency: int = option(64, "completions in flight a server", within=COUNT)
+    server_timeout: float = option(
+        3600.0, "time that one completion of a server may take", "s", within=POSITIVE
+    )
 
     def options(self, **more: Any) -> EngineOptions:
         urls = tuple(url.strip() for url in self.server_urls.split(",") if url.strip())
@@ -102,14 +105,14 @@ def compared_adapters(plan: InferencePlan, own: str | Path = "") -> dict[str, tu
     of the adapter's path, or, of those that share it (`A/adapter, B/adapter`), by the first part before it in
     which they all differ.
     """
-    asked = [adapter_name(name.strip(), plan.model) for name in plan.adapter.split(",") if name.strip()]
-    listed = [name or ALONE for name in asked] or [ALONE]
-    folder, names = Path(plan.output or own), _names(listed)
+    asked = [adapter_name(name, plan.model) for name in listed(plan.adapter)]
+    compared = [name or ALONE for name in asked] or [ALONE]
+    folder, names = Path(plan.output or own), _names(compared)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ArcnbError(f"two of the adapters to compare are called {twice[0]!r}; take one out or rename it")
     return {
-        name: ("" if adapter == ALONE else adapter, folder / name if len(listed) > 1 else folder)
-        for name, adapter in zip(names, listed, strict=True)
+        name: ("" if adapter == ALONE else adapter, folder / name if len(compared) > 1 else folder)
+        for name, adapter in zip(names, compared, strict=True)
     }
 
 

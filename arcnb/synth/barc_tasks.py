@@ -1,6 +1,6 @@
 """Tasks from BARC-style data: rows with `examples`, and a program where the row carries one.
 
-A row of JSONL (`.jsonl`, `.json`, also `.gz`) or Parquet holds `examples`, a list of [input, output] grids.
+A row of JSON, JSON lines or Parquet holds `examples`, a list of [input, output] grids.
 Its program is, in this order: the field `source` (a script whose function `main` maps a grid to a grid; it
 becomes `transform`, and the input generator is left out), or the code of the last assistant message in
 `messages`.
@@ -11,10 +11,7 @@ Beyond that: a seed, no pair twice, no tasks that change nothing, provenance in 
 """
 
 import ast
-import gzip
 import hashlib
-import json
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -24,8 +21,10 @@ from arcnb.arc.grids import as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import read_rows, unpacked
 from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
+from arcnb.programs.syntax import ProgramSyntaxError, parse_program
 from arcnb.synth.splits import draw_n_train
 from arcnb.synth.validation.reports import TaskReport
 
@@ -44,13 +43,19 @@ def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None
     """
     path, report = Path(path), TaskReport() if report is None else report
     fingerprints: set[str] = set()
-    for index, row in enumerate(_rows(path)):
-        if not isinstance(row, Mapping) or not isinstance(row.get("examples"), list | np.ndarray):
-            if index == 0:
-                raise ArcnbError(f'{path}: row 0 has no list "examples"')
+    for index, (place, row) in enumerate(read_rows(path, strict=False)):
+        try:
+            if isinstance(row, ArcnbError):
+                raise row
+            examples = unpacked(row.get("examples"), f"{place}: examples")
+            if not isinstance(examples, list):
+                raise ArcnbError(f'{place}: it has no list "examples"')
+        except ArcnbError:
+            if index == 0:  # a file of another kind
+                raise
             report.reject("unreadable", path.name)
             continue
-        reason, task = _task(path, index, row, seed)
+        reason, task = _task(path, index, row, examples, seed)
         if task is not None and task.fingerprint in fingerprints:
             reason, task = "duplicate", None
         if task is None:
@@ -61,8 +66,8 @@ def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None
         yield task
 
 
-def _task(path: Path, index: int, row: Mapping, seed: int) -> tuple[str, Task | None]:
-    pairs = _pairs(row["examples"])
+def _task(path: Path, index: int, row: Mapping, examples: list, seed: int) -> tuple[str, Task | None]:
+    pairs = _pairs(examples)
     if len(pairs) < MIN_EXAMPLES:
         return "few examples", None
     if all(np.array_equal(pair.input, pair.output) for pair in pairs):
@@ -85,7 +90,7 @@ def _pairs(examples: list) -> list[Pair]:
         try:
             given, output = example
             pair = Pair(as_grid(_lists(given)), as_grid(_lists(output)))
-        except (ArcnbError, TypeError, ValueError):
+        except (ArcnbError, TypeError, ValueError):  # an example that is no pair of grids
             continue
         found.setdefault((pair.input.shape, pair.input.tobytes()), pair)
     return list(found.values())
@@ -108,7 +113,7 @@ def _has_code(row: Mapping) -> bool:
 def _answers(row: Mapping) -> list[str]:
     """What the assistant says in the row's messages; nothing where they are no chat."""
     messages = row.get("messages")
-    if not isinstance(messages, list | np.ndarray):
+    if not isinstance(messages, list):
         return []
     said = [m.get("content") for m in messages if isinstance(m, Mapping) and m.get("role") == "assistant"]
     return [content for content in said if isinstance(content, str)]
@@ -131,16 +136,16 @@ def transform_of_source(source: str) -> str | None:
     None when it does not parse or has no `main` (nor `transform`).
     """
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        tree = parse_program(source)
+        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        if "main" in functions:
+            functions["main"].name = "transform"
+        elif "transform" not in functions:
+            return None
+        tree.body = [node for node in tree.body if not _is_for_generation(node)]
+        return ast.unparse(tree) + "\n"
+    except (ProgramSyntaxError, RecursionError):  # a chain of operators that only the parser gets through
         return None
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if "main" in functions:
-        functions["main"].name = "transform"
-    elif "transform" not in functions:
-        return None
-    tree.body = [node for node in tree.body if not _is_for_generation(node)]
-    return ast.unparse(tree) + "\n"
 
 
 def _is_for_generation(node: ast.stmt) -> bool:
@@ -149,46 +154,8 @@ def _is_for_generation(node: ast.stmt) -> bool:
 
 
 def _lists(grid: object) -> object:
-    """Parquet gives arrays of arrays; grids are checked as nested lists. Integral floats are JSON's doing."""
+    """Integral floats are JSON's doing."""
     rows = [list(row) for row in grid]
-    if any(isinstance(cell, float | np.floating) for row in rows for cell in row):
+    if any(isinstance(cell, float) for row in rows for cell in row):
         rows = [[int(cell) if float(cell).is_integer() else cell for cell in row] for row in rows]
     return rows
-
-
-def _rows(path: Path) -> Iterator[object]:
-    import pyarrow as pa
-
-    try:
-        yield from _rows_of_kind(path)
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise ArcnbError(f"{path}: damaged or cut short ({error})") from error
-
-
-def _rows_of_kind(path: Path) -> Iterator[object]:
-    if not path.exists():
-        raise ArcnbError(f"{path}: no such file")
-    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    kind = suffixes[-1] if suffixes else ""
-    if kind == ".parquet":
-        from pyarrow import parquet
-
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
-            yield from batch.to_pylist()
-    elif kind in (".jsonl", ".json"):
-        yield from _json_rows(path)
-    else:
-        raise ArcnbError(f"{path}: neither JSONL (.jsonl, .json, .gz) nor Parquet (.parquet)")
-
-
-def _json_rows(path: Path) -> Iterator[object]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        for number, line in enumerate(file):
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError as error:  # no JSON, or no text
-                    if number == 0:
-                        raise ArcnbError(f"{path}: line 1 is not JSON ({error})") from None
-                    yield None

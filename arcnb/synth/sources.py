@@ -10,13 +10,13 @@
     dsl/<family>, <generator>   one family or generator
     composed                    the composer alone
     ladder/lines, squares       toy tasks, one a rung, from the lowest on
-    barc:<path>, <path>.jsonl   BARC-style rows of JSONL or Parquet
+    barc:<path>, <path>.jsonl   BARC-style rows; a .jsonl of tasks is a task set
 
 Adding a source is a function `(argument, n_tasks, settings, report) -> iterator of Task`, named in `_find`.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +32,7 @@ from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.pools import Ahead
+from arcnb.machine.reading import read_rows
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc_tasks import barc_tasks
@@ -326,7 +327,8 @@ def _find(source: str) -> tuple[Source, str]:
     if kind == "dsl" and (argument in ("", "held_out", *GENERATORS) or argument in _families()):
         return _dsl, argument
     if ".jsonl" in Path(source).suffixes and Path(source).exists():
-        return _barc, source
+        _, row = next(read_rows(source, strict=False), ("", {}))
+        return (_task_set if isinstance(row, Mapping) and "train" in row else _barc), source
     if source in task_set.SOURCES or Path(source).exists():
         return _task_set, source
     known = [

@@ -4,6 +4,7 @@
     build_task_set("rearc*40000 + dsl*20000", seed=1, augment=True, workers=16)
 
 A recipe is sources of `arcnb.synth.sources` joined by " + ", each with how many tasks to take (`*n`).
+A path with " + " or "*" in it stands in double quotes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.synth.sources import SourceSettings, build_tasks, counted, never_ends, rearc_tasks
 from arcnb.synth.splits import training_split
 from arcnb.synth.validation.reports import TaskReport
+from arcnb.values import bare, split_unquoted
 
 
 def build_task_set(
@@ -82,13 +84,13 @@ def build_task_set(
 
 def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:
     """(source, number of tasks or None) of each part of a recipe. ArcnbError for one that cannot be read."""
-    for part in recipe.split(" + "):
-        source, star, count = part.strip().partition("*")
-        if star and not count.strip().isdigit():
+    for part in split_unquoted(recipe, " + "):
+        source, *counts = split_unquoted(part.strip(), "*", 1)
+        if counts and not counts[0].strip().isdecimal():
             raise ArcnbError(f"{part.strip()!r} in {recipe!r}: what follows * is a number of tasks")
-        if not source.strip():
+        if not bare(source):
             raise ArcnbError(f"{recipe!r} has a part without a source")
-        yield source.strip(), int(count) if star else None
+        yield bare(source), int(counts[0]) if counts else None
 
 
 def recipe_problems(*recipes: str) -> list[str]:

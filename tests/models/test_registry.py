@@ -79,7 +79,7 @@ def test_adapter_folder_given_as_model_is_named_so(tmp_path):
 def test_damaged_config_is_one_sentence(tmp_path, tiny):
     folder = shutil.copytree(tiny.folder, tmp_path / "model")
     (folder / "config.json").write_text("{")
-    with pytest.raises(ArcnbError, match="not valid JSON"):
+    with pytest.raises(ArcnbError, match=r"config\.json: not JSON"):
         resolve_model(folder)
 
 

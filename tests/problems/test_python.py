@@ -20,7 +20,7 @@ from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.python import passes
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.prompt_text import problem_format
-from arcnb.problems.sets.files import human_eval_problem, load_problems, write_problems
+from arcnb.problems.sets.files import load_problems, summary, write_problems
 from arcnb.problems.sets.generated import simple_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.solutions import check_solutions
@@ -48,7 +48,7 @@ def ask(languages, program, asked=None):
         ({"tests": "assert add(1, 2 = 3"}, "problem add: its tests cannot be parsed: line 1"),
         (
             {"tests": "assert add(1, 2) == add(2, 1)"},
-            "none of its 1 assertions compares a call with a constant",
+            "none of its assertions compares a call with a constant",
         ),
         ({"tests": "print(add(1, 2))"}, "problem add: its tests hold no assertion"),
         ({"tests": 5}, "problem add: its tests are neither a list nor assertion code"),
@@ -58,12 +58,12 @@ def ask(languages, program, asked=None):
             {"tests": [{"input": [1], "expected": date(2026, 1, 1)}]},
             "test 0: it holds no plain values: .*date",
         ),
-        ({"solution": ["def add"]}, "problem add: solution is no text"),
+        ({"solution": ["def add"]}, r"problem add: solution is \['def add'\], not text"),
         ({"tests": [{"input": [1, 2]}]}, 'problem add, test 0: it needs "input" and "expected"'),
-        ({"tests": ["{not json"]}, "problem add, test 0: it cannot be parsed"),
+        ({"tests": ["{not json"]}, "problem add, test 0: not JSON"),
         ({"language": "cobol"}, "problem add: language 'cobol' is not known; there are python, q"),
         ({"entry_point": "1+1"}, "problem add: entry_point '1\\+1' is no name of python"),
-        ({"description": " "}, "problem add: description is missing"),
+        ({"description": " "}, "problem add: description is empty"),
         ({"entry_point": ""}, "without entry_point, input is standard input"),
         ({"language": "q"}, "input and expected of a q test are texts of q"),
     ],
@@ -287,6 +287,9 @@ def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
     assert (answer.status, answer.error_type) == ("error", "NameError")
 
 
+ADDS = "print(int(input()) + int(input()), 'é')"
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -299,12 +302,37 @@ def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
         "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'utf-8')\n"
         "print(int(input()) + int(input()), 'é')",
         "import sys\nprint(int(input()) + int(input()), 'é')\nsys.stdout.close()",
+        f"{ADDS}\nexit()\nprint('no')",
+        f"{ADDS}\nquit(0)",
+        f"def f():\n    if True:\n        {ADDS}\n        exit()\nf()\nprint('no')",
+        "import os\nprint(sum(map(int, os.read(0, 10**6).split())), 'é')",
+        f"import io, os\ninput = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\n{ADDS}",
+        "import os, sys\nos.write(1, f'{sum(map(int, os.fdopen(sys.stdin.fileno())))} é'.encode())",
+        "import sys\nassert (sys.stdin.mode, sys.stdout.mode, sys.stdout.fileno()) == ('r', 'w', 1)\n" + ADDS,
+        f"import os\n{ADDS}\nos._exit(0)",
+        f"import atexit\natexit.register(lambda: {ADDS})\nexit()",
+        f"import os\nassert os.path.basename(__file__).endswith('.py')\n{ADDS}",
+        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(2**26)\n"
+        "def deep(n):\n    return deep(n - 1) if n else 0\n"
+        f"def main():\n    deep(20000)\n    {ADDS}\n    sys.exit()\n"
+        "t = threading.Thread(target=main)\nt.start()\nt.join()",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport typing\n"
+        "@dataclass\nclass Two:\n    a: int\n    b: int\n"
+        f"assert typing.get_type_hints(Two) == {{'a': int, 'b': int}}\nimport __main__\n__main__.Two\n{ADDS}",
+        f"assert callable(help) and str(copyright)\n{ADDS[:-1]}, file=open(1, 'w'))",
     ],
 )
 def test_scripts_have_streams_as_a_process_has(languages, program):
     asked = problem(entry_point="", tests=[{"input": "3\n4\n", "expected": "7 é\n"}])
     (answer,) = ask(languages, program, asked)
     assert (answer.status, answer.passed) == ("ok", True), answer
+
+
+def test_a_pool_of_threads_is_an_error_that_says_so(languages):
+    asked = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    pool = "from concurrent.futures import ThreadPoolExecutor\nprint(*ThreadPoolExecutor().map(int, '1'))"
+    (answer,) = ask(languages, pool, asked)
+    assert (answer.status, answer.error_message) == ("error", "can't start new thread")
 
 
 def test_a_script_opens_no_file_of_ours(languages):
@@ -432,7 +460,8 @@ def test_human_eval_and_mbpp_files_are_read(tmp_path, languages):
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, [HUMAN_EVAL, inseparable])).encode()))
     found = load_problems(path)
     assert [p.problem_id for p in found] == ["HumanEval-0"]
-    assert len(found.passed_over) == 1
+    (names,) = found.passed_over.values()
+    assert names == ["HumanEval-1"]
     answer = "```python\ndef area(r):\n    return math.pi * helper(r) ** 2\n```"
     reading = read_answer(answer, found[0], languages["python"])
     assert [a.passed for a in ask(languages, reading.found.program, found[0])] == [True, True]
@@ -440,6 +469,126 @@ def test_human_eval_and_mbpp_files_are_read(tmp_path, languages):
     (double,) = load_problems(tmp_path / "mbpp.jsonl")
     assert double.entry_point == "double"
     assert check_solutions([*found, double], languages) == 2
+
+
+def test_human_eval_is_judged_but_for_three_problems(languages):
+    problems = load_problems("human-eval")
+    ((reason, names),) = problems.passed_over.items()
+    assert names == ["HumanEval-32", "HumanEval-38", "HumanEval-50"]
+    assert reason.startswith("none of its assertions compares a call with a constant")
+    assert len(problems) == 161
+    assert check_solutions(problems[::20], languages) == 9
+
+
+TREE = {
+    "task_id": 367,
+    "text": "Write a function to check whether a tree is balanced.",
+    "code": "class Node:\n    def __init__(self, data):\n        self.data, self.left = data, None\n"
+    "def is_balanced(root):\n    return root is None or root.left is None",
+    "test_setup_code": "root = Node(1)\nroot.left = Node(2)\nother = Node(3)",
+    "test_list": ["assert is_balanced(root) == False", "assert is_balanced(other) == True"],
+}
+SIZE = {
+    "task_id": 596,
+    "text": "Write a function to find the size of a tuple in bytes.",
+    "code": "import sys\ndef tuple_size(t):\n    return sys.getsizeof(t)",
+    "test_list": ['assert tuple_size(("A", 1, "B")) == sys.getsizeof(("A", 1, "B"))'],
+}
+
+
+def test_setup_code_goes_along_with_the_calls_of_mbpp(tmp_path, languages):
+    (tmp_path / "mbpp.jsonl").write_text("\n".join(map(json.dumps, [TREE, SIZE])))
+    problems = load_problems(tmp_path / "mbpp.jsonl")
+    assert [p.entry_point for p in problems] == ["is_balanced", "tuple_size"]
+    assert check_solutions(problems, languages) == 2
+    wrong = TREE["code"].replace("root.left is None", "True")
+    assert [answer.passed for answer in ask(languages, wrong, problems[0])] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "reason"),
+    [
+        (
+            MBPP | {"test_list": ["assert len([1]) == 1"]},
+            "mbpp-11",
+            "its tests call no function that a program could",
+        ),
+        (
+            MBPP | {"code": None, "test_list": ["assert len(sorted([1])) == 1"]},
+            "mbpp-11",
+            "its tests call no function",
+        ),
+        (MBPP | {"test_list": 5}, "mbpp-11", "test_list is no list of texts"),
+        (
+            MBPP | {"test_list": ["assert double(" * 300]},
+            "mbpp-11",
+            "its tests, their setup or its code cannot be",
+        ),
+        (MBPP | {"test_list": ["assert double(1" + "+1" * 900 + ") == 2"]}, "mbpp-11", "nested too deeply"),
+        (MBPP | {"text": ["x"]}, "mbpp-11", "text is ['x'], not text"),
+        (MBPP | {"task_id": 1}, "mbpp-1", "problem_id 'mbpp-1' occurs twice"),
+        (MBPP | {"text": "half \ud83d"}, "line 2", "text holds half a surrogate pair"),
+        (HUMAN_EVAL | {"test": None}, "HumanEval-0", "test is missing"),
+        (HUMAN_EVAL | {"canonical_solution": 5}, "HumanEval-0", "canonical_solution is 5, not text"),
+        (
+            HUMAN_EVAL | {"entry_point": "no name"},
+            "HumanEval-0",
+            "entry_point 'no name' is no name of python",
+        ),
+        (["no", "row"], "line 2", "it is list, not an object"),
+        ("{", "line 2", "it is str, not an object"),
+    ],
+)
+def test_one_bad_row_of_a_foreign_set_is_passed_over_and_named(tmp_path, row, name, reason):
+    rows = [MBPP | {"task_id": 1}, row, MBPP | {"task_id": 2}]
+    path = tmp_path / "foreign.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = load_problems(path)
+    assert [p.problem_id for p in found] == ["mbpp-1", "mbpp-2"]
+    ((said, names),) = found.passed_over.items()
+    assert (names, reason in said) == ([name], True), said
+    assert summary(some=found)["passed over"]["some"] == f"1 ({name}): {said}"
+
+
+def test_a_foreign_set_without_a_problem_to_judge_says_why(tmp_path):
+    rows = [MBPP | {"task_id": i, "test_list": ["assert double(1) == double(2)"]} for i in range(7)]
+    (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, [*rows, MBPP | {"test_list": []}])))
+    with pytest.raises(
+        ArcnbError, match=r"holds no problems that can be judged: 7 \(mbpp-0, .*, \.\.\.\): none of"
+    ):
+        load_problems(tmp_path / "m.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"description": "half \ud83d"}, "description holds half a surrogate pair"),
+        (
+            {"tests": [{"input": [1], "expected": json.loads("[" * 80 + "]" * 80)}]},
+            "nested deeper than 60 levels",
+        ),
+        ({"problem_id": 5}, "problem 5: problem_id is 5, not text"),
+        (
+            {"tests": "assert add(1" + "+1" * 900 + ") == 2"},
+            "problem add: its tests cannot be parsed: an expression",
+        ),
+    ],
+)
+def test_one_bad_row_of_our_own_refuses_the_file_and_is_named(tmp_path, changes, sentence):
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(map(json.dumps, [ADD | {"problem_id": "first"}, ADD | changes])))
+    with pytest.raises(ArcnbError) as caught:
+        load_problems(path)
+    assert str(caught.value).startswith(f"{path}, line 2: ")
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["two.json", "two.jsonl", "two.json.gz"])
+def test_json_lines_are_read_whatever_their_file_is_called(tmp_path, name):
+    for n in (1, 2):
+        text = "".join(json.dumps(ADD | {"problem_id": str(i)}) + "\n" for i in range(n)).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        assert len(load_problems(tmp_path / name)) == n
 
 
 def test_without_the_package_the_sentence_says_what_to_do(monkeypatch):
@@ -471,9 +620,11 @@ def test_line_breaks_of_unicode_and_a_byte_order_mark_are_no_defects(tmp_path, n
 
 
 def test_written_problems_come_back_the_same(tmp_path):
+    path = tmp_path / "HumanEval.json"
+    path.write_text(json.dumps(HUMAN_EVAL))
     problems = [
         problem(entry_point="f", tests=CODE),
-        human_eval_problem(HUMAN_EVAL),
+        *load_problems(path),
         *simple_problems("simple*5"),
         problem(tests=[{"input": [1], "expected": [{"a": [float("inf"), -1.5]}, None]}]),
         problem(entry_point="f", tests="assert f(1) == {'a': {('x', 2j), ('y', 1j)}, 'b': frozenset()}"),
@@ -503,12 +654,12 @@ def test_a_fingerprint_is_the_same_in_every_process():
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("x.jsonl", "{", "x.jsonl, line 1: no JSON"),
-        ("x.jsonl", "[1]", "row 1 is list, not an object"),
+        ("x.jsonl", "{", "x.jsonl: not JSON, damaged or cut short at line 1"),
+        ("x.jsonl", "[1]", "x.jsonl, row 1: it is int, not an object"),
         ("x.jsonl", "", "it holds no problems"),
-        ("x.csv", "a", "come as .jsonl, .json or .parquet"),
+        ("x.csv", "a", "rows come from files named .json, .jsonl or .parquet"),
         ("x.jsonl", f"{json.dumps(ADD)}\n{json.dumps(ADD)}", "problem_id 'add' occurs twice"),
-        ("x.jsonl.gz", "no gzip", "it cannot be read"),
+        ("x.jsonl.gz", "no gzip", "not JSON, damaged or cut short"),
     ],
 )
 def test_files_that_are_not_problems(tmp_path, name, text, sentence):

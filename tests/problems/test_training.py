@@ -312,7 +312,7 @@ def test_memory_says_no_to_what_cannot_fit():
 )
 def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path, repository):
     folder = repository / "notebooks"
-    declared = declared_beside(folder / "09_testcase_rl.ipynb")
+    declared = declared_beside(folder / "09_testcase_rl.ipynb", name)
     chosen = profile_values(folder / "profiles" / f"{name}.yaml", "09_testcase_rl", declared)
     assert chosen["learning_rate"] == 2e-6
     assert chosen["answer_format"] == ("reasoning" if name == "testcase_32b" else "plain")

@@ -28,30 +28,22 @@ def test_settings_of_the_literature_are_options_by_their_own_names():
 
 def test_every_problem_of_a_plan_is_said_at_once(said):
     sentences = said(
-        num_generations=1,
-        guard_window=1,
         lr_scheduler_type="cosin",
         trainer="trlx",
         reward="arc-v3",
-        turns=0,
         max_length=10**7,
         adapter="/nowhere",
         use_vllm="perhaps",
-        seconds_per_input=-1.0,
         report_to="wandbb",
     )
-    assert len(sentences) == 11
+    assert len(sentences) == 7
     for word in (
-        "num_generations must be at least 2",
-        "window is 1",
         "lr_scheduler_type='cosin'",
         "trainer='trlx'",
         "reward scheme 'arc-v3'",
-        "turns must be at least 1",
         "was built for",
         "/nowhere",
         "use_vllm='perhaps'",
-        "seconds_per_input",
         "wandbb",
     ):
         assert any(word in sentence for sentence in sentences), word

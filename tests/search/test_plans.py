@@ -34,28 +34,14 @@ def refuse_inference(tasks, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"n_predictions": 0}, "n_predictions must be positive, not 0"),
-        ({"per_prompt": 0}, "per_prompt must be positive, not 0"),
         ({"augment": "flips"}, "augment must be one of none, geometry, colors, all, not 'flips'"),
-        ({"stop_after": -1}, "stop_after must not be negative, it is -1"),
         ({"shard": 2, "n_shards": 2, "output": "x"}, "shard must be from 0 to n_shards - 1, not 2 of 2"),
-        ({"shard": -1, "n_shards": 2, "output": "x"}, "shard must be from 0 to n_shards - 1, not -1 of 2"),
-        ({"n_shards": 0}, "shard must be from 0 to n_shards - 1, not 0 of 0"),
         ({"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
-        ({"turns": 0}, "turns must be at least 1, not 0"),
-        ({"turns": 2, "first_share": 0.0}, "first_share must be above 0 and at most 1, not 0.0"),
         ({"turns": 2, "chooser": "bets"}, "chooser 'bets' does not exist; there are "),
         ({"turns": 3, "n_predictions": 2}, "2 predictions cannot be divided among 3 turns"),
         ({"refine_from": "x"}, "refine_from needs turns of at least 2: there is nothing to refine"),
         ({"turns": 2, "refine_from": "x"}, "refine_from x holds no first turns of these tasks"),
-        ({"temperature": -1.0}, "temperature is -1.0, it must be at least 0"),
-        ({"max_completion_length": 0}, "max_completion_length is 0, it must be at least 1"),
-        ({"max_length": -1}, "max_length must not be negative, it is -1"),
-        ({"vllm_gpu_memory_utilization": 1.5}, "vllm_gpu_memory_utilization must be above 0 and at most 1"),
         ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
-        ({"workers": -1}, "workers must be at least 1, got -1"),
-        ({"seconds_per_input": 0.0}, "seconds_per_input must be a number above 0"),
-        ({"program_memory_mb": 0}, "program_memory_mb must be a number above 0"),
         ({"adapter": "x/A,x/A"}, "called 'A'; take one out or rename it"),
         ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
         ({"encoding": "roman"}, "roman"),
@@ -71,10 +57,8 @@ def test_an_inference_that_can_run_is_not_refused_and_every_reason_is_said_at_on
     refuse_inference()
     refuse_inference(turns=2, output="x", n_shards=2, adapter="none, auto")
     with pytest.raises(ArcnbError) as error:
-        refuse_inference(
-            turns=2, first_share=2.0, temperature=-1.0, workers=-1, template="arc_cod", top_p=0.0
-        )
-    assert len(str(error.value).splitlines()) == 5
+        refuse_inference(turns=2, chooser="bets", augment="flips", backend="vlm", template="arc_cod")
+    assert len(str(error.value).splitlines()) == 4
 
 
 def test_a_set_that_was_begun_otherwise_is_refused_by_the_settings_name(refuse_inference, tasks, tmp_path):
@@ -94,35 +78,16 @@ def test_a_set_that_was_begun_otherwise_is_refused_by_the_settings_name(refuse_i
         ({"arms": "learn, guess"}, "arms are alone and learn, not learn, guess"),
         ({"arms": ""}, "arms are alone and learn, not none"),
         ({"arms": "learn, learn"}, "arms names a search twice: learn, learn"),
-        ({"time_budget_hours": -1.0}, "time_budget_hours must not be negative, it is -1.0"),
-        ({"num_processes": -2}, "num_processes must not be negative, it is -2"),
-        ({"n_predictions": -1}, "n_predictions must not be negative, it is -1"),
-        ({"budget_tokens": -1}, "budget_tokens must not be negative, it is -1"),
-        ({"budget_seconds": -1.0}, "budget_seconds must not be negative, it is -1.0"),
         ({"n_predictions": 0}, "the budget of a task needs a limit: n_predictions, budget_tokens or"),
         ({"first_round": 3}, "first_round is 3, it must be a multiple of per_prompt, 4"),
-        ({"per_round": 0}, "per_round is 0, it must be a multiple of per_prompt, 4"),
-        ({"per_prompt": 0}, "per_prompt must be positive, not 0"),
         ({"group_size": 0}, "group_size is 0, it must be positive, or -1 for all tasks"),
-        ({"stop_after": -1}, "stop_after must not be negative, it is -1"),
-        ({"num_train_epochs": 0}, "num_train_epochs must be positive, not 0"),
-        ({"replay": 1.5}, "replay is 1.5, it must be between 0 and 1"),
-        ({"programs_per_task": -1}, "programs_per_task must not be negative, it is -1"),
-        ({"fresh_views": -1}, "fresh_views must not be negative, it is -1"),
         ({"augment": "x"}, "augment must be one of none, geometry, colors, all, not 'x'"),
-        ({"max_answer_tokens": 0}, "max_answer_tokens must be positive, not 0"),
-        ({"lora_r": 0}, "lora_r must be positive, not 0"),
-        ({"lora_alpha": 0}, "lora_alpha must be positive, not 0"),
-        ({"learning_rate": 0}, "learning_rate must be positive, not 0"),
-        ({"batch_tokens": 0}, "batch_tokens must be positive, not 0"),
-        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be positive, not 0"),
         ({"warmup_steps": 1.5}, "warmup_steps is 1.5: whole steps, or a share below 1"),
         ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type is 'wavy', it must be one of constant, linear"),
         ({"lora_target_modules": " "}, "lora_target_modules names no layer for the adapter"),
         ({"task_ids": "0d3d703e"}, "has no task '0d3d703e'; give task_ids"),
         ({"task_ids": "007bbfb7", "n_tasks": 2}, 'n_tasks is 2 and task_ids is "007bbfb7"'),
         ({"submission_rule": "most"}, "no submission_rule 'most'; there are train-score"),
-        ({"temperature": -1.0, "backend": "vlm"}, "temperature is -1.0, it must be at least 0\nunknown"),
     ],
 )
 def test_a_search_that_cannot_run_is_refused(tasks, asked, sentence):

@@ -18,6 +18,7 @@ from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
+from arcnb.machine.reading import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,45 +106,35 @@ def choose_attempts(candidates: Sequence[Candidate], n_test: int, rule: Rule) ->
 
 def validate_submission(submission: Mapping, tasks: Iterable[Task]) -> None:
     """Raise `ArcnbError`, a sentence that names the problem, unless Kaggle would take the submission."""
-    tasks = {task.task_id: task for task in tasks}
-    for task_id in tasks:
-        if task_id not in submission:
-            raise ArcnbError(f"task {task_id} is missing from the submission")
-    for task_id, entries in submission.items():
-        if task_id not in tasks:
-            raise ArcnbError(f"task {task_id} of the submission is not in the task set")
-        n_test = len(tasks[task_id].test)
-        if not isinstance(entries, list) or len(entries) != n_test:
-            n = len(entries) if isinstance(entries, list) else "no list of"
-            raise ArcnbError(f"task {task_id}: {n} entries for {n_test} test inputs")
-        for i, entry in enumerate(entries):
-            _check_entry(entry, f"task {task_id}, test {i}")
+    tasks = list(tasks)
+    _check_entries(submission, tasks)
+    if missing := [task.task_id for task in tasks if task.task_id not in submission]:
+        raise ArcnbError(f"task {missing[0]} is missing from the submission")
 
 
 def score_submission(submission: Mapping, tasks: Iterable[Task]) -> SubmissionScore:
     """Score against the known test outputs. A task that the submission lacks counts 0.
 
-    Raises `ArcnbError` for a task that is not in `tasks`, or whose test outputs are unknown.
+    Raises `ArcnbError` for a task that is not in `tasks` or whose test outputs are unknown, and for entries
+    that Kaggle would refuse.
     """
-    tasks = {task.task_id: task for task in tasks}
-    strangers = [task_id for task_id in submission if task_id not in tasks]
-    if strangers:
-        raise ArcnbError(f"task {strangers[0]} of the submission is not in the task set")
+    tasks = list(tasks)
+    _check_entries(submission, tasks)
     per_task, n_right, n_outputs = {}, 0, 0
-    for task_id, task in tasks.items():
+    for task in tasks:
         if not task.has_test_outputs:
-            raise ArcnbError(f"task {task_id}: its test outputs are unknown, so it cannot be scored")
-        entries = submission.get(task_id, [])
-        pairs = zip(entries, task.test, strict=False)
-        right = sum(any(entry[key] == pair.output.tolist() for key in _KEYS) for entry, pair in pairs)
-        per_task[task_id] = right / len(task.test)
+            raise ArcnbError(f"task {task.task_id}: its test outputs are unknown, so it cannot be scored")
+        entries = submission.get(task.task_id, [{}] * len(task.test))
+        pairs = zip(entries, task.test, strict=True)
+        right = sum(pair.output.tolist() in entry.values() for entry, pair in pairs)
+        per_task[task.task_id] = right / len(task.test)
         n_right, n_outputs = n_right + right, n_outputs + len(task.test)
     return SubmissionScore(
         per_task=per_task,
         task_mean=sum(per_task.values()) / len(per_task) if per_task else 0.0,
         output_mean=n_right / n_outputs if n_outputs else 0.0,
         n_outputs=n_outputs,
-        missing=tuple(task_id for task_id in tasks if task_id not in submission),
+        missing=tuple(task_id for task_id in per_task if task_id not in submission),
     )
 
 
@@ -169,6 +160,21 @@ def task_candidates(rows: pd.DataFrame | None, task: Task) -> list[Candidate]:
             raise ArcnbError(f"task {task.task_id}: a prediction has {len(outputs)} outputs for {expected}")
         candidates.append(Candidate(program, tuple(outputs[n_train:]), float(train_score)))
     return candidates
+
+
+def _check_entries(submission: Mapping, tasks: Iterable[Task]) -> None:
+    """ArcnbError for a task that is not one of `tasks`, and for entries of another form."""
+    if not isinstance(submission, Mapping):
+        raise ArcnbError(f"a submission is an object of tasks, not {type(submission).__name__}")
+    n_tests = {task.task_id: len(task.test) for task in tasks}
+    for task_id, entries in submission.items():
+        if task_id not in n_tests:
+            raise ArcnbError(f"task {shown(task_id)} of the submission is not in the task set")
+        if not isinstance(entries, list) or len(entries) != n_tests[task_id]:
+            n = len(entries) if isinstance(entries, list) else "no list of"
+            raise ArcnbError(f"task {shown(task_id)}: {n} entries for {n_tests[task_id]} test inputs")
+        for i, entry in enumerate(entries):
+            _check_entry(entry, f"task {shown(task_id)}, test {i}")
 
 
 def _check_entry(entry: object, name: str) -> None:

@@ -2,7 +2,8 @@
 
 X_challenges.json        {task_id: {"train": [{"input", "output"}], "test": [{"input"}]}}
 X_solutions.json         {task_id: [output of test 0, output of test 1, ...]}, beside the challenges
-any other name           the same with the test outputs inside, or one task {"train", "test"}
+any other name           the same with the test outputs inside, or one task {"train", "test"}, or rows as in
+                         Parquet: {"task_id", "train", "test"}, as a list or one a line
 a folder                 of one-task files, or with one challenges file in it
 .json.gz                 the same, compressed
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from arcnb.arc.grids import as_grid
 from arcnb.arc.tasks.task import Pair, Task, unique_ids
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file
+from arcnb.machine.reading import read_object, read_rows, shown
 
 _SUFFIX = re.compile(r"\.json(\.gz)?$")
 
@@ -35,14 +36,18 @@ def read_arc_json(path: Path) -> list[Task]:
     Raises `ArcnbError` naming file, task and pair: missing, truncated or malformed files, bad grids, a task
     id that occurs twice, solutions that lack a task or a grid.
     """
-    content = _load(path)
-    if isinstance(content.get("train"), list):
-        return [Task.from_dict(_SUFFIX.sub("", path.name), content, where=str(path))]
-    tasks = [Task.from_dict(task_id, mapping, where=str(path)) for task_id, mapping in content.items()]
+    rows = list(read_rows(path))
+    if len(rows) != 1 or isinstance(rows[0][1].get("task_id"), str):
+        tasks = [Task.from_row(row, place) for place, row in rows]
+    else:
+        ((place, content),) = rows
+        if isinstance(content.get("train"), list):
+            return [Task.from_dict(_SUFFIX.sub("", path.name), content, where=place)]
+        tasks = [Task.from_dict(task_id, mapping, where=place) for task_id, mapping in content.items()]
     solutions = solutions_path(path)
     if solutions is None or not solutions.exists():
         return tasks
-    outputs = _load(solutions)
+    outputs = read_object(solutions)
     return [_with_outputs(task, outputs, solutions) for task in tasks]
 
 
@@ -107,7 +112,7 @@ def write_arc_json(tasks: Iterable[Task], path: Path) -> None:
 
 
 def _with_outputs(task: Task, outputs: dict, solutions: Path) -> Task:
-    name = f"{solutions}: task {task.task_id}"
+    name = f"{solutions}: task {shown(task.task_id)}"
     grids = outputs.get(task.task_id)
     if not isinstance(grids, list):
         raise ArcnbError(f"{name} {'is missing' if grids is None else 'holds no list of grids'}")
@@ -116,37 +121,6 @@ def _with_outputs(task: Task, outputs: dict, solutions: Path) -> Task:
     known = [as_grid(grid, f"{name}, test pair {i} output") for i, grid in enumerate(grids)]
     pairs = tuple(Pair(pair.input, output) for pair, output in zip(task.test, known, strict=True))
     return Task(task.task_id, task.train, pairs)
-
-
-def _load(path: Path) -> dict:
-    if not is_arc_json(path):
-        raise ArcnbError(f"{path}: the name of an ARC JSON file ends in .json or .json.gz")
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.name.endswith(".gz") else data).decode("utf-8-sig")
-        content = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, path))
-    except FileNotFoundError:
-        raise ArcnbError(f"{path}: no such file") from None
-    except (EOFError, OSError, RecursionError, zlib.error) as error:
-        raise ArcnbError(f"{path}: cannot be read, damaged or cut short ({error})") from None
-    except UnicodeDecodeError as error:
-        raise ArcnbError(f"{path}: not UTF-8 text at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ArcnbError(f"{path}: not JSON, damaged or cut short at {where} ({error.msg})") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise ArcnbError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
-    if not isinstance(content, dict):
-        raise ArcnbError(f"{path}: holds a {type(content).__name__}, not an object of tasks")
-    return content
-
-
-def _object(pairs: list[tuple[str, object]], path: Path) -> dict:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        key = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise ArcnbError(f"{path}: task id or key {key!r} occurs twice")
-    return mapping
 
 
 def _dump(content: dict, path: Path) -> None:

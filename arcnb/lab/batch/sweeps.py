@@ -24,6 +24,7 @@ from arcnb.lab.runs.manifest import locked, plain
 from arcnb.lab.runs.queueing import queue_run, withdraw
 from arcnb.lab.runs.run import Run, check_name, find_run, runs_root
 from arcnb.machine.files import write_whole
+from arcnb.values import misfit
 
 SWEEP = "sweep.json"
 SCHEMA = 1
@@ -198,16 +199,23 @@ def _refuse_other_values(sweep: str, member: str, run: Run, values: Mapping[str,
             )
 
 
+_MEMBER = {"label": "dict[str, Any]", "run": "str"}
+
+
 def _read(folder: Path) -> dict[str, Any] | None:
     path = folder / SWEEP
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArcnbError(f"{path} cannot be read: {error}") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise ArcnbError(f"{path} is of another version of arcnb; this one reads schema {SCHEMA}")
+    members = record.get("members")
+    shape = dict.fromkeys(members, _MEMBER) if isinstance(members, dict) else {}
+    if wrong := misfit(record, {"notebook": "str", "members": shape}):
+        raise ArcnbError(f"{path} is damaged: {wrong}")
     return record
 
 

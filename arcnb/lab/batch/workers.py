@@ -141,7 +141,7 @@ def _begin(
     try:
         with open(run.path / LOG, "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)],
+                [sys.executable, "-P", "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)],
                 env=os.environ | slot,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

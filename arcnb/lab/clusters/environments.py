@@ -5,7 +5,6 @@ The archive lies in `environments/` of the runs, or in $ARCNB_ENVIRONMENTS. The 
 the same place; the package itself is taken from the work tree, through PYTHONPATH.
 """
 
-import fcntl
 import hashlib
 import os
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import runs_root
+from arcnb.machine.locks import locked
 
 
 def environment_name(requirements: Path) -> str:
@@ -37,8 +37,7 @@ def build_archive(requirements: Path) -> bool:
     archive = archive_path(requirements)
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with open(archive.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(archive.with_suffix(".lock")):
             if archive.is_file():
                 return False
             with tempfile.TemporaryDirectory(prefix="arcnb-environment-") as folder:

@@ -6,8 +6,9 @@ pipeline's stage; later ones win. The names are the same everywhere:
     gpus: 1             of each run, on each of its nodes
     nodes: 1            of each run: notebooks 02 and 05 train on all (num_processes = nodes x gpus)
     cpus: 4
-    memory: 16G
-    time: 4h            also 90m, 1d12h, 2:30:00; then the run is told to save and stop
+    memory: 16G         a bare number is megabytes, as with both schedulers
+    time: 4h            also 90m, 1d12h, 2:30:00, or the scheduler's own notation (Slurm: 30:00 is half an
+                        hour, 1-12 a day and a half; HTCondor: seconds); then the run is told to save and stop
     partition: a100     Slurm only
     constraint: h200    Slurm: features; HTCondor: an expression for `requirements`
     at_once: 8          runs of an array at the same time; 0 leaves it to the scheduler
@@ -20,6 +21,7 @@ pipeline's stage; later ones win. The names are the same everywhere:
     env: {NAME: value}  environment variables
 """
 
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -30,13 +32,22 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.parameters import Parameter, check_parameters
 from arcnb.lab.runs.run import Run
+from arcnb.values import range_problem
 
 _DEFAULTS = {
     "gpus": 1, "nodes": 1, "cpus": 4, "memory": "16G", "time": "4h", "partition": "", "constraint": "",
     "at_once": 0, "requeue": True, "grace": 60, "extra": [], "venv": "", "container": "", "packed": "",
     "env": {},
 }  # fmt: skip
+_MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
+_SECONDS = (86400, 3600, 60, 1)  # of a day, an hour, a minute, a second
+# What is more likely a unit that was forgotten than meant.
+LEAST_MB, MOST_MB, MOST_DAYS = 1024, 8 * 1024**2, 366
 _KINDS = {"extra": "list[str]", "env": "dict[str, str]"}
+_RANGES = {
+    "gpus": "[0, 1024]", "nodes": "[1, 1024]", "cpus": "[1, 4096]", "at_once": "[0, inf)",
+    "grace": "[0, 86400]",
+}  # fmt: skip
 OPTIONS = {
     name: Parameter(name, default, _KINDS.get(name, type(default).__name__), "")
     for name, default in _DEFAULTS.items()
@@ -102,13 +113,15 @@ def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     return checked
 
 
-def resources_of(options: Mapping[str, Any], where: str) -> Resources:
+def resources_of(options: Mapping[str, Any], where: str, scheduler: str) -> Resources:
+    """What the options ask this scheduler for; ArcnbError for numbers that nobody can have meant."""
     options = _DEFAULTS | options
-    for name, least in (("gpus", 0), ("nodes", 1), ("cpus", 1), ("at_once", 0), ("grace", 0)):
-        if options[name] < least:
-            raise ArcnbError(f"{where}: {name} must be at least {least}, got {options[name]}")
+    for name, within in _RANGES.items():
+        if wanted := range_problem(options[name], within):
+            raise ArcnbError(f"{where}: {name} must be {wanted}, got {options[name]}")
     same = ("gpus", "nodes", "cpus", "partition", "constraint", "at_once", "requeue", "grace", "extra")
-    sizes = {"memory_mb": megabytes(options["memory"], where), "minutes": minutes(options["time"], where)}
+    sizes = {"memory_mb": megabytes(options["memory"], where)}
+    sizes["minutes"] = minutes(options["time"], where, scheduler)
     return Resources(**sizes, **{name: options[name] for name in same})
 
 
@@ -133,24 +146,36 @@ def environment_of(options: Mapping[str, Any], where: str) -> Environment:
 
 
 def megabytes(text: str, where: str) -> int:
-    """`16G`, `16GB`, `512M`, `1.5T`; a bare number is gigabytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT]?)i?B?", text.strip(), re.I)
-    size = float(match[1]) * {"M": 1, "": 1024, "G": 1024, "T": 1024**2}[match[2].upper()] if match else 0
+    """`16G`, `16GB`, `512M`, `1.5T`; a bare number is megabytes, as with Slurm and HTCondor."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.I)
+    size = float(match[1]) * _MEGABYTES[match[2].upper()] if match else 0
     if size < 1:
         raise ArcnbError(f"{where}: memory must be written like 16G or 512M, got {text!r}")
-    return round(size)
+    if (match[2] == "" and size < LEAST_MB) or size > MOST_MB:
+        asked = f"{size:g} MB" if size < LEAST_MB else f"{size / 1024**2:.3g} TB"
+        raise ArcnbError(f"{where}: memory {text} means {asked}; is that meant? Write it like 64G or 512M")
+    return math.ceil(size)
 
 
-def minutes(text: str, where: str) -> int:
-    """`4h`, `90m`, `1d12h`, `2:30:00`, `1-00:00:00`; a bare number is minutes, as with Slurm."""
+def minutes(text: str, where: str, scheduler: str = "slurm") -> int:
+    """`4h`, `90m`, `1d12h`, `45s`, `2:30:00`; else as the scheduler has it. Slurm: minutes,
+    `minutes:seconds`, `days-hours`, `days-hours:minutes`, `days-hours:minutes:seconds`. HTCondor: seconds. A
+    part of a minute counts as one."""
     text = text.strip()
-    total = 0.0
-    if match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", text):
-        days, hours, mins, seconds = (int(part or 0) for part in match.groups())
-        total = days * 1440 + hours * 60 + mins + seconds / 60
-    elif text and (match := re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m?)?", text, re.I)):
-        days, hours, mins = (int(part or 0) for part in match.groups())
-        total = days * 1440 + hours * 60 + mins
-    if total < 1:
+    days, dash, clock = text.rpartition("-")
+    numbers = [int(part) for part in clock.split(":")] if re.fullmatch(r"\d+(:\d+){0,2}", clock) else []
+    bare = len(numbers) == 1 and not dash
+    seconds = 0
+    if numbers and (days.isdecimal() or not dash):
+        # From the days on with a dash, else to the seconds, but for Slurm's bare minutes.
+        units = _SECONDS[1:] if dash else _SECONDS[-len(numbers) - (bare and scheduler == "slurm") :]
+        seconds = int(days or 0) * 86400 + sum(n * unit for n, unit in zip(numbers, units, strict=False))
+    elif text and (match := re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text, re.I)):
+        seconds = sum(int(part or 0) * unit for part, unit in zip(match.groups(), _SECONDS, strict=True))
+    if seconds < 1:
         raise ArcnbError(f"{where}: time must be written like 4h, 90m or 2:30:00, got {text!r}")
-    return round(total)
+    if seconds > MOST_DAYS * 86400:
+        raise ArcnbError(f"{where}: time {text} means {seconds / 86400:.0f} days; is that meant?")
+    if scheduler != "slurm" and len(numbers) == 2 and not dash:
+        raise ArcnbError(f"{where}: is time {text} hours or minutes? Write 2h30m, 2:30:00 or 30m")
+    return math.ceil(seconds / 60)

@@ -40,7 +40,7 @@ def submit_pipeline(
     for name, stage in pipeline.stages.items():
         where = f"{pipeline.path}, stage {name!r}"
         options = {**given, **checked_options(stage.job, where)}
-        asked[name] = resources_of(options, where), environment_of(options, where)
+        asked[name] = resources_of(options, where, scheduler), environment_of(options, where)
     runs, fresh, todo = _stage_runs(pipeline, tell)
     tasks: dict[str, list[str]] = {}
     jobs: dict[str, Job] = {}

@@ -17,10 +17,12 @@ from arcnb.lab.clusters.jobs import Environment, Job, Resources
 from arcnb.lab.runs.manifest import locked, now, write_manifest
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
+from arcnb.values import misfit
 
 SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "htcondor": htcondor}
 JOB_FOLDER = "job"  # in the run folder
 RECORD = "job.json"
+_SHAPE = {"scheduler": "str", "task": "str", "folder~": "str", "cluster~": "str"}
 
 
 def scheduler_named(name: str) -> ModuleType:
@@ -34,9 +36,9 @@ def read_record(run: Run) -> dict[str, Any] | None:
     "cluster" where that has a name."""
     try:
         record = json.loads((run.path / JOB_FOLDER / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and record.get("scheduler") in SCHEDULERS else None
+    return None if misfit(record, _SHAPE) or record["scheduler"] not in SCHEDULERS else record
 
 
 def is_work_of(record: Mapping[str, Any], job: object) -> bool:

@@ -16,7 +16,7 @@ from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.parameters import Declared, default_values
 from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.placeholders import with_runs
-from arcnb.lab.runs.run import Run
+from arcnb.lab.runs.run import Run, run_name
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -73,7 +73,8 @@ def still_to_do(runs: list[Run]) -> list[Run]:
 def planned_sweep(options: argparse.Namespace, dry_run: bool = False) -> Sweep:
     """The sweep that the options describe, its runs queued; in a dry run nothing is made."""
     path = files.find_notebook(options.notebook)
-    said, declared_beside = _sweep_file(options), files.declared_beside(path)
+    said = _sweep_file(options)
+    declared_beside = files.declared_beside(path, options.profile or said.content.get("profile"))
     declared = declared_beside[path.stem]
     base = default_values(declared) | said.base(path, declared_beside)
     base |= shared.given_values(options, path, declared_beside)
@@ -90,7 +91,7 @@ def planned_sweep(options: argparse.Namespace, dry_run: bool = False) -> Sweep:
             raise ArcnbError("the shards of several parameter sets would share one output; sweep them apart")
     if not sets:
         raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --sets FILE or --shards N")
-    name = options.name or str(said.content.get("name", "")) or said.path.stem or path.stem
+    name = options.name or str(said.content.get("name", "")) or run_name(said.path.stem or path.stem)
     every = [replace(one, values=with_runs(one.values)) for one in parameter_sets.multiplied(sets)]
     return plan_sweep(name, path, with_runs(base), every, fixed, dry_run)
 

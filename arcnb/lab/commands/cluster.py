@@ -22,7 +22,7 @@ from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.runs import provenance, queueing
 from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.processes import is_alive
-from arcnb.lab.runs.run import Run, check_name, list_runs
+from arcnb.lab.runs.run import Run, check_name, list_runs, run_name
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -51,12 +51,12 @@ def submit(options: argparse.Namespace) -> int:
 
         return _submit_runs(options, given, runs, undo, planned.folder.name, folder)
     path = files.find_notebook(options.notebook)
-    name = options.name or path.stem
+    name = options.name or run_name(path.stem)
     check_name(name)
     if options.name and not options.again:
         queueing.refuse_taken(name)
     values, _ = shared.complete_values(options, path)
-    resources_of(given, "arcnb submit")
+    resources_of(given, "arcnb submit", options.on)
     run = queueing.queue_run(name, path, values, provenance.surroundings())
     return _submit_runs(options, given, [run], lambda: queueing.withdraw([run]))
 
@@ -75,7 +75,8 @@ def _submit_runs(
         note("nothing is left to submit")
         return 0
     try:
-        resources, environment = resources_of(given, "arcnb submit"), environment_of(given, "arcnb submit")
+        resources = resources_of(given, "arcnb submit", options.on)
+        environment = environment_of(given, "arcnb submit")
         folder = folder or todo[0].path / submitting.JOB_FOLDER
         job, files = submitting.prepare_job(
             options.on, name or todo[0].name, folder, todo, resources, environment, options.after

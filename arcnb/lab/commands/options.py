@@ -88,5 +88,5 @@ def given_values(options: argparse.Namespace, path: Path, declared: dict[str, De
 
 def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, Any], Declared]:
     """(all parameters of a run, what the notebook declares)"""
-    declared = files.declared_beside(path)
+    declared = files.declared_beside(path, options.profile)
     return default_values(declared[path.stem]) | given_values(options, path, declared), declared[path.stem]

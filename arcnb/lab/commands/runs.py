@@ -19,7 +19,7 @@ from arcnb.lab.notebooks.parameters import default_values, find_parameter, folde
 from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
-from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, runs_root
+from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, run_name, runs_root
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     if reference is None:
         raise ArcnbError(f"{earlier} does not say which notebook it ran; name it")
     path = files.find_notebook(reference)
-    declared = files.declared_beside(path)
+    declared = files.declared_beside(path, options.profile)
     given = shared.given_values(options, path, declared)
     if earlier is not None:
         if earlier.status == "done":
@@ -50,10 +50,10 @@ def run(options: argparse.Namespace) -> int:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
         if options.dry_run:
-            check_name(options.name or path.stem)
+            check_name(options.name or run_name(path.stem))
             return _foreseen(path, values, given, runs_root())
         record = provenance.notebook_record(path)
-        current = new_run(options.name or path.stem, values, record, "engine", sys.argv)
+        current = new_run(options.name or run_name(path.stem), values, record, "engine", sys.argv)
     note(f"run folder: {current.path}")
     with substitute_home() as problem:
         if problem:
@@ -73,7 +73,7 @@ def _foreseen(path: Path, values: dict[str, Any], given: dict[str, Any], folder:
 def params(options: argparse.Namespace) -> int:
     """`arcnb params NOTEBOOK [NAME]`: what a notebook can be asked for, or one of it."""
     path = files.find_notebook(options.notebook)
-    beside = files.declared_beside(path)
+    beside = files.declared_beside(path, options.profile)
     declared = beside[path.stem]
     values = shared.given_values(options, path, beside)
     if options.name:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,9 @@ class ArcnbClient(PapermillNotebookClient):
             # one.
             manager.kernel_spec.argv[0] = sys.executable
             self.extra_arguments = [*self.extra_arguments, f"--IPKernelApp.exec_lines={STATEMENT}"]
+        # Names in Linux's abstract space instead of ports, which another process may take between their
+        # choice and their use; no file of theirs is left behind, and no path of theirs is too long.
+        manager.transport, manager.ip = "ipc", f"@arcnb-{uuid.uuid4()}"
         if hasattr(manager, "transport_encryption"):  # jupyter_client 8.10: other users of the node stay out
             manager.transport_encryption = "auto"
         return manager

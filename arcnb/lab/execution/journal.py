@@ -12,6 +12,7 @@ import nbformat
 from papermill.engines import NotebookExecutionManager
 
 from arcnb.errors import ArcnbError
+from arcnb.lab.execution.lost_terminal import Steady
 from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
@@ -29,7 +30,7 @@ class Console:
     intervals of 5 to 60 seconds."""
 
     def __init__(self, n_cells: int):
-        self.stream = sys.stderr
+        self.stream = Steady(sys.stderr)
         self.n_cells = n_cells
         self.place = ""
         self.title = ""

@@ -14,7 +14,6 @@ place and only warns about an unknown parameter. This one
 * writes the executed notebook whole or not at all, at every cell and every few seconds within one.
 """
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,16 +49,15 @@ else:
             """
             from arcnb.lab.execution.execute import execute
             from arcnb.lab.notebooks.parameters import check_parameters, default_values, notebook_parameters
-            from arcnb.lab.runs.run import Run, new_run
+            from arcnb.lab.runs.run import Run, new_run, run_name
 
             source = Path(str(settings.pop("input_path", None) or "notebook.ipynb"))
             declared = notebook_parameters(nb, source.name)
             given = check_parameters(nb.metadata.papermill.get("parameters", {}), declared, source.name)
             if run_folder is None:
                 values = default_values(declared) | given
-                name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.stem).strip("-.") or "notebook"
                 notebook = {"path": str(source.absolute()), "sha256": None}
-                run = new_run(name, values, notebook, owner="engine", command=sys.argv)
+                run = new_run(run_name(source.stem), values, notebook, owner="engine", command=sys.argv)
             else:
                 run = Run(Path(run_folder))
             settings["timeout"] = settings.pop("execution_timeout", None)

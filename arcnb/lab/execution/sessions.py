@@ -9,7 +9,6 @@ import ast
 import atexit
 import contextlib
 import os
-import re
 import signal
 import sys
 import textwrap
@@ -26,7 +25,7 @@ from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
 from arcnb.lab.runs.manifest import MANIFEST, RUN_DIR, cause, now, seconds_between
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.run import Run, new_run
+from arcnb.lab.runs.run import Run, new_run, run_name
 from arcnb.plans import opened
 
 _current: dict[str, Any] = {"run": None, "heartbeat": None, "error": None}
@@ -57,7 +56,7 @@ def _own_run(name: str | None) -> Run:
     path = _notebook_path(shell)
     parameters = _parameters(shell, path) if shell is not None else {}
     record = notebook_record(path) if path.is_file() else None
-    run = new_run(name or _run_name(path), parameters, record)
+    run = new_run(name or run_name(path.stem), parameters, record)
     if _current["run"] is None:
         atexit.register(_close)
         if shell is not None:
@@ -142,10 +141,6 @@ def _notebook_path(shell: Any) -> Path:
     except (KeyError, OSError):
         return Path("notebook")
     return next((folder / word for word in command if word.endswith(".ipynb")), Path("notebook"))
-
-
-def _run_name(notebook: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", notebook.stem).strip("-.") or "notebook"
 
 
 def _parameters(shell: Any, path: Path) -> dict[str, Any]:

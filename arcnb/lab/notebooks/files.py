@@ -35,14 +35,30 @@ def read_notebook(path: Path) -> Any:
     import nbformat
 
     try:
-        notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-        nbformat.validate(notebook)
-    except (OSError, ValueError, nbformat.ValidationError) as error:
-        raise ArcnbError(f"{path} is not a notebook that can be read: {str(error).splitlines()[0]}") from None
-    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
-    if language != "python":
+        # Without nbformat's schema: papermill runs what others leave things out of.
+        notebook = nbformat.convert(nbformat.reader.reads(path.read_text(encoding="utf-8")), 4)
+        _complete(notebook)
+    except Exception as error:  # nbformat answers JSON that is no notebook with whatever comes
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ArcnbError(f"{path} is not a notebook that can be read: {why}") from None
+    language = str(notebook.metadata.get("kernelspec", {}).get("language", "python"))
+    if not language.lower().startswith(("python", "ipython")):
         raise ArcnbError(f"{path} is a notebook in {language}; arcnb runs Python notebooks")
     return notebook
+
+
+def _complete(notebook: Any) -> None:
+    """Put in what is missing of it."""
+    from nbformat import NotebookNode
+
+    notebook.setdefault("metadata", NotebookNode())
+    for cell in notebook["cells"]:
+        cell.setdefault("metadata", NotebookNode())
+        if not isinstance(cell.setdefault("source", ""), str) or not isinstance(cell["metadata"], dict):
+            raise ValueError(f"a {cell['cell_type']} cell has no text")
+        if cell["cell_type"] == "code":
+            cell.setdefault("execution_count", None)
+            cell.setdefault("outputs", [])
 
 
 def sign(path: Path) -> None:
@@ -51,19 +67,18 @@ def sign(path: Path) -> None:
     JupyterLab keeps SVG and most HTML of an unknown notebook to itself: grids would appear as their hover
     texts. Without a home to keep signatures in, that stays so.
     """
-    import sqlite3
-
     import nbformat
     from nbformat.sign import NotebookNotary
 
-    with contextlib.suppress(OSError, ValueError, sqlite3.Error, nbformat.ValidationError):
+    with contextlib.suppress(Exception):  # the run is over, whatever is wrong with the home
         NotebookNotary().sign(nbformat.read(path, as_version=4))
 
 
-def declared_beside(path: Path) -> dict[str, Declared]:
-    """stem -> parameters, of this notebook and of all in its folder that can be read."""
+def declared_beside(path: Path, profile: object = None) -> dict[str, Declared]:
+    """stem -> parameters, of this notebook; where a profile is given, which may be for them, too, also of all
+    in its folder that can be read."""
     declared = {path.stem: notebook_parameters(read_notebook(path), path.name)}
-    for sibling in sorted(path.parent.glob("*.ipynb")):
+    for sibling in sorted(path.parent.glob("*.ipynb")) if profile else ():
         if sibling.stem not in declared:
             with contextlib.suppress(ArcnbError):  # its own run will say so
                 declared[sibling.stem] = notebook_parameters(read_notebook(sibling), sibling.name)

@@ -25,13 +25,14 @@ from typing import Any
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.plans import MORE, Plan, dotted, fitting
+from arcnb.values import short_kind
 
 
 @dataclass(frozen=True)
 class Parameter:
     name: str
     default: Any  # None also where the default is not a literal
-    kind: str  # "int", "str | None", "list[float]", ...; "any" if nothing is known
+    kind: str  # in its short form: "int", "str | None", "list[float]", ...; "any" if nothing is known
     comment: str  # the comment behind the assignment, or the lines of comment above it
     unit: str = ""
     ours: bool = True  # not a field of a library's class that keeps the library's default
@@ -93,6 +94,12 @@ class Declared(dict[str, Parameter]):
             return False
         return True
 
+    def range_of(self, name: str, value: Any) -> str:
+        """Of the plan's option of this name; "" of other names. Texts need no plan, which is not imported."""
+        if isinstance(value, str | None) or self.plan is None or not self.plan.knows(name):
+            return ""
+        return self.plan.find(name).within
+
     @functools.cached_property
     def _by_path(self) -> dict[str, Parameter]:
         names = [name for name in self if not _holds_more(name, self)]
@@ -145,7 +152,9 @@ def check_parameters(
         if called.setdefault(known.name, name) != name:
             raise ArcnbError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")
         try:
-            checked[known.name] = fitting(value, known.kind, known.name, known.default)
+            within = declared.range_of(known.name, value)
+            lenient = known.name in declared  # an annotation of the cell may be of any module
+            checked[known.name] = fitting(value, known.kind, known.name, known.default, within, lenient)
         except ArcnbError as error:
             raise ArcnbError(f"{where}: {error}") from None
     return checked
@@ -193,6 +202,7 @@ def _plan_of(notebook: Mapping[str, Any]) -> str:
 
 def _read_cell(source: str, where: str) -> dict[str, Parameter]:
     try:
+        source = _without_magics(source)
         body = ast.parse(source).body
     except SyntaxError as error:
         raise ArcnbError(
@@ -205,7 +215,7 @@ def _read_cell(source: str, where: str) -> dict[str, Parameter]:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 kind = None
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=ast.expr() as value):
-                kind = ast.unparse(annotation)
+                kind = short_kind(ast.unparse(annotation))
             case _:
                 continue
         try:
@@ -215,6 +225,17 @@ def _read_cell(source: str, where: str) -> dict[str, Parameter]:
             default, kind = None, kind or "any"
         parameters[name] = Parameter(name, default, kind, _comment_of(statement, comments))
     return parameters
+
+
+def _without_magics(source: str) -> str:
+    """The cell as Python has it: calls in place of `%matplotlib inline` and the like."""
+    try:
+        ast.parse(source)
+        return source
+    except SyntaxError:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        return TransformerManager().transform_cell(re.sub(r"\A\s*%%.*", "", source))
 
 
 def _kind_of(default: Any) -> str:

@@ -5,9 +5,11 @@ import base64
 import html
 import mimetypes
 import re
+from contextlib import suppress
 from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import mistune
 from nbconvert.filters.ansi import ansi2html
@@ -20,6 +22,10 @@ from arcnb.lab.execution.terminal_text import printed
 from arcnb.lab.pages.fragments import external_references as external_references
 from arcnb.lab.pages.fragments import picture, without_external
 
+# What shows a file: the name of the tag, and the file's.
+_SHOWING = re.compile(
+    r"<(img|video|audio|source|embed)\b[^>]*?\bsrc\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))[^>]*>", re.I
+)
 LABELS = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
 STOPPED = ("failed", "preempted", "killed")
 TEXT_CHARACTERS = 100_000  # of one output; nobody reads more on a page
@@ -42,11 +48,23 @@ class Markdown(mistune.HTMLRenderer):
         """The cell, or a part of its source."""
         self.attachments = cell.get("attachments", {})
         source = cell["source"] if source is None else source
-        return (
-            ""
-            if not source.strip()
-            else f'<div class="text">{without_external(str(self.parse(source)))}</div>'
-        )
+        text = self.whole(str(self.parse(source))) if source.strip() else ""
+        return f'<div class="text">{text}</div>' if text else ""
+
+    def whole(self, fragment: str) -> str:
+        """HTML with the local files that it shows embedded, and a note or a link in the place of others."""
+
+        def shown(match: re.Match[str]) -> str:
+            group = next(group for group in (2, 3, 4) if match[group] is not None)
+            url = html.unescape(match[group])
+            if url.startswith("data:"):
+                return match[0]
+            if (source := self._embedded(url)) is None:
+                return self._missing(url)
+            start, end = (place - match.start() for place in match.span(group))
+            return match[0][:start] + source + match[0][end:]
+
+        return without_external(_SHOWING.sub(shown, fragment))
 
     def heading(self, text: str, level: int, **attributes: Any) -> str:
         plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
@@ -67,11 +85,15 @@ class Markdown(mistune.HTMLRenderer):
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         source = self._embedded(url)
-        if source is None and re.match(r"(https?:)?//", url):
-            return f'<a href="{html.escape(url)}">{text or "picture"}</a>'
         if source is None:
-            return f"<em>[no picture {html.escape(url)}]</em>"
+            return self._missing(url, text)
         return f'<img src="{source}" alt="{html.escape(text)}">'
+
+    @staticmethod
+    def _missing(url: str, text: str = "") -> str:
+        if re.match(r"(https?:)?//", url):
+            return f'<a href="{html.escape(url)}">{text or "picture"}</a>'
+        return f"<em>[no picture {html.escape(unquote(url))}]</em>"
 
     def block_code(self, code: str, info: str | None = None) -> str:
         return f"<pre><code>{highlighted(code, (info or 'text').split()[0])}</code></pre>\n"
@@ -80,7 +102,8 @@ class Markdown(mistune.HTMLRenderer):
         if url.startswith("data:"):
             return url
         if url.startswith("attachment:"):
-            content = self.attachments.get(url.removeprefix("attachment:"), {})
+            name = url.removeprefix("attachment:")
+            content = self.attachments.get(name) or self.attachments.get(unquote(name), {})
             return next((f"data:{kind};base64,{data}" for kind, data in content.items()), None)
         if (path := self._file(url)) is None:
             return None
@@ -88,7 +111,11 @@ class Markdown(mistune.HTMLRenderer):
         return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
     def _file(self, name: str) -> Path | None:
-        return next((folder / name for folder in self.folders if name and (folder / name).is_file()), None)
+        """The file of this name, as it is or as URLs write it, in the first folder that has it."""
+        names = [name, unquote(name)] if name and "\0" not in unquote(name) else []
+        with suppress(OSError):  # a name too long for a file
+            return next((f / one for f in self.folders for one in names if (f / one).is_file()), None)
+        return None
 
 
 def highlighted(code: str, language: str = "python") -> str:
@@ -127,13 +154,14 @@ def _level(cell: Any) -> int:
 def _silent(part: list[Any]) -> bool:
     """Whether it has code, all of it was run, and nothing is to be seen of that."""
     code = [cell for cell in part if cell["cell_type"] == "code" and cell["source"].strip()]
+    nowhere = Markdown([])
     special = any("parameters" in tag for cell in code for tag in cell["metadata"].get("tags", []))
     run = all(cell.get("execution_count") for cell in code)
     return (
         bool(code)
         and run
         and not special
-        and not any(map(output_html, (o for c in code for o in c["outputs"])))
+        and not any(output_html(output, nowhere) for cell in code for output in cell["outputs"])
     )
 
 
@@ -141,7 +169,9 @@ def cell_html(cell: Any, markdown: Markdown) -> list[str]:
     """Pieces of HTML: the text or the code first, then one for each output."""
     if cell["cell_type"] == "markdown":
         return [markdown.cell(cell)]
-    return [code_html(cell), *map(output_html, cell["outputs"])] if cell["cell_type"] == "code" else []
+    if cell["cell_type"] != "code":
+        return []
+    return [code_html(cell), *(output_html(output, markdown) for output in cell["outputs"])]
 
 
 def code_html(cell: Any) -> str:
@@ -163,7 +193,7 @@ def code_html(cell: Any) -> str:
     )
 
 
-def output_html(output: Any) -> str:
+def output_html(output: Any, markdown: Markdown) -> str:
     """One output of a code cell, in the richest form that a page can hold."""
     kind = output["output_type"]
     if kind == "stream":
@@ -177,15 +207,15 @@ def output_html(output: Any) -> str:
     if 'class="arcnb-run"' in data.get("text/html", ""):
         return ""  # the page's top says the same, and how it ended
     if "text/html" in data:
-        return f'<div class="output">{without_external(data["text/html"])}</div>'
+        return f'<div class="output">{markdown.whole(data["text/html"])}</div>'
     if "application/vnd.jupyter.widget-view+json" in data:
         return ""  # a widget without a page's form, tqdm's bar for one: its text is the state it began with
     for kind in PICTURES:
         if kind in data:
             return _picture(kind, output)
     if "text/markdown" in data:
-        rendered = str(mistune.html(data["text/markdown"]))
-        return f'<div class="output text">{without_external(rendered)}</div>'
+        rendered = markdown.whole(str(mistune.html(data["text/markdown"])))
+        return f'<div class="output text">{rendered}</div>'
     text = data.get("text/plain") or data.get("text/latex") or ""
     return _pre(text, "result") if text else ""
 

@@ -19,6 +19,7 @@ from arcnb.lab.runs.manifest import seconds_between
 from arcnb.lab.runs.run import Run, list_runs
 from arcnb.models.training.log import read_metrics
 from arcnb.search.comparing import evaluation
+from arcnb.values import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +42,9 @@ def open_runs(references: str = "", names: str = "") -> dict[str, Run]:
     Without references the last four that are done. Names default to the runs' own, the folder's where two
     share one. ArcnbError for a run that does not exist or is named twice, and names that do not fit.
     """
-    asked = [one.strip() for one in references.split(",") if one.strip()]
+    asked = listed(references)
     runs = runs_named(asked) if asked else _latest()
-    given = [one.strip() for one in names.split(",") if one.strip()]
+    given = listed(names)
     if not runs:
         raise ArcnbError("there are no runs to compare yet")
     if given and len(given) != len(runs):

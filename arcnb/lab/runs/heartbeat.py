@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.runs.manifest import now, plain
+from arcnb.values import misfit
+from arcnb.lab.runs.manifest import BEAT, now, plain
 from arcnb.machine.files import write_whole
 from arcnb.errors import ArcnbError
 
@@ -23,8 +24,8 @@ def read_heartbeat(folder: Path) -> dict[str, Any] | None:
     try:
         path = folder / HEARTBEAT
         beat = json.loads(path.read_text(encoding="utf-8"))
-        return beat | {"age": max(0.0, time.time() - path.stat().st_mtime)}
-    except (OSError, ValueError):
+        return None if misfit(beat, BEAT) else beat | {"age": max(0.0, time.time() - path.stat().st_mtime)}
+    except (OSError, ValueError, RecursionError):
         return None
 
 

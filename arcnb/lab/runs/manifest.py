@@ -28,18 +28,18 @@ Only in runs that were queued first (arcnb.lab.runs.queueing):
     inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.runs.fingerprints)
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from arcnb.values import misfit
 from arcnb.errors import ArcnbError
+from arcnb.machine import locks
 from arcnb.machine.files import write_whole
 
 RUNS = "ARCNB_RUNS"  # the root of all runs
@@ -49,6 +49,25 @@ JOB = "ARCNB_JOB"  # set by the script of a submitted job: "slurm 12_3", "htcond
 SCHEMA = 1
 MANIFEST = "manifest.json"
 STATUSES = ("queued", "running", "done", "failed", "preempted", "killed")
+
+
+_ERROR = {"sentence?": "str"}
+_PLACE = {"index": "int", "of": "int", "title": "str"}
+_SHAPE = {
+    "name": "str", "notebook?": {"path": "str"}, "parameters": "dict[str, Any]", "parents": "list[str]",
+    "command?": "list[str]", "cwd?": "str", "git?": {"commit": "str", "dirty?": "bool"}, "packages": "dict",
+    "hardware": {
+        "host": "str", "cpu?": "str", "cores?": "int", "memory_gb?": "int | float",
+        "gpus": [{"name": "str", "memory_gb": "int | float"}],
+    },
+    "status": "str", "start": "str", "end?": "str", "seconds?": "int | float", "owner": "str", "job?": "str",
+    "process": {"host": "str", "pid": "int"}, "kernel?": {"host": "str", "pid": "int"}, "cell?": _PLACE,
+    "stop?": {"signal": "str"}, "error?": _ERROR, "peak_memory_gb?": "int | float",
+    "attempts": [{"status": "str", "error?": _ERROR}], "outcome": "dict[str, Any]",
+    "artifacts": [{"path": "str", "bytes": "int"}], "report_problem~": "str",
+    "references~": "dict[str, str]", "waits_for~": "str", "inputs~": "dict[str, Any]",
+}  # fmt: skip
+BEAT = {"time": "str", "cell~": _PLACE, "progress~": "str"}  # of heartbeat.json
 
 
 def now() -> str:
@@ -64,18 +83,29 @@ def cause(sentence: str | None, kind: str | None = None, message: str | None = N
     return {"type": kind, "message": message, "sentence": sentence}
 
 
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise ArcnbError(f"{folder} is not a run folder: it holds no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArcnbError(f"{path} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
         raise ArcnbError(f"{path} is not a manifest of arcnb: it has no schema number")
     if manifest["schema"] != SCHEMA:
         raise ArcnbError(f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}")
+    wrong = misfit(manifest, _SHAPE, "it")
+    try:
+        datetime.fromisoformat(manifest["start"] if not wrong else now())
+    except ValueError:
+        wrong = f"start is {manifest['start']!r}"
+    if wrong:
+        raise ArcnbError(f"{path} is damaged: {wrong}")
     return manifest
 
 
@@ -90,23 +120,13 @@ def working_folder(manifest: dict[str, Any]) -> str | None:
     return folder if folder and os.path.isdir(folder) and os.access(folder, os.X_OK) else None
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[bool]:
     """One reader-then-writer of the manifest at a time: the runner and its kernel both add to it.
 
     The folder itself is locked, so no lock file stays behind. Some network file systems cannot do that; there
     two changes in the same millisecond may still lose one.
     """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise ArcnbError(f"cannot open {folder}: {error.strerror or error}") from None
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return locks.locked(folder, is_folder=True)
 
 
 def plain(value: Any) -> Any:

@@ -4,13 +4,15 @@
     runs/a/tasks.parquet*100 + barc:rows.jsonl    a recipe of tasks
     sampled = A | B; refined = A[:64] + R         arms of a comparison
 
-What a stage depends on, the parents of a run, and the runs that others still need are all found by this.
+A name with any of the separators in it stands in double quotes. What a stage depends on, the parents of a run, and the runs that others still need are all found by this.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from arcnb.values import bare, split_unquoted
 
 # From the outermost to the innermost. "=" comes last and splits once: what follows `name =` may hold another.
 SEPARATORS = (",", ";", "|", "+", "=")
@@ -45,10 +47,11 @@ def _parts(text: str, separators: tuple[str, ...]) -> list[tuple[str, tuple[str,
     """The parts by the outermost separator in the text, and the separators that may split them further."""
     for number, separator in enumerate(separators):
         if separator in text:
-            parts = text.split(separator, 1 if separator == "=" else -1)
-            return [(part, separators[number + 1 :]) for part in parts]
+            parts = split_unquoted(text, separator, 1 if separator == "=" else -1)
+            if len(parts) > 1:
+                return [(part, separators[number + 1 :]) for part in parts]
     return []
 
 
 def _bare(text: str) -> str:
-    return _AMOUNT.sub("", text.strip().removeprefix("barc:")).strip()
+    return bare(_AMOUNT.sub("", bare(text).removeprefix("barc:")))

@@ -201,6 +201,11 @@ def check_name(name: str) -> None:
         raise ArcnbError(f"run name {name!r} may hold letters, digits, dots, hyphens and underscores only")
 
 
+def run_name(text: str) -> str:
+    """A name for a run after its notebook's or its file's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._") or "notebook"
+
+
 def fresh_attempt(owner: str) -> dict[str, Any]:
     """The manifest keys of an attempt that starts now, in this process."""
     known = {"status": "running", "start": now(), "process": process_identity(), "job": os.environ.get(JOB)}

@@ -6,11 +6,11 @@ to a folder with other weights, or to another hub id. The shapes of the LoRA mat
 they also catch another size, another number of layers and another vocabulary.
 """
 
-import json
 import os
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import read_object
 from arcnb.models.embedded import FOLDER_NAME, HUB_ID, cache_folder
 
 WEIGHTS = "adapter_model.safetensors"
@@ -60,10 +60,7 @@ def adapter_settings(adapter: Path) -> dict:
     if not path.is_file() or not (adapter / WEIGHTS).is_file():
         missing = path.name if not path.is_file() else WEIGHTS
         raise ArcnbError(f"{adapter} is not an adapter folder: {missing} is missing")
-    try:
-        settings = json.loads(path.read_text())
-    except ValueError as error:
-        raise ArcnbError(f"{path} is not valid JSON: {error}") from error
+    settings = read_object(path)
     if settings.get("peft_type", "LORA") != "LORA":
         raise ArcnbError(f"adapter {adapter} is of type {settings['peft_type']}; only LORA is supported")
     return settings

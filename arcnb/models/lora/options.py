@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcnb.plans import option
+from arcnb.values import COUNT, POSITIVE
 
 
 @dataclass(frozen=True)
 class Lora:
-    r: int = option(32, "rank of a fresh LoRA")
-    alpha: int | float = option(64, "its scale: alpha / sqrt(r) with use_rslora, else alpha / r")
+    r: int = option(32, "rank of a fresh LoRA", within=COUNT)
+    alpha: int | float = option(
+        64, "its scale: alpha / sqrt(r) with use_rslora, else alpha / r", within=POSITIVE
+    )
     use_rslora: bool = option(True, "rank-stabilised scale of a fresh LoRA")
     target_modules: list[str] = option(
         lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],

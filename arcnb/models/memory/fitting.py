@@ -4,12 +4,12 @@ The estimate counts weights, and the keys and values of one sequence of full len
 graphs come on top (a tenth of the share is kept for them). It says no only to what cannot work.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from arcnb.machine.gpus import Gpu, visible_gpus
+from arcnb.machine.reading import read_object
 from arcnb.models.memory.shape import GIB, Shape
 
 _BYTES_IN_4BIT = 0.28  # of the bf16 weight bytes: 4 bit plus scales; embeddings stay as they are
@@ -106,4 +106,4 @@ def weight_bytes(model: Path) -> int:
 
 def cache_bytes_per_token(model: Path) -> int:
     """Bytes of keys and values that one token takes at 16 bit; 0 if the config does not say."""
-    return Shape.of(json.loads((model / "config.json").read_text())).cache_per_token
+    return Shape.of(read_object(model / "config.json")).cache_per_token

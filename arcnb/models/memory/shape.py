@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import read_object
 
 GIB = 1 << 30
 # Of the models of notebook 09's profiles, so that a dry run needs none of their files.
@@ -105,7 +105,7 @@ class Shape:
 def shape_of(model: str, folder: Path | None = None) -> Shape:
     """The shape of a model by its config.json, or of a known one by name. ArcnbError otherwise."""
     if folder is not None and (path := folder / "config.json").is_file():
-        shape = Shape.of(json.loads(path.read_text()))
+        shape = Shape.of(read_object(path))
         if not (shape.layers and shape.hidden and shape.inner and shape.vocabulary):
             raise ArcnbError(f"{path} does not say the sizes of a plain decoder")
         return shape

@@ -24,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from arcnb.arc.encodings import grid_encoding
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import named_errors
 
 TEMPLATES = Path(__file__).parent / "templates"
 # The shortest encoding for the embedded model's tokenizer (one token a digit, one a line break).
@@ -105,7 +106,7 @@ def refuse_test_outputs(template: str | Path) -> None:
     """
     path = template_path(template)
     try:
-        tree = ImmutableSandboxedEnvironment().parse(path.read_text())
+        tree = ImmutableSandboxedEnvironment().parse(_source(path))
     except Exception:
         render_blocks(template, {})  # says which line is no Jinja
         raise
@@ -128,7 +129,12 @@ def _name(node: jinja2.nodes.Node) -> str:
 
 def _load_template(template: str) -> jinja2.Template:
     path = template_path(template)
-    return _compile(path, path.read_text())
+    return _compile(path, _source(path))
+
+
+def _source(path: Path) -> str:
+    with named_errors(path):
+        return path.read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=32)

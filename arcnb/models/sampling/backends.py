@@ -73,21 +73,19 @@ class Sampling:
     seeded: bool = True
 
     def __post_init__(self):
-        refuse(sampling_problems(self), ArcnbError)
+        refuse(_sampling_problems(self), ArcnbError)
         if isinstance(self.stop, str):
             raise ArcnbError(f"stop is the text {self.stop!r}, it must be a tuple of texts")
 
 
-def sampling_problems(sampling, longest: str = "max_tokens") -> list[str]:
-    """What is wrong with the numbers of a Sampling, or of options with its names. longest: the name that the
-    longest completion has there."""
+def _sampling_problems(sampling) -> list[str]:
     limits = {
         "temperature": (sampling.temperature >= 0, "at least 0"),
         "top_p": (0 < sampling.top_p <= 1, "above 0 and at most 1"),
         "top_k": (sampling.top_k >= 0, "at least 0 (0 is off)"),
         "min_p": (0 <= sampling.min_p <= 1, "between 0 and 1"),
         "repetition_penalty": (sampling.repetition_penalty > 0, "above 0 (1 is off)"),
-        longest: (getattr(sampling, longest) >= 1, "at least 1"),
+        "max_tokens": (sampling.max_tokens >= 1, "at least 1"),
     }
     return [
         f"{name} is {getattr(sampling, name)}, it must be {wanted}"

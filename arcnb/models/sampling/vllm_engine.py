@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice, release_memory
+from arcnb.machine.starts import tried_again
 from arcnb.models.lora.precision import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, share_of_memory, weight_bytes
 from arcnb.models.registry import ModelPath
@@ -152,7 +153,7 @@ class VllmEngine:
     def start(self) -> None:
         """Returns when the engine is ready. Raises ArcnbError, and then leaves no process behind."""
         try:
-            self._start()
+            tried_again(self._start)
         except BaseException:
             self.close()
             raise

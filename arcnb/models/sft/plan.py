@@ -23,6 +23,7 @@ from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_diffe
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals
+from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED
 
 PLAN = "plan.json"  # beside the checkpoints: the settings that they are of
 
@@ -59,6 +60,12 @@ SFT_CONFIG = Library(
         "report_to": "none",
     },
     reserved=RESERVED,
+    ranges={
+        **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), COUNT),
+        **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "save_total_limit"), COUNT),
+        **dict.fromkeys(("warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
+        "learning_rate": POSITIVE,
+    },
     free=frozenset({"logging_steps", "report_to", "save_steps", "save_total_limit"}),
 )
 
@@ -89,7 +96,7 @@ class SftPlan(Plan):
     augment_programs: bool = option(
         False, "turn and recolor RE-ARC tasks, rewriting the program; another way each time round"
     )
-    max_cells: int = option(4500, "all grids of a RE-ARC task together", "cells")
+    max_cells: int = option(4500, "all grids of a RE-ARC task together", "cells", within=COUNT)
     model: str = option("default", "model to train: default, a folder or a hub id")
     adapter: str = option("", 'LoRA to go on training; "" starts a fresh one')
     full: bool = option(False, "train all weights instead of a LoRA")
@@ -100,8 +107,10 @@ class SftPlan(Plan):
         2048, "longest row (prompt and program); longer ones are counted and left out", "tokens"
     )
     packing: bool = option(False, "several short rows in one of max_length, each blind to the others")
-    block_rows: int = option(64, "rows that are shuffled (and packed) together")
-    num_processes: int = option(1, "processes that train together, one a GPU (accelerate launch)")
+    block_rows: int = option(64, "rows that are shuffled (and packed) together", within=COUNT)
+    num_processes: int = option(
+        1, "processes that train together, one a GPU (accelerate launch)", within=COUNT
+    )
     max_seconds: float = option(0.0, "wall time after which training ends; 0: no limit", "s", free=True)
     resume: str = option(
         "auto",
@@ -111,8 +120,8 @@ class SftPlan(Plan):
     accept_other_settings: bool = option(False, "resume from a checkpoint of other settings", free=True)
     n_shown: int = option(4, "tasks to sample programs for at the end; 0: none", free=True)
     backend: str = option("auto", "engine for that: auto, vllm or transformers", free=True)
-    workers: int = option(2, "processes that make rows while the training runs", free=True)
-    seed: int = option(0, "rows, order and initial weights derive from it")
+    workers: int = option(2, "processes that make rows while the training runs", free=True, within=COUNT)
+    seed: int = option(0, "rows, order and initial weights derive from it", within=SEED)
     trl: Settings = library(SFT_CONFIG)
 
     @property
@@ -143,24 +152,6 @@ def problems(plan: SftPlan, output: Path | None = None) -> list[str]:
 
 
 def _numbers(plan: SftPlan) -> Iterator[str]:
-    own = {name: getattr(plan, name) for name in ("max_cells", "block_rows", "workers")}
-    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
-    names += ("logging_steps", "save_steps", "eval_steps")
-    least_one = own | {name: plan.trl[name] for name in names}
-    if not plan.full:
-        least_one["lora_r"] = plan.lora.r
-    for name, value in least_one.items():
-        if value is not None and value < 1:
-            yield f"{name} must be at least 1, not {value}"
-    not_negative = {"warmup_steps": plan.trl["warmup_steps"]}
-    not_negative |= {"n_shown": plan.n_shown, "max_seconds": plan.max_seconds}
-    for name, value in not_negative.items():
-        if value < 0:
-            yield f"{name} must not be negative, it is {value}"
-    if plan.trl["learning_rate"] <= 0:
-        yield f"learning_rate must be positive, not {plan.trl['learning_rate']}"
-    if not plan.full and plan.lora.alpha <= 0:
-        yield f"lora_alpha must be positive, not {plan.lora.alpha}: it scales what the lora adds"
     if plan.trl["max_steps"] < 1 and plan.trl["num_train_epochs"] <= 0:
         epochs = plan.trl["num_train_epochs"]
         yield f"num_train_epochs must be positive where max_steps is not, it is {epochs}"

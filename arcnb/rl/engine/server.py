@@ -9,12 +9,11 @@ holds a copy of the model (data parallel).
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -22,6 +21,7 @@ from urllib.request import urlopen
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import VARIABLE, visible_gpus
 from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.machine.starts import free_port, tried_again
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.processes import LaunchError
 from arcnb.rl.engine.options import vllm_environment
@@ -48,7 +48,7 @@ def server_command(
     model: ModelPath, n_gpus: int, context: int, port: int, share: float, kv_cache_dtype: str = "auto"
 ) -> list[str]:
     """The command of the server. share: of each GPU's memory."""
-    words = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model.path)]
+    words = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(model.path)]
     words += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(context)]
     words += ["--data-parallel-size", str(n_gpus), "--gpu-memory-utilization", str(share)]
     words += ["--kv-cache-dtype", kv_cache_dtype]
@@ -70,27 +70,33 @@ def generation_server(
 
     LaunchError where it ends or is not ready within READY_SECONDS; the message quotes its last line.
     """
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     settings = {"VLLM_SERVER_DEV_MODE": "1", VARIABLE: ",".join(gpus)}
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "w") as file:
-        server = subprocess.Popen(
-            server_command(model, len(gpus), context, port, share, kv_cache_dtype),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-            preexec_fn=ending_with_parent(),
-            env=os.environ | vllm_environment() | settings,
-        )
-        address = f"http://127.0.0.1:{port}"
+
+    def started() -> tuple[subprocess.Popen, str]:
+        port = free_port()
+        with open(log, "w") as file:
+            server = subprocess.Popen(
+                server_command(model, len(gpus), context, port, share, kv_cache_dtype),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                preexec_fn=ending_with_parent(),
+                env=os.environ | vllm_environment() | settings,
+            )
         try:
-            _wait(server, address, log)
-            yield address
-        finally:
+            _wait(server, address := f"http://127.0.0.1:{port}", log)
+        except BaseException:
             end_session(server, END_SECONDS)
+            raise
+        return server, address
+
+    server, address = tried_again(started)
+    try:
+        yield address
+    finally:
+        end_session(server, END_SECONDS)
 
 
 def _wait(server: subprocess.Popen, address: str, log: Path) -> None:

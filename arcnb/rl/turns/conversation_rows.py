@@ -7,19 +7,24 @@ for them, so a row can be looked up by the text that it had.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction import SCORE_COLUMNS
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.views import COLUMNS
+from arcnb.arc.views import COLUMNS, View
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import naming, shown
 from arcnb.models.prompts.chat import render
+from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.rl.rows import PromptRows, trainer_text
 
+TEXTS = ("task_id", "task_fingerprint", "parent", "parent_status")
+SCORES = tuple(f"parent_{score}" for score in SCORE_COLUMNS)
+OTHERS = ("turn", *COLUMNS, *SCORES)
 _REMEMBERED = 8192  # rows; many more than a trainer asks for ahead
 
 
@@ -76,9 +81,7 @@ class FrozenRows(PromptRows):
             **{name: row[name] for name in COLUMNS},
             "turn": row["turn"],
             "parent": row["parent"],
-            **{
-                name: row[name] for name in ("parent_status", *(f"parent_{score}" for score in SCORE_COLUMNS))
-            },
+            **{name: row[name] for name in ("parent_status", *SCORES)},
         }
 
 
@@ -96,20 +99,22 @@ def frozen_rows(
     Their tasks are those the conversations are about. ArcnbError for another file or other tasks, and when
     no conversation is left.
     """
-    found = _read(path)
+    found = list(read_conversations(path, TEXTS, OTHERS))
     by_id = {task.task_id: task for task in tasks}
     fitting, too_long = [], {}
-    for row in found:
+    for place, row in found:
         task = by_id.get(row["task_id"])
         if task is None:
+            name = shown(row["task_id"])
             raise ArcnbError(
-                f"{path} refines task {row['task_id']}, which is not in the task set or held out of training"
+                f"{place} refines task {name}, which is not in the task set or held out of training"
             )
         if task.fingerprint != row["task_fingerprint"]:
-            raise ArcnbError(
-                f"{path} refines another version of task {row['task_id']}: the fingerprints differ"
-            )
-        length = len(render(tokenizer, row["messages"], row["prefix"]))
+            name = shown(row["task_id"])
+            raise ArcnbError(f"{place} refines another version of task {name}: the fingerprints differ")
+        _check_numbers(row, task, place)
+        with naming(place):
+            length = len(render(tokenizer, row["messages"], row["prefix"]))
         if length > max_prompt_tokens:
             too_long[row["parent"]] = length
         else:
@@ -117,22 +122,18 @@ def frozen_rows(
     if not fitting:
         raise ArcnbError(f"{path}: none of {len(found)} conversations is within {max_prompt_tokens} tokens")
     used = {row["task_id"] for row in fitting}
-    shown = [task for task in tasks if task.task_id in used]
-    return FrozenRows(shown, prompt_format, tokenizer, seed, too_long=too_long, conversations=fitting)
+    of_rows = [task for task in tasks if task.task_id in used]
+    return FrozenRows(of_rows, prompt_format, tokenizer, seed, too_long=too_long, conversations=fitting)
 
 
-def _read(path: str | Path) -> list[dict]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not Path(path).is_file():
-        raise ArcnbError(f"{path} is no file of conversations (there is no such file)")
+def _check_numbers(row: Mapping, task: Task, place: str) -> None:
+    """ArcnbError unless turn, scores and the view of the task are such."""
+    scores = [name for name in SCORES if not isinstance(row[name], int | float | None)]
+    if scores or not isinstance(row["turn"], int):
+        raise ArcnbError(f"{place}: {(scores or ['turn'])[0]} is no number")
     try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ArcnbError(f"{path} is no file of conversations ({first})") from None
-    missing = {"task_id", "task_fingerprint", "messages", "prefix", "parent", "turn", "parent_status"}
-    if missing := sorted(missing - set(table.column_names)):
-        raise ArcnbError(f"{path} has no column {missing[0]!r}; make it with notebook 04")
-    return table.to_pylist()
+        View.of(row).apply(task)
+    except (ArcnbError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise ArcnbError(
+            f"{place}: {', '.join(COLUMNS)} are no view of task {task.task_id} ({error})"
+        ) from None

@@ -17,6 +17,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.search.comparing.evaluation import check_versions, table_frame
+from arcnb.values import bare, split_unquoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,14 +30,17 @@ _SOURCE = re.compile(r"(?P<folder>.+?)\s*(?:\[:(?P<first>\d+)\])?")
 def parse_arms(text: str) -> dict[str, list[list[tuple[Path, int]]]]:
     """{arm: [seed: [(folder, first turns to take, 0 for the whole set)]]}; ArcnbError otherwise."""
     arms: dict[str, list[list[tuple[Path, int]]]] = {}
-    for entry in filter(None, (part.strip() for part in text.split(";"))):
-        name, equals, seeds = entry.partition("=")
-        name = name.strip()
-        if not equals or not name or not seeds.strip():
+    for entry in filter(None, map(str.strip, split_unquoted(text, ";"))):
+        name, *seeds = split_unquoted(entry, "=", 1)
+        name = bare(name)
+        if not name or not seeds or not seeds[0].strip():
             raise ArcnbError(f"compare: {entry!r} is not of the form NAME = SET + SET | SET + SET")
         if name in arms:
             raise ArcnbError(f"compare: two arms are called {name!r}")
-        arms[name] = [[_source(one, name) for one in seed.split("+")] for seed in seeds.split("|")]
+        arms[name] = [
+            [_source(one, name) for one in split_unquoted(seed, "+")]
+            for seed in split_unquoted(seeds[0], "|")
+        ]
     counts = {name: len(seeds) for name, seeds in arms.items()}
     if len(arms) < 2:
         raise ArcnbError(f"compare: a comparison needs at least two arms, not {len(arms)}")
@@ -50,15 +54,16 @@ def _source(text: str, arm: str) -> tuple[Path, int]:
     found = _SOURCE.fullmatch(text.strip())
     if not found:
         raise ArcnbError(f"compare: a seed of {arm!r} names no folder")
-    path = Path(found["folder"])
+    path = Path(bare(found["folder"]))
     if not path.is_dir():
-        raise ArcnbError(f"compare: prediction set {path} of {arm!r} does not exist")
+        quoted = " (a path with any of , ; = | + stands in double quotes)"
+        raise ArcnbError(f"compare: prediction set {path} of {arm!r} does not exist{quoted}")
     return path, int(found["first"] or 0)
 
 
 def arm_folders(text: str) -> str:
     """The folders that the arms are made of, each once, separated by commas; "" without arms."""
-    return ",".join(map(str, _folders(text))) if text else ""
+    return ",".join(f'"{path}"' for path in _folders(text)) if text else ""
 
 
 def arm_sets(text: str) -> dict[str, PredictionSet]:

@@ -23,6 +23,7 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError, nearest
 from arcnb.search.comparing.changes import Change, changes
 from arcnb.search.turns.budget import with_stage
+from arcnb.values import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +51,8 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     Names default to the folders': that of the run folder around `predictions`. ArcnbError for a folder
     that does not exist, or names that do not fit.
     """
-    listed = [Path(folder.strip()) for folder in folders.split(",") if folder.strip()]
-    paths = [path for folder in listed for path in _sets_in(folder)]
-    given = [name.strip() for name in names.split(",") if name.strip()]
+    paths = [path for folder in listed(folders) for path in _sets_in(Path(folder))]
+    given = listed(names)
     if not paths:
         raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
     if given and len(given) != len(paths):
@@ -60,7 +60,8 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     sets: dict[str, PredictionSet] = {}
     for path, name in zip(paths, given or [_name_of(path) for path in paths], strict=True):
         if not path.is_dir():
-            raise ArcnbError(f"prediction set {path} does not exist")
+            comma = "; a path with a comma stands in double quotes" if "," in folders else ""
+            raise ArcnbError(f"prediction set {path} does not exist{comma}")
         if name in sets:
             raise ArcnbError(f"two prediction sets are called {name!r}; give names")
         sets[name] = PredictionSet(path)

@@ -7,7 +7,6 @@ what the first n completions of a task, in the order in which they were made, ha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.submission import PADDING, SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
 from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.machine.reading import naming, read_object
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.comparing.fair_comparison import PairedShares, paired_shares
 from arcnb.search.learning.journal import StepJournal
@@ -151,7 +151,7 @@ def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
         shown = "" if last["low"] > 0 or last["high"] < 0 else ": no difference is shown"
         said.append(f"Learning added {found} points (95% interval {low} to {high}) to search alone{shown}.")
     if plan.submission:
-        entries = json.loads(Path(plan.submission_file).read_bytes()).values()
+        entries = read_object(plan.submission_file).values()
         outputs = [grid for tests in entries for test in tests for grid in test.values()]
         padded = sum(grid == PADDING for grid in outputs)
         name, n_outputs = Path(plan.submission_file).name, sum(map(len, entries))
@@ -236,5 +236,7 @@ def training_steps(folder: Path) -> list[dict]:
 
 
 def submission_score(path: Path, tasks: TaskSet) -> SubmissionScore:
-    """What a submission file earns on tasks whose test outputs are known."""
-    return score_submission(json.loads(path.read_bytes()), tasks)
+    """What a submission file earns on tasks whose test outputs are known. ArcnbError names file and task."""
+    submission = read_object(path)
+    with naming(path):
+        return score_submission(submission, tasks)

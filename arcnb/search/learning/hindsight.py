@@ -31,6 +31,7 @@ from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.sft.rows import IGNORED
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Execution, Executor, Job
+from arcnb.values import COUNT, SHARE
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ class HindsightSettings:
     programs_per_task: int = option(
         8, "programs of a task to learn from in a round, those whose train outputs come closest; 0 takes all"
     )
-    replay: float = option(0.5, "weight of a program last seen n rounds ago is replay ** n")
+    replay: float = option(0.5, "weight of a program last seen n rounds ago is replay ** n", within=SHARE)
     fresh_views: int = option(
         1, "further tasks from each program: its outputs under augmentations it has not seen"
     )
-    max_answer_tokens: int = option(256, "longer completions are not learned from", "tokens")
+    max_answer_tokens: int = option(256, "longer completions are not learned from", "tokens", within=COUNT)
     augment: str = "all"
 
 

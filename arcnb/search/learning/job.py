@@ -165,7 +165,7 @@ def _in_processes(plan: SearchPlan, processes: int, end: float) -> dict[str, dic
     running = []
     try:
         for shard in range(processes):
-            command = [sys.executable, "-m", "arcnb.search.learning.job"]
+            command = [sys.executable, "-P", "-m", "arcnb.search.learning.job"]
             command += [str(path), f"{shard}/{processes}", str(end)]
             running.append(start_process(command, folder / f"process{shard}.log"))
         codes = [process.wait() for process in running]

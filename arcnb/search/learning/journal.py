@@ -6,16 +6,15 @@ killed before leaves rows, task files or an adapter that the step, done again, f
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.locks import locked
 
 GIB = 1 << 30
 # Seconds that a line says its step took: start-up is loading the trainer, saving and switching adapters.
@@ -38,16 +37,10 @@ class StepJournal:
         ArcnbError when it goes on.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        end = time.monotonic() + seconds
-        with open(self.path.with_suffix(".lock"), "w") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > end:
-                        raise ArcnbError(f"another process is at work on {self.path}") from None
-                    time.sleep(0.2)
+        held = f"another process is at work on {self.path}"
+        with locked(self.path.with_suffix(".lock"), held, seconds) as supported:
+            if not supported:
+                print(f"{self.path.parent} has no file locks: see to it that no other process works in it")
             self._look_up()
             yield
 

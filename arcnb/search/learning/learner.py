@@ -25,6 +25,7 @@ from arcnb.models.sft.rows import IGNORED, collator
 from arcnb.plans import option
 from arcnb.search.learning.loss import add_answer_gradients
 from arcnb.search.learning.memory import PartSize, out_of_memory, padded_tokens
+from arcnb.values import COUNT, POSITIVE
 
 SCHEDULES = ("constant", "linear", "cosine")
 
@@ -37,19 +38,23 @@ class LoraSettings:
     where it does not suffice (`arcnb.search.learning.memory`).
     """
 
-    r: int = option(16, "rank of the LoRA")
-    alpha: float = option(32.0, "its update is scaled by alpha / r, with use_rslora by alpha / sqrt(r)")
+    r: int = option(16, "rank of the LoRA", within=COUNT)
+    alpha: float = option(
+        32.0, "its update is scaled by alpha / r, with use_rslora by alpha / sqrt(r)", within=POSITIVE
+    )
     use_rslora: bool = option(True, "scale by the root of the rank")
     target_modules: str = option(
         "q_proj, k_proj, v_proj, o_proj", "linear layers that get it, separated by commas"
     )
-    learning_rate: float = option(2e-4, "of the training")
+    learning_rate: float = option(2e-4, "of the training", within=POSITIVE)
     lr_scheduler_type: str = option("constant", "of the learning rate: constant, linear or cosine")
     warmup_steps: float = option(0.1, "steps in which the rate rises; below 1 a share of a training's steps")
-    per_device_train_batch_size: int = option(4, "rows an optimizer step")
-    batch_tokens: int = option(4096, "padded tokens in one forward pass; bounds memory", "tokens")
+    per_device_train_batch_size: int = option(4, "rows an optimizer step", within=COUNT)
+    batch_tokens: int = option(
+        4096, "padded tokens in one forward pass; bounds memory", "tokens", within=COUNT
+    )
     weight_decay: float = option(0.0, "of the optimizer")
-    max_grad_norm: float = option(1.0, "gradients are clipped to this norm")
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm", within=POSITIVE)
     gradient_checkpointing: bool = option(False, "less memory for a fifth more time")
 
     @property

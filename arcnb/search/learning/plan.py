@@ -16,6 +16,7 @@ from arcnb.search.learning.budgets import Budget
 from arcnb.search.learning.hindsight import HindsightSettings
 from arcnb.search.learning.learner import LoraSettings
 from arcnb.search.sampling.rounds import RoundPlan
+from arcnb.values import COUNT, SEED, SOME_SHARE, listed
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task_set import TaskSet
@@ -27,11 +28,15 @@ ALONE, LEARN = "alone", "learn"  # arms: search alone, and search and learn
 class LearningRounds:
     """How a search is cut into rounds and groups; the budget cuts the last round."""
 
-    first_round: int = option(8, "completions of a task before anything is learned")
-    per_round: int = option(8, "completions of a task between two trainings")
-    per_prompt: int = option(4, "completions of one prompt; each prompt shows another view of the task")
+    first_round: int = option(8, "completions of a task before anything is learned", within=COUNT)
+    per_round: int = option(8, "completions of a task between two trainings", within=COUNT)
+    per_prompt: int = option(
+        4, "completions of one prompt; each prompt shows another view of the task", within=COUNT
+    )
     group_size: int = option(
-        1, "tasks that share an adapter: 1 each its own, -1 all of a process, n consecutive groups"
+        1,
+        "tasks that share an adapter: 1 each its own, -1 all of a process, n consecutive groups",
+        within="[-1, inf)",
     )
     stop_after: int = option(
         1, "a task ends with the round after which so many distinct programs solve its train pairs; 0 never"
@@ -39,7 +44,9 @@ class LearningRounds:
     keep_adapter: bool = option(
         True, "a training goes on from the last round's adapter; False starts anew each round"
     )
-    num_train_epochs: int = option(1, "passes over the hindsight tasks of a round, each in other views")
+    num_train_epochs: int = option(
+        1, "passes over the hindsight tasks of a round, each in other views", within=COUNT
+    )
     adapter_gb: float = option(
         2.0, "disk for adapters; the oldest go first, the newest of each group stays", "GB"
     )
@@ -49,7 +56,7 @@ class LearningRounds:
 class SearchDrawing(Drawing):
     """Programs are short: what is learned from has at most `max_answer_tokens`."""
 
-    max_completion_length: int = option(192, "longest completion", "tokens")
+    max_completion_length: int = option(192, "longest completion", "tokens", within=COUNT)
 
 
 @dataclass(frozen=True)
@@ -63,9 +70,11 @@ class SearchEngine(Engine):
         "tokens",
     )
     vllm_gpu_memory_utilization: float = option(
-        0.5, "share of GPU memory that vLLM takes; the training needs the rest"
+        0.5, "share of GPU memory that vLLM takes; the training needs the rest", within=SOME_SHARE
     )
-    adapters_at_once: int = option(16, "adapters that vLLM applies in one batch, where groups have their own")
+    adapters_at_once: int = option(
+        16, "adapters that vLLM applies in one batch, where groups have their own", within=COUNT
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class SearchPlan(Plan):
         f"{ALONE}, {LEARN}",
         "searches to run: learn, alone (search alone, same prompts), or both to compare them",
     )
-    seed: int = option(0, "everything derives from (seed, task, round, index)")
+    seed: int = option(0, "everything derives from (seed, task, round, index)", within=SEED)
     submission: bool = option(False, "write a Kaggle submission, valid from the first second on")
     submission_file: str = option("", 'its path; "" is submission.json in the run folder')
     submission_rule: str = option("train-score", "how its attempts are chosen")
@@ -134,7 +143,7 @@ class SearchPlan(Plan):
 
     @property
     def ids(self) -> list[str]:
-        return [name.strip() for name in self.task_ids.split(",") if name.strip()]
+        return listed(self.task_ids)
 
     def named(self, tasks: TaskSet) -> TaskSet:
         """The tasks that are named, else all."""

@@ -9,10 +9,9 @@ every task and both attempts. Several processes with a shard each keep one file 
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
@@ -20,6 +19,8 @@ from arcnb.arc.scores.submission import Submission, create_submission, validate_
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
+from arcnb.machine.locks import locked
+from arcnb.machine.reading import read_object
 
 COLUMNS = ["task_id", "program", "status", "outputs", "train_correct_grids"]
 
@@ -40,12 +41,12 @@ class SubmissionFile:
         frame = self.predictions.read(columns=COLUMNS, task_ids=some.ids)
         part = create_submission(frame, some, self.rule)
         with self._locked():
-            self._write(json.loads(self.path.read_bytes()) | part)
+            self._write(read_object(self.path) | part)
 
     def _is_valid(self) -> bool:
         try:
-            validate_submission(json.loads(self.path.read_bytes()), self.tasks)
-        except (OSError, ValueError, ArcnbError):
+            validate_submission(read_object(self.path), self.tasks)
+        except ArcnbError:
             return False
         return True
 
@@ -54,9 +55,6 @@ class SubmissionFile:
         validate_submission(ordered, self.tasks)
         write_whole(self.path, json.dumps(ordered, separators=(",", ":")))
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[bool]:
         """Only one process at a time reads and replaces the file."""
-        with open(self.path.with_name(f".{self.path.name}.lock"), "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return locked(self.path.with_name(f".{self.path.name}.lock"))

@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.plans import option
+from arcnb.values import COUNT, SEED
 
 
 @dataclass(frozen=True)
 class RoundPlan:
     """n_predictions a task, in rounds of per_prompt completions of one prompt."""
 
-    n_predictions: int = option(4, "completions a task, in all")
-    per_prompt: int = option(4, "completions of one prompt; each round of prompts shows new views of tasks")
-    seed: int = option(0, "prompts and samples derive from (seed, task, round, index)")
+    n_predictions: int = option(4, "completions a task, in all", within=COUNT)
+    per_prompt: int = option(
+        4, "completions of one prompt; each round of prompts shows new views of tasks", within=COUNT
+    )
+    seed: int = option(0, "prompts and samples derive from (seed, task, round, index)", within=SEED)
     augment: str = option("all", "what views change: all, geometry, colors or none")
     shuffle: bool = option(True, "views show the train pairs in an order of their own")
     stop_after: int = option(
@@ -32,7 +35,9 @@ class RoundPlan:
         "of such tasks is left out",
     )
     shard: int = option(0, "part of the tasks that this process does, from 0 to n_shards - 1")
-    n_shards: int = option(1, "parts that the tasks are divided into; all write into one output")
+    n_shards: int = option(
+        1, "parts that the tasks are divided into; all write into one output", within=COUNT
+    )
 
     @property
     def n_rounds(self) -> int:

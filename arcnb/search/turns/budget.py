@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from arcnb.errors import ArcnbError
 from arcnb.plans import branch, option
 from arcnb.search.sampling.rounds import RoundPlan
+from arcnb.values import COUNT, SOME_SHARE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +27,13 @@ class TurnPlan:
     """
 
     rounds: RoundPlan = branch(RoundPlan)
-    turns: int = option(1, "answers of a conversation: 1 samples only, each further one refines the last")
+    turns: int = option(
+        1, "answers of a conversation: 1 samples only, each further one refines the last", within=COUNT
+    )
     first_share: float = option(
-        0.5, "share of n_predictions for first turns, in whole prompts; the rest is divided evenly"
+        0.5,
+        "share of n_predictions for first turns, in whole prompts; the rest is divided evenly",
+        within=SOME_SHARE,
     )
     chooser: str = option(
         "promising", "what is refined: promising, best, distinct, diverse, failed or weighted"

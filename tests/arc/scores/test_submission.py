@@ -261,6 +261,11 @@ def test_defects_are_refused_by_name(tmp_path):
             "task t, test 0: the entry does not have exactly",
         ),
         ([{"attempt_1": [[0]], "attempt_2": [[True]]}], "task t, test 0, attempt_2: row 0, column 0 is True"),
+        ([{"attempt_1": [[0]], "attempt_2": None}], "task t, test 0, attempt_2: None is not a list of rows"),
+        ([{"attempt_1": [[0]], "attempt_2": [[0.0]]}], "attempt_2: row 0, column 0 is 0.0, not an integer"),
+        ([{"attempt_1": [[0]]}, {"attempt_2": [[0]]}], "task t: 2 entries for 1 test inputs"),
+        ([[[0]]], "task t, test 0: the entry does not have exactly the keys"),
+        ({"attempt_1": [[0]], "attempt_2": [[0]]}, "task t: no list of entries for 1 test inputs"),
         ([{"attempt_1": [[0]], "attempt_2": as_grid([[0]])}], "attempt_2: not lists of plain integers"),
         (
             [{"attempt_1": [[as_grid([[1]])[0, 0]]], "attempt_2": [[0]]}],
@@ -270,15 +275,20 @@ def test_defects_are_refused_by_name(tmp_path):
 )
 def test_validation_names_the_problem(entries, message):
     submission = {} if entries is None else {"t": entries}
-    with pytest.raises(ArcnbError) as caught:
-        validate_submission(submission, [task("t")])
-    assert message in str(caught.value)
+    for check in (validate_submission, score_submission):
+        if (check, entries) == (score_submission, None):  # what is missing counts 0
+            continue
+        with pytest.raises(ArcnbError) as caught:
+            check(submission, [task("t", outputs=[[[0]]])])
+        assert message in str(caught.value)
 
 
 def test_a_stranger_in_the_submission_is_refused():
     entry = [{"attempt_1": [[0]], "attempt_2": [[0]]}]
     with pytest.raises(ArcnbError, match="task u of the submission is not in the task set"):
         validate_submission({"t": entry, "u": entry}, [task("t")])
+    with pytest.raises(ArcnbError, match="a submission is an object of tasks, not list"):
+        score_submission([entry], [task("t")])
 
 
 def test_the_file_is_plain_json_and_never_overwritten(tmp_path):

@@ -219,7 +219,7 @@ def test_wider_integers_and_missing_optional_columns_are_fine(tmp_path):
         ({"train": [[{"input": [[1]], "output": None}], TASK["train"]]}, "task a, train pair 0: has no"),
         ({"train": [TASK["train"], []]}, "task b: no train pairs"),
         ({"task_id": [None, "b"]}, "a task_id is None, not text"),
-        ({"meta": [None, "{"]}, "task b: meta is not JSON"),
+        ({"meta": [None, "{"]}, "task b: meta: not JSON"),
         ({"test": [TASK["test"], None]}, 'task b: "test" is missing'),
     ],
 )
@@ -237,6 +237,104 @@ def test_wrong_rows_are_named(columns, message, typed, tmp_path):
         load_tasks(path)
     assert str(caught.value).startswith(str(path))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "read"),
+    [
+        ({"train": json.dumps(TASK["train"]), "test": json.dumps(TASK["test"])}, {}),
+        ({part: {"input": [[[1]]], "output": [[[2, 3]]]} for part in ("train", "test")}, {"train": 1}),
+        ({"test": {"input": [[[1]]]}}, {"test": None}),
+        ({"meta": {"level": 1}}, {"meta": {"level": 1}}),
+        ({"meta": '{"level": 1}'}, {"meta": {"level": 1}}),
+    ],
+)
+def test_columns_of_other_types_are_read(columns, read, tmp_path):
+    """Lists of structs as text or as a struct of lists, and meta as a struct or as text."""
+    pq.write_table(pa.Table.from_pylist([{"task_id": "a", **TASK, **columns}]), tmp_path / "t.parquet")
+    (found,) = load_tasks(tmp_path / "t.parquet")
+    pair = found.train[0]
+    assert (pair.to_dict(), len(found.train)) == (PAIR, read.get("train", 2))
+    assert found.meta == read.get("meta", {})
+    assert found.has_test_outputs is ("test" not in read)
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"program": ["def f(): 1"]}, "task a: program is ['def f(): 1'], not text"),
+        ({"source": 1}, "task a: source is 1, not text"),
+        ({"task_id": 5}, "a task_id is 5, not text"),
+        ({"meta": [1]}, "task a: meta is list, not an object"),
+        ({"train": "[1"}, "task a: train: not JSON"),
+        ({"train": 7}, 'task a: "train" is not a list of pairs'),
+        (
+            {"test": {"input": [[[1]]], "output": [[[1]], [[2]]]}},
+            "input and output are not lists of the same length",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["t.parquet", "t.jsonl"])
+def test_fields_that_are_something_else_are_named(columns, sentence, name, tmp_path):
+    rows = [{"task_id": "a", **TASK, **columns}] * 2
+    if name == "t.parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    else:
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ArcnbError) as caught:
+        load_tasks(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.jsonl.gz"])
+def test_rows_of_tasks_are_read_from_json(name, tmp_path):
+    rows = [{"task_id": task_id, **TASK, "program": "p", "meta": {"a": 1}} for task_id in "ab"]
+    text = json.dumps(rows) if name == "x.json" else "\n".join(map(json.dumps, rows))
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    assert load_tasks(tmp_path / name).tasks == tuple(
+        Task.from_dict(task_id, TASK, program="p", meta={"a": 1}) for task_id in "ab"
+    )
+
+
+HOSTILE_IDS = [
+    "",
+    " ",
+    "a/b",
+    "../../etc/passwd",
+    "/dev/null",
+    ".",
+    "a\nb",
+    "a\0b",
+    "a'\"b",
+    "<script>a()</script>",
+    "{{ 7*7 }}",
+    "%s%n",
+    "$(reboot)",
+    "-rf",
+    "x" * 4000,
+    "\U0001f600 \u202e\u2028",
+    "train",
+    "task_id",
+    "None",
+    "1e5",
+]
+
+
+@pytest.mark.parametrize("name", ["x.json", "x_challenges.json.gz", "x.parquet"])
+def test_hostile_task_ids_come_back_as_they_were(name, tmp_path):
+    tasks = [Task.from_dict(task_id, TASK) for task_id in HOSTILE_IDS]
+    found = load_tasks(write_tasks(tasks, tmp_path / name))
+    assert found.ids == HOSTILE_IDS
+    assert found.tasks == tuple(tasks)
+    assert len([*tmp_path.iterdir()]) == 1 + ("challenges" in name)
+
+
+def test_half_a_surrogate_pair_in_a_task_id_is_named(tmp_path):
+    write(tmp_path / "x.json", {"id \ud83d": TASK, "ok": TASK})
+    with pytest.raises(ArcnbError, match=r"x\.json: key holds half a surrogate pair") as caught:
+        load_tasks(tmp_path / "x.json")
+    str(caught.value).encode()
 
 
 def test_a_cut_parquet_file_is_named(training, tmp_path):
@@ -333,15 +431,15 @@ DUPLICATE = '{"t": %s, "u": %s, "t": %s}' % ((json.dumps(TASK),) * 3)
     ("name", "content", "message"),
     [
         ("x.json", '{"t": {"train": [{"inp', "x.json: not JSON, damaged or cut short at line 1"),
-        ("x.json", "", "x.json: not JSON"),
-        ("x.json", "[1, 2]", "x.json: holds a list, not an object of tasks"),
-        ("x.json", '"x"', "x.json: holds a str"),
+        ("x.json", "", "x.json: holds no tasks"),
+        ("x.json", "[1, 2]", "x.json, row 1: it is int, not an object"),
+        ("x.json", '"x"', "x.json: it is str, not an object"),
         ("x.json", DUPLICATE, "x.json: task id or key 't' occurs twice"),
         ("x.json", {"t": {**TASK, "test": [{"input": [[10]]}]}}, "x.json: task t, test pair 0 input: row 0"),
         ("x.json", {"t": [TASK]}, "x.json: task t: list instead of an object"),
-        ("x.json", "[" * 100_000, "x.json: cannot be read"),
+        ("x.json", "[" * 100_000, "x.json: nested deeper than 60 levels"),
         ("x.json", '{"t": ' + "1" * 5000 + "}", "x.json: cannot be read"),
-        ("x.txt", {"t": TASK}, "x.txt: tasks come from .parquet, .json or .json.gz files"),
+        ("x.txt", {"t": TASK}, "x.txt: rows come from files named .json, .jsonl or .parquet"),
     ],
 )
 def test_defects_of_a_file_are_named(name, content, message, tmp_path):
@@ -373,7 +471,7 @@ def test_a_cut_or_mislabelled_gz_file_is_named(tmp_path):
     whole = gzip.compress(json.dumps({"t": TASK}).encode())
     for content in (whole[:-15], b"plain text", b""):
         (tmp_path / "x.json.gz").write_bytes(content)
-        with pytest.raises(ArcnbError, match=r"x\.json\.gz: (cannot be read|not JSON)"):
+        with pytest.raises(ArcnbError, match=r"x\.json\.gz: (damaged or cut short|not JSON|holds no tasks)"):
             load_tasks(tmp_path / "x.json.gz")
 
 
@@ -408,6 +506,14 @@ def test_a_file_without_tasks_is_named(tmp_path):
     write(tmp_path / "none.json", {})
     with pytest.raises(ArcnbError, match=r"none\.json: holds no tasks"):
         load_tasks(tmp_path / "none.json")
+
+
+def test_a_folder_of_folders_of_tasks_names_them(tmp_path):
+    for name in ("b", "a", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ("t.json" if name < "c" else "t.txt")).write_text("{}")
+    with pytest.raises(ArcnbError, match=r"without tasks .*; its folders a, b have some: name one of them"):
+        load_tasks(tmp_path)
 
 
 def test_folders_without_tasks_or_with_a_choice_are_refused(tmp_path):

@@ -42,6 +42,13 @@ def runs_by_name():
     return {run.name: run for run in list_runs()}
 
 
+def test_files_of_the_folder_that_are_called_like_modules_stop_no_sweep(path, tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("raise SystemExit('not the module')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    assert cli.main(["sweep", str(path), "--grid", "n=1"]) == 0
+
+
 def test_a_grid_and_a_list_run_once_and_then_only_the_rest(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     (tmp_path / "base.yaml").write_text("seconds: 0.0\n")

@@ -37,15 +37,45 @@ def dry_run(path, scheduler, *options):
         ("2:30:00", 150),
         ("1-00:00:00", 1440),
         ("45", 45),
-        ("1:30", 90),
+        ("30:00", 30),
+        ("2:30", 3),
+        ("1-12", 2160),
+        ("1-12:30", 2190),
+        ("0-00:00:90", 2),
+        ("45s", 1),
     ],
 )
-def test_times(text, expected):
+def test_times_are_those_of_slurm(text, expected):
     assert jobs.minutes(text, "x") == expected
 
 
+@pytest.mark.parametrize(("text", "expected"), [("4h", 240), ("14400", 240), ("2:30:00", 150), ("90", 2)])
+def test_a_bare_number_is_seconds_to_htcondor(text, expected):
+    assert jobs.minutes(text, "x", "htcondor") == expected
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"), [("16G", 16384), ("512M", 512), ("1.5T", 1572864), ("8", 8192), ("2GiB", 2048)]
+    ("option", "value", "message"),
+    [
+        ("--memory", "64", "memory 64 means 64 MB; is that meant? Write it like 64G or 512M"),
+        ("--memory", "16000G", "memory 16000G means 15.6 TB; is that meant?"),
+        ("--time", "600000", "time 600000 means 417 days; is that meant?"),
+        ("--gpus", "10000", "gpus must be at least 0 and at most 1024, got 10000"),
+    ],
+)
+def test_absurd_sizes_are_asked_back(path, option, value, message, capsys):
+    assert dry_run(path, "slurm", option, value) == 2
+    assert message in capsys.readouterr().err
+    assert list_runs() == []
+
+
+def test_what_may_be_hours_or_minutes_is_asked_back(path, capsys):
+    assert dry_run(path, "htcondor", "--time", "2:30") == 2
+    assert "is time 2:30 hours or minutes? Write 2h30m, 2:30:00 or 30m" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("16G", 16384), ("512M", 512), ("1.5T", 1572864), ("16000", 16000), ("2GiB", 2048)]
 )
 def test_memory(text, expected):
     assert jobs.megabytes(text, "x") == expected
@@ -62,7 +92,7 @@ def test_sizes_that_are_none(text):
 def test_a_site_file_then_the_command_line(path, tmp_path, capsys):
     site = tmp_path / "site.yaml"
     site.write_text(
-        "partition: a100\ntime: 2h\nmemory: 64\nextra: [--qos=high, '--account=lab']\n"
+        "partition: a100\ntime: 2h\nmemory: 64000\nextra: [--qos=high, '--account=lab']\n"
         "env: {HF_HUB_OFFLINE: '1'}\n"
     )
     assert (
@@ -72,7 +102,7 @@ def test_a_site_file_then_the_command_line(path, tmp_path, capsys):
     for line in (
         "#SBATCH --partition=a100",
         "#SBATCH --time=180",
-        "#SBATCH --mem=65536M",
+        "#SBATCH --mem=64000M",
         "#SBATCH --gres=gpu:2",
         "#SBATCH --qos=high",
         "#SBATCH --account=lab",
@@ -91,7 +121,7 @@ def test_a_site_file_then_the_command_line(path, tmp_path, capsys):
         ("gpu: 2", "site.yaml has no parameter 'gpu'; did you mean 'gpus'?"),
         ("memry: 2G", "site.yaml has no parameter 'memry'; did you mean 'memory'?"),
         ("gpus: many", "parameter 'gpus' must be int"),
-        ("gpus: -1", "gpus must be at least 0, got -1"),
+        ("gpus: -1", "gpus must be at least 0 and at most 1024, got -1"),
         ('extra: ["a\\nb"]', "extra must be one line"),
         ("env: {'A B': x}", "'A B' is no name of an environment variable"),
         ("packed: nowhere.txt", "there is no requirements file nowhere.txt"),

@@ -74,6 +74,11 @@ def test_a_finished_run_is_done(notebook, capsys):
     assert not NotebookNotary().check_signature(copy)
 
 
+def test_a_kernel_uses_no_port_that_another_process_could_take(notebook):
+    cell = "from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().transport == 'ipc'"
+    assert cli.main(["run", str(notebook(cell))]) == 0
+
+
 def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
     path = notebook("# First work", "raise ValueError(f'n\\nis {n}')", "print('never')")
     assert cli.main(["run", str(path)]) == 1

@@ -107,6 +107,36 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     assert run.path.name in page
 
 
+def test_every_local_picture_stands_in_the_page_or_is_named(run, executed, tmp_path):
+    (tmp_path / "my pic.png").write_bytes(base64.b64decode(PNG))
+    (tmp_path / "sound.wav").write_bytes(b"RIFF")
+    executed["cells"] = [
+        new_markdown_cell(
+            '![one](my%20pic.png) ![two](<my pic.png>) <img src="pic.png" width=9> '
+            "![three](attachment:my%20pic.png)\n\n<img src='gone away.png'>"
+            "<img alt=x src=https://example.org/far.png>",
+            attachments={"my pic.png": {"image/png": PNG}},
+        ),
+        new_code_cell(
+            "show()",
+            outputs=[
+                new_output(
+                    "display_data", {"text/html": "<IMG src='my pic.png'><audio src=sound.wav></audio>"}
+                ),
+                new_output("display_data", {"text/markdown": "![four](my%20pic.png)"}),
+            ],
+        ),
+    ]
+    nbformat.write(executed, run.copy_path)
+    page = export_run(run).read_text()
+    assert page.count(f"data:image/png;base64,{PNG}") == 6
+    assert "width=9>" in page
+    assert "data:audio/x-wav;base64,UklGRg==" in page
+    assert "[no picture gone away.png]" in page
+    assert '<a href="https://example.org/far.png">picture</a>' in page
+    assert external_references(page) == []
+
+
 def test_a_page_that_is_sent_has_no_dead_links(run, executed, tmp_path):
     (tmp_path / "01_next.ipynb").write_text("")
     (run.path / "table.csv").write_text("")

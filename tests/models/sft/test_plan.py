@@ -76,26 +76,11 @@ def test_a_plan_comes_through_json_as_it_was():
 
 WRONG = [
     ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
-    ({"n_shown": -1}, "n_shown must not be negative, it is -1"),
     ({"max_length": 60}, r"no row fits max_length=60: with template arc_code already .* has \d+ tokens"),
     ({"max_length": 9999}, "max_length=9999 exceeds the 2048 tokens"),
     ({"max_steps": -1, "num_train_epochs": 0.0}, "num_train_epochs must be positive where max_steps is not"),
     ({"max_steps": -1, "packing": True}, "packing needs max_steps"),
-    ({"lora_r": 0}, "lora_r must be at least 1, not 0"),
-    ({"lora_alpha": 0}, "lora_alpha must be positive, not 0: it scales"),
-    ({"warmup_steps": -1.0}, "warmup_steps must not be negative, it is -1.0"),
-    ({"workers": 0}, "workers must be at least 1, not 0"),
-    ({"max_cells": 0}, "max_cells must be at least 1, not 0"),
-    ({"block_rows": 0}, "block_rows must be at least 1, not 0"),
-    ({"max_seconds": -1.0}, "max_seconds must not be negative, it is -1.0"),
-    ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, not 0"),
-    ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1, not 0"),
-    ({"logging_steps": 0}, "logging_steps must be at least 1, not 0"),
-    ({"eval_steps": 0}, "eval_steps must be at least 1, not 0"),
-    ({"save_steps": 0}, "save_steps must be at least 1, not 0"),
-    ({"learning_rate": -1e-4}, "learning_rate must be positive, not -0.0001"),
     ({"lr_scheduler_type": "cosin"}, "lr_scheduler_type 'cosin' does not exist; there are linear, cos"),
-    ({"num_processes": 0}, "num_processes must be at least 1, not 0"),
     ({"report_to": "wandbb"}, "report_to='wandbb' does not exist; there are none, wandb"),
     ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
     ({"encoding": "nowhere"}, "nowhere"),
@@ -103,7 +88,7 @@ WRONG = [
     ({"full": True, "adapter": "/nowhere"}, "full=True trains all weights, so adapter='/nowhere'"),
     ({"model": "/nowhere/at/all"}, "model folder /nowhere/at/all does not exist"),
     ({"resume": "/nowhere"}, "resume='/nowhere': there is no complete checkpoint"),
-    ({"sft_conversations": "/nowhere"}, "/nowhere is no file of conversations to learn from"),
+    ({"sft_conversations": "/nowhere"}, "sft_conversations: /nowhere: no such file"),
 ]
 
 
@@ -117,13 +102,12 @@ def test_what_cannot_work_is_refused_before_the_work(small_model, tmp_path, wron
 def test_all_problems_are_named_at_once_and_a_good_plan_has_none(small_model, tmp_path):
     good = {"model": small_model.path}
     assert problems(SftPlan.of(good), tmp_path) == []
-    assert problems(SftPlan.of(good | {"full": True, "lora_r": 0}), tmp_path) == []  # no LoRA, no rank
-    wrong = {"lora_r": 0, "backend": "vlm", "n_shown": -1, "workers": 0, "resume": "/nowhere"}
-    assert len(problems(SftPlan.of(good | wrong), tmp_path)) == 5
+    wrong = {"backend": "vlm", "report_to": "wandbb", "adapter": "/nowhere", "resume": "/nowhere"}
+    assert len(problems(SftPlan.of(good | wrong), tmp_path)) == 4
 
 
 def test_conversations_are_those_to_learn_from(small_model, tmp_path):
-    row = {"task_id": "t", "messages": ["a"], "prefix": "", "parent": "t/0/0/0"}
+    row = {"task_id": "t", "messages": [{"role": "user", "content": "a"}], "prefix": "", "parent": "t/0/0/0"}
     for name, columns in {"refine": {}, "sft": {"answer": "x"}}.items():
         pq.write_table(pa.Table.from_pylist([row | columns]), tmp_path / f"{name}.parquet")
     plan = SftPlan.of({"model": small_model.path, "sft_conversations": str(tmp_path / "sft.parquet")})

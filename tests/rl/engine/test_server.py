@@ -64,6 +64,22 @@ def test_a_server_is_ready_within_and_gone_after(small_model, tmp_path, monkeypa
     assert not answers(int(address.rsplit(":", 1)[1]))
 
 
+TAKES_THE_FIRST_PORT = """
+import pathlib, sys
+mark = pathlib.Path({mark!r})
+if not mark.exists():
+    mark.touch()
+    sys.exit("OSError: [Errno 98] Address already in use")
+"""
+
+
+def test_a_server_whose_port_was_taken_meanwhile_gets_another(small_model, tmp_path, monkeypatch):
+    text = TAKES_THE_FIRST_PORT.format(mark=str(tmp_path / "mark")) + SERVE
+    monkeypatch.setattr(servers, "server_command", lambda *words: [sys.executable, "-c", text, str(words[3])])
+    with servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt") as address:
+        assert urlopen(f"{address}/health").read() == b"01"
+
+
 LEAVES_A_PROCESS = """
 import subprocess
 engine = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; sleep 600"], stdout=subprocess.PIPE)

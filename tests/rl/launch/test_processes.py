@@ -38,7 +38,7 @@ def test_programs_get_the_workers_and_the_memory_asked_for(plan, tasks, monkeypa
 
 
 def test_several_processes_are_started_by_accelerate():
-    assert command_line("m", ["x"], 1)[1:] == ["-m", "m", "x"]
+    assert command_line("m", ["x"], 1)[1:] == ["-P", "-m", "m", "x"]
     several = command_line("m", ["x"], 4)
     assert several[several.index("--num_processes") + 1] == "4"
     assert "--multi_gpu" in several
@@ -58,8 +58,8 @@ def test_zero3_is_told_the_precision_that_the_trainer_has(monkeypatch, on_gpu, p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_processes": 0}, "num_processes must be at least 1"),
-        ({"workers": -1}, "workers must not be negative, it is -1"),
+        ({"num_processes": 0}, "parameter 'num_processes' must be at least 1"),
+        ({"workers": -1}, "parameter 'workers' must be at least 0"),
         ({"parallel": "fsdp"}, "'fsdp' does not exist; there are ddp, zero3"),
         ({"num_processes": 2, "parallel": "zero3"}, "needs the package deepspeed"),
     ],

@@ -261,14 +261,9 @@ def test_vllm_in_the_process_needs_a_gpu(quick, tasks, tmp_path, gpus, monkeypat
         run_grpo(quick(tmp_path, use_vllm=True), tasks)
 
 
-def test_a_row_of_shared_prompts_has_at_least_a_token(said):
-    assert said(shared_prompt=True, shared_prompt_tokens=0) == ["shared_prompt_tokens=0 must be at least 1"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_generations": 1}, "num_generations must be at least 2"),
         (
             {"num_generations": 8, "gradient_accumulation_steps": 3},
             "not divisible by gradient_accumulation_steps=3",
@@ -278,11 +273,6 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(said):
             "steps_per_generation=3 is not a multiple of gradient_accumulation_steps=2",
         ),
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
-        ({"beta": -0.1}, "beta must be at least 0, not -0.1"),
-        ({"top_p": 1.5}, r"top_p must be at most 1, not 1\.5"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
-        ({"vllm_importance_sampling_clip_max": -1.0}, "vllm_importance_sampling_clip_max must be above 0"),
-        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be above 0, not 0"),
         ({"loss_type": "dpo"}, "loss_type='dpo' does not exist; there are grpo, dr_grpo, dapo"),
         ({"vllm_mode": "server"}, "vllm_mode='server' needs use_vllm=True"),
         ({"vllm_mode": "colocated"}, "vllm_mode='colocated' does not exist; there are colocate, server"),
@@ -311,18 +301,10 @@ def test_names_that_a_plan_does_not_have_are_refused(options, message):
         GrpoPlan.of(options)
 
 
-@pytest.mark.parametrize("name", ["n_tasks", "n_eval_tasks", "max_prompt_length", "overlong_buffer"])
-def test_less_than_no_tasks_or_tokens_are_refused(said, name):
-    assert f"{name} must not be negative, it is -1" in said(**{name: -1})
-
-
-@pytest.mark.parametrize("repeats", [0, -2])
-def test_evaluations_without_samples_are_refused_before_a_model_is_looked_for(tasks, tmp_path, repeats):
-    asked = {"eval_steps": 5, "num_generations_eval": repeats, "model": "/no/such/model", "use_vllm": False}
+def test_evaluations_without_samples_are_refused_before_a_model_is_looked_for(tasks, tmp_path):
+    asked = {"eval_steps": 5, "num_generations_eval": 0, "model": "/no/such/model", "use_vllm": False}
     plan = GrpoPlan.of(asked, output=tmp_path)
-    with pytest.raises(
-        ArcnbError, match=rf"^num_generations_eval is {repeats}, but an evaluation every 5 st"
-    ):
+    with pytest.raises(ArcnbError, match=r"^num_generations_eval is 0, but an evaluation every 5 st"):
         run_grpo(plan, tasks, tasks)
     with pytest.raises(ArcnbError, match=r"^model folder /no/such/model does not exist"):
         run_grpo(plan.changed({"eval_steps": 0}), tasks, tasks)
