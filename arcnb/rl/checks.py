@@ -27,6 +27,7 @@ from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.rows import SignalHistory
 
 TRAINERS = ("trl", "unsloth")
+OLD_LOG_PROBS = ("pass", "sampler", "interpolated")
 KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 GUARD_ACTIONS = ("warn", "stop", "rollback")
 TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_reward
@@ -261,6 +262,7 @@ def _trainer(plan: GrpoPlan) -> Iterator[str]:
         )
     yield from _own_engine(plan)
     yield from _shared_prompt(plan)
+    yield from _learner(plan)
     if unsloth and plan.by_server:
         yield "vllm_mode='server' needs trainer='trl', not 'unsloth'"
     if unsloth and plan.num_processes > 1:  # the reference study's training hung
@@ -307,12 +309,56 @@ def _shared_prompt(plan: GrpoPlan) -> Iterator[str]:
         yield f"shared_prompt_tokens={plan.shared_prompt_tokens} must be at least 1"
     reasons = {
         f"trainer={plan.trainer!r}, which computes log-probabilities in its own way": plan.trainer != "trl",
-        "use_liger_kernel=True, which computes the loss from whole prompts": plan.trl.get("use_liger_kernel"),
         "parallel='zero3', with which it was never tried; use ddp": _zero3(plan),
     }
     for reason, holds in reasons.items():
         if holds:
             yield f"shared_prompt=True does not go together with {reason}"
+
+
+def _learner(plan: GrpoPlan) -> Iterator[str]:
+    """What the learner cannot leave out with the plan's other options."""
+    asked, group = plan.learner, plan.trl["num_generations"]
+    part = f"learner_trained_part={asked.trained_part:g}"
+    if asked.old_log_probs not in OLD_LOG_PROBS:
+        yield (
+            f"learner_old_log_probs={asked.old_log_probs!r} does not exist; "
+            f"there are {', '.join(OLD_LOG_PROBS)}"
+        )
+    elif asked.old_log_probs != "pass" and not (
+        plan.samples_by_vllm and plan.trl["vllm_importance_sampling_correction"]
+    ):
+        yield (
+            f"learner_old_log_probs={asked.old_log_probs!r} needs use_vllm=True, whose samples come with "
+            "log-probabilities, and vllm_importance_sampling_correction=True"
+        )
+    for name in ("reference_part", "trained_part"):
+        if not 0 < getattr(asked, name) <= 1:
+            yield f"learner_{name} must be above 0 and at most 1, not {getattr(asked, name)}"
+    if 0 < asked.trained_part < 1 and asked.trained(group) < 2:
+        yield f"{part} of num_generations={group} leaves fewer than 2 completions to compare"
+    if asked.reference_part < 1 and not plan.trl["beta"]:
+        yield f"learner_reference_part={asked.reference_part:g} needs a beta above 0; it would do nothing"
+    left_out = {
+        f"learner_reference_part={asked.reference_part:g}": asked.reference_part < 1,
+        part: asked.trained_part < 1,
+        "learner_skip_silent=True": asked.skip_silent,
+    }
+    reasons = {
+        "parallel='zero3', whose processes all make the same passes": _zero3(plan),
+        "loss_type='bnpo', which divides by the tokens of a part of a step": (
+            plan.trl["loss_type"] == "bnpo" and asked.chooses
+        ),
+        "an entropy bonus, which is of all completions": asked.trained_part < 1
+        and bool(plan.trl.get("entropy_coef") or plan.trl.get("use_adaptive_entropy")),
+    }
+    options = left_out | {f"learner_old_log_probs={asked.old_log_probs!r}": asked.old_log_probs != "pass"}
+    for option, holds in options.items():
+        if holds and plan.trainer != "trl":
+            yield f"{option} needs trainer='trl'; {plan.trainer} computes log-probabilities in its own way"
+        for reason, applies in reasons.items():
+            if holds and applies and option in left_out:
+                yield f"{option} does not go together with {reason}"
 
 
 def _of_model(plan: GrpoPlan, model: ModelPath) -> list[str]:
@@ -341,6 +387,8 @@ def _machine(plan: GrpoPlan) -> Iterator[str]:
         and importlib.util.find_spec("unsloth") is None
     ):
         yield "trainer='unsloth' needs the package unsloth, which is not installed"
+    if plan.trl.get("use_liger_kernel") and importlib.util.find_spec("liger_kernel") is None:
+        yield "use_liger_kernel=True needs the package liger-kernel, which is not installed"
     if plan.colocated:
         gpus = visible_gpus()[: plan.num_processes]
         yield from free_memory_problems(plan, gpus, SHARE_BESIDE_TRAINING)

@@ -128,6 +128,35 @@ class Vllm:
 
 
 @dataclass(frozen=True)
+class Learner:
+    """What a step of the learner leaves out, see arcnb.rl.trainer.lean."""
+
+    old_log_probs: str = option(
+        "pass",
+        "what the ratio divides by where samples are steps old: a pass of its own, the sampler's (sampler), "
+        "or a mixture of both policies (interpolated)",
+    )
+    reference_part: float = option(
+        1.0, "share of the trained completions that the KL is estimated on, drawn for each round of samples"
+    )
+    trained_part: float = option(
+        1.0, "share of each group that is trained: its lowest and highest rewards, of the largest variance"
+    )
+    skip_silent: bool = option(
+        False, "groups whose rewards are all equal are left out of the learner's passes"
+    )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether rewards say what is trained."""
+        return self.trained_part < 1 or self.skip_silent
+
+    def trained(self, group: int) -> int:
+        """Completions of a group that are trained."""
+        return round(self.trained_part * group)
+
+
+@dataclass(frozen=True)
 class Thresholds:
     """When a signal fires; `now`, `first` are means over the last and the first window.
 
@@ -262,6 +291,7 @@ class GrpoPlan(Plan):
         "auto", "vLLM samples instead of transformers; auto: where there are a GPU and vLLM"
     )
     vllm: Vllm = branch(Vllm)
+    learner: Learner = branch(Learner)
     shared_prompt: bool = option(
         False, "compute a prompt once a group, not once a completion (trl); pays with long prompts", free=True
     )

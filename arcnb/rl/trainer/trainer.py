@@ -32,6 +32,7 @@ from arcnb.rl.rows import PromptRows
 from arcnb.rl.shared_prompt.trainer import shared_prefix_trainer
 from arcnb.rl.trainer import callbacks as hooks
 from arcnb.rl.trainer.effective_config import check_effective
+from arcnb.rl.trainer.lean import lean_trainer
 from arcnb.rl.trainer.policies import load_policy, load_unsloth_policy
 from arcnb.rl.turns.conversation_rows import RememberingRows
 from arcnb.rl.turns.episode_held_out import EpisodeHeldOut
@@ -75,6 +76,8 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     base = GRPOTrainer
     if plan.shared_prompt:
         base = shared_prefix_trainer(base, plan.shared_prompt_tokens, offload=plan.shared_prompt_offload)
+    if plan.trainer == "trl":
+        base = lean_trainer(base, plan.learner, plan.seed)
     asked = _asked(parts, n_processes)
     config = GRPOConfig(output_dir=str(parts.output / "checkpoints"), **logged_as(parts.output), **asked)
     rows, rollout, reward_class = _rows_and_reward(parts)
