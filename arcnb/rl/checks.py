@@ -281,15 +281,17 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
     }
     cache = plan.vllm.kv_cache_dtype
     n, sleeps = (plan.trl.get(f"vllm_{name}") for name in ("tensor_parallel_size", "enable_sleep_mode"))
+    plain_base = elsewhere | {
+        "load_in_4bit=True": plan.load_in_4bit,
+        "vllm_enable_sleep_mode=True, which gives the weights away": sleeps,
+        f"vllm_tensor_parallel_size={n}": (n or 1) > 1,
+        "parallel='zero3', which spreads the policy's weights": _zero3(plan),
+    }
+    merging = {"vllm_shared_weights=True, which merges the adapter into them": plan.vllm.shared_weights}
     wrong = {
         "group_attention": elsewhere | {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
-        "shared_weights": elsewhere
-        | {
-            "load_in_4bit=True": plan.load_in_4bit,
-            "vllm_enable_sleep_mode=True, which gives the weights away": sleeps,
-            f"vllm_tensor_parallel_size={n}": (n or 1) > 1,
-            "parallel='zero3', which spreads the policy's weights": _zero3(plan),
-        },
+        "shared_weights": plain_base,
+        "adapter_alone": plain_base | merging,
     }
     for name, reasons in wrong.items():
         for reason, holds in reasons.items():

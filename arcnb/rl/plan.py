@@ -120,6 +120,11 @@ class Vllm:
     group_attention: bool = option(
         False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
     )
+    adapter_alone: bool = option(
+        False,
+        "vLLM is sent the adapter alone, which it applies beside its base, and no merged weights",
+        free=True,
+    )
     shared_weights: bool = option(
         False,
         "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",

@@ -11,10 +11,13 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
+from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.registry import ModelPath
+from arcnb.models.sampling.vllm_engine import room_for_adapters
 from arcnb.models.training.log import logged_as, metrics_log, stop_printing
 from arcnb.models.training.preemption import agreed_stop, can_listen
 from arcnb.programs.executor.executor import Executor
+from arcnb.rl.engine.adapter_alone import send_adapter_alone
 from arcnb.rl.engine.options import (
     check_group_attention,
     engine_options,
@@ -218,7 +221,7 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
     plan = parts.plan
     shared = SharedWeights(policy) if plan.vllm.shared_weights else None
     on_cpu = parts.settings["use_vllm"] and not _on_gpu()
-    with _engines(plan, on_cpu), shared.opening() if shared else ExitStack():
+    with _engines(parts, on_cpu), shared.opening() if shared else ExitStack():
         trainer = open_trainer()
     if on_cpu:
         trainer.vllm_generation.follow(trainer, parts.state)
@@ -228,22 +231,30 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
         sample_ids_alone(trainer)
     if shared:
         sample_while_merged(trainer, shared)
+    elif plan.vllm.adapter_alone:
+        if not on_cpu:
+            send_adapter_alone(trainer)
     elif plan.trainer == "trl":  # unsloth's engine has the policy's own weights
         send_merged_weights(trainer)
     return trainer
 
 
 @contextmanager
-def _engines(plan: GrpoPlan, on_cpu: bool) -> Iterator[None]:
+def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
     """An engine that a trainer opens inside has the plan's options, seed and attention."""
+    plan, rank = parts.plan, 0
+    if plan.vllm.adapter_alone:
+        rank = adapter_rank(parts.adapter) if parts.adapter else plan.lora.r
     engine = {"quantization": None} if plan.load_in_4bit else {}  # see `arcnb.rl.engine.weight_sync`
     if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
+    if rank:
+        engine |= room_for_adapters(rank)
     with ExitStack() as stack:
         if on_cpu:
             from arcnb.rl.engine.cpu_generation import generating_on_cpu
 
-            stack.enter_context(generating_on_cpu())
+            stack.enter_context(generating_on_cpu(rank))
         stack.enter_context(engine_options(**engine))
         stack.enter_context(seeded_engines(plan.seed))
         if plan.vllm.group_attention:

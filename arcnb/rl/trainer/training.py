@@ -26,6 +26,7 @@ from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.checks import context_of, gpu_share_problem
 from arcnb.rl.engine.options import vllm_environment
+from arcnb.rl.engine.release import release_engine
 from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.resuming.identity import (
     evaluated_before,
@@ -83,6 +84,8 @@ def train_grpo(
         finally:
             if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
                 close()  # an engine in a process of its own
+            elif plan.trainer == "trl":
+                release_engine(trainer)
     report = TrainingReport(
         adapter=output / "adapter",
         steps=trainer.state.global_step,
