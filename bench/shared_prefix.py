@@ -210,7 +210,8 @@ def work(args) -> None:
     base = (
         shared_prefix_trainer(GRPOTrainer, args.budget, args.kernel, args.offload) if shared else GRPOTrainer
     )
-    old = args.old and args.way != "unsloth"  # its own trainer has no such method
+    # Ours makes none where a step trains what its policy drew; unsloth's trainer has no such method.
+    old = args.old and args.way == "stock"
 
     def report(values):
         values = {name: value * (1 if name == "loss" else args.times) for name, value in values.items()}

@@ -45,9 +45,11 @@ def send_adapter_alone(trainer) -> None:
 def write_adapter(policy, folder: Path) -> None:
     """The trained adapter of a peft model, as peft saves it. ArcnbError for one that vLLM cannot apply."""
     config = policy.peft_config["default"]
-    if config.use_dora or config.modules_to_save or config.bias != "none":
+    ends = {"lm_head", "embed_tokens"} & set(config.target_modules or ())
+    if config.use_dora or config.modules_to_save or config.bias != "none" or ends:
         raise ArcnbError(
-            "vllm_adapter_alone=True needs a plain LoRA: vLLM applies no DoRA, no bias and no trained modules"
+            "vllm_adapter_alone=True needs a plain LoRA of inner layers: vLLM applies no DoRA, no bias, no "
+            "trained modules and nothing to head or embeddings"
         )
     policy.save_pretrained(folder, selected_adapters=["default"])
 

@@ -41,7 +41,9 @@ def policy(small_model, **lora):
     from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_pretrained(small_model.path)
-    return get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **lora))
+    return get_peft_model(
+        base, LoraConfig(**{"r": 2, "target_modules": ["q_proj"], "init_lora_weights": False} | lora)
+    )
 
 
 def test_each_synchronisation_gives_the_engine_the_adapter_of_then_and_takes_the_one_before(small_model):
