@@ -156,10 +156,6 @@ class Learner:
         """Whether rewards say what is trained."""
         return self.trained_part < 1 or self.skip_silent
 
-    def trained(self, group: int) -> int:
-        """Completions of a group that are trained."""
-        return round(self.trained_part * group)
-
 
 @dataclass(frozen=True)
 class Thresholds:

@@ -1,51 +1,66 @@
-"""Which completions of a round are trained, and their advantages. Arrays are (groups, completions)."""
+"""Which completions of a round are trained, and their advantages.
+
+rewards: (n,) of all completions of a round. groups: (n,), the number of each one's group.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def most_spread(rewards: np.ndarray, n: int, random: np.random.Generator) -> np.ndarray:
-    """The n completions of each group whose rewards have the largest variance: the lowest and the highest.
+def most_spread(
+    rewards: np.ndarray, groups: np.ndarray, part: float, random: np.random.Generator
+) -> np.ndarray:
+    """(n,) bool: that part of each group, two at least, whose rewards have the largest variance.
 
     Of equal rewards those are taken that `random` says. Max-variance down-sampling of PODS (arXiv
-    2504.13818): the best n are always some lowest and the other highest ones.
+    2504.13818): the best m are always some of the lowest and the rest of the highest ones.
     """
-    groups, size = rewards.shape
-    if n >= size:
-        return np.ones(rewards.shape, bool)
-    mixed = random.permuted(np.broadcast_to(np.arange(size), rewards.shape), axis=1)
-    order = np.take_along_axis(mixed, np.take_along_axis(rewards, mixed, 1).argsort(axis=1, kind="stable"), 1)
-    chosen = np.zeros(rewards.shape, bool)
-    for group in range(groups):
-        splits = [np.r_[order[group, :low], order[group, size - n + low :]] for low in range(n + 1)]
-        best = max(splits, key=lambda places: rewards[group, places].var())
-        chosen[group, best] = True
+    chosen = np.zeros(len(rewards), bool)
+    for members in _members(groups):
+        mixed = random.permutation(members)
+        order = mixed[rewards[mixed].argsort(kind="stable")]
+        m = min(len(order), max(2, round(part * len(order))))
+        splits = [np.r_[order[:low], order[len(order) - m + low :]] for low in range(m + 1)]
+        chosen[max(splits, key=lambda places: rewards[places].var())] = True
     return chosen
 
 
-def drawn_evenly(of: np.ndarray, part: float, random: np.random.Generator) -> np.ndarray:
-    """This part of what is true in `of`, at least one: each has the same chance, and each group about its
-    share (a systematic sample in an order that is random within groups)."""
-    places = np.concatenate(
-        [group * of.shape[1] + random.permutation(row.nonzero()[0]) for group, row in enumerate(of)]
-    )
-    n = min(len(places), max(1, round(part * len(places))))
-    drawn = np.zeros(of.size, bool)
-    if n:
+def silent(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """(n,) bool: those whose group's rewards are all equal."""
+    found = np.zeros(len(rewards), bool)
+    for members in _members(groups):
+        found[members] = np.ptp(rewards[members]) == 0
+    return found
+
+
+def drawn_evenly(of: np.ndarray, groups: np.ndarray, part: float, random: np.random.Generator) -> np.ndarray:
+    """This part of what is true in `of` (n,), at least one: each has the same chance, and each group about
+    its share (a systematic sample in an order that is random within groups)."""
+    places = np.concatenate([random.permutation(members[of[members]]) for members in _members(groups)])
+    drawn = np.zeros(len(of), bool)
+    if len(places):
+        n = max(1, round(part * len(places)))
         at = (random.random() + np.arange(n)) * len(places) / n
         drawn[places[np.minimum(at.astype(int), len(places) - 1)]] = True
-    return drawn.reshape(of.shape)
+    return drawn
 
 
-def advantages_among(rewards: np.ndarray, chosen: np.ndarray, scale: str) -> np.ndarray:
-    """TRL's advantages of the chosen completions among themselves, 0 of the others.
+def advantages_among(rewards: np.ndarray, groups: np.ndarray, chosen: np.ndarray, scale: str) -> np.ndarray:
+    """TRL's advantages of the chosen completions among themselves (n,), 0 of the others.
 
-    scale: TRL's scale_rewards: "group", "batch" or "none". Every group has as many chosen ones.
+    scale: TRL's scale_rewards: "group", "batch" or "none".
     """
-    kept = np.where(chosen, rewards, np.nan)
-    advantages = kept - np.nanmean(kept, axis=1, keepdims=True)
-    if scale != "none":
-        axis = 1 if scale == "group" else None
-        advantages = advantages / (np.nanstd(kept, axis=axis, ddof=1, keepdims=True) + 1e-4)
-    return np.nan_to_num(advantages)
+    advantages = np.zeros(len(rewards))
+    for members in _members(groups):
+        own = members[chosen[members]]
+        spread = rewards[own].std(ddof=1) + 1e-4 if scale == "group" else 1.0
+        advantages[own] = (rewards[own] - rewards[own].mean()) / spread
+    if scale == "batch":
+        advantages /= rewards[chosen].std(ddof=1) + 1e-4
+    return advantages
+
+
+def _members(groups: np.ndarray) -> list[np.ndarray]:
+    """Places of each group's completions."""
+    return [(groups == number).nonzero()[0] for number in np.unique(groups)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.seeds import rng
 from arcnb.rl.plan import Learner
-from arcnb.rl.trainer.choice import advantages_among, drawn_evenly, most_spread
+from arcnb.rl.trainer.choice import advantages_among, drawn_evenly, most_spread, silent
 from arcnb.rl.trainer.ratios import correction, old_log_probs, share_of_sampler
 
 if TYPE_CHECKING:
@@ -34,15 +34,17 @@ POLICY = "policy_per_token_logps"  # column of a batch: log-probabilities that i
 class _Round:
     """Samples while TRL scores them. inputs: rows of this process. rewards: TRL's, of all processes.
 
-    sampler: log-probabilities that the sampler gave, a list a completion. chosen, run, referred: of all
-    processes' completions, (groups, completions), which are trained, which of these the learner runs, and on
-    which of these the reference runs.
+    sampler: log-probabilities that the sampler gave, a list a completion. Of all processes' n completions, in
+    their order: totals: the rewards that advantages are made of; groups: the number of each one's group;
+    chosen, run, referred: which are trained, which of these run, and which of these by the reference, too.
     """
 
     inputs: list[dict]
     step: int
     rewards: torch.Tensor | None = None
     sampler: list | None = None
+    totals: np.ndarray | None = None
+    groups: np.ndarray | None = None
     chosen: np.ndarray | None = None
     run: np.ndarray | None = None
     referred: np.ndarray | None = None
@@ -108,26 +110,24 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             """Which of all processes' n completions are trained, run and referred; all choose the same."""
             import numpy as np
 
-            round_, group = self._round, self.num_generations
-            chosen = np.ones((n // group, group), bool)
-            silent = np.zeros((n // group, 1), bool)
+            round_ = self._round
+            round_.groups = np.arange(n) // self.num_generations
+            round_.chosen = round_.run = np.ones(n, bool)
             if learner.chooses:
-                rewards = self._totals(round_.rewards)
-                chosen = most_spread(rewards, learner.trained(group), rng(seed, "trained part", round_.step))
-                silent = np.ptp(rewards, axis=1, keepdims=True) == 0
-            round_.chosen = chosen
-            round_.run = chosen & ~silent if learner.skip_silent else chosen
-            draw = rng(seed, "reference part", round_.step)
+                weights = self.reward_weights.to(round_.rewards.device)
+                round_.totals = (round_.rewards * weights).nansum(dim=1).double().cpu().numpy()
+                of_round = round_.totals, round_.groups
+                if learner.trained_part < 1:
+                    draw = rng(seed, "trained part", round_.step)
+                    round_.chosen = most_spread(*of_round, learner.trained_part, draw)
+                round_.run = round_.chosen & ~(learner.skip_silent & silent(*of_round))
             self._metrics["train"]["learner/trained_share"].append(float(round_.run.mean()))
-            round_.referred = drawn_evenly(round_.run, learner.reference_part, draw)
-
-        def _totals(self, rewards) -> np.ndarray:
-            weights = self.reward_weights.to(rewards.device)
-            return (rewards * weights).nansum(dim=1).view(-1, self.num_generations).cpu().numpy()
+            draw = rng(seed, "reference part", round_.step)
+            round_.referred = drawn_evenly(round_.run, round_.groups, learner.reference_part, draw)
 
         def _own(self, of_all) -> torch.Tensor:
             """The part of this process of an array with a value a completion."""
-            whole = torch.as_tensor(of_all.ravel(), device=self.accelerator.device)
+            whole = torch.as_tensor(of_all, device=self.accelerator.device)
             return whole.chunk(self.accelerator.num_processes)[self.accelerator.process_index]
 
         def _columns(self, batch: dict, round_: _Round) -> dict:
@@ -139,7 +139,8 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             }
             if learner.trained_part < 1:
                 own = self._own(round_.chosen)
-                advantages = advantages_among(self._totals(round_.rewards), round_.chosen, self.scale_rewards)
+                of_round = round_.totals, round_.groups, round_.chosen
+                advantages = advantages_among(*of_round, self.scale_rewards)
                 columns["advantages"] = self._own(advantages).to(batch["advantages"])
                 trained = mask * batch.get("tool_mask", 1) * own.unsqueeze(1)
                 columns["num_items_in_batch"] = self.accelerator.gather(trained.sum()).sum()

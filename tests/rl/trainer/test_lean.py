@@ -130,8 +130,8 @@ def test_silent_groups_are_not_run_and_nothing_else_is_learnt(small_model, tmp_p
     assert any(row["grad_norm"] > 0 for row in ours)
 
 
-def only(n):
-    """TRL's trainer on a batch that has only the most spread n completions of each group: rows are taken out,
+def only(part):
+    """TRL's trainer on a batch that has only the most spread part of each group: rows are taken out,
     the others' rewards are unknown to its advantages."""
 
     def wrapped(base):
@@ -139,8 +139,8 @@ def only(n):
             def _calculate_rewards(self, *given):
                 rewards = super()._calculate_rewards(*given)
                 draw = rng(0, "trained part", self.state.global_step)
-                chosen = most_spread(rewards.view(-1, self.num_generations).numpy(), n, draw)
-                self.chosen = torch.tensor(chosen).flatten()
+                groups = np.arange(len(rewards)) // self.num_generations
+                self.chosen = torch.tensor(most_spread(rewards[:, 0].double().numpy(), groups, part, draw))
                 return torch.where(self.chosen.unsqueeze(1), rewards, torch.nan)
 
             def _generate_and_score_completions(self, inputs):
@@ -159,7 +159,7 @@ def only(n):
 )
 def test_the_most_spread_half_is_trained_as_if_there_were_no_other(small_model, tmp_path, loss_type, scale):
     asked = {"loss_type": loss_type, "scale_rewards": scale, "per_device_train_batch_size": 8}
-    theirs, _ = train(small_model, tmp_path, share=False, samples=only(2), **asked)
+    theirs, _ = train(small_model, tmp_path, share=False, samples=only(0.5), **asked)
     ours, our_tokens = train(small_model, tmp_path, share=True, wrap=lean(trained_part=0.5), **asked)
     assert_equal(ours, theirs, names={"loss", "grad_norm", "kl", "entropy"}, rel=1e-3)
     _, all_tokens = train(small_model, tmp_path, share=True, **asked)
@@ -172,7 +172,7 @@ def test_a_reference_that_runs_on_a_part_has_the_whole_losss_expectation(small_m
     whole, whole_tokens = train(small_model, tmp_path, **asked)
     found = []
     for place in range(4):
-        drawn = np.eye(4, dtype=bool)[place : place + 1]
+        drawn = np.eye(4, dtype=bool)[place]
         monkeypatch.setattr("arcnb.rl.trainer.lean.drawn_evenly", lambda *_, drawn=drawn: drawn)
         rows, tokens = train(small_model, tmp_path, wrap=lean(reference_part=0.25), **asked)
         found.append(rows)
@@ -185,29 +185,33 @@ def test_a_reference_that_runs_on_a_part_has_the_whole_losss_expectation(small_m
 
 
 def test_every_completion_has_the_same_chance_to_be_drawn_and_groups_get_their_shares():
-    of = np.array([[1, 1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0]], bool)
-    draws = np.stack([drawn_evenly(of, 0.5, rng(seed, "draw")) for seed in range(4000)])
+    groups = np.array([0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3, 3])
+    of = np.array([1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1], bool)
+    draws = np.stack([drawn_evenly(of, groups, 0.5, rng(seed, "draw")) for seed in range(4000)])
     assert not draws[:, ~of].any()
-    assert (draws.sum(axis=(1, 2)) == 4).all()
+    assert (draws.sum(axis=1) == 4).all()
     assert np.abs(draws[:, of].mean(axis=0) - 0.5).max() < 0.04
-    assert draws[:, 1].sum(axis=1).min() >= 1, "a group of half of the completions is never left out"
-    assert np.array_equal(drawn_evenly(of, 0.5, rng(7)), drawn_evenly(of, 0.5, rng(7)))
-    assert drawn_evenly(of, 0.01, rng(7)).sum() == 1
+    assert (draws[:, groups == 1].sum(axis=1) == 2).all()
+    assert np.array_equal(drawn_evenly(of, groups, 0.5, rng(7)), drawn_evenly(of, groups, 0.5, rng(7)))
+    assert drawn_evenly(of, groups, 0.01, rng(7)).sum() == 1
+    assert not drawn_evenly(~of & of, groups, 0.5, rng(7)).any()
 
 
 def test_the_most_spread_completions_are_those_of_the_largest_variance():
     random = np.random.default_rng(0)
-    rewards = np.round(random.random((20, 7)), 1)
-    chosen = most_spread(rewards, 3, rng(0, "any"))
-    for row, mask in zip(rewards, chosen, strict=True):
-        best = max(np.var(some) for some in itertools.combinations(row, 3))
+    groups = np.repeat(np.arange(20), 7)
+    rewards = np.round(random.random(140), 1)
+    chosen = most_spread(rewards, groups, 3 / 7, rng(0, "any"))
+    for group in range(20):
+        own, mask = rewards[groups == group], chosen[groups == group]
         assert mask.sum() == 3
-        assert np.var(row[mask]) == pytest.approx(best)
+        best = max(np.var(some) for some in itertools.combinations(own, 3))
+        assert np.var(own[mask]) == pytest.approx(best)
 
 
 def test_of_right_and_wrong_ones_as_many_of_each_are_taken_and_equal_ones_by_chance():
-    rewards = np.array([[1.0, 0, 0, 0, 0, 0, 1, 0]])
-    picked = np.stack([most_spread(rewards, 4, rng(seed, "any"))[0] for seed in range(300)])
+    rewards = np.array([1.0, 0, 0, 0, 0, 0, 1, 0])
+    picked = np.stack([most_spread(rewards, np.zeros(8), 0.5, rng(seed, "any")) for seed in range(300)])
     assert (picked[:, [0, 6]]).all()
     assert (picked.sum(axis=1) == 4).all()
     assert (picked[:, 1:6].sum(axis=0) > 50).all(), "no place is left out always"
