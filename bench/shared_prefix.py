@@ -15,8 +15,9 @@ the group alone, and its seconds are multiplied (`times` in the results); what a
 above all, is then counted too often, which on a CPU is below 1%.
 
 Parts of a step: `old` and `reference` log-probabilities, `forward`, `backward` (recomputing the forward
-included), `optimizer`, `rest` (rewards, advantages, packing, clipping, logging). With --old, `old` is run as
-TRL does for vLLM's samples. Stock TRL accumulates micro-batches of at most --micro-tokens tokens.
+included), `optimizer`, `rest` (rewards, advantages, packing, clipping, logging). With --old, stock TRL runs
+`old` as it does for vLLM's samples; ours needs none where a step trains what its policy drew. Stock TRL
+accumulates micro-batches of at most --micro-tokens tokens.
 The floor divides counted operations by the rate of the model's largest matrix product, timed in the same run;
 norms, activations, adapters and memory traffic are not in it.
 """

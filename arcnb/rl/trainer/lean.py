@@ -32,7 +32,8 @@ POLICY = "policy_per_token_logps"  # column of a batch: log-probabilities that i
 
 @dataclass
 class _Round:
-    """Samples while TRL scores them. inputs: rows of this process. rewards: TRL's, of all processes.
+    """Samples while TRL scores them. inputs: rows of this process. adapters: the policy's, see
+    `adapter_state`. rewards: TRL's, of all processes.
 
     sampler: log-probabilities that the sampler gave, a list a completion. Of all processes' n completions, in
     their order: totals: the rewards that advantages are made of; groups: the number of each one's group;
@@ -41,6 +42,7 @@ class _Round:
 
     inputs: list[dict]
     step: int
+    adapters: tuple | None
     rewards: torch.Tensor | None = None
     sampler: list | None = None
     totals: np.ndarray | None = None
@@ -62,10 +64,6 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
         _round: _Round | None = None
         _at_loss: dict | None = None
 
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            self._policy_state = adapter_state(self.model)
-
         @property
         def _on_policy(self) -> bool:
             """Whether all samples are trained by the policy that drew them."""
@@ -79,7 +77,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
         def _generate_and_score_completions(self, inputs):
             if not self.model.training:
                 return super()._generate_and_score_completions(inputs)
-            self._round = round_ = _Round(inputs, self.state.global_step)
+            self._round = round_ = _Round(inputs, self.state.global_step, adapter_state(self.model))
             try:
                 batch = super()._generate_and_score_completions(inputs)
             finally:
@@ -168,7 +166,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             round_, otherwise = self._round, None
             if round_ is None:
                 rows = attention_mask[:, -logits_to_keep:].any(dim=1)
-            elif model is not self.model or adapter_state(model) != self._policy_state:
+            elif model is not self.model or adapter_state(model) != round_.adapters:
                 rows = self._own(round_.referred)
             else:
                 rows = self._own(round_.run)
