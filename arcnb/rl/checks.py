@@ -24,6 +24,7 @@ from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
+from arcnb.rl.rewards.advantages import ADVANTAGES
 from arcnb.rl.rows import SignalHistory
 
 TRAINERS = ("trl", "unsloth")
@@ -33,7 +34,6 @@ TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_rew
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
 CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "scale_rewards": ("group", "batch", "none"),
     "importance_sampling_level": ("token", "sequence"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "vllm_mode": ("colocate", "server"),
@@ -84,7 +84,7 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
 
 def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
     """Those of them that no other machine, and no other model, would mend."""
-    found = [*_own(plan, eval_tasks), *_guard(plan), *_settings(plan)]
+    found = [*_own(plan, eval_tasks), *_advantages(plan), *_guard(plan), *_settings(plan)]
     found += [*_turns(plan), *_trainer(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
     found += refusals(lambda: plan.subject.limits)
@@ -146,6 +146,22 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
             f"num_generations_eval is {plan.num_generations_eval}, but an evaluation every {every} steps "
             "(eval_steps) takes at least 1 sample of each task"
         )
+
+
+def _advantages(plan: GrpoPlan) -> Iterator[str]:
+    if plan.advantages not in ADVANTAGES:
+        yield f"advantages={plan.advantages!r} does not exist; there are {', '.join(ADVANTAGES)}"
+    most = plan.trl["num_generations"]
+    if plan.advantages == "pass_at_k":
+        for name, least in (("pass_at_k", 1), ("pass_at_k_last", 0)):
+            if not least <= getattr(plan, name) <= most:
+                yield f"{name} must be within {least} and num_generations={most}, not {getattr(plan, name)}"
+    elif plan.pass_at_k_last:
+        yield f"pass_at_k_last={plan.pass_at_k_last} needs advantages='pass_at_k'; it would do nothing"
+    if plan.advantages == "unlikely" and plan.trainer != "trl":
+        yield f"advantages='unlikely' ranks completions by TRL's log-probabilities; not with {plan.trainer}"
+    if plan.trl.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
+        yield "multi_objective_aggregation is of several reward functions; a run has one"
 
 
 def _guard(plan: GrpoPlan) -> Iterator[str]:

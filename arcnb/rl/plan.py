@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,6 @@ GRPO_CONFIG = Library(
         "optim": "adamw_torch_fused",
         "beta": 0.01,
         "loss_type": "dapo",
-        "scale_rewards": "group",
         "num_iterations": 1,
         "epsilon": 0.2,
         "epsilon_high": 0.2,
@@ -72,7 +71,7 @@ GRPO_CONFIG = Library(
         "per_device_eval_batch_size", "eval_steps", "num_generations_eval", "generation_batch_size",
         "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
         "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
-        "model_init_kwargs", "accelerator_config", "save_strategy",
+        "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards",
     }),
     free=frozenset({
         "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization",
@@ -187,6 +186,7 @@ class GrpoPlan(Plan):
     """output: the run folder. What `of` does not get has its default."""
 
     subject_name: ClassVar[str] = "arcnb.rl.subject:Subject"
+    RENAMED: ClassVar[Mapping[str, str]] = {"scale_rewards": "advantages"}
 
     output: Path = Path()
 
@@ -248,6 +248,11 @@ class GrpoPlan(Plan):
 
     reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards.schemes")
     rewards: Rewards = branch(Rewards)
+    advantages: str = option(
+        "group", "how rewards become advantages: group, batch, none, max_rl, pass_at_k or unlikely"
+    )
+    pass_at_k: int = option(4, "with advantages pass_at_k: k, at the first step")
+    pass_at_k_last: int = option(0, "k at the last step, in a straight line from the first's; 0: it stays")
     turns: int = option(1, "answers of an episode, each with feedback on the one before; 1: no second turn")
     turn_reward: str = option(
         "last", "with turns: the reward is that of the last or best answer, or last plus improvement"
@@ -305,7 +310,8 @@ class GrpoPlan(Plan):
         """What GRPOConfig is asked for, but for what the trainer derives: TRL's settings that have a
         value."""
         given = {name: value for name, value in self.trl.items() if value is not None}
-        return given | {"use_vllm": self.samples_by_vllm}
+        scaled = self.advantages if self.advantages in ("group", "batch") else "none"
+        return given | {"use_vllm": self.samples_by_vllm, "scale_rewards": scaled}
 
     @property
     def samples_by_vllm(self) -> bool:

@@ -53,7 +53,8 @@ class ProgramReward:
     programs of predictions; rollout: what rewards are made of, from a judged prediction; logged: further
     numbers about this process's judged answers; all three are ARC's unless said. ends: tokens that end an
     answer; the trainer's, once there is one. latest: the judged predictions of the last call with their
-    rewards, for whoever wants to show them.
+    rewards, for whoever wants to show them. credit: of the last call, all processes' values and groups, which
+    advantages are made of (`arcnb.rl.trainer.crediting`).
     """
 
     plan: RewardPlan
@@ -71,6 +72,7 @@ class ProgramReward:
     logged: Callable[[Answers], dict[str, float]] | None = None
     ends: Collection[int] = ()
     latest: list[tuple[Prediction, float]] = field(default_factory=list)
+    credit: tuple[list[float], list] = ((), ())
 
     def __post_init__(self):
         self.tasks = {task.task_id: task for task in self.tasks}
@@ -98,6 +100,7 @@ class ProgramReward:
             reward for one, reward in zip(everyone, of_all, strict=True) if one.process == self.process
         ]
         self._remember(everyone, of_all)
+        self.credit = self._credit(everyone, of_all)
         self.latest = [(one, reward) for (one, _), reward in zip(chosen, rewards, strict=True)]
         if log_metric:
             for name, value in self._metrics(everyone, of_all, chosen, columns).items():
@@ -180,6 +183,10 @@ class ProgramReward:
     def _rewards(self, everyone: Sequence[Outcome]) -> list[float]:
         """Of all outcomes, group by group; a group that is spread over processes is one."""
         return self._by_group([one.row for one in everyone], [one.rollout for one in everyone])
+
+    def _credit(self, everyone: Sequence[Outcome], rewards: Sequence[float]) -> tuple[list[float], list]:
+        """What advantages are made of: the value of each completion, and the group it is compared with."""
+        return list(rewards), [one.row for one in everyone]
 
     def _by_group(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
         rewards = [0.0] * len(rows)

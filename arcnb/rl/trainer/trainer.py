@@ -31,6 +31,7 @@ from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.shared_prompt.trainer import shared_prefix_trainer
 from arcnb.rl.trainer import callbacks as hooks
+from arcnb.rl.trainer.crediting import crediting
 from arcnb.rl.trainer.effective_config import check_effective
 from arcnb.rl.trainer.policies import load_policy, load_unsloth_policy
 from arcnb.rl.turns.conversation_rows import RememberingRows
@@ -92,7 +93,7 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     at_once = plan.steps_a_round
     rounds = -(-parts.settings["max_steps"] // at_once)  # a round that is not full would not be sampled
     open_trainer = partial(
-        measuring(resuming_inside_rounds(base)),
+        measuring(resuming_inside_rounds(crediting(base, plan, reward))),
         model=policy,
         reward_funcs=reward,
         args=config,
