@@ -25,7 +25,7 @@ from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.rewards.advantages import ADVANTAGES
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rows import SignalHistory, row_problems
 
 TRAINERS = ("trl", "unsloth")
 KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
@@ -85,6 +85,7 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
 def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
     """Those of them that no other machine, and no other model, would mend."""
     found = [*_own(plan, eval_tasks), *_advantages(plan), *_guard(plan), *_settings(plan)]
+    found += row_problems(plan, tasks, eval_tasks)
     found += [*_turns(plan), *_trainer(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
     found += refusals(lambda: plan.subject.limits)

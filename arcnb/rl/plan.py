@@ -107,6 +107,18 @@ class Signal:
 
 
 @dataclass(frozen=True)
+class GuideOptions:
+    """Completions of silent tasks that begin with a known solution, see arcnb.rl.rows.guides."""
+
+    programs: str = option(
+        "",
+        'known solutions: gold (the tasks\' own), a folder of predictions, or several with commas; "": none',
+    )
+    after: int = option(1, "a task is guided when so many of its groups in a row solved nothing")
+    free: float = option(0.25, "how often a guided task is shown without guidance, share of its turns")
+
+
+@dataclass(frozen=True)
 class Vllm:
     """The sampling engine beyond TRL's settings, see arcnb.rl.engine.options."""
 
@@ -258,6 +270,10 @@ class GrpoPlan(Plan):
         "last", "with turns: the reward is that of the last or best answer, or last plus improvement"
     )
     signal: Signal = branch(Signal)
+    guide: GuideOptions = branch(GuideOptions)
+    adaptive_groups: bool = option(
+        False, "of a round's completions more for tasks solved half of the time, fewer for settled ones"
+    )
 
     trainer: str = option("trl", "trl, or unsloth (GPU, in a process of its own)")
     num_processes: int = option(1, "GPUs to train on, one process each, by accelerate launch")
