@@ -245,6 +245,11 @@ def _turns(plan: GrpoPlan) -> Iterator[str]:
         yield f"turns must be at least 1, not {plan.turns}"
     if plan.turn_reward not in TURN_REWARDS:
         yield f"turn_reward={plan.turn_reward!r} does not exist; there are {', '.join(TURN_REWARDS)}"
+    if plan.tree and (plan.turns != 2 or plan.turn_reward != "last" or plan.num_processes > 1):
+        yield f"tree={plan.tree} needs turns=2, turn_reward='last' and one process"
+    if plan.tree < 0 or (plan.tree and plan.trl["num_generations"] < 2 * (1 + plan.tree)):
+        least = 2 * (1 + plan.tree)
+        yield f"tree={plan.tree} needs num_generations of at least {least}: two trees to compare"
     if plan.turns <= 1:
         return
     if plan.refine_conversations:
@@ -276,6 +281,9 @@ def _trainer(plan: GrpoPlan) -> Iterator[str]:
         yield (
             "vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at least 1 to start one"
         )
+    if plan.half and (unsloth or plan.by_server):
+        where = "trainer='unsloth'" if unsloth else "vllm_mode='server'"
+        yield f"fp16=True is for both engines, and does not go with {where}, which computes in bfloat16"
     yield from _own_engine(plan)
     yield from _shared_prompt(plan)
     if unsloth and plan.by_server:
@@ -301,6 +309,7 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
         "shared_weights": elsewhere
         | {
             "load_in_4bit=True": plan.load_in_4bit,
+            "cast_lm_head_to_fp32=True": plan.trl.get("cast_lm_head_to_fp32"),
             "vllm_enable_sleep_mode=True, which gives the weights away": sleeps,
             f"vllm_tensor_parallel_size={n}": (n or 1) > 1,
             "parallel='zero3', which spreads the policy's weights": _zero3(plan),
@@ -363,6 +372,8 @@ def _machine(plan: GrpoPlan) -> Iterator[str]:
         yield from free_memory_problems(plan, gpus, SHARE_BESIDE_TRAINING)
         if not gpus:
             yield from _without_gpu(plan)
+    if plan.half and not visible_gpus():
+        yield "fp16=True needs a GPU; a CPU trains in float32"
     if plan.by_server and plan.server_address:
         yield from _silent_server(plan.server_address)
 

@@ -269,6 +269,9 @@ class GrpoPlan(Plan):
     turn_reward: str = option(
         "last", "with turns: the reward is that of the last or best answer, or last plus improvement"
     )
+    tree: int = option(
+        0, "with turns 2: refinements of each failed first answer, in groups that are trees; 0: lines"
+    )
     signal: Signal = branch(Signal)
     guide: GuideOptions = branch(GuideOptions)
     adaptive_groups: bool = option(
@@ -333,6 +336,11 @@ class GrpoPlan(Plan):
     def samples_by_vllm(self) -> bool:
         """Whether vLLM samples; False where that is not decided yet (use_vllm="auto", see rl.launch)."""
         return self.use_vllm is True
+
+    @property
+    def half(self) -> bool:
+        """Whether learner and sampler compute in float16."""
+        return bool(self.trl.get("fp16"))
 
     @property
     def colocated(self) -> bool:

@@ -38,6 +38,7 @@ from arcnb.rl.turns.conversation_rows import RememberingRows
 from arcnb.rl.turns.episode_held_out import EpisodeHeldOut
 from arcnb.rl.turns.episode_reward import EpisodeReward
 from arcnb.rl.turns.episodes import MultiTurnRollout
+from arcnb.rl.turns.trees import TreeReward, TreeRollout
 from arcnb.rl.watching.sampler_gap import measuring
 
 
@@ -132,7 +133,14 @@ def _policy(parts: TrainerParts) -> tuple:
     """(model, peft_config) for TRL's trainer."""
     plan, lora = parts.plan, parts.plan.lora.config
     if plan.trainer == "trl":
-        return load_policy(parts.model, parts.adapter, lora, load_in_4bit=plan.load_in_4bit, on_gpu=_on_gpu())
+        how = {"load_in_4bit": plan.load_in_4bit, "on_gpu": _on_gpu(), "half": plan.half}
+        policy, peft_config = load_policy(parts.model, parts.adapter, lora, **how)
+        if parts.settings.get("cast_lm_head_to_fp32"):
+            # TRL (1.15, 1.16) looks for the embeddings of a tied head here, which is right for a whole model
+            # and not for one with a LoRA; no submodule, since weights would have two names.
+            base = policy.get_base_model() if peft_config is None else policy
+            object.__setattr__(base, "embed_tokens", base.get_input_embeddings())
+        return policy, peft_config
     share = parts.settings.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING)
     policy = load_unsloth_policy(
         parts.model,
@@ -155,7 +163,7 @@ def _asked(parts: TrainerParts, n_processes: int) -> dict:
         "per_device_train_batch_size": parts.plan.completions_a_part,
         "shuffle_dataset": False,
         "seed": parts.plan.seed,
-        "bf16": on_gpu and not parts.settings.get("fp16"),
+        "bf16": on_gpu and not parts.plan.half,
         "use_cpu": not on_gpu,
         "disable_tqdm": True,
         "enable_jit_checkpoint": can_listen() and n_processes == 1,
@@ -177,11 +185,10 @@ def _rows_and_reward(
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # that the hook is called is checked by the reward
     rows = RememberingRows.of(parts.rows)
     longest = parts.settings["max_completion_length"]
-    rollout = MultiTurnRollout(
-        rows, parts.executor, plan.turns, parts.context, longest, plan.seed, **parts.names
-    )
+    kind = partial(TreeRollout, tree=plan.tree) if plan.tree else MultiTurnRollout
+    rollout = kind(rows, parts.executor, plan.turns, parts.context, longest, plan.seed, **parts.names)
     reward = partial(
-        EpisodeReward,
+        TreeReward if plan.tree else EpisodeReward,
         turns=plan.turns,
         turn_reward=plan.turn_reward,
         improvement_weight=plan.rewards.improvement_weight,
@@ -236,6 +243,8 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
 def _engines(plan: GrpoPlan, on_cpu: bool) -> Iterator[None]:
     """An engine that a trainer opens inside has the plan's options, seed and attention."""
     engine = {"quantization": None} if plan.load_in_4bit else {}  # see `arcnb.rl.engine.weight_sync`
+    if plan.half:
+        engine["dtype"] = "float16"
     if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
     with ExitStack() as stack:

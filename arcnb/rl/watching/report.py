@@ -139,6 +139,7 @@ class TrainingReport:
             "turns: solved on train by turn": [f"turns/solved_by_{n}" for n in range(1, 9)],
             "turns: against the answer before": ["turns/improved", "turns/worse", "turns/copied"],
             "turns: how episodes ended": [name for name in logged if name.startswith("turns/end_")],
+            "tree: solved": ["tree/roots_solved", "tree/refined_solved"],
             "verdicts of the executor": [name for name in logged if name.startswith("status/")],
             "exceptions of programs": [name for name in logged if name.startswith("error/")],
         }
