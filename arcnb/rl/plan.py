@@ -212,7 +212,9 @@ class GrpoPlan(Plan):
         free=True,
     )
     max_solved: float = option(
-        0.9, "with learn_from: share of solving samples above which a task is too easy", free=True
+        0.9,
+        "with learn_from: share of solving samples above which a task is too easy; 0: silent ones",
+        free=True,
     )
     train_on_held_out: bool = option(
         False,
