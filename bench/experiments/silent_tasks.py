@@ -1,10 +1,11 @@
-"""Tasks that no sample solves, for experiments with guidance: some to train on, others of their families to keep.
+"""Tasks that no sample solves, for guidance: some to train on, others of their families to keep.
 
     python bench/experiments/silent_tasks.py TASKS PREDICTIONS OUT [--trained 200] [--also tasks.parquet]
 
 TASKS: generated ones with programs (notebook 01); PREDICTIONS: samples of them (notebook 03). OUT gets
-trained.parquet, and kept.parquet: tasks of the families that are trained on, which no run shows. A family is the
-task whose generator made it, or the generator itself. --also: further tasks, in both.parquet with trained ones.
+trained.parquet, and kept.parquet: tasks of the families that are trained on, which no run shows. A family is
+the task whose generator made it, or the generator itself. --also: further tasks, in both.parquet with the
+trained ones.
 """
 
 import argparse
