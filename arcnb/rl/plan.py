@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -198,7 +198,6 @@ class GrpoPlan(Plan):
     """output: the run folder. What `of` does not get has its default."""
 
     subject_name: ClassVar[str] = "arcnb.rl.subject:Subject"
-    RENAMED: ClassVar[Mapping[str, str]] = {"scale_rewards": "advantages"}
 
     output: Path = Path()
 
