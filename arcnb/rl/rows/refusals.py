@@ -30,8 +30,7 @@ def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Itera
         if holds and guide.programs
     )
     reasons = {
-        "prompts_per_step=1: a round has nothing to share out": plan.prompts_per_step * plan.steps_a_round
-        < 2,
+        "one prompt a round (prompts_per_step)": plan.prompts_per_step * plan.steps_a_round < 2,
         f"num_processes={plan.num_processes}, each of which has a part of a round": plan.num_processes > 1,
         "vllm_mode='server', which draws as many for every prompt": plan.by_server,
         "trainer='unsloth'": plan.trainer == "unsloth",
