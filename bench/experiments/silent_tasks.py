@@ -50,6 +50,8 @@ def main() -> None:
         raise ArcnbError(
             f"{args.tasks}: {len(trained)} silent tasks to train on, not {args.trained}; make more"
         )
+    if not kept:
+        raise ArcnbError(f"{args.tasks}: no family has two silent tasks, one to train on and one to keep")
     parts = {"trained": trained, "kept": kept}
     if args.also:
         parts["both"] = [*trained, *load_tasks(args.also)]

@@ -24,11 +24,7 @@ def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Itera
         ),
         "evaluation tasks among the trained ones": any(task.fingerprint in evaluated for task in tasks),
     }
-    yield from (
-        f"guide_programs does not go with {reason}"
-        for reason, holds in reasons.items()
-        if holds and guide.programs
-    )
+    yield from _against("guide_programs", reasons if guide.programs else {})
     reasons = {
         "one prompt a round (prompts_per_step)": plan.prompts_per_step * plan.steps_a_round < 2,
         f"num_processes={plan.num_processes}, each of which has a part of a round": plan.num_processes > 1,
