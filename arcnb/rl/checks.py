@@ -161,6 +161,20 @@ def _advantages(plan: GrpoPlan) -> Iterator[str]:
         yield f"pass_at_k_last={plan.pass_at_k_last} needs advantages='pass_at_k'; it would do nothing"
     if plan.advantages == "unlikely" and plan.trainer != "trl":
         yield f"advantages='unlikely' ranks completions by TRL's log-probabilities; not with {plan.trainer}"
+    reasons = {
+        f"trainer={plan.trainer!r}": plan.trainer != "trl",
+        "turns above 1": plan.turns > 1,
+        "refine_conversations": plan.refine_conversations,
+        "guide_programs, whose answers begin in the prompt": plan.guide.programs,
+        "parallel='zero3', whose processes all make the same passes": _zero3(plan),
+    }
+    yield from (
+        f"self_teacher does not go with {reason}"
+        for reason, holds in reasons.items()
+        if holds and plan.self_teacher
+    )
+    if plan.self_teacher < 0:
+        yield f"self_teacher must not be negative, it is {plan.self_teacher}"
     if plan.trl.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         yield "multi_objective_aggregation is of several reward functions; a run has one"
 

@@ -95,7 +95,7 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     at_once = plan.steps_a_round
     rounds = -(-parts.settings["max_steps"] // at_once)  # a round that is not full would not be sampled
     open_trainer = partial(
-        measuring(resuming_inside_rounds(crediting(base, plan, reward))),
+        measuring(resuming_inside_rounds(crediting(base, plan, reward, parts.context))),
         model=policy,
         reward_funcs=reward,
         args=config,

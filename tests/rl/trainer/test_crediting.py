@@ -45,7 +45,7 @@ def test_other_ways_reach_the_loss_and_the_table_of_completions(train, tmp_path,
     import pandas as pd
 
     more = {"pass_at_k": 3, "pass_at_k_last": 2} if name == "pass_at_k" else {}
-    report = train(tmp_path, **OPTIONS, **more, advantages=name, shared_prompt=name == "max_rl")
+    report = train(tmp_path, **OPTIONS, **more, advantages=name, shared_prompt=name != "pass_at_k")
     assert report.status == "done"
     for step, (trls, used) in enumerate(advantages, 1):
         assert not torch.allclose(used.sort().values, trls.sort().values)
