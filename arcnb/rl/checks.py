@@ -24,7 +24,8 @@ from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rewards.advantages import ADVANTAGES
+from arcnb.rl.rows import SignalHistory, row_problems
 
 TRAINERS = ("trl", "unsloth")
 OLD_LOG_PROBS = ("pass", "sampler", "interpolated")
@@ -34,7 +35,6 @@ TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_rew
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
 CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "scale_rewards": ("group", "batch", "none"),
     "importance_sampling_level": ("token", "sequence"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "vllm_mode": ("colocate", "server"),
@@ -85,7 +85,8 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
 
 def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
     """Those of them that no other machine, and no other model, would mend."""
-    found = [*_own(plan, eval_tasks), *_guard(plan), *_settings(plan)]
+    found = [*_own(plan, eval_tasks), *_advantages(plan), *_guard(plan), *_settings(plan)]
+    found += row_problems(plan, tasks, eval_tasks)
     found += [*_turns(plan), *_trainer(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
     found += refusals(lambda: plan.subject.limits)
@@ -147,6 +148,36 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
             f"num_generations_eval is {plan.num_generations_eval}, but an evaluation every {every} steps "
             "(eval_steps) takes at least 1 sample of each task"
         )
+
+
+def _advantages(plan: GrpoPlan) -> Iterator[str]:
+    if plan.advantages not in ADVANTAGES:
+        yield f"advantages={plan.advantages!r} does not exist; there are {', '.join(ADVANTAGES)}"
+    most = plan.trl["num_generations"]
+    if plan.advantages == "pass_at_k":
+        for name, least in (("pass_at_k", 1), ("pass_at_k_last", 0)):
+            if not least <= getattr(plan, name) <= most:
+                yield f"{name} must be within {least} and num_generations={most}, not {getattr(plan, name)}"
+    elif plan.pass_at_k_last:
+        yield f"pass_at_k_last={plan.pass_at_k_last} needs advantages='pass_at_k'; it would do nothing"
+    if plan.advantages == "unlikely" and plan.trainer != "trl":
+        yield f"advantages='unlikely' ranks completions by TRL's log-probabilities; not with {plan.trainer}"
+    reasons = {
+        f"trainer={plan.trainer!r}": plan.trainer != "trl",
+        "turns above 1": plan.turns > 1,
+        "refine_conversations": plan.refine_conversations,
+        "guide_programs, whose answers begin in the prompt": plan.guide.programs,
+        "parallel='zero3', whose processes all make the same passes": _zero3(plan),
+    }
+    yield from (
+        f"self_teacher does not go with {reason}"
+        for reason, holds in reasons.items()
+        if holds and plan.self_teacher
+    )
+    if plan.self_teacher < 0:
+        yield f"self_teacher must not be negative, it is {plan.self_teacher}"
+    if plan.trl.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
+        yield "multi_objective_aggregation is of several reward functions; a run has one"
 
 
 def _guard(plan: GrpoPlan) -> Iterator[str]:
@@ -229,6 +260,11 @@ def _turns(plan: GrpoPlan) -> Iterator[str]:
         yield f"turns must be at least 1, not {plan.turns}"
     if plan.turn_reward not in TURN_REWARDS:
         yield f"turn_reward={plan.turn_reward!r} does not exist; there are {', '.join(TURN_REWARDS)}"
+    if plan.tree and (plan.turns != 2 or plan.turn_reward != "last" or plan.num_processes > 1):
+        yield f"tree={plan.tree} needs turns=2, turn_reward='last' and one process"
+    if plan.tree < 0 or (plan.tree and plan.trl["num_generations"] < 2 * (1 + plan.tree)):
+        least = 2 * (1 + plan.tree)
+        yield f"tree={plan.tree} needs num_generations of at least {least}: two trees to compare"
     if plan.turns <= 1:
         return
     if plan.refine_conversations:
@@ -260,6 +296,9 @@ def _trainer(plan: GrpoPlan) -> Iterator[str]:
         yield (
             "vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at least 1 to start one"
         )
+    if plan.half and (unsloth or plan.by_server):
+        where = "trainer='unsloth'" if unsloth else "vllm_mode='server'"
+        yield f"fp16=True is for both engines, and does not go with {where}, which computes in bfloat16"
     yield from _own_engine(plan)
     yield from _shared_prompt(plan)
     yield from _learner(plan)
@@ -290,7 +329,7 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
     merging = {"vllm_shared_weights=True, which merges the adapter into them": plan.vllm.shared_weights}
     wrong = {
         "group_attention": elsewhere | {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
-        "shared_weights": plain_base,
+        "shared_weights": plain_base | {"cast_lm_head_to_fp32=True": plan.trl.get("cast_lm_head_to_fp32")},
         "adapter_alone": plain_base | merging,
     }
     for name, reasons in wrong.items():
@@ -351,6 +390,10 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
         "loss_type='bnpo', which divides by the tokens of a part of a step": (
             plan.trl["loss_type"] == "bnpo" and asked.chooses
         ),
+        "advantages='unlikely', which tells equal rewards apart": (
+            plan.advantages == "unlikely" and asked.skip_silent
+        ),
+        "self_teacher, from which failed groups learn": plan.self_teacher and asked.skip_silent,
         "an entropy bonus, which is of all completions": asked.trained_part < 1
         and bool(plan.trl.get("entropy_coef") or plan.trl.get("use_adaptive_entropy")),
     }
@@ -396,6 +439,8 @@ def _machine(plan: GrpoPlan) -> Iterator[str]:
         yield from free_memory_problems(plan, gpus, SHARE_BESIDE_TRAINING)
         if not gpus:
             yield from _without_gpu(plan)
+    if plan.half and not visible_gpus():
+        yield "fp16=True needs a GPU; a CPU trains in float32"
     if plan.by_server and plan.server_address:
         yield from _silent_server(plan.server_address)
 

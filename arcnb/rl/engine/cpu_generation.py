@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 from trl.generation.vllm_generation import VLLMGeneration
@@ -77,7 +78,7 @@ class CpuGeneration(VLLMGeneration):
         num_generations: int = 1,
         profiler=None,
     ) -> tuple[list[list[int]], list[list[int]], list[list[list[float]]], None]:
-        """TRL's interface. prompts: each `num_generations` times in a row.
+        """TRL's interface. prompts: each several times in a row, unless num_generations is 1.
 
         Returns prompts, completions (token ids) and, in nats, the log-probability of each token in a list of
         its own.
@@ -87,13 +88,15 @@ class CpuGeneration(VLLMGeneration):
         rollbacks = self._state.rollbacks
         kind = f"rollout after {rollbacks} rollbacks" if rollbacks else "rollout"
         # Training and held-out evaluation sample at the same step: the prompt tells them apart.
+        one_by_one = ([ids] for ids in prompts)
+        groups = one_by_one if num_generations == 1 else (list(own) for _, own in groupby(prompts))
         requests = [
-            Request(ids, num_generations, derive_seed(args.seed, kind, step, number, *ids), number)
-            for number, ids in enumerate(prompts[::num_generations])
+            Request(own[0], len(own), derive_seed(args.seed, kind, step, number, *own[0]), number)
+            for number, own in enumerate(groups)
         ]
         sampling = Sampling(max_tokens=self.max_completion_length, logprob=True)
         made = {(one.key, one.index): one for one in self._backend.generate(requests, sampling)}
-        rows = [made[number, index] for number in range(len(requests)) for index in range(num_generations)]
+        rows = [made[request.key, index] for request in requests for index in range(request.n)]
         logprobs = [[[value] for value in row.token_logprobs] for row in rows]
         return list(prompts), [list(row.token_ids) for row in rows], logprobs, None
 

@@ -1,4 +1,4 @@
-"""Which completions of a round are trained, and their advantages.
+"""Which completions of a round are trained.
 
 rewards: (n,) of all completions of a round. groups: (n,), the number of each one's group.
 """
@@ -44,21 +44,6 @@ def drawn_evenly(of: np.ndarray, groups: np.ndarray, part: float, random: np.ran
         at = (random.random() + np.arange(n)) * len(places) / n
         drawn[places[np.minimum(at.astype(int), len(places) - 1)]] = True
     return drawn
-
-
-def advantages_among(rewards: np.ndarray, groups: np.ndarray, chosen: np.ndarray, scale: str) -> np.ndarray:
-    """TRL's advantages of the chosen completions among themselves (n,), 0 of the others.
-
-    scale: TRL's scale_rewards: "group", "batch" or "none".
-    """
-    advantages = np.zeros(len(rewards))
-    for members in _members(groups):
-        own = members[chosen[members]]
-        spread = rewards[own].std(ddof=1) + 1e-4 if scale == "group" else 1.0
-        advantages[own] = (rewards[own] - rewards[own].mean()) / spread
-    if scale == "batch":
-        advantages /= rewards[chosen].std(ddof=1) + 1e-4
-    return advantages
 
 
 def _members(groups: np.ndarray) -> list[np.ndarray]:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.seeds import rng
 from arcnb.rl.plan import Learner
-from arcnb.rl.trainer.choice import advantages_among, drawn_evenly, most_spread, silent
+from arcnb.rl.rewards.advantages import ADVANTAGES, Asked
+from arcnb.rl.trainer.choice import drawn_evenly, most_spread, silent
 from arcnb.rl.trainer.ratios import correction, old_log_probs, share_of_sampler
 
 if TYPE_CHECKING:
@@ -112,13 +113,16 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             round_.groups = np.arange(n) // self.num_generations
             round_.chosen = round_.run = np.ones(n, bool)
             if learner.chooses:
-                weights = self.reward_weights.to(round_.rewards.device)
-                round_.totals = (round_.rewards * weights).nansum(dim=1).double().cpu().numpy()
+                round_.totals = round_.rewards.nansum(dim=1).double().cpu().numpy()
+                if credit := getattr(self.reward_funcs[0], "credit", None):  # as ProgramReward has it
+                    round_.totals = np.array(credit[0], float)
+                    round_.groups = np.unique(credit[1], return_inverse=True)[1]
                 of_round = round_.totals, round_.groups
                 if learner.trained_part < 1:
                     draw = rng(seed, "trained part", round_.step)
                     round_.chosen = most_spread(*of_round, learner.trained_part, draw)
                 round_.run = round_.chosen & ~(learner.skip_silent & silent(*of_round))
+            self.chosen = round_.chosen
             self._metrics["train"]["learner/trained_share"].append(float(round_.run.mean()))
             draw = rng(seed, "reference part", round_.step)
             round_.referred = drawn_evenly(round_.run, round_.groups, learner.reference_part, draw)
@@ -130,6 +134,8 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
 
         def _columns(self, batch: dict, round_: _Round) -> dict:
             """What a scored batch gets: masks, advantages and weights of what is trained."""
+            import numpy as np
+
             mask, device = batch["completion_mask"], batch["completion_mask"].device
             columns = {
                 "sampled_at": torch.tensor(round_.step, device=device),
@@ -137,8 +143,10 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             }
             if learner.trained_part < 1:
                 own = self._own(round_.chosen)
-                of_round = round_.totals, round_.groups, round_.chosen
-                advantages = advantages_among(*of_round, self.scale_rewards)
+                among, advantages = round_.chosen, np.zeros(len(round_.chosen))
+                advantages[among] = ADVANTAGES[self.scale_rewards](
+                    round_.totals[among], round_.groups[among], Asked()
+                )
                 columns["advantages"] = self._own(advantages).to(batch["advantages"])
                 trained = mask * batch.get("tool_mask", 1) * own.unsqueeze(1)
                 columns["num_items_in_batch"] = self.accelerator.gather(trained.sum()).sum()

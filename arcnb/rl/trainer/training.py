@@ -37,7 +37,7 @@ from arcnb.rl.resuming.identity import (
 )
 from arcnb.rl.resuming.run_folder import copy_whole, set_aside
 from arcnb.rl.resuming.run_state import RunState
-from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, prompt_rows
+from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, guides_of, prompt_rows
 from arcnb.rl.shared_prompt.trainer import let_segments_grow
 from arcnb.rl.trainer.callbacks import restore_adapter
 from arcnb.rl.trainer.policies import has_moved
@@ -123,6 +123,8 @@ def _rows(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int, history: Sig
         n_tasks=plan.n_tasks,
         history=history,
         kind=subject.rows,
+        guides=guides_of(plan, tasks, context - plan.trl["max_completion_length"]),
+        adaptive=plan.adaptive_groups,
     )
 
 

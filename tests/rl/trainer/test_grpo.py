@@ -280,7 +280,6 @@ def test_a_row_of_shared_prompts_has_at_least_a_token(said):
         ({"vllm_mode": "server"}, "vllm_mode='server' needs use_vllm=True"),
         ({"vllm_mode": "colocated"}, "vllm_mode='colocated' does not exist; there are colocate, server"),
         ({"use_vllm": True, "vllm_server_base_url": "http://a"}, "vllm_server_base_url needs vllm_mode='se"),
-        ({"scale_rewards": "std"}, "scale_rewards='std' does not exist; there are group, batch, none"),
         (
             {"lr_scheduler_type": "cosin"},
             "lr_scheduler_type='cosin' does not exist; there are linear, cosine",
@@ -325,7 +324,7 @@ def test_the_choices_are_those_of_the_trainer():
     from trl import GRPOTrainer
 
     source = inspect.getsource(GRPOTrainer)
-    assert [f'"{value}"' in source for values in CHOICES.values() for value in values] == [True] * 19
+    assert [f'"{value}"' in source for values in CHOICES.values() for value in values] == [True] * 16
 
 
 def test_steps_are_trained_logged_and_every_rollout_kept(train, tasks, tmp_path, monkeypatch):

@@ -232,3 +232,15 @@ def test_a_run_leaves_out_what_its_plan_says(train, tmp_path):
     assert len(rows) == 3
     assert all(math.isfinite(row["loss"]) for row in rows)
     assert {row["learner/trained_share"] for row in rows} <= {0.0, 0.5}
+
+
+def test_advantages_by_name_are_those_among_the_trained(train, tmp_path):
+    """Of two of four completions pass@2 is earned by the better one alone; those left out have none."""
+    import pandas as pd
+
+    asked = {"max_steps": 2, "num_generations": 4, "advantages": "pass_at_k", "pass_at_k": 2}
+    train(tmp_path, **asked, learner_trained_part=0.5)
+    tables = [pd.read_parquet(path) for path in sorted(tmp_path.rglob("completions_*.parquet"))]
+    for table in tables:
+        assert (table["advantage"] == 0).sum() >= 2
+        assert table["advantage"].abs().sum() > 0
