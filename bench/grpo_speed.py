@@ -5,12 +5,13 @@
         --max-completion-length 1024 --share 0.35 --steps 3 --warm 1 --limit 240 --seconds 580 --json out.json
     python bench/grpo_speed.py --shape tiny --groups 4 --steps 3 --max-completion-length 16  # a look on a CPU
 
-Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`. Short real runs on ARC-AGI-1 training tasks, each
-in a process of its own, which frees its memory and bounds its time (--limit); the first --warm steps of each
-are left out (first allocations; the engine's start is in none). One JSON line a run, and --json is rewritten
-after each: lowest, median (with --generations: mean) and highest seconds of a step, its parts, completions a
-second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of memory says so
-and gives the steps it made.
+Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`; for bench/grpo_rivals.py `lean` (shared, with a
+learner that leaves out what the job says) and `async` (bench/grpo_async.py). Short real runs on ARC-AGI-1
+training tasks, each in a process of its own, which frees its memory and bounds its time (--limit); the first
+--warm steps of each are left out (first allocations; the engine's start is in none). One JSON line a run, and
+--json is rewritten after each: lowest, median (with --generations: mean) and highest seconds of a step, its
+parts, completions a second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of
+memory says so and gives the steps it made.
 Stock TRL splits a step into micro-batches of at most --micro-tokens tokens unless --accumulation says
 otherwise; the other two bound memory themselves.
 """
@@ -28,6 +29,11 @@ import time
 from pathlib import Path
 
 WAYS = ("trl", "shared", "unsloth")
+MORE = {
+    "adapter_alone": False,
+    "layer_kernels": False,
+    "learner": {},
+}  # that the command line has no word for
 
 
 def shaped_model(shape: str, folder: Path) -> str:
@@ -143,6 +149,11 @@ def work(job: dict) -> None:
     os.environ["MASTER_PORT"] = str(20000 + os.getpid() % 9000)
     if job["way"] == "unsloth":
         import unsloth  # noqa: F401  before transformers and trl, which it patches
+    if job["way"] == "async":
+        import grpo_async
+
+        grpo_async.work(job, tasks_of_length(job["model"], *job["prompt_tokens"]), part_log)
+        os._exit(0)
     cascade = {}
     if job["cascade"]:
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # vLLM 0.23's second one has no cascade attention
@@ -164,7 +175,7 @@ def work(job: dict) -> None:
 def plan_of(job: dict):
     from arcnb.rl.plan import GrpoPlan
 
-    shared, longest = job["way"] == "shared", job["prompt_tokens"][1]
+    shared, longest = job["way"] in ("shared", "lean"), job["prompt_tokens"][1]
     asked = {
         "n_tasks": 0,
         "eval_steps": 0,
@@ -186,6 +197,9 @@ def plan_of(job: dict):
         "vllm_kv_cache_dtype": "auto" if job["way"] == "unsloth" else job["kv_cache_dtype"],
         "vllm_group_attention": shared and job["group_attention"],
         "vllm_shared_weights": shared and job["shared_weights"],
+        "vllm_adapter_alone": job["adapter_alone"],
+        "use_liger_kernel": job["layer_kernels"],
+        **{f"learner_{name}": value for name, value in job["learner"].items()},
         "save_steps": 10**6,
         "resume": "never",
         "accept_other_config": True,
@@ -225,6 +239,8 @@ def run(job: dict, limit: float, warm: int) -> dict:
         steps = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     kept = ("way", "shape", "group", "accumulation", "max_completion_length", "rank", "prompt_tokens")
     kept += (
+        "learner",
+        "layer_kernels",
         "generations",
         "kv_cache_dtype",
         "offload",
@@ -239,7 +255,7 @@ def run(job: dict, limit: float, warm: int) -> dict:
     for name in ("peak_gb", "peak_used_gb"):  # each the most until then
         result |= {f"all_{name}": [round(step[name], 1) for step in steps]}
     timed, steps = rows[warm // job["generations"] :], steps[warm:]  # a row of rewards a generation
-    if timed and steps:
+    if steps and (timed or job["way"] == "async"):
         times = sorted(step["seconds"] for step in steps)
         # Sampling for several steps at once makes one of them long: only their mean says what a step takes.
         middle_of = statistics.median if job["generations"] == 1 else statistics.mean
@@ -249,9 +265,12 @@ def run(job: dict, limit: float, warm: int) -> dict:
             "parts": parts_of(steps, middle_of),
             "step_seconds": [round(value, 3) for value in (times[0], middle, times[-1])],
             "completions_per_second": round(job["group"] / middle, 2),
-            "executor_seconds": round(statistics.median(row["executor_seconds"] for row in timed), 3),
-            "mean_tokens": round(statistics.mean(row["completions/mean_length"] for row in timed), 1),
         }
+        if timed:
+            result |= {
+                "executor_seconds": round(statistics.median(row["executor_seconds"] for row in timed), 3),
+                "mean_tokens": round(statistics.mean(row["completions/mean_length"] for row in timed), 1),
+            }
     return result | ({"failed": ended} if ended else {})
 
 
@@ -285,9 +304,7 @@ def accumulation_of(way: str, group: int, length: int, most: int) -> int:
     return min(fits, default=group)
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--work"]:
-        return work(json.loads(sys.argv[2]))
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["trl", "shared"])
     parser.add_argument("--shape", choices=["embedded", "8b", "tiny"], default="embedded")
@@ -313,7 +330,19 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600, help="for one run")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="rewritten after every run")
-    args = parser.parse_args()
+    return parser
+
+
+def defaults() -> dict:
+    """What a job has where nothing else is said."""
+    values = vars(arguments().parse_args([]))
+    return {name: value for name, value in values.items() if name not in ("json", "models")} | MORE
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--work"]:
+        return work(json.loads(sys.argv[2]))
+    args = arguments().parse_args()
     if args.shape != "tiny" and shutil.which("nvidia-smi") is None:
         print("bench/grpo_speed.py needs a GPU and was left out; --shape tiny is a look on a CPU.")
         return
@@ -326,7 +355,9 @@ def main() -> None:
         for way in args.ways:
             parts = args.accumulation or [accumulation_of(way, group, length, args.micro_tokens)]
             for accumulation in parts:
-                job = {name: getattr(args, name) for name in vars(args) if name not in ("json", "models")}
+                job = {
+                    name: getattr(args, name) for name in vars(args) if name not in ("json", "models")
+                } | MORE
                 job |= {"way": way, "group": group, "accumulation": accumulation, "model": model}
                 left = args.seconds - (time.monotonic() - began)
                 short = left < min(60, args.limit)

@@ -15,8 +15,9 @@ the group alone, and its seconds are multiplied (`times` in the results); what a
 above all, is then counted too often, which on a CPU is below 1%.
 
 Parts of a step: `old` and `reference` log-probabilities, `forward`, `backward` (recomputing the forward
-included), `optimizer`, `rest` (rewards, advantages, packing, clipping, logging). With --old, `old` is run as
-TRL does for vLLM's samples. Stock TRL accumulates micro-batches of at most --micro-tokens tokens.
+included), `optimizer`, `rest` (rewards, advantages, packing, clipping, logging). With --old, stock TRL runs
+`old` as it does for vLLM's samples; ours needs none where a step trains what its policy drew. Stock TRL
+accumulates micro-batches of at most --micro-tokens tokens.
 The floor divides counted operations by the rate of the model's largest matrix product, timed in the same run;
 norms, activations, adapters and memory traffic are not in it.
 """
@@ -210,7 +211,8 @@ def work(args) -> None:
     base = (
         shared_prefix_trainer(GRPOTrainer, args.budget, args.kernel, args.offload) if shared else GRPOTrainer
     )
-    old = args.old and args.way != "unsloth"  # its own trainer has no such method
+    # Ours makes none where a step trains what its policy drew; unsloth's trainer has no such method.
+    old = args.old and args.way == "stock"
 
     def report(values):
         values = {name: value * (1 if name == "loss" else args.times) for name, value in values.items()}

@@ -24,16 +24,17 @@ from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import refusals
 from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rewards.advantages import ADVANTAGES
+from arcnb.rl.rows import SignalHistory, row_problems
 
 TRAINERS = ("trl", "unsloth")
+OLD_LOG_PROBS = ("pass", "sampler", "interpolated")
 KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 GUARD_ACTIONS = ("warn", "stop", "rollback")
 TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_reward
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
 CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "scale_rewards": ("group", "batch", "none"),
     "importance_sampling_level": ("token", "sequence"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "vllm_mode": ("colocate", "server"),
@@ -64,7 +65,8 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
 
 def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
     """Those of them that no other machine, and no other model, would mend."""
-    found = [*_own(plan, eval_tasks), *_guard(plan), *_settings(plan)]
+    found = [*_own(plan, eval_tasks), *_advantages(plan), *_guard(plan), *_settings(plan)]
+    found += row_problems(plan, tasks, eval_tasks)
     found += [*_turns(plan), *_trainer(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
     found += refusals(lambda: plan.subject.limits)
@@ -119,6 +121,36 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
             f"num_generations_eval is {plan.num_generations_eval}, but an evaluation every {every} steps "
             "(eval_steps) takes at least 1 sample of each task"
         )
+
+
+def _advantages(plan: GrpoPlan) -> Iterator[str]:
+    if plan.advantages not in ADVANTAGES:
+        yield f"advantages={plan.advantages!r} does not exist; there are {', '.join(ADVANTAGES)}"
+    most = plan.trl["num_generations"]
+    if plan.advantages == "pass_at_k":
+        for name, least in (("pass_at_k", 1), ("pass_at_k_last", 0)):
+            if not least <= getattr(plan, name) <= most:
+                yield f"{name} must be within {least} and num_generations={most}, not {getattr(plan, name)}"
+    elif plan.pass_at_k_last:
+        yield f"pass_at_k_last={plan.pass_at_k_last} needs advantages='pass_at_k'; it would do nothing"
+    if plan.advantages == "unlikely" and plan.trainer != "trl":
+        yield f"advantages='unlikely' ranks completions by TRL's log-probabilities; not with {plan.trainer}"
+    reasons = {
+        f"trainer={plan.trainer!r}": plan.trainer != "trl",
+        "turns above 1": plan.turns > 1,
+        "refine_conversations": plan.refine_conversations,
+        "guide_programs, whose answers begin in the prompt": plan.guide.programs,
+        "parallel='zero3', whose processes all make the same passes": _zero3(plan),
+    }
+    yield from (
+        f"self_teacher does not go with {reason}"
+        for reason, holds in reasons.items()
+        if holds and plan.self_teacher
+    )
+    if plan.self_teacher < 0:
+        yield f"self_teacher must not be negative, it is {plan.self_teacher}"
+    if plan.trl.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
+        yield "multi_objective_aggregation is of several reward functions; a run has one"
 
 
 def _guard(plan: GrpoPlan) -> Iterator[str]:
@@ -181,6 +213,11 @@ def _turns(plan: GrpoPlan) -> Iterator[str]:
     """What conversations cannot go together with."""
     if plan.turn_reward not in TURN_REWARDS:
         yield f"turn_reward={plan.turn_reward!r} does not exist; there are {', '.join(TURN_REWARDS)}"
+    if plan.tree and (plan.turns != 2 or plan.turn_reward != "last" or plan.num_processes > 1):
+        yield f"tree={plan.tree} needs turns=2, turn_reward='last' and one process"
+    if plan.tree < 0 or (plan.tree and plan.trl["num_generations"] < 2 * (1 + plan.tree)):
+        least = 2 * (1 + plan.tree)
+        yield f"tree={plan.tree} needs num_generations of at least {least}: two trees to compare"
     if plan.turns <= 1:
         return
     if plan.refine_conversations:
@@ -212,8 +249,12 @@ def _trainer(plan: GrpoPlan) -> Iterator[str]:
         yield (
             "vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at least 1 to start one"
         )
+    if plan.half and (unsloth or plan.by_server):
+        where = "trainer='unsloth'" if unsloth else "vllm_mode='server'"
+        yield f"fp16=True is for both engines, and does not go with {where}, which computes in bfloat16"
     yield from _own_engine(plan)
     yield from _shared_prompt(plan)
+    yield from _learner(plan)
     if unsloth and plan.by_server:
         yield "vllm_mode='server' needs trainer='trl', not 'unsloth'"
     if unsloth and plan.num_processes > 1:  # the reference study's training hung
@@ -232,15 +273,17 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
     }
     cache = plan.vllm.kv_cache_dtype
     n, sleeps = (plan.trl.get(f"vllm_{name}") for name in ("tensor_parallel_size", "enable_sleep_mode"))
+    plain_base = elsewhere | {
+        "load_in_4bit=True": plan.load_in_4bit,
+        "vllm_enable_sleep_mode=True, which gives the weights away": sleeps,
+        f"vllm_tensor_parallel_size={n}": (n or 1) > 1,
+        "parallel='zero3', which spreads the policy's weights": _zero3(plan),
+    }
+    merging = {"vllm_shared_weights=True, which merges the adapter into them": plan.vllm.shared_weights}
     wrong = {
         "group_attention": elsewhere | {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
-        "shared_weights": elsewhere
-        | {
-            "load_in_4bit=True": plan.load_in_4bit,
-            "vllm_enable_sleep_mode=True, which gives the weights away": sleeps,
-            f"vllm_tensor_parallel_size={n}": (n or 1) > 1,
-            "parallel='zero3', which spreads the policy's weights": _zero3(plan),
-        },
+        "shared_weights": plain_base | {"cast_lm_head_to_fp32=True": plan.trl.get("cast_lm_head_to_fp32")},
+        "adapter_alone": plain_base | merging,
     }
     for name, reasons in wrong.items():
         for reason, holds in reasons.items():
@@ -258,12 +301,60 @@ def _shared_prompt(plan: GrpoPlan) -> Iterator[str]:
         return
     reasons = {
         f"trainer={plan.trainer!r}, which computes log-probabilities in its own way": plan.trainer != "trl",
-        "use_liger_kernel=True, which computes the loss from whole prompts": plan.trl.get("use_liger_kernel"),
         "parallel='zero3', with which it was never tried; use ddp": _zero3(plan),
     }
     for reason, holds in reasons.items():
         if holds:
             yield f"shared_prompt=True does not go together with {reason}"
+
+
+def _learner(plan: GrpoPlan) -> Iterator[str]:
+    """What the learner cannot leave out with the plan's other options."""
+    asked, group = plan.learner, plan.trl["num_generations"]
+    part = f"learner_trained_part={asked.trained_part:g}"
+    if asked.old_log_probs not in OLD_LOG_PROBS:
+        yield (
+            f"learner_old_log_probs={asked.old_log_probs!r} does not exist; "
+            f"there are {', '.join(OLD_LOG_PROBS)}"
+        )
+    elif asked.old_log_probs != "pass" and not (
+        plan.samples_by_vllm and plan.trl["vllm_importance_sampling_correction"]
+    ):
+        yield (
+            f"learner_old_log_probs={asked.old_log_probs!r} needs use_vllm=True, whose samples come with "
+            "log-probabilities, and vllm_importance_sampling_correction=True"
+        )
+    for name in ("reference_part", "trained_part"):
+        if not 0 < getattr(asked, name) <= 1:
+            yield f"learner_{name} must be above 0 and at most 1, not {getattr(asked, name)}"
+    if 0 < asked.trained_part < 1 and round(asked.trained_part * group) < 2:
+        yield f"{part} of num_generations={group} leaves fewer than 2 completions to compare"
+    if asked.reference_part < 1 and not plan.trl["beta"]:
+        yield f"learner_reference_part={asked.reference_part:g} needs a beta above 0; it would do nothing"
+    left_out = {
+        f"learner_reference_part={asked.reference_part:g}": asked.reference_part < 1,
+        part: asked.trained_part < 1,
+        "learner_skip_silent=True": asked.skip_silent,
+    }
+    reasons = {
+        "parallel='zero3', whose processes all make the same passes": _zero3(plan),
+        "loss_type='bnpo', which divides by the tokens of a part of a step": (
+            plan.trl["loss_type"] == "bnpo" and asked.chooses
+        ),
+        "advantages='unlikely', which tells equal rewards apart": (
+            plan.advantages == "unlikely" and asked.skip_silent
+        ),
+        "self_teacher, from which failed groups learn": plan.self_teacher and asked.skip_silent,
+        "an entropy bonus, which is of all completions": asked.trained_part < 1
+        and bool(plan.trl.get("entropy_coef") or plan.trl.get("use_adaptive_entropy")),
+    }
+    options = left_out | {f"learner_old_log_probs={asked.old_log_probs!r}": asked.old_log_probs != "pass"}
+    for option, holds in options.items():
+        if holds and plan.trainer != "trl":
+            yield f"{option} needs trainer='trl'; {plan.trainer} computes log-probabilities in its own way"
+        for reason, applies in reasons.items():
+            if holds and applies and option in left_out:
+                yield f"{option} does not go together with {reason}"
 
 
 def _of_model(plan: GrpoPlan, model: ModelPath) -> list[str]:
@@ -292,11 +383,15 @@ def _machine(plan: GrpoPlan) -> Iterator[str]:
         and importlib.util.find_spec("unsloth") is None
     ):
         yield "trainer='unsloth' needs the package unsloth, which is not installed"
+    if plan.trl.get("use_liger_kernel") and importlib.util.find_spec("liger_kernel") is None:
+        yield "use_liger_kernel=True needs the package liger-kernel, which is not installed"
     if plan.colocated:
         gpus = visible_gpus()[: plan.num_processes]
         yield from free_memory_problems(plan, gpus, SHARE_BESIDE_TRAINING)
         if not gpus:
             yield from _without_gpu(plan)
+    if plan.half and not visible_gpus():
+        yield "fp16=True needs a GPU; a CPU trains in float32"
     if plan.by_server and plan.server_address:
         yield from _silent_server(plan.server_address)
 

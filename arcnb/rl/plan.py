@@ -48,7 +48,6 @@ GRPO_CONFIG = Library(
         "optim": "adamw_torch_fused",
         "beta": 0.01,
         "loss_type": "dapo",
-        "scale_rewards": "group",
         "num_iterations": 1,
         "epsilon": 0.2,
         "epsilon_high": 0.2,
@@ -73,7 +72,7 @@ GRPO_CONFIG = Library(
         "per_device_eval_batch_size", "eval_steps", "num_generations_eval", "generation_batch_size",
         "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
         "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
-        "model_init_kwargs", "accelerator_config", "save_strategy",
+        "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards",
     }),
     ranges={
         **dict.fromkeys(("max_completion_length", "gradient_accumulation_steps", "num_iterations"), COUNT),
@@ -119,6 +118,20 @@ class Signal:
 
 
 @dataclass(frozen=True)
+class GuideOptions:
+    """Completions of silent tasks that begin with a known solution, see arcnb.rl.rows.guides."""
+
+    programs: str = option(
+        "",
+        'known solutions: gold (the tasks\' own), a folder of predictions, or several with commas; "": none',
+    )
+    after: int = option(1, "a task is guided when so many of its groups in a row solved nothing")
+    free: float = option(
+        0.25, "how often a guided task is shown without guidance, share of its turns", within=SHARE
+    )
+
+
+@dataclass(frozen=True)
 class Vllm:
     """The sampling engine beyond TRL's settings, see arcnb.rl.engine.options."""
 
@@ -131,11 +144,41 @@ class Vllm:
     group_attention: bool = option(
         False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
     )
+    adapter_alone: bool = option(
+        False,
+        "vLLM is sent the adapter alone, which it applies beside its base, and no merged weights",
+        free=True,
+    )
     shared_weights: bool = option(
         False,
         "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",
         free=True,
     )
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What a step of the learner leaves out, see arcnb.rl.trainer.lean."""
+
+    old_log_probs: str = option(
+        "pass",
+        "what the ratio divides by where samples are steps old: a pass of its own, the sampler's (sampler), "
+        "or a mixture of both policies (interpolated)",
+    )
+    reference_part: float = option(
+        1.0, "share of the trained completions that the KL is estimated on, drawn for each round of samples"
+    )
+    trained_part: float = option(
+        1.0, "share of each group that is trained: its lowest and highest rewards, of the largest variance"
+    )
+    skip_silent: bool = option(
+        False, "groups whose rewards are all equal are left out of the learner's passes"
+    )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether rewards say what is trained."""
+        return self.trained_part < 1 or self.skip_silent
 
 
 @dataclass(frozen=True)
@@ -216,7 +259,7 @@ class GrpoPlan(Plan):
     )
     max_solved: float = option(
         0.9,
-        "with learn_from: share of solving samples above which a task is too easy",
+        "with learn_from: share of solving samples above which a task is too easy; 0: silent ones",
         free=True,
         within=SHARE,
     )
@@ -266,13 +309,28 @@ class GrpoPlan(Plan):
 
     reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards.schemes")
     rewards: Rewards = branch(Rewards)
+    advantages: str = option(
+        "group", "how rewards become advantages: group, batch, none, max_rl, pass_at_k or unlikely"
+    )
+    pass_at_k: int = option(4, "with advantages pass_at_k: k, at the first step", within=COUNT)
+    pass_at_k_last: int = option(0, "k at the last step, in a straight line from the first's; 0: it stays")
+    self_teacher: float = option(
+        0.0, "added to a failed answer's advantages: this times what feedback on it makes each token likelier"
+    )
     turns: int = option(
         1, "answers of an episode, each with feedback on the one before; 1: no second turn", within=COUNT
     )
     turn_reward: str = option(
         "last", "with turns: the reward is that of the last or best answer, or last plus improvement"
     )
+    tree: int = option(
+        0, "with turns 2: refinements of each failed first answer, in groups that are trees; 0: lines"
+    )
     signal: Signal = branch(Signal)
+    guide: GuideOptions = branch(GuideOptions)
+    adaptive_groups: bool = option(
+        False, "of a round's completions more for tasks solved half of the time, fewer for settled ones"
+    )
 
     trainer: str = option("trl", "trl, or unsloth (GPU, in a process of its own)")
     num_processes: int = option(1, "GPUs to train on, one process each, by accelerate launch", within=COUNT)
@@ -284,6 +342,7 @@ class GrpoPlan(Plan):
         "auto", "vLLM samples instead of transformers; auto: where there are a GPU and vLLM"
     )
     vllm: Vllm = branch(Vllm)
+    learner: Learner = branch(Learner)
     shared_prompt: bool = option(
         False, "compute a prompt once a group, not once a completion (trl); pays with long prompts", free=True
     )
@@ -330,12 +389,18 @@ class GrpoPlan(Plan):
         """What GRPOConfig is asked for, but for what the trainer derives: TRL's settings that have a
         value."""
         given = {name: value for name, value in self.trl.items() if value is not None}
-        return given | {"use_vllm": self.samples_by_vllm}
+        scaled = self.advantages if self.advantages in ("group", "batch") else "none"
+        return given | {"use_vllm": self.samples_by_vllm, "scale_rewards": scaled}
 
     @property
     def samples_by_vllm(self) -> bool:
         """Whether vLLM samples; False where that is not decided yet (use_vllm="auto", see rl.launch)."""
         return self.use_vllm is True
+
+    @property
+    def half(self) -> bool:
+        """Whether learner and sampler compute in float16."""
+        return bool(self.trl.get("fp16"))
 
     @property
     def colocated(self) -> bool:

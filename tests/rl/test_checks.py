@@ -49,3 +49,38 @@ def test_a_place_to_log_to_needs_its_package(said, monkeypatch):
     assert said(report_to=["wandb", "trackio"]) == [
         "report_to='trackio' needs the package trackio, which is not installed"
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"old_log_probs": "none"}, "learner_old_log_probs='none' does not exist; there are pass, sampler"),
+        ({"old_log_probs": "sampler"}, "learner_old_log_probs='sampler' needs use_vllm=True"),
+        ({"reference_part": 0.0}, "learner_reference_part must be above 0 and at most 1, not 0"),
+        ({"reference_part": 0.5, "beta": 0.0}, "learner_reference_part=0.5 needs a beta above 0"),
+        ({"trained_part": 0.3}, "learner_trained_part=0.3 of num_generations=3 leaves fewer than 2"),
+        ({"trained_part": 0.7, "entropy_coef": 0.1}, "learner_trained_part=0.7 does not go together with an"),
+        (
+            {"skip_silent": True, "loss_type": "bnpo"},
+            "learner_skip_silent=True does not go together with los",
+        ),
+        (
+            {"skip_silent": True, "trainer": "unsloth"},
+            "learner_skip_silent=True needs trainer='trl'; unsloth",
+        ),
+    ],
+)
+def test_what_a_learner_cannot_leave_out_is_named(said, options, sentence):
+    (found,) = said(**options)
+    assert found.startswith(sentence)
+
+
+def test_layer_kernels_go_with_shared_prompts_and_need_their_package(said, monkeypatch):
+    there = importlib.util.find_spec
+    for installed, expected in ((None, 1), ("there", 0)):
+        monkeypatch.setattr(
+            "importlib.util.find_spec", lambda name, i=installed: i if name == "liger_kernel" else there(name)
+        )
+        found = said(shared_prompt=True, use_liger_kernel=True)
+        assert len(found) == expected
+        assert all("needs the package liger-kernel" in sentence for sentence in found)

@@ -3,6 +3,7 @@
 Run on a node with GPUs: pytest tests/rl/test_gpu.py -rs
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from arcnb.arc.tasks.task_set import load_tasks
+from arcnb.machine.gpus import release_memory
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.files import load_problems
 from arcnb.rl.engine.shared_weights import sample_while_merged
@@ -108,18 +110,55 @@ def test_a_server_samples_from_the_policy(tmp_path):
 @pytest.mark.parametrize("group_attention", [False, True])
 def test_an_engine_with_the_policys_own_weights_samples_from_it(tmp_path, monkeypatch, group_attention):
     """Neither without its adapter, nor with what a merge before left behind."""
-    made = []
+    own = {}
 
     def noted(trainer, shared):
         sample_while_merged(trainer, shared)
-        made.append(trainer)
+        engine = trainer.vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
+        theirs = {weight.untyped_storage().data_ptr() for weight in engine.parameters()}
+        for name, weight in trainer.accelerator.unwrap_model(trainer.model).named_parameters():
+            if "lora_" not in name:
+                own[name] = weight.untyped_storage().data_ptr() in theirs
 
     monkeypatch.setattr("arcnb.rl.trainer.trainer.sample_while_merged", noted)
     assert_followed(tmp_path, vllm_shared_weights=True, vllm_group_attention=group_attention)
-    engine = made[0].vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
-    theirs = {weight.untyped_storage().data_ptr() for weight in engine.parameters()}
-    for name, weight in made[0].accelerator.unwrap_model(made[0].model).named_parameters():
-        assert "lora_" in name or weight.untyped_storage().data_ptr() in theirs, name
+    assert own
+    assert all(own.values())
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("group_attention", [False, True])
+def test_an_engine_that_is_sent_the_adapter_alone_samples_from_the_policy(tmp_path, group_attention):
+    assert_followed(tmp_path, vllm_adapter_alone=True, vllm_group_attention=group_attention)
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+def test_a_training_gives_its_engines_memory_back(tmp_path):
+    """Of a share of 0.15 of the GPU, and of the policy, less than a tenth stays with the process."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.mem_get_info()[0]
+    assert_followed(tmp_path)
+    release_memory()
+    held = before - torch.cuda.mem_get_info()[0]
+    assert held < 0.015 * torch.cuda.mem_get_info()[1], f"{held / 1e9:.1f} GB are held"
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("share", [False, True])
+def test_layer_kernels_learn_the_same_with_shared_prompts_and_without(tmp_path, share):
+    """Losses and KL of a run with Liger's kernels and of one without, of the same samples at first."""
+    pytest.importorskip("liger_kernel")
+    sizes = {"max_steps": 2, "num_generations": 8, "max_completion_length": 64, "eval_steps": 0}
+    tasks = load_tasks("arc-agi-1/training").sample(4, 0)
+    first = []
+    for kernels in (False, True):
+        asked = SHIPPED | sizes | {"use_vllm": False, "shared_prompt": share, "use_liger_kernel": kernels}
+        run_grpo(GrpoPlan.of(asked, output=tmp_path / str(kernels)), tasks)
+        lines = (tmp_path / str(kernels) / "metrics.jsonl").read_text().splitlines()
+        first.append(next(row for row in map(json.loads, lines) if "loss" in row))
+    for name in ("entropy", "grad_norm"):
+        assert first[1][name] == pytest.approx(first[0][name], rel=0.05), name
 
 
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")

@@ -31,7 +31,7 @@ _LOOKING = ("00_start", "08_compare_runs")  # kinds of runs that only look at ot
 _SEARCH = (
     "07_search_and_learn"  # its processes are searches, and its `output` is a folder for each of its arms
 )
-_SAMPLES = ("predictions", "rollouts", "search")  # folders of a run that hold prediction sets
+_SAMPLES = ("predictions", "rollouts", "guided", "search")  # folders of a run that hold prediction sets
 _SAMPLE = ["task_id", "round", "index", "turn", "adapter", "n_tokens"]  # what tells one sample from another
 
 

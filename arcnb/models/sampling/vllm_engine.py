@@ -250,9 +250,14 @@ def _llm_arguments(settings: EngineSettings) -> dict:
     if options.load_in_4bit:
         arguments["quantization"] = "bitsandbytes"
     if settings.max_rank:
-        rank = next((r for r in _RANKS if r >= settings.max_rank), settings.max_rank)
-        arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": options.max_loras}
+        arguments |= room_for_adapters(settings.max_rank) | {"max_loras": options.max_loras}
     return arguments
+
+
+def room_for_adapters(rank: int) -> dict:
+    """What `LLM` is called with so that it applies an adapter of this rank at a time."""
+    known = next((r for r in _RANKS if r >= rank), rank)
+    return {"enable_lora": True, "max_lora_rank": known, "max_loras": 1}
 
 
 def _wake_when_dead(llm, closed: threading.Event) -> None:

@@ -71,6 +71,8 @@ class ProblemSubject(Subject):
             yield "backend is vllm, transformers or auto: a server has no adapter of this run"
         if any(problem.language == "q" for problem in tasks):
             yield from refusals(find_q)
+        if self.plan.guide.programs or self.plan.self_teacher:
+            yield "guide_programs and self_teacher are for ARC tasks"
         if self.plan.turns > 1 or self.plan.refine_conversations:
             yield "problems are trained on in one turn; turns and refine_conversations are for ARC tasks"
 

@@ -8,11 +8,10 @@ memory, which the engine loads anew: 0.3 s for the embedded model.
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 from trl.generation.vllm_generation import VLLMGeneration
@@ -22,16 +21,17 @@ from arcnb.errors import ArcnbError
 from arcnb.models.memory.fitting import cache_bytes_per_token
 from arcnb.models.merging import TOKENIZER
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
+from arcnb.rl.engine.adapter_alone import policy_folder, write_adapter
 from arcnb.rl.resuming.run_state import RunState
 
-_MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
-_PREFIX = "arcnb-policy-"  # of the folder; then comes the process
 _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 class CpuGeneration(VLLMGeneration):
     """In the place of TRL's class (`generating_on_cpu`); `follow` gives it the trainer that it samples
-    for."""
+    for. adapter_rank: of the adapter that goes to the engine alone; 0: merged weights do."""
+
+    adapter_rank = 0
 
     def _init_vllm(self) -> None:
         for name, plain in _PLAIN.items():
@@ -45,10 +45,10 @@ class CpuGeneration(VLLMGeneration):
             max_model_len=self.max_model_length,
             max_num_seqs=self.max_num_seqs,
             cpu_kv_cache_gb=_cache_gb(self._source, self.max_num_seqs, self.max_model_length),
+            max_lora_rank=self.adapter_rank or None,
         )
         self._backend = open_backend("vllm", str(self._source), None, options)
-        remove_abandoned()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_place()))
+        self._folder = policy_folder(self)
         for pattern in (*TOKENIZER, "config.json", "generation_config.json"):
             for path in self._source.glob(pattern):
                 shutil.copy(path, self._folder)
@@ -60,6 +60,10 @@ class CpuGeneration(VLLMGeneration):
 
     def sync_weights(self) -> None:
         """Has the engine load the policy as it is now."""
+        if self.adapter_rank:
+            write_adapter(self.model, self._folder)
+            self._backend.use_adapter(self._folder)
+            return
         from safetensors.torch import save_file
 
         dtype = self._backend.dtype
@@ -74,7 +78,7 @@ class CpuGeneration(VLLMGeneration):
         num_generations: int = 1,
         profiler=None,
     ) -> tuple[list[list[int]], list[list[int]], list[list[list[float]]], None]:
-        """TRL's interface. prompts: each `num_generations` times in a row.
+        """TRL's interface. prompts: each several times in a row, unless num_generations is 1.
 
         Returns prompts, completions (token ids) and, in nats, the log-probability of each token in a list of
         its own.
@@ -84,13 +88,15 @@ class CpuGeneration(VLLMGeneration):
         rollbacks = self._state.rollbacks
         kind = f"rollout after {rollbacks} rollbacks" if rollbacks else "rollout"
         # Training and held-out evaluation sample at the same step: the prompt tells them apart.
+        one_by_one = ([ids] for ids in prompts)
+        groups = one_by_one if num_generations == 1 else (list(own) for _, own in groupby(prompts))
         requests = [
-            Request(ids, num_generations, derive_seed(args.seed, kind, step, number, *ids), number)
-            for number, ids in enumerate(prompts[::num_generations])
+            Request(own[0], len(own), derive_seed(args.seed, kind, step, number, *own[0]), number)
+            for number, own in enumerate(groups)
         ]
         sampling = Sampling(max_tokens=self.max_completion_length, logprob=True)
         made = {(one.key, one.index): one for one in self._backend.generate(requests, sampling)}
-        rows = [made[number, index] for number in range(len(requests)) for index in range(num_generations)]
+        rows = [made[request.key, index] for request in requests for index in range(request.n)]
         logprobs = [[[value] for value in row.token_logprobs] for row in rows]
         return list(prompts), [list(row.token_ids) for row in rows], logprobs, None
 
@@ -107,25 +113,13 @@ def _cache_gb(model: Path, sequences: int, tokens: int) -> float:
     return bytes_ / 2**30 or EngineOptions.cpu_kv_cache_gb
 
 
-def _place() -> Path:
-    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-
-
-def remove_abandoned() -> None:
-    """Removes the folders of processes that were killed; they hold memory, half a gigabyte each."""
-    for folder in _place().glob(f"{_PREFIX}*-*"):
-        process = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if process.isdecimal() and not Path(f"/proc/{process}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 @contextmanager
-def generating_on_cpu() -> Iterator[None]:
+def generating_on_cpu(adapter_rank: int = 0) -> Iterator[None]:
     """A trainer that is opened meanwhile samples by `CpuGeneration`."""
     from trl.trainer import grpo_trainer
 
     plain = grpo_trainer.VLLMGeneration
-    grpo_trainer.VLLMGeneration = CpuGeneration
+    grpo_trainer.VLLMGeneration = type("CpuGeneration", (CpuGeneration,), {"adapter_rank": adapter_rank})
     try:
         yield
     finally:

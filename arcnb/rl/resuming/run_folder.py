@@ -71,6 +71,7 @@ def set_aside(output: Path, step: int) -> Path | None:
     # Rollouts of round N were sampled to make step N + 1; the completions table is named after the step made.
     for folder, pattern, position, first in (
         ("rollouts", "round*.parquet", slice(5, 10), step),
+        ("guided", "round*.parquet", slice(5, 10), step),
         ("held_out", "round*.parquet", slice(5, 10), step + 1),
         ("checkpoints/completions", "completions_*.parquet", slice(12, 17), step + 1),
     ):

@@ -19,7 +19,7 @@ from arcnb.arc.views import COLUMNS
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge as judge_programs
 from arcnb.rl.rewards.cheating import find_cheats
-from arcnb.rl.rewards.metrics import batch_metrics, error_classes, groups_of
+from arcnb.rl.rewards.metrics import batch_metrics, error_classes, groups_of, guided_metrics
 from arcnb.rl.rewards.rollout import Rollout, Scores, finish_reason, is_solved
 from arcnb.rl.rewards.terms import RewardPlan
 from arcnb.rl.rows import SignalHistory
@@ -28,8 +28,8 @@ from arcnb.rl.rows import SignalHistory
 @dataclass(frozen=True)
 class Outcome:
     """What all processes know of one completion. row: which row, hence group, it belongs to. status,
-    fingerprint, error_type: the executor's verdict. first: the rollout of an episode's first answer, where
-    its reward needs that one, too."""
+    fingerprint, error_type: the executor's verdict. lines: of a known solution that it began with. first: the
+    rollout of an episode's first answer, where its reward needs that one, too."""
 
     process: int
     row: int
@@ -37,6 +37,7 @@ class Outcome:
     status: str
     fingerprint: str | None
     rollout: Rollout
+    lines: int = 0
     first: Rollout | None = None
     error_type: str | None = None
 
@@ -53,13 +54,15 @@ class ProgramReward:
     programs of predictions; rollout: what rewards are made of, from a judged prediction; logged: further
     numbers about this process's judged answers; all three are ARC's unless said. ends: tokens that end an
     answer; the trainer's, once there is one. latest: the judged predictions of the last call with their
-    rewards, for whoever wants to show them.
+    rewards, for whoever wants to show them. credit: of the last call, all processes' values and groups, which
+    advantages are made of (`arcnb.rl.trainer.crediting`).
     """
 
     plan: RewardPlan
     tasks: Iterable[Task]  # by id, once made
     executor: Executor
     rollouts: PredictionSet | None = None
+    guided: PredictionSet | None = field(default=None, kw_only=True)
     history: SignalHistory | None = None
     model: str = ""
     adapter: str | None = None
@@ -71,6 +74,7 @@ class ProgramReward:
     logged: Callable[[Answers], dict[str, float]] | None = None
     ends: Collection[int] = ()
     latest: list[tuple[Prediction, float]] = field(default_factory=list)
+    credit: tuple[list[float], list] = ((), ())
 
     def __post_init__(self):
         self.tasks = {task.task_id: task for task in self.tasks}
@@ -88,7 +92,7 @@ class ProgramReward:
         step = trainer_state.global_step if trainer_state else 0
         answers = self._answers(step, completions, completion_ids, columns)
         chosen = [self._chosen(of_completion) for of_completion in answers]
-        own = self._outcomes(columns["row"], chosen, answers)
+        own = self._outcomes(columns, chosen, answers)
         seconds = time.monotonic() - started
         # The one exchange of a step, which all processes make together; every process computes rewards,
         # history and metrics of all completions from it.
@@ -98,6 +102,7 @@ class ProgramReward:
             reward for one, reward in zip(everyone, of_all, strict=True) if one.process == self.process
         ]
         self._remember(everyone, of_all)
+        self.credit = self._credit(everyone, of_all)
         self.latest = [(one, reward) for (one, _), reward in zip(chosen, rewards, strict=True)]
         if log_metric:
             for name, value in self._metrics(everyone, of_all, chosen, columns).items():
@@ -106,10 +111,17 @@ class ProgramReward:
         if log_extra:
             for name, values in self._extras(chosen, columns).items():
                 log_extra(name, values)
-        if self.rollouts is not None:
-            every = [prediction for of_completion in answers for prediction, _ in of_completion]
-            self.rollouts.write_part(every, round=step, shard=self.process, n_shards=self.n_processes)
+        self._write(step, answers, columns)
         return rewards
+
+    def _write(self, step: int, answers: Sequence[Answers], columns: Mapping) -> None:
+        """Keep the predictions, guided ones apart: whoever counts successes counts free ones."""
+        lines = columns.get("lines", [0] * len(answers))
+        for rollouts, guided in ((self.rollouts, False), (self.guided, True)):
+            if rollouts is not None:
+                of_completions = [own for own, n in zip(answers, lines, strict=True) if bool(n) is guided]
+                every = [prediction for own in of_completions for prediction, _ in own]
+                rollouts.write_part(every, round=step, shard=self.process, n_shards=self.n_processes)
 
     def _answers(self, step: int, completions, completion_ids, columns: Mapping) -> list[Answers]:
         """The judged answers of each completion."""
@@ -162,8 +174,10 @@ class ProgramReward:
             **later,
         )
 
-    def _outcomes(self, rows: Sequence[int], chosen: Answers, answers: Sequence[Answers]) -> list[Outcome]:
+    def _outcomes(self, columns: Mapping, chosen: Answers, answers: Sequence[Answers]) -> list[Outcome]:
         """What all processes are told of this one's completions."""
+        rows = columns["row"]
+        lines = columns.get("lines", [0] * len(rows))
         return [
             Outcome(
                 self.process,
@@ -172,14 +186,19 @@ class ProgramReward:
                 prediction.status,
                 prediction.fingerprint,
                 rollout,
+                n_lines,
                 error_type=prediction.error_type,
             )
-            for row, (prediction, rollout) in zip(rows, chosen, strict=True)
+            for row, n_lines, (prediction, rollout) in zip(rows, lines, chosen, strict=True)
         ]
 
     def _rewards(self, everyone: Sequence[Outcome]) -> list[float]:
         """Of all outcomes, group by group; a group that is spread over processes is one."""
         return self._by_group([one.row for one in everyone], [one.rollout for one in everyone])
+
+    def _credit(self, everyone: Sequence[Outcome], rewards: Sequence[float]) -> tuple[list[float], list]:
+        """What advantages are made of: the value of each completion, and the group it is compared with."""
+        return list(rewards), [one.row for one in everyone]
 
     def _by_group(self, rows: Sequence[int], rollouts: Sequence[Rollout]) -> list[float]:
         rewards = [0.0] * len(rows)
@@ -195,8 +214,8 @@ class ProgramReward:
             return
         for row, members in groups_of([one.row for one in everyone]).items():
             solved = [everyone[i].rollout.solved for i in members]
-            task_id = everyone[members[0]].task_id
-            self.history.record(row, task_id, [rewards[i] for i in members], solved)
+            first = everyone[members[0]]
+            self.history.record(row, first.task_id, [rewards[i] for i in members], solved, first.lines)
 
     def _metrics(
         self, everyone: Sequence[Outcome], rewards: Sequence[float], chosen: Answers, columns: Mapping
@@ -205,6 +224,10 @@ class ProgramReward:
         verdicts = [(one.status, one.fingerprint) for one in everyone]
         values = batch_metrics(verdicts, [one.rollout for one in everyone], rewards, rows)
         values |= error_classes([(one.status, one.error_type) for one in everyone])
+        if "lines" in columns:
+            values |= guided_metrics(
+                [one.rollout.solved for one in everyone], [one.lines for one in everyone]
+            )
         if self.history is not None and self.history.visits:
             silent = self.history.silent(max(rows) + 1)
             values["silent_prompts_ratio"] = len(silent) / len(self.tasks)

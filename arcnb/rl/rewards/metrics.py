@@ -128,6 +128,17 @@ def batch_metrics(
     return values
 
 
+def guided_metrics(solved: Sequence[bool], lines: Sequence[int]) -> dict[str, float]:
+    """{"guided/...": value}: share of completions that began with lines of a known solution, how many lines,
+    and the shares of these and of the free ones that solve their task, absent where there are none."""
+    guided = [right for right, n in zip(solved, lines, strict=True) if n]
+    free = [right for right, n in zip(solved, lines, strict=True) if not n]
+    values = {"guided/ratio": len(guided) / len(solved)}
+    if guided:
+        values |= {"guided/solved": _mean(guided), "guided/lines": sum(lines) / len(guided)}
+    return values | ({"guided/free_solved": _mean(free)} if free else {})
+
+
 def groups_of(rows: Sequence[int]) -> dict[int, list[int]]:
     """row -> places of its completions, in the order in which rows first appear."""
     groups: dict[int, list[int]] = {}

@@ -4,8 +4,8 @@
     rewards = plan.rewards(completions)
 
 A term sees one group at a time, the completions of one prompt. Every term is 0 for a plain good first answer
-and stays within its bounds, so that a weight says at most how much it can cost or give. Under scale_rewards
-"group" advantages are divided by the group's spread: a tie-break of any weight then acts at full strength in
+and stays within its bounds, so that a weight says at most how much it can cost or give. Under advantages
+"group" they are divided by the group's spread: a tie-break of any weight then acts at full strength in
 a group whose rewards are equal otherwise.
 """
 

@@ -23,7 +23,6 @@ from arcnb.errors import ArcnbError
 from arcnb.models.lora.precision import input_casting
 from arcnb.rl.shared_prompt.attention import NAME, register
 from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET, PackedRow, pack
-from arcnb.rl.shared_prompt.reuse import KeptPass, adapter_state, graph_of_training
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +51,6 @@ def shared_prefix_trainer(
             prepare_model(self.accelerator.unwrap_model(self.model))
             if self.ref_model is not None:
                 prepare_model(self.accelerator.unwrap_model(self.ref_model))
-            self._policy_state = adapter_state(self.model)
-            self._kept = None
 
         def _build_accelerator_args(self, **kwargs):
             # DDP sends buffers (constants of rotary embeddings, equal everywhere) before each forward pass,
@@ -94,25 +91,11 @@ def shared_prefix_trainer(
             compute_aux_loss=False,
             **multimodal,
         ):
-            """TRL's, from packed rows; `token_budget` bounds memory in place of batch_size.
-
-            Old log-probabilities that the loss would compute again are computed for both at once.
-            """
+            """TRL's, from packed rows; `token_budget` bounds memory in place of batch_size."""
             given = [name for name, value in multimodal.items() if value is not None]
             if given:
                 raise ArcnbError(f"shared-prompt training is for text alone, not for {given[0]}")
-            kept, self._kept = self._kept, None
-            if torch.is_grad_enabled():
-                found = kept and kept.reordered(input_ids, attention_mask)
-                found = found or self._log_probs(model, input_ids, attention_mask, logits_to_keep)
-            elif self._loss_will_repeat(model):
-                with graph_of_training(model, self.args):
-                    found = self._log_probs(model, input_ids, attention_mask, logits_to_keep)
-                self._kept = KeptPass.of(*found, input_ids, attention_mask)
-                found = tuple(values.detach() for values in found)
-            else:
-                self._kept = kept
-                found = self._log_probs(model, input_ids, attention_mask, logits_to_keep)
+            found = self._log_probs(model, input_ids, attention_mask, logits_to_keep)
             return found[0], found[1] if compute_entropy else None, None
 
         def _log_probs(self, model, input_ids, attention_mask, n_completion):
@@ -120,16 +103,6 @@ def shared_prefix_trainer(
             on_host = torch.autograd.graph.save_on_cpu(pin_memory=True) if offload else nullcontext()
             with self.accelerator.autocast(), on_host:
                 return row_log_probs(model, rows, len(input_ids), n_completion)
-
-        def _loss_will_repeat(self, model) -> bool:
-            """Whether these are old log-probabilities, and of the policy that the next loss has."""
-            return (
-                self.model.training
-                and self.args.steps_per_generation == self.num_iterations == 1
-                and self.accelerator.num_processes == 1
-                and model is self.model
-                and adapter_state(model) == self._policy_state
-            )
 
     SharedPrefixTrainer.__name__ = f"SharedPrefix{base.__name__}"
     return SharedPrefixTrainer

@@ -10,17 +10,24 @@ from arcnb.rl.resuming.identity import adapter_shape
 
 
 def load_policy(
-    model: ModelPath, adapter: Path | None, lora: dict, *, load_in_4bit: bool = False, on_gpu: bool = True
+    model: ModelPath,
+    adapter: Path | None,
+    lora: dict,
+    *,
+    load_in_4bit: bool = False,
+    on_gpu: bool = True,
+    half: bool = False,
 ):
     """(model, peft_config) for TRL's trainer: an adapter to go on with, or a base and a fresh one's shape.
 
-    load_in_4bit: the base by bitsandbytes.
+    load_in_4bit: the base by bitsandbytes. half: the base in float16 on a GPU, in place of bfloat16.
     """
     import torch
     from peft import LoraConfig, PeftModel
     from transformers import AutoModelForCausalLM
 
-    options = {"dtype": torch.bfloat16 if on_gpu else torch.float32}
+    dtype = torch.float16 if half else torch.bfloat16
+    options = {"dtype": dtype if on_gpu else torch.float32}
     if load_in_4bit:
         options["quantization_config"] = four_bit_config(options["dtype"])
     base = AutoModelForCausalLM.from_pretrained(model.path, **options)

@@ -11,10 +11,13 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
+from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.registry import ModelPath
+from arcnb.models.sampling.vllm_engine import room_for_adapters
 from arcnb.models.training.log import logged_as, metrics_log, stop_printing
 from arcnb.models.training.preemption import agreed_stop, can_listen
 from arcnb.programs.executor.executor import Executor
+from arcnb.rl.engine.adapter_alone import send_adapter_alone
 from arcnb.rl.engine.options import (
     check_group_attention,
     engine_options,
@@ -31,12 +34,15 @@ from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.shared_prompt.trainer import shared_prefix_trainer
 from arcnb.rl.trainer import callbacks as hooks
+from arcnb.rl.trainer.crediting import crediting
 from arcnb.rl.trainer.effective_config import check_effective
+from arcnb.rl.trainer.lean import lean_trainer
 from arcnb.rl.trainer.policies import load_policy, load_unsloth_policy
 from arcnb.rl.turns.conversation_rows import RememberingRows
 from arcnb.rl.turns.episode_held_out import EpisodeHeldOut
 from arcnb.rl.turns.episode_reward import EpisodeReward
 from arcnb.rl.turns.episodes import MultiTurnRollout
+from arcnb.rl.turns.trees import TreeReward, TreeRollout
 from arcnb.rl.watching.sampler_gap import measuring
 
 
@@ -75,6 +81,8 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     base = GRPOTrainer
     if plan.shared_prompt:
         base = shared_prefix_trainer(base, plan.shared_prompt_tokens, offload=plan.shared_prompt_offload)
+    if plan.trainer == "trl":
+        base = lean_trainer(base, plan.learner, plan.seed)
     asked = _asked(parts, n_processes)
     config = GRPOConfig(output_dir=str(parts.output / "checkpoints"), **logged_as(parts.output), **asked)
     rows, rollout, reward_class = _rows_and_reward(parts)
@@ -83,7 +91,8 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
         rows.tasks,
         parts.executor,
         PredictionSet(parts.output / "rollouts"),
-        parts.state.history,
+        guided=PredictionSet(parts.output / "guided") if plan.guide.programs else None,
+        history=parts.state.history,
         process=int(os.environ.get("RANK", "0")),
         n_processes=n_processes,
         **parts.names,
@@ -92,7 +101,7 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     at_once = plan.steps_a_round
     rounds = -(-parts.settings["max_steps"] // at_once)  # a round that is not full would not be sampled
     open_trainer = partial(
-        measuring(resuming_inside_rounds(base)),
+        measuring(resuming_inside_rounds(crediting(base, plan, reward, parts.context))),
         model=policy,
         reward_funcs=reward,
         args=config,
@@ -130,7 +139,14 @@ def _policy(parts: TrainerParts) -> tuple:
     """(model, peft_config) for TRL's trainer."""
     plan, lora = parts.plan, parts.plan.lora.config
     if plan.trainer == "trl":
-        return load_policy(parts.model, parts.adapter, lora, load_in_4bit=plan.load_in_4bit, on_gpu=_on_gpu())
+        how = {"load_in_4bit": plan.load_in_4bit, "on_gpu": _on_gpu(), "half": plan.half}
+        policy, peft_config = load_policy(parts.model, parts.adapter, lora, **how)
+        if parts.settings.get("cast_lm_head_to_fp32"):
+            # TRL (1.15, 1.16) looks for the embeddings of a tied head here, which is right for a whole model
+            # and not for one with a LoRA; no submodule, since weights would have two names.
+            base = policy.get_base_model() if peft_config is None else policy
+            object.__setattr__(base, "embed_tokens", base.get_input_embeddings())
+        return policy, peft_config
     share = parts.settings.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING)
     policy = load_unsloth_policy(
         parts.model,
@@ -153,7 +169,7 @@ def _asked(parts: TrainerParts, n_processes: int) -> dict:
         "per_device_train_batch_size": parts.plan.completions_a_part,
         "shuffle_dataset": False,
         "seed": parts.plan.seed,
-        "bf16": on_gpu and not parts.settings.get("fp16"),
+        "bf16": on_gpu and not parts.plan.half,
         "use_cpu": not on_gpu,
         "disable_tqdm": True,
         "enable_jit_checkpoint": can_listen() and n_processes == 1,
@@ -175,11 +191,10 @@ def _rows_and_reward(
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # that the hook is called is checked by the reward
     rows = RememberingRows.of(parts.rows)
     longest = parts.settings["max_completion_length"]
-    rollout = MultiTurnRollout(
-        rows, parts.executor, plan.turns, parts.context, longest, plan.seed, **parts.names
-    )
+    kind = partial(TreeRollout, tree=plan.tree) if plan.tree else MultiTurnRollout
+    rollout = kind(rows, parts.executor, plan.turns, parts.context, longest, plan.seed, **parts.names)
     reward = partial(
-        EpisodeReward,
+        TreeReward if plan.tree else EpisodeReward,
         turns=plan.turns,
         turn_reward=plan.turn_reward,
         improvement_weight=plan.rewards.improvement_weight,
@@ -215,7 +230,7 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
     plan = parts.plan
     shared = SharedWeights(policy) if plan.vllm.shared_weights else None
     on_cpu = parts.settings["use_vllm"] and not _on_gpu()
-    with _engines(plan, on_cpu), shared.opening() if shared else ExitStack():
+    with _engines(parts, on_cpu), shared.opening() if shared else ExitStack():
         trainer = open_trainer()
     if on_cpu:
         trainer.vllm_generation.follow(trainer, parts.state)
@@ -225,22 +240,32 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
         sample_ids_alone(trainer)
     if shared:
         sample_while_merged(trainer, shared)
+    elif plan.vllm.adapter_alone:
+        if not on_cpu:
+            send_adapter_alone(trainer)
     elif plan.trainer == "trl":  # unsloth's engine has the policy's own weights
         send_merged_weights(trainer)
     return trainer
 
 
 @contextmanager
-def _engines(plan: GrpoPlan, on_cpu: bool) -> Iterator[None]:
+def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
     """An engine that a trainer opens inside has the plan's options, seed and attention."""
+    plan, rank = parts.plan, 0
+    if plan.vllm.adapter_alone:
+        rank = adapter_rank(parts.adapter) if parts.adapter else plan.lora.r
     engine = {"quantization": None} if plan.load_in_4bit else {}  # see `arcnb.rl.engine.weight_sync`
+    if plan.half:
+        engine["dtype"] = "float16"
     if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
+    if rank:
+        engine |= room_for_adapters(rank)
     with ExitStack() as stack:
         if on_cpu:
             from arcnb.rl.engine.cpu_generation import generating_on_cpu
 
-            stack.enter_context(generating_on_cpu())
+            stack.enter_context(generating_on_cpu(rank))
         stack.enter_context(engine_options(**engine))
         stack.enter_context(seeded_engines(plan.seed))
         if plan.vllm.group_attention:

@@ -26,6 +26,7 @@ from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.checks import context_of, gpu_share_problem
 from arcnb.rl.engine.options import vllm_environment
+from arcnb.rl.engine.release import release_engine
 from arcnb.rl.plan import GrpoPlan
 from arcnb.rl.resuming.identity import (
     evaluated_before,
@@ -36,7 +37,7 @@ from arcnb.rl.resuming.identity import (
 )
 from arcnb.rl.resuming.run_folder import copy_whole, set_aside
 from arcnb.rl.resuming.run_state import RunState
-from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, prompt_rows
+from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, guides_of, prompt_rows
 from arcnb.rl.shared_prompt.trainer import let_segments_grow
 from arcnb.rl.trainer.callbacks import restore_adapter
 from arcnb.rl.trainer.policies import has_moved
@@ -83,6 +84,8 @@ def train_grpo(
         finally:
             if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
                 close()  # an engine in a process of its own
+            elif plan.trainer == "trl":
+                release_engine(trainer)
     report = TrainingReport(
         adapter=output / "adapter",
         steps=trainer.state.global_step,
@@ -120,6 +123,8 @@ def _rows(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int, history: Sig
         n_tasks=plan.n_tasks,
         history=history,
         kind=subject.rows,
+        guides=guides_of(plan, tasks, context - plan.trl["max_completion_length"]),
+        adaptive=plan.adaptive_groups,
     )
 
 

@@ -47,8 +47,8 @@ class EpisodeReward(ProgramReward):
         scheme = reward_scheme(self.plan.scheme)
         return max(answers, key=lambda one: 0.0 if one[1].cheating else scheme(one[1].scores))
 
-    def _outcomes(self, rows: Sequence[int], chosen: Answers, answers: Sequence[Answers]) -> list[Outcome]:
-        own = super()._outcomes(rows, chosen, answers)
+    def _outcomes(self, columns: Mapping, chosen: Answers, answers: Sequence[Answers]) -> list[Outcome]:
+        own = super()._outcomes(columns, chosen, answers)
         if self.turn_reward != "improvement":
             return own
         return [replace(one, first=of[0][1]) for one, of in zip(own, answers, strict=True)]

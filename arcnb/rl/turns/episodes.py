@@ -58,6 +58,12 @@ class Episode:
         self.mask += [0] * len(ids)
         self.logprobs += [None] * len(ids)
 
+    def cut(self, n: int) -> tuple[list[int], str]:
+        """Keep the first n tokens after the prompt; what is taken away, and how an answer to it begins."""
+        rest = self.ids[n:], self.prefix
+        self.ids, self.mask, self.logprobs = self.ids[:n], self.mask[:n], self.logprobs[:n]
+        return rest
+
     @property
     def length(self) -> int:
         return len(self.prompt_ids) + len(self.ids)
@@ -104,8 +110,7 @@ class MultiTurnRollout:
 
     def play(self, trainer, episodes: Sequence[Episode], step: int, seed: int) -> None:
         """Take the episodes, begun with their prompts, to their ends."""
-        # Outcomes are remembered for one batch: a long run would hold those of every program.
-        self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
+        self.begin_book()
         process, ends = trainer.accelerator.process_index, set(trainer.eos_token_ids)
         for turn in range(self.turns):
             going = [i for i, episode in enumerate(episodes) if not episode.end]
@@ -114,6 +119,10 @@ class MultiTurnRollout:
             asked = [[*episodes[i].prompt_ids, *episodes[i].ids] for i in going]
             answers = self.answers(trainer, asked, derive_seed(seed, process, turn))
             self._take(episodes, going, answers, turn, step, process, ends)
+
+    def begin_book(self) -> None:
+        """Outcomes are remembered for one batch: a long run would hold those of every program."""
+        self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
 
     def answers(
         self, trainer, prompts: list[list[int]], seed: int

@@ -81,8 +81,20 @@ class TrainingReport:
         rewards = [row["reward"] for row in steps]
         part = max(1, len(rewards) // 4)
         first, last = (sum(some) / part for some in (rewards[:part], rewards[-part:]))
+        guided = self._guided()
         differed = f"groups differed in {len(steps) - without} of {len(steps)} {unit}"
-        return f"reward {first:.2f} in the first quarter of the steps, {last:.2f} in the last; {differed}"
+        rose = f"reward {first:.2f} in the first quarter of the steps, {last:.2f} in the last"
+        return f"{rose}; {differed}{guided}"
+
+    def _guided(self) -> str:
+        """Success with and without guidance, as a part of the headline; "" where nothing was guided."""
+        parts = []
+        for name, what in (("guided/solved", "guided"), ("guided/free_solved", "free")):
+            shares = [row[name] for row in self.history if name in row]
+            if shares:
+                parts.append(f"{sum(shares) / len(shares):.0%} of the {what} completions")
+        guided = any("guided/solved" in row for row in self.history)
+        return f"; {' and '.join(parts)} solved their task" if guided else ""
 
     @property
     def sentences(self) -> str:
@@ -115,6 +127,8 @@ class TrainingReport:
                 "groups_without_spread",
                 "silent_prompts_ratio",
             ],
+            "solved, guided and free": ["guided/solved", "guided/free_solved", "guided/ratio"],
+            "guidance (lines)": ["guided/lines"],
             "completion length (tokens)": ["completions/max_length", "completions/mean_length"],
             "truncated": ["truncated_completions_ratio"],
             "KL, entropy (nats a token)": ["kl", "entropy"],
@@ -125,6 +139,7 @@ class TrainingReport:
             "turns: solved on train by turn": [f"turns/solved_by_{n}" for n in range(1, 9)],
             "turns: against the answer before": ["turns/improved", "turns/worse", "turns/copied"],
             "turns: how episodes ended": [name for name in logged if name.startswith("turns/end_")],
+            "tree: solved": ["tree/roots_solved", "tree/refined_solved"],
             "verdicts of the executor": [name for name in logged if name.startswith("status/")],
             "exceptions of programs": [name for name in logged if name.startswith("error/")],
         }

@@ -80,7 +80,10 @@ def measuring(trainer_class: type) -> type:
         sampler_gap = None
 
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            sampler, learner = inputs.get("sampling_per_token_logps"), inputs.get("old_per_token_logps")
+            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            # The policy's own of the loss where it made no pass of old ones (arcnb.rl.trainer.lean).
+            sampler, old = inputs.get("sampling_per_token_logps"), inputs.get("old_per_token_logps")
+            learner = inputs.get("policy_per_token_logps", old)
             if self.model.training and sampler is not None and learner is not None:
                 self.sampler_gap = self.sampler_gap or SamplerGap()
                 self.sampler_gap.add(
@@ -90,7 +93,7 @@ def measuring(trainer_class: type) -> type:
                     inputs.get("importance_sampling_ratio"),
                     self.args.vllm_importance_sampling_clip_max,
                 )
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return loss
 
         def log(self, logs, start_time=None):
             if any(name.startswith("held_out/") for name in logs):

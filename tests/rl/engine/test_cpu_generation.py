@@ -1,6 +1,8 @@
 """GRPO that samples by vLLM on a CPU: its engine has the policy's weights at every step."""
 
 import importlib.util
+from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,12 +21,16 @@ def wide_letters(tmp_path_factory, letter_model):
 
 @needs_vllm
 @pytest.mark.long("vLLM engines start")
-def test_the_engine_samples_with_the_weights_of_every_step(train, wide_letters, tmp_path, monkeypatch):
+@pytest.mark.parametrize("adapter_alone", [False, True])
+def test_the_engine_samples_with_the_weights_of_every_step(
+    train, wide_letters, tmp_path, monkeypatch, adapter_alone
+):
     """At this rate the policy is another one after each step. A sampler that kept its first weights would be
     far from the learner by the last. No C++ compiler is needed."""
     monkeypatch.setenv("CXX", "/nowhere/g++")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     asked = {"use_vllm": True, "learning_rate": 3e-2, "beta": 0.0, "model": str(wide_letters.folder)}
+    asked["vllm_adapter_alone"] = adapter_alone
     report = train(tmp_path / "run", **asked, max_steps=4)
     gaps = [row["sampling/logp_gap"] for row in report.history if "reward" in row]
     assert len(gaps) == 4
@@ -78,9 +84,9 @@ def test_folders_in_memory_of_killed_processes_are_removed_and_no_others(tmp_pat
     import os
     import subprocess
 
-    from arcnb.rl.engine import cpu_generation
+    from arcnb.rl.engine import adapter_alone
 
-    monkeypatch.setattr(cpu_generation, "_MEMORY", tmp_path)
+    monkeypatch.setattr(adapter_alone, "_MEMORY", tmp_path)
     ended = subprocess.Popen(["true"])
     ended.wait()
     for name in (
@@ -90,15 +96,17 @@ def test_folders_in_memory_of_killed_processes_are_removed_and_no_others(tmp_pat
         "else",
     ):
         (tmp_path / name).mkdir()
-    cpu_generation.remove_abandoned()
-    left = sorted(path.name for path in tmp_path.iterdir())
+    owner = Namespace()
+    made = adapter_alone.policy_folder(owner)
+    left = sorted(path.name for path in tmp_path.iterdir() if path != made)
     assert left == sorted([f"arcnb-policy-{os.getpid()}-def", "arcnb-policy-x-y", "else"])
+    assert made.is_dir()
+    del owner
+    assert not made.exists()
 
 
 @needs_vllm
 def test_samples_derive_from_seed_step_rollbacks_and_prompt():
-    from types import SimpleNamespace
-
     from arcnb.models.sampling.backends import Completion
     from arcnb.rl.engine.cpu_generation import CpuGeneration
 

@@ -109,6 +109,31 @@ def test_two_processes_share_prompts_in_unequal_numbers_of_rows(plan, tasks, tmp
 
 
 @pytest.mark.long("accelerate starts two processes that import torch, several times")
+@pytest.mark.parametrize(
+    ("both", "lean"),
+    [
+        ({"beta": 0.0, "max_completion_length": 6, "overlong_buffer": 6}, {"learner_skip_silent": True}),
+        ({"learner_trained_part": 0.5, "learner_reference_part": 0.5, "max_completion_length": 40}, {}),
+    ],
+    ids=["silent groups", "parts"],
+)
+def test_two_processes_leave_out_the_same(plan, tasks, tmp_path, both, lean):
+    """What each process runs is a part of what both have chosen: in packed rows it learns what TRL learns."""
+    sizes = {"max_steps": 6, "prompts_per_step": 2, "overlong_weight": 1.0, "overlong_buffer": 40} | both
+    curves = []
+    for asked in ({"shared_prompt": False}, {"shared_prompt": True} | lean):
+        folder = tmp_path / str(asked["shared_prompt"])
+        run_grpo(replace(plan.changed(sizes | asked), output=folder), tasks)
+        curves.append([row for row in read_metrics(folder / "metrics.jsonl") if "grad_norm" in row])
+    for expected, found in zip(*curves, strict=True):
+        for name in ("loss", "grad_norm", "reward"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
+    shares = {row["learner/trained_share"] for row in curves[1]}
+    assert shares == {0.5} or {0.0, 0.5} <= shares, "steps without a group that speaks, and others"
+    assert any(row["grad_norm"] > 0 for row in curves[1])
+
+
+@pytest.mark.long("accelerate starts two processes that import torch, several times")
 def test_the_gap_that_is_logged_is_that_of_both_processes(tmp_path):
     command = command_line("tests.rl.logs_a_gap", [str(tmp_path)], 2)
     subprocess.run(command, cwd=ROOT, check=True, timeout=120)

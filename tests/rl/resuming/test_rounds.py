@@ -50,7 +50,11 @@ def rows_by_round(folder):
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"shared_prompt": True}], ids=["trl", "shared prompts"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shared_prompt": True}, {"learner_skip_silent": True, "learner_reference_part": 0.5}],
+    ids=["trl", "shared prompts", "lean"],
+)
 def test_a_run_that_was_stopped_inside_a_round_goes_on_with_its_samples(
     train, tmp_path, trained, monkeypatch, options
 ):

@@ -8,7 +8,6 @@ from torch.utils._pytree import tree_flatten
 from arcnb.errors import ArcnbError
 from arcnb.rl.shared_prompt.kernels import best_kernel
 from arcnb.rl.shared_prompt.packing import Blocks, pack
-from arcnb.rl.shared_prompt.reuse import KeptPass
 from arcnb.rl.shared_prompt.trainer import prepare_model, row_log_probs, shuffle_groups
 
 VOCABULARY = 97
@@ -323,22 +322,6 @@ def test_shuffling_keeps_groups_together_and_uses_the_generator_as_trl_does():
     ours = shuffle_groups(one)
     torch.manual_seed(3)
     assert torch.equal(ours["advantages"], shuffle_sequence_dict(one)["advantages"])
-
-
-def test_a_kept_pass_is_found_in_another_order_and_only_for_the_same_rows():
-    ids, mask, _ = batch([9], [[3, 3, 3]])
-    ids[2] = ids[0]
-    values = torch.arange(9.0).view(3, 3)
-    kept = KeptPass.of(values, -values, ids, mask)
-    order = torch.tensor([1, 2, 0])
-    log_probs, entropies = kept.reordered(ids[order], mask[order])
-    assert torch.equal(log_probs[0], values[1])
-    assert sorted(log_probs[:, 0].tolist()) == [0, 3, 6]  # of two equal rows each is taken once
-    assert torch.equal(entropies, -log_probs)
-    assert kept.reordered(ids[[1, 1, 0]], mask) is None
-    assert kept.reordered(ids[:2], mask[:2]) is None
-    mask[1, -1] = 0
-    assert kept.reordered(ids, mask) is None
 
 
 def test_cudnn_only_where_a_run_is_large_enough_to_pay_for_its_plan():

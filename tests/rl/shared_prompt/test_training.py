@@ -6,110 +6,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from arcnb.models.registry import load_tokenizer
-from arcnb.models.training.log import stop_printing
-from arcnb.rl.shared_prompt.trainer import let_segments_grow, shared_prefix_trainer
-
-PROMPTS = ["a b c d e f g h i j k l", "one two", "x y z x y z x y z x y z x y z", "nothing at all here"]
-STEPS = 4
-DEFAULTS = {
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 1,
-    "max_completion_length": 8,
-    "beta": 0.05,
-    "bf16": False,
-}
-COMPARED = {"loss", "reward", "reward_std", "kl", "entropy", "grad_norm", "completions/mean_length"}
-
-
-def share_of_letter_e(completions, **_):
-    return [text.count("e") / 10 + len(text) / 100 for text in completions]
-
-
-def with_old_log_probs(base: type) -> type:
-    """The trainer with old log-probabilities at every generation, as TRL computes them for vLLM's samples."""
-
-    class WithOld(base):
-        def _generate_and_score_completions(self, inputs):
-            batch = super()._generate_and_score_completions(inputs)
-            ids, mask = (
-                torch.cat([batch[f"prompt_{what}"], batch[f"completion_{what}"]], dim=1)
-                for what in ("ids", "mask")
-            )
-            with torch.no_grad():
-                batch["old_per_token_logps"], *_ = self._get_per_token_logps_and_entropies(
-                    self.model, ids, mask, batch["completion_ids"].size(1)
-                )
-            assert not batch["old_per_token_logps"].requires_grad
-            return batch
-
-    return WithOld
-
-
-def in_our_order(base: type) -> type:
-    """The trainer that runs a prompt with every completion, on micro-batches that keep groups together."""
-
-    class Ordinary(shared_prefix_trainer(base)):
-        _get_per_token_logps_and_entropies = base._get_per_token_logps_and_entropies
-
-    return Ordinary
-
-
-def train(
-    model,
-    folder,
-    share: bool,
-    lora: bool = True,
-    old: bool = False,
-    half: bool = False,
-    offload: bool = False,
-    ordered: bool = False,
-    **settings,
-):
-    """(logged steps, tokens that went through the model in training) of a run of 4 steps."""
-    from datasets import Dataset
-    from peft import LoraConfig
-    from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
-
-    config = GRPOConfig(
-        output_dir=str(folder),
-        max_steps=STEPS,
-        num_generations=4,
-        learning_rate=1e-2,
-        lr_scheduler_type="constant",
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        shuffle_dataset=False,
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=3,
-        **DEFAULTS | settings,
-    )
-    dtype = torch.bfloat16 if half else torch.float32
-    policy = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype)
-    base = in_our_order(GRPOTrainer) if ordered else GRPOTrainer
-    base = shared_prefix_trainer(GRPOTrainer, offload=offload) if share else base
-    trainer = (with_old_log_probs(base) if old else base)(
-        model=policy,
-        reward_funcs=share_of_letter_e,
-        args=config,
-        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS * 4]),
-        processing_class=load_tokenizer(model),
-        peft_config=LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]) if lora else None,
-    )
-    stop_printing(trainer)
-    tokens = 0
-
-    def count(module, args, output):
-        nonlocal tokens
-        if module.training:
-            tokens += args[0].numel()
-
-    policy.get_input_embeddings().register_forward_hook(count)
-    trainer.train()
-    return [row for row in trainer.state.log_history if "grad_norm" in row], tokens
+from arcnb.rl.shared_prompt.trainer import let_segments_grow
+from tests.rl.whole_runs import COMPARED, STEPS, train
 
 
 @pytest.mark.parametrize(
@@ -170,19 +68,8 @@ def test_four_prompts_sampled_at_once_are_four_steps_of_one_prompt_each(small_mo
     assert max(row["kl"] for row in ours) > 1e-4
 
 
-@pytest.mark.parametrize("settings", [{"lora": False}, {"beta": 0.0}, {"gradient_checkpointing": False}])
-def test_old_log_probabilities_and_the_loss_share_a_pass(small_model, tmp_path, settings):
-    theirs, _ = train(small_model, tmp_path, share=False, old=True, **settings)
-    ours, our_tokens = train(small_model, tmp_path, share=True, old=True, **settings)
-    _, without_old = train(small_model, tmp_path, share=True, **settings)
-    for found, expected in zip(ours, theirs, strict=True):
-        for name in found.keys() & COMPARED:
-            assert found[name] == pytest.approx(expected[name], rel=2e-4, abs=2e-6), name
-    assert our_tokens == without_old
-
-
 def test_what_waits_in_the_hosts_memory_changes_nothing(small_model, tmp_path, monkeypatch):
-    plain, _ = train(small_model, tmp_path, share=True, old=True)
+    plain, _ = train(small_model, tmp_path, share=True)
     waited, save_on_cpu = [], torch.autograd.graph.save_on_cpu
 
     class Counted(save_on_cpu):
@@ -192,20 +79,10 @@ def test_what_waits_in_the_hosts_memory_changes_nothing(small_model, tmp_path, m
             self.pack_hook = lambda tensor: waited.append(tensor.shape) or leave(tensor)
 
     monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", Counted)
-    ours, _ = train(small_model, tmp_path, share=True, old=True, offload=True)
+    ours, _ = train(small_model, tmp_path, share=True, offload=True)
     assert len(waited) >= 2 * STEPS  # a hidden state a layer and step
     for found, expected in zip(ours, plain, strict=True):
         assert all(found[name] == expected[name] for name in found.keys() & COMPARED)
-
-
-def test_passes_are_not_shared_between_different_policies(small_model, tmp_path):
-    settings = {"old": True, "num_iterations": 2}
-    theirs, _ = train(small_model, tmp_path, share=False, **settings)
-    ours, our_tokens = train(small_model, tmp_path, share=True, **settings)
-    for found, expected in zip(ours, theirs, strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=2e-4, abs=2e-6)
-    _, without_old = train(small_model, tmp_path, share=True, num_iterations=2)
-    assert our_tokens > without_old
 
 
 def test_what_training_left_in_the_gpus_cache_is_given_back_before_each_generation(

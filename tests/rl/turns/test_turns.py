@@ -317,7 +317,8 @@ def test_processes_exchange_their_episodes_once_a_step(tasks, monkeypatch, turn_
         reward = EpisodeReward(plan, tasks, executor, **named, history=SignalHistory(1), n_processes=2)
         values = reward([""], [[1]], episode=[episode], row=[0], log_metric=lambda name, value: None)
     assert values == pytest.approx([4.0 + 0.5 * 3 * (turn_reward == "improvement")])
-    assert reward.history.groups == {0: (tasks[0].task_id, False), 1: (tasks[0].task_id, False)}
+    known = {row: (group.task_id, group.signal) for row, group in reward.history.groups.items()}
+    assert known == {0: (tasks[0].task_id, False), 1: (tasks[0].task_id, False)}
     assert len(calls) == 1
 
 

@@ -41,7 +41,13 @@ def predictions(tasks, tmp_path):
 
 @pytest.mark.parametrize(
     ("low", "high", "ids"),
-    [(0, 1, ["swap1", "swap2"]), (0, 0.25, ["swap1"]), (0.25, 1, ["swap2"]), (0, 0.9, ["swap1"])],
+    [
+        (0, 0, ["swap0"]),
+        (0, 1, ["swap1", "swap2"]),
+        (0, 0.25, ["swap1"]),
+        (0.25, 1, ["swap2"]),
+        (0, 0.9, ["swap1"]),
+    ],
 )
 def test_a_task_counts_if_one_program_is_right_on_all_pairs(tasks, predictions, low, high, ids):
     chosen = tasks_solved_between(tasks, predictions, low, high)
@@ -58,14 +64,16 @@ def test_a_task_without_predictions_is_left_out(tasks, predictions):
 
 @pytest.mark.parametrize(("low", "high"), [(-0.1, 1), (0.5, 0.5), (0, 1.01), (0.9, 0.1)])
 def test_shares_out_of_order_are_refused(tasks, predictions, low, high):
-    with pytest.raises(ArcnbError, match="0 <= min_solved < max_solved <= 1"):
+    with pytest.raises(ArcnbError, match="0 <= min_solved < max_solved <= 1 or both 0"):
         tasks_solved_between(tasks, predictions, low, high)
 
 
 def test_nothing_to_choose_from_is_said(tasks, predictions, tmp_path):
     with pytest.raises(ArcnbError, match="holds no first turns of the tasks of swaps"):
         tasks_solved_between(tasks, PredictionSet(tmp_path / "empty"), 0, 1)
-    with pytest.raises(ArcnbError, match=r"more than 0\.3 and at most 0\.9 of its samples; .* share is 1"):
+    with pytest.raises(
+        ArcnbError, match=r"more than 0\.3 and at most 0\.9 of its samples; .* shares are 0 to 1"
+    ):
         tasks_solved_between(tasks, predictions, 0.3, 0.9)
 
 

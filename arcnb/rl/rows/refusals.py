@@ -1,0 +1,39 @@
+"""What guided tasks and groups of several sizes are refused with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arcnb.rl.plan import GrpoPlan
+
+
+def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Iterator[str]:
+    """What guided tasks and groups of several sizes cannot go together with."""
+    guide = plan.guide
+    if guide.after < 1 or not 0 <= guide.free < 1:
+        yield f"guide_after={guide.after} must be at least 1, guide_free={guide.free} within 0..1 and below 1"
+    evaluated = {task.fingerprint for task in eval_tasks} if plan.eval_steps else set()
+    reasons = {
+        "train_on_held_out=True: it shows solutions": plan.train_on_held_out,
+        "turns above 1": plan.turns > 1,
+        "refine_conversations": plan.refine_conversations,
+        f"signal_visits={plan.signal.visits}, which must be above guide_after={guide.after}": (
+            0 < plan.signal.visits <= guide.after
+        ),
+        "evaluation tasks among the trained ones": any(task.fingerprint in evaluated for task in tasks),
+    }
+    yield from _against("guide_programs", reasons if guide.programs else {})
+    reasons = {
+        "one prompt a round (prompts_per_step)": plan.prompts_per_step * plan.steps_a_round < 2,
+        f"num_processes={plan.num_processes}, each of which has a part of a round": plan.num_processes > 1,
+        "vllm_mode='server', which draws as many for every prompt": plan.by_server,
+        "trainer='unsloth'": plan.trainer == "unsloth",
+        "refine_conversations": plan.refine_conversations,
+    }
+    yield from _against("adaptive_groups=True", reasons if plan.adaptive_groups else {})
+
+
+def _against(option: str, reasons: Mapping[str, object]) -> Iterator[str]:
+    return (f"{option} does not go with {reason}" for reason, holds in reasons.items() if holds)

@@ -1,0 +1,60 @@
+"""Self-distillation by feedback: what a failed answer's tokens would be worth to a policy that was told.
+
+SDPO (Hübotter et al. 2026, arXiv 2601.20802), sampled tokens and reverse KL, as a part of the advantages: the
+log-probability of each token after the conversation that refinement shows (the answer, then feedback on it),
+minus that after the prompt alone. The teacher is the policy itself, at the step that the samples are of.
+"""
+
+from __future__ import annotations
+
+from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.conversations import Conversations
+from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.rewards.function import ProgramReward
+
+MOST = 5.0  # nats a token, either way
+
+
+def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int) -> list[list[int] | None]:
+    """Token ids of the teacher's prompt for each completion of the last call of `reward`.
+
+    None for one that is right on the train pairs, was cut off, failed on test inputs alone, about which
+    nothing may be said, or would have more than `longest` tokens.
+    """
+    made = [prediction for prediction, _ in reward.latest]
+    book = Conversations(reward.tasks, plan.subject.prompt_format, reward.executor)
+    book.look_at(made)
+
+    def told(one) -> list[int] | None:
+        if one.train_is_correct or one.finish_reason == "length" or book.right_on_train(one):
+            return None
+        ids = prompt_ids(tokenizer, book.refining(one, {}))
+        return ids if len(ids) <= longest else None
+
+    return [told(one) for one in made]
+
+
+def teacher_gap(trainer, batch: dict, student, told: list[list[int] | None]):
+    """(B, T) float32: log-probability after the teacher's prompt minus `student`'s (B, T), within MOST; 0
+    where there is no teacher's prompt or no token."""
+    import torch
+
+    ids, mask = batch["completion_ids"], batch["completion_mask"]
+    if not any(told):
+        return torch.zeros_like(student)
+    pad = trainer.processing_class.pad_token_id
+    plain = zip(batch["prompt_ids"], batch["prompt_mask"].bool(), strict=True)
+    rows = [prompt or own[there].tolist() for prompt, (own, there) in zip(told, plain, strict=True)]
+    width = max(map(len, rows))
+    prompts = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=ids.device)
+    seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=ids.device)
+    with torch.no_grad():
+        teacher, *_ = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([prompts, ids], dim=1),
+            torch.cat([seen, mask], dim=1),
+            ids.size(1),
+            trainer.args.per_device_train_batch_size,
+        )
+    asked = torch.tensor([prompt is not None for prompt in told], device=ids.device).unsqueeze(1)
+    return (teacher - student).clamp(-MOST, MOST) * mask * asked

@@ -1,0 +1,154 @@
+"""A step of GRPO on a model of 8B parameters, ours beside its rivals: one command, one table.
+
+    python bench/grpo_rivals.py 3800 --json rivals.json    # 10 minutes on one GPU; 8600: longer prompts
+    python bench/grpo_rivals.py 3800 --ways trl unsloth --json rivals.json    # adds to the file
+    python bench/grpo_rivals.py toy --ways shared lean trl    # a look on a CPU, with a tiny model
+
+Ways: `trl` (TRL's GRPOTrainer), `async` (TRL's AsyncGRPOTrainer, bench/grpo_async.py), `unsloth`, `shared`
+(ours on policy), `lean` (ours with everything: samples for four steps, the sampler's log-probabilities, a
+quarter of the references, half of each group, the adapter alone to vLLM, layer kernels if they are
+installed). Each in a process of its own with a time limit. The table has seconds a step, its parts, the most
+memory, completions a second, and under it the floor: counted operations at 700 T a second (1 on a CPU), and
+bytes read at 4.8 TB a second; what `lean` leaves out is left out of its floor.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import grpo_speed
+import shared_prefix
+
+PARTS = ("generation", "weights", "reward", "old and reference", "forward", "backward", "optimizer", "rest")
+GROUP = {"toy": 4}
+SHARE = 0.35
+# way -> (steps, of which not timed, seconds at most)
+STEPS = {
+    "shared": (10, 2, 150),
+    "lean": (12, 4, 150),
+    "trl": (3, 1, 200),
+    "unsloth": (4, 2, 200),
+    "async": (10, 2, 120),
+}
+LEAN = {
+    "generations": 4,
+    "adapter_alone": True,
+    "learner": {"old_log_probs": "sampler", "reference_part": 0.25, "trained_part": 0.5},
+}
+
+
+def jobs(size: str, ways: list[str], model: str) -> list[tuple[dict, int, float]]:
+    """(job of `grpo_speed.run`, steps not timed, seconds at most) of each way."""
+    toy = size == "toy"
+    longest = 500 if toy else int(size)
+    prompt = [0, longest] if toy else [longest - (500 if longest < 5000 else 800), longest]
+    common = grpo_speed.defaults() | {
+        "shape": "tiny" if toy else "8b",
+        "model": model,
+        "group": GROUP.get(size, 32),
+        "rank": 1,
+        "prompt_tokens": prompt,
+        "max_completion_length": 8 if toy else 1024,
+        "vllm": not toy,
+        "share": SHARE,
+    }
+    found = []
+    for way in ways:
+        steps, warm, limit = (4, 2, 280) if toy else STEPS[way]
+        job = common | {"way": way, "steps": steps}
+        length = longest + job["max_completion_length"]
+        job["accumulation"] = grpo_speed.accumulation_of(way, job["group"], length, job["micro_tokens"])
+        if way in ("shared", "lean"):
+            job["group_attention"] = not toy
+        if way == "lean":
+            job |= LEAN | {"layer_kernels": not toy and find_spec("liger_kernel") is not None}
+            if toy:  # what needs vLLM
+                learner = LEAN["learner"] | {"old_log_probs": "pass"}
+                job |= {"adapter_alone": False, "learner": learner, "generations": 2}
+        found.append((job, warm, limit))
+    return found
+
+
+def floor(job: dict, on_gpu: bool) -> dict[str, float]:
+    """Seconds that a step of ours cannot fall below: operations counted, cache and weights read."""
+    from model_shapes import model_config
+
+    config, prompt = model_config(job["shape"]), job["prompt_tokens"][1]
+    group, tokens = job["group"], job["max_completion_length"]
+    learner = job.get("learner", {})
+    rate = 7e14 if on_gpu else 1e12
+    trained = round(group * learner.get("trained_part", 1.0))
+    referred = max(1, round(trained * learner.get("reference_part", 1.0)))
+    run = shared_prefix.floor(shared_prefix.operations(config, prompt, trained, tokens), rate)
+    reference = shared_prefix.floor(shared_prefix.operations(config, prompt, referred, tokens), rate)
+    layers, heads = config.num_hidden_layers, config.num_key_value_heads
+    cache = 2 * 2 * layers * heads * config.hidden_size // config.num_attention_heads  # bytes a token
+    once = shared_prefix.operations(config, 0, 1, 1)
+    weights = once["linear"] + once["head"]  # two operations and, in half precision, two bytes a weight
+    read = tokens * (weights / job["generations"] + cache * (prompt + group * tokens / 2))
+    found = {
+        "generation": read / (4.8e12 if on_gpu else 2e10),
+        "old and reference": reference["reference"],
+        "forward": run["forward"],
+        "backward": run["backward"],
+    }
+    if job["generations"] > 1 and learner.get("old_log_probs", "pass") == "pass":
+        found["old and reference"] += run["forward"]
+    return found
+
+
+def table(results: list[dict]) -> str:
+    """One row a way, one column a part; the floor of each of ours below it."""
+    head = ["way", "prompts", "step", *PARTS, "peak GB", "completions/s", "timed"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for one in results:
+        prompts = str(one["prompt_tokens"][1])
+        if "step_seconds" not in one:
+            lines.append(f"| {one['way']} | {prompts} | {one.get('failed', '')} |" + " |" * (len(PARTS) + 3))
+            continue
+        parts = [f"{one['parts'].get(name, 0.0):.2f}" for name in PARTS]
+        numbers = [one["peak_gb"], one["completions_per_second"], one["steps"]]
+        cells = [one["way"], prompts, f"{one['step_seconds'][1]:.2f}", *parts, *map(str, numbers)]
+        lines.append("| " + " | ".join(cells) + " |")
+        if "floor" in one:
+            parts = [f"{one['floor'][name]:.2f}" if name in one["floor"] else "" for name in PARTS]
+            cells = [f"floor of {one['way']}", prompts, f"{sum(one['floor'].values()):.2f}", *parts]
+            lines.append("| " + " | ".join([*cells, "", "", ""]) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("size", choices=["3800", "8600", "toy"])
+    parser.add_argument("--ways", nargs="+", choices=list(STEPS), default=["shared", "lean", "trl", "async"])
+    parser.add_argument("--seconds", type=float, default=580, help="for everything together")
+    parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
+    parser.add_argument("--json", type=Path, help="results are added to this file after every run")
+    args = parser.parse_args()
+    began, toy = time.monotonic(), args.size == "toy"
+    results = json.loads(args.json.read_text()) if args.json and args.json.is_file() else []
+    make = [sys.executable, grpo_speed.__file__, "--model", "tiny" if toy else "8b", str(args.models)]
+    made = subprocess.run(make, capture_output=True, text=True, check=True)  # its memory is freed with it
+    for job, warm, limit in jobs(args.size, args.ways, made.stdout.strip().splitlines()[-1]):
+        left = args.seconds - (time.monotonic() - began)
+        if left < 30:
+            print(f"{job['way']}: no time left", flush=True)
+            continue
+        result = grpo_speed.run(job, min(left, limit), warm)
+        if job["way"] in ("shared", "lean"):
+            result["floor"] = floor(job, on_gpu=not toy)
+        results.append(result)
+        print(json.dumps(result), flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(results, indent=1))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
