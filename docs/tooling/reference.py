@@ -36,6 +36,8 @@ VARIABLES = {
     "ARCNB_ENVIRONMENTS": "where `--packed` environments of cluster jobs are kept",
     "ARCNB_SCRATCH": "local disk of a cluster node, for a packed environment",
     "ARCNB_RUN_DIR": "set by `arcnb run` for the kernel: the run folder",
+    "ARCNB_NODES": "set by the script of a job of several nodes: how many they are",
+    "ARCNB_NODES_FOLDER": "set by it as well: where the nodes of this job meet",
     "ARCNB_JOB": "set by a job's script: the scheduler's name and number of the job",
     "ARCNB_ENGINE_MARK": "set by arcnb for its own engine processes",
 }
@@ -96,13 +98,14 @@ def _described(place: Path, name: str) -> tuple[str, str, str, str]:
     for module in (place / f"{name}.py", place / name / "__init__.py"):
         if module.is_file():
             return name, _sentence(ast.parse(module.read_text())), str(module.relative_to(ROOT)), ""
-    file = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
+    files = (place.with_suffix(".py"), place / "__init__.pyi", place / "__init__.py")
+    file = next(one for one in files if one.is_file())
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             path = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             return name, _sentence(node), str(file.relative_to(ROOT)), f"{path}.{name}"
         if isinstance(node, ast.ImportFrom) and node.module and name in {one.name for one in node.names}:
-            return _described(ROOT.joinpath(*node.module.split(".")), name)
+            return _described((place if node.level else ROOT).joinpath(*node.module.split(".")), name)
     raise SystemExit(f"{name} is not defined in {file}")
 
 

@@ -28,7 +28,7 @@ def commands(page):
             else re.findall(r"`(arcnb \w+ [^`]*\d\d [^`]+)`", line)
         )
         for part in code:
-            for one in re.split(r";\s+(?=arcnb)|&&|\)\s*#|\)$", re.sub(r"^\w+=\$\(", "", part)):
+            for one in re.split(r";\s+(?=arcnb)|&&| \| (?=jq)|\)\s*#|\)$", re.sub(r"^\w+=\$\(", "", part)):
                 if match := COMMAND.search(one):
                     yield match[1]
 
@@ -42,7 +42,7 @@ def refusal(command):
         if not reference or reference.endswith((".yaml", ".ipynb")) or not hasattr(options, "parameter"):
             return None
         stem = find_notebook(reference).stem
-        declared = declared_beside(NOTEBOOKS / f"{stem}.ipynb")
+        declared = declared_beside(NOTEBOOKS / f"{stem}.ipynb", profile=True)
         for profile in options.profile or []:
             profile_values(find_profile(str(profile), NOTEBOOKS), stem, declared)
     except SystemExit:
@@ -61,7 +61,7 @@ def test_commands_are_ones_that_arcnb_takes(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_parameters_by_themselves_are_some_notebooks(page):
     names = set(re.findall(r"`-p ([a-z][\w.]*)", page.read_text(encoding="utf-8")))
-    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb").values()
+    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb", profile=True).values()
     assert {name for name in names if not any(one.knows(name) for one in declared)} == set()
 
 

@@ -272,7 +272,7 @@ def _export(current: Run) -> None:
 def add_commands(commands: Any) -> None:
     command = shared.add_command(
         commands, "run", run, "execute a notebook in a run folder of its own",
-        "03 -f cpu -p n_predictions 8",
+        "03 -f demo -p n_predictions 8",
         "06 -p tasks data -p predictions before,after      # names of runs stand for what they left",
         "05 -p max_steps 100 --dry-run",
         "--resume 20260101-120000-03",

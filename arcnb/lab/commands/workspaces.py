@@ -63,7 +63,7 @@ def bundle(options: argparse.Namespace) -> int:
     from arcnb.search import SearchPlan
 
     path = files.find_notebook("07")
-    values = given_values(options, path, files.declared_beside(path))
+    values = given_values(options, path, files.declared_beside(path, options.profile))
     profiles = [find_profile(name, path.parent) for name in options.profile]
     parameters = {name: value for name, value in values.items() if name in dict(options.parameter)}
     made = kaggle.KaggleBundle(
