@@ -28,13 +28,13 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout that is not installed
-from executor_rivals import Protected, Reference, realistic, small, spoilt
+from executor_rivals import HOSTILE, ONE_SECOND, Protected, Reference, realistic, small, spoilt
 
 from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.executor.service import usable_processors
 
 SALTS = itertools.count()  # no program twice in one run: its verdict would be remembered
-TABLES = "small,realistic,endless,bombs,endurance,scaling"
+TABLES = "small,realistic,endless,hostile,endurance,scaling"
 
 
 # ---------------------------------------------------------------- figures
@@ -115,7 +115,7 @@ def show(title: str, rows: list[dict]) -> None:
 def endless(rivals: dict[str, Callable], n: int, workers: int) -> list[dict]:
     """2% endless loops under a limit of 1 s: near the bound, and the honest results early."""
     ours = rivals["protected"]
-    rows = measure(rivals, lambda n, salt: spoilt(n, salt, endless=0.02), n, 1)
+    rows = measure(rivals, lambda n, salt: spoilt(n, salt, "endless loop", 0.02), n, 1)
     bound = workers / 0.02
     show(f"2% endless loops, limit 1 s (bound: {bound:.0f} a second)", rows)
     by = {f"{q:.0%}": float(np.quantile(ours.arrivals, q)) for q in (0.5, 0.9, 0.99, 1.0)}
@@ -124,6 +124,35 @@ def endless(rivals: dict[str, Callable], n: int, workers: int) -> list[dict]:
     print(f"{within:.1%} of them within 3 s; {rows[-1]['rate'] / bound:.1%} of the bound", flush=True)
     rows[-1] |= {"bound": bound, "honest_after_s": by, "honest_within_3_s": within}
 
+    return rows
+
+
+def hostile(ours: Protected, n: int, rounds: int) -> list[dict]:
+    """1% of one hostile kind at a time under a limit of 1 s: when the last honest answer comes, and the last of all.
+
+    The first row is the honest programs alone; each kind has a turn in every round, and a row its median.
+    """
+
+    def last(jobs: list[Job]) -> tuple[float, float]:
+        start = time.perf_counter()
+        ours(jobs)
+        return ours.arrivals[-1], time.perf_counter() - start
+
+    turns: dict[str, list] = {kind: [] for kind in ("none", *HOSTILE)}
+    for _ in range(rounds):
+        for kind, of in turns.items():
+            salt = next(SALTS)
+            jobs = small(n, salt, ONE_SECOND) if kind == "none" else spoilt(n, salt, kind, 0.01)
+            of.append(last(jobs))
+    rows = []
+    print(f"\n1% of a hostile kind among {n:,}\n{'':22}{'last honest':>12}{'delayed':>9}{'last of all':>13}")
+    for kind, of in turns.items():
+        honest, every = (statistics.median(column) for column in zip(*of, strict=True))
+        delayed = honest / (rows[0]["honest_s"] if rows else honest) - 1
+        rows.append({"kind": kind, "honest_s": honest, "all_s": every, "delayed": delayed})
+        print(f"{kind:22}{honest:10.2f} s{delayed:9.0%}{every:11.2f} s", flush=True)
+    worst = max(rows, key=lambda row: row["delayed"])
+    print(f"most by {worst['kind']}: {worst['delayed']:.0%} (a quarter is the promise)", flush=True)
     return rows
 
 
@@ -253,12 +282,8 @@ def two_workers(
                 figures.add(table, rows)
         if "endless" in tables:
             figures.add("endless", endless(two, size(2000), workers))
-        if "bombs" in tables:
-            n = size(2000)
-            plain = measure({"no bombs": ours}, small, n, rounds)
-            rows = plain + measure(two, lambda n, salt: spoilt(n, salt, bombs=0.01), n, rounds)
-            show("1% allocate 8 GB", rows)
-            figures.add("bombs", rows)
+        if "hostile" in tables:
+            figures.add("hostile", hostile(ours, size(2000), rounds))
         if "endurance" in tables:
             figures.add("endurance", endurance(ours.executor, size(100_000)))
         memory = service_mb(ours.executor)
