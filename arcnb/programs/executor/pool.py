@@ -19,7 +19,7 @@ from arcnb.programs.executor.warm_server import ServerError, WarmServer
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one (0: never),
 # and how many times as much wall time on a machine that has a processor for every process.
-PATIENCE = {"shared": 0.025, "alone": 0.025, "slow": 0.0}
+PATIENCE = {"shared": 0.025, "alone": 0.015, "slow": 0.0}
 WALL_PATIENCE = 2
 DEPTH = {"shared": 2, "alone": 8, "slow": 1}  # tasks in a server's hands, each one program but in `shared`
 MAX_FAILED_STARTS = 3

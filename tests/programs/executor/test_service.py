@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -473,19 +474,35 @@ def state_of(executor: Executor) -> tuple[int, int]:
     return descriptors, sum(int(status.split("VmRSS:")[1].split()[0]) for status in statuses)
 
 
-def test_thousands_of_programs_leak_neither_descriptors_nor_processes_nor_memory():
+@pytest.mark.parametrize(
+    "total",
+    [
+        2000,
+        pytest.param(100_000, marks=[pytest.mark.repetition, pytest.mark.long("a hundred thousand programs")]),
+    ],
+)
+def test_many_programs_leak_neither_descriptors_nor_processes_nor_memory_nor_files(
+    monkeypatch, tmp_path, total
+):
+    def held() -> tuple[int, int]:
+        """Our descriptors and our resident memory in kB."""
+        status = Path("/proc/self/status").read_text()
+        return len(os.listdir("/proc/self/fd")), int(status.split("VmRSS:")[1].split()[0])
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Executor(workers=2, limits=ROOMY) as executor:
         warm = [Job(program(n), GRIDS) for n in range(200)]
         assert all(e.status == "ok" for e in executor.run(warm))
-        (descriptors, memory), processes = state_of(executor), servers()
-        ours = len(list(Path("/proc/self/fd").iterdir()))
-        jobs = (Job(program(1000 + n), GRIDS) for n in range(2000))
-        assert sum(answer(e) for e in executor.run(jobs)) == sum(range(1000, 3000))
-        assert len(list(Path("/proc/self/fd").iterdir())) == ours
-        assert servers() == processes
+        (descriptors, memory), processes, (ours, our_memory) = state_of(executor), descendants(), held()
+        jobs = (Job(program(1000 + n), GRIDS) for n in range(total))
+        assert sum(answer(e) for e in executor.run(jobs)) == sum(range(1000, 1000 + total))
+        assert held()[0] == ours
+        assert held()[1] < our_memory + 40_000, "more than the verdicts that are remembered"
+        assert descendants() == processes
         descriptors_after, memory_after = state_of(executor)
         assert descriptors_after == descriptors
         assert memory_after < memory + 3000
+        assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------- other surroundings
