@@ -15,7 +15,7 @@ from collections.abc import Iterator
 RESERVED_MB = {"numpy": 10, "ndimage": 20, "scipy": 36}  # small objects by kind of server, rounded up
 _HUGE = 2 << 20
 _MADV_COLLAPSE = 25
-_M_TOP_PAD, _M_MMAP_THRESHOLD = -2, -3
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _SMALL, _POOL, _POOL_HEADER = 512, 1 << 14, 48  # of CPython's allocator: its pieces, of which it cuts objects
 _BLOCK = 100_000  # bytes, larger than what a small program asks for at once
 
@@ -24,9 +24,10 @@ _pins: list[bytes] = []
 
 
 def reserve(kind: str) -> None:
-    """Make Python take its memory in one stretch, and the C library large blocks from its heap, too."""
+    """Make Python take its memory in one stretch; large blocks come from the C library's heap, which never shrinks."""
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        _libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
         _libc.mallopt(_M_TOP_PAD, 2 * _HUGE)
     to_a_megabyte = (1 << 20) // _SMALL - 32
     objects = [bytes(_SMALL - 48) for _ in range(RESERVED_MB[kind] * to_a_megabyte)]
@@ -55,11 +56,10 @@ def use_up_crumbs() -> None:
 
 
 def settle() -> None:
-    """Have the stretches mapped in large pages; children then take large blocks from the system again."""
+    """When all is loaded: have the stretches mapped in large pages."""
     use_up_crumbs()
     if not hasattr(_libc, "mallopt"):
         return
-    _libc.mallopt(_M_MMAP_THRESHOLD, 128 << 10)
     _libc.mallopt(_M_TOP_PAD, 128 << 10)
     _libc.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     for start, stop in _stretches():
