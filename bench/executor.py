@@ -7,8 +7,9 @@
     python bench/executor.py --json figures.json        # every figure as data too, written after each table
 
 Needs numpy and scipy alone. `executor_rivals.py` holds the rivals and their programs. Rounds of the rivals
-alternate, so that a busy machine slows all of them; a row shows the median round, and "ms cpu" the processor
-time of the whole process tree per program, which a busy machine disturbs less.
+alternate, so that a busy machine slows all of them; a row shows the median round, and "ms cpu" and "faults" the
+processor time and the page faults of the whole process tree per program, which a busy machine disturbs less or not
+at all.
 """
 
 from __future__ import annotations
@@ -63,47 +64,50 @@ class Figures:
             partial.replace(self.path)
 
 
-def tree() -> dict[int, float]:
-    """This process and all below it: processor seconds used so far, joined children included."""
+def tree() -> dict[int, np.ndarray]:
+    """This process and all below it: processor seconds and page faults so far, joined children included."""
     times = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                times[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+                ticks, faults = sum(map(int, fields[11:15])), int(fields[7]) + int(fields[8])
+                used = np.array([ticks / os.sysconf("SC_CLK_TCK"), faults])
+                times[int(entry.name)] = (int(fields[1]), used)
     ours = {os.getpid()}
     while more := {pid for pid, (parent, _) in times.items() if parent in ours} - ours:
         ours |= more
-    return {pid: times[pid][1] / os.sysconf("SC_CLK_TCK") for pid in ours if pid in times}
+    return {pid: times[pid][1] for pid in ours if pid in times}
 
 
 def measure(
     rivals: dict[str, Callable], workload: Callable[[int, int], list[Job]], n: int, rounds: int
 ) -> list[dict]:
-    """One row a rival, their rounds alternating: medians of programs a second, ms cpu a program, ok."""
+    """One row a rival, their rounds alternating: medians of programs a second, ms cpu and faults a program, ok."""
     results: dict[str, list] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, run in rivals.items():
             jobs = workload(n, next(SALTS))
-            cpu, start = sum(tree().values()), time.perf_counter()
+            used, start = sum(tree().values()), time.perf_counter()
             ok = run(jobs)
             wall = time.perf_counter() - start
-            results[name].append((n / wall, (sum(tree().values()) - cpu) / n * 1e3, ok))
+            seconds, faults = (sum(tree().values()) - used) / n
+            results[name].append((n / wall, seconds * 1e3, faults, ok))
     rows = []
     for name, rounds_of in results.items():
-        rate, cpu, ok = (statistics.median(column) for column in zip(*rounds_of, strict=True))
+        rate, cpu, faults, ok = (statistics.median(column) for column in zip(*rounds_of, strict=True))
         rates = [round(one[0], 1) for one in rounds_of]
-        rows.append({"rival": name, "rate": rate, "rounds": rates, "ms_cpu": cpu, "ok": ok, "of": n})
+        rows.append({"rival": name, "rate": rate, "rounds": rates, "ms_cpu": cpu} | {"faults": faults, "ok": ok, "of": n})
     for row in rows:
         row["ratio"] = row["rate"] / rows[0]["rate"]
     return rows
 
 
 def show(title: str, rows: list[dict]) -> None:
-    print(f"\n{title}\n{'':22}{'programs/s':>12}{'ratio':>8}{'ms cpu':>9}{'ok':>8}{'of':>8}")
+    print(f"\n{title}\n{'':22}{'programs/s':>12}{'ratio':>8}{'ms cpu':>9}{'faults':>9}{'ok':>8}{'of':>8}")
     for row in rows:
         print(
-            f"{row['rival']:22}{row['rate']:12,.0f}{row['ratio']:8.2f}{row['ms_cpu']:9.2f}"
+            f"{row['rival']:22}{row['rate']:12,.0f}{row['ratio']:8.2f}{row['ms_cpu']:9.2f}{row['faults']:9,.0f}"
             f"{row['ok']:8,.0f}{row['of']:8,}",
             flush=True,
         )
