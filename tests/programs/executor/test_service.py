@@ -478,7 +478,14 @@ def state_of(executor: Executor) -> tuple[int, int]:
     "total",
     [
         2000,
-        pytest.param(100_000, marks=[pytest.mark.repetition, pytest.mark.long("a hundred thousand programs")]),
+        pytest.param(
+            100_000,
+            marks=[
+                pytest.mark.repetition,
+                pytest.mark.long("a hundred thousand programs"),
+                pytest.mark.timeout(3600),
+            ],
+        ),
     ],
 )
 def test_many_programs_leak_neither_descriptors_nor_processes_nor_memory_nor_files(
