@@ -7,8 +7,9 @@
     python bench/executor.py --json figures.json        # every figure as data too, written after each table
 
 Needs numpy and scipy alone. `executor_rivals.py` holds the rivals and their programs. Rounds of the rivals
-alternate, so that a busy machine slows all of them; a row shows the median round, and "ms cpu" and "faults" the
-processor time and the page faults of the whole process tree per program, which a busy machine disturbs less.
+alternate, so that a busy machine slows all of them; a row shows the median round, and "ms cpu" and "faults"
+the processor time and the page faults of the whole process tree per program,
+which a busy machine disturbs less.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Reference:
 class Protected:
     """Our executor, used as any caller would.
 
-    Of the last call, ``arrivals`` are when the honest results came, ``caller_ms`` this process's own processor
-    time a program, which no number of workers makes less.
+    Of the last call, ``arrivals`` are when the honest results came, ``caller_ms`` this process's own
+    processor time a program, which no number of workers makes less.
     """
 
     def __init__(self, workers: int, shared: bool = False) -> None:

@@ -1,9 +1,9 @@
-"""Where a server's memory lies: a fork copies page tables and a write copies a page, so that children are cheap.
+"""Where a server's memory lies, so that its children are cheap: less to copy in a fork and at a write.
 
-No promise needs this. ``reserve`` runs before anything is loaded, ``settle`` when all is: Python's small objects
-and the C library's blocks then lie in few stretches of large pages, which fork and end faster, and free space is
-in one piece, not in crumbs of which each costs a child a page. Where the kernel or the allocators do otherwise,
-children are slower, no more.
+No promise needs this. ``reserve`` runs before anything is loaded, ``settle`` when all is: Python's small
+objects and the C library's blocks then lie in few stretches of large pages, which fork and end faster, and
+free space is in one piece, not in crumbs of which each costs a child a page. Where the kernel or the
+allocators do otherwise, children are slower, no more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _pins: list[bytes] = []
 
 
 def reserve(kind: str) -> None:
-    """Make Python take its memory in few stretches; the C library's heap holds large blocks and never shrinks."""
+    """Make Python take its memory in few stretches, the C library all of its own from a heap that only grows."""
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         _libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
