@@ -24,10 +24,10 @@ _pins: list[bytes] = []
 
 
 def reserve(kind: str) -> None:
-    """Make Python take its memory in few stretches, the C library all of its own from a heap that only grows."""
+    """Make Python take its memory in few stretches, and the C library its own from one heap."""
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        _libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+        _libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
         _libc.mallopt(_M_TOP_PAD, 2 * _HUGE)
     to_a_megabyte = (1 << 20) // _SMALL - 32
     objects = [bytes(_SMALL - 48) for _ in range(RESERVED_MB[kind] * to_a_megabyte)]
