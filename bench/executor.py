@@ -1,6 +1,6 @@
 """How fast untrusted programs run: the protected executor beside an unprotected reference, in one run.
 
-    python bench/executor.py                            # 2 workers, every table, about three minutes
+    python bench/executor.py                            # 2 workers, every table, about six minutes
     taskset -c 0,1 python bench/executor.py             # the same on two cores of a larger machine
     python bench/executor.py --workers 1,2,4,8,16       # and how the protected executor grows with workers
     python bench/executor.py --tables small --scale 0.2 # a quick look
@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout that is not installed
-from executor_rivals import HOSTILE, ONE_SECOND, Protected, Reference, realistic, small, spoilt
+from executor_rivals import A_QUARTER, HOSTILE, Protected, Reference, realistic, small, spoilt
 
 from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.executor.service import usable_processors
@@ -133,7 +133,7 @@ def endless(rivals: dict[str, Callable], n: int, workers: int) -> list[dict]:
 
 
 def hostile(ours: Protected, n: int, rounds: int) -> list[dict]:
-    """1% of one hostile kind at a time, limit 1 s: when the last honest answer comes, and the last of all.
+    """1% of one hostile kind at a time, limit 0.25 s: when the last honest answer comes, and the last of all.
 
     The first row is the honest programs alone; each kind has a turn in every round, and a row its median.
     """
@@ -147,7 +147,7 @@ def hostile(ours: Protected, n: int, rounds: int) -> list[dict]:
     for _ in range(rounds):
         for kind, of in turns.items():
             salt = next(SALTS)
-            jobs = small(n, salt, ONE_SECOND) if kind == "none" else spoilt(n, salt, kind, 0.01)
+            jobs = small(n, salt, A_QUARTER) if kind == "none" else spoilt(n, salt, kind, 0.01, A_QUARTER)
             of.append(last(jobs))
     rows = []
     print(f"\n1% of a hostile kind among {n:,}\n{'':22}{'last honest':>12}{'delayed':>9}{'last of all':>13}")

@@ -57,6 +57,7 @@ HOSTILE = {
 }
 HOSTILE_HEAD = "import ctypes, itertools, os, sys, time\nimport numpy as np\ndef transform(grid):\n    "
 ONE_SECOND = Limits(seconds=1.0, seconds_per_input=1.0, memory_mb=2048)
+A_QUARTER = Limits(seconds=0.25, seconds_per_input=0.25)
 
 
 # ---------------------------------------------------------------- the unprotected reference
@@ -186,12 +187,12 @@ def small(n: int, salt: int, limits: Limits | None = None) -> list[Job]:
     ]
 
 
-def spoilt(n: int, salt: int, kind: str, share: float) -> list[Job]:
-    """Small programs under a limit of 1 s, a share of them hostile in the way of ``HOSTILE[kind]``."""
-    jobs = small(n, salt, ONE_SECOND)
+def spoilt(n: int, salt: int, kind: str, share: float, limits: Limits = ONE_SECOND) -> list[Job]:
+    """Small programs, a share of them hostile in the way of ``HOSTILE[kind]``."""
+    jobs = small(n, salt, limits)
     for i in np.random.default_rng(salt).permutation(n)[: round(share * n)]:
         source = f"{HOSTILE_HEAD}{HOSTILE[kind]}\n    return grid\n# {salt} {i}\n"
-        jobs[i] = Job(source, jobs[i].inputs, ONE_SECOND, key=kind)
+        jobs[i] = Job(source, jobs[i].inputs, limits, key=kind)
     return jobs
 
 
