@@ -463,15 +463,15 @@ def _command(pid: int) -> bytes:
 
 
 def state_of(executor: Executor) -> tuple[int, int]:
-    """Descriptors and resident KB of the servers, once their last children are gone."""
+    """The most descriptors and resident KB of a server, once their last children are gone."""
     pids = [server.process.pid for server in executor._service.pool.servers]
     deadline = time.monotonic() + 10
     while any(descendants(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.1)
     statuses = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
-    descriptors = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
-    return descriptors, sum(int(status.split("VmRSS:")[1].split()[0]) for status in statuses)
+    descriptors = max(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
+    return descriptors, max(int(status.split("VmRSS:")[1].split()[0]) for status in statuses)
 
 
 @pytest.mark.parametrize(
@@ -492,20 +492,24 @@ def test_many_programs_leak_neither_descriptors_nor_processes_nor_memory_nor_fil
     monkeypatch, tmp_path, total
 ):
     def held() -> tuple[int, int]:
-        """Our descriptors and our resident memory in kB."""
+        """Our descriptors, without those of the servers, and our resident memory in kB."""
         status = Path("/proc/self/status").read_text()
-        return len(os.listdir("/proc/self/fd")), int(status.split("VmRSS:")[1].split()[0])
+        descriptors = len(os.listdir("/proc/self/fd")) - 2 * len(servers())
+        return descriptors, int(status.split("VmRSS:")[1].split()[0])
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = descendants()
     with Executor(workers=2, limits=ROOMY) as executor:
         warm = [Job(program(n), GRIDS) for n in range(200)]
         assert all(e.status == "ok" for e in executor.run(warm))
-        (descriptors, memory), processes, (ours, our_memory) = state_of(executor), descendants(), held()
+        (descriptors, memory), (ours, our_memory) = state_of(executor), held()
         jobs = (Job(program(1000 + n), GRIDS) for n in range(total))
         assert sum(answer(e) for e in executor.run(jobs)) == sum(range(1000, 1000 + total))
         assert held()[0] == ours
         assert held()[1] < our_memory + 40_000, "more than the verdicts that are remembered"
-        assert descendants() == processes
+        started = {server.process.pid for server in executor._service.pool.servers}
+        assert descendants() - before == started
+        assert len(started) <= 4, "two at work and one for each that had to wait as slow"
         descriptors_after, memory_after = state_of(executor)
         assert descriptors_after == descriptors
         assert memory_after < memory + 3000
