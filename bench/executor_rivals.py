@@ -37,9 +37,27 @@ def transform(grid):
                 out[i, j] = 5
     return out
 """
-ENDLESS = "def transform(grid):\n    n = 0\n    while True:\n        n += 1\n"
-BOMB = "import numpy as np\ndef transform(grid):\n    return np.ones(1 << 30)[: grid.shape[0]]\n"
+# What programs do that harm others where nothing keeps them from it: lines of a `transform`.
+HOSTILE = {
+    "endless loop": "while True: pass",
+    "endless in C": "max(itertools.repeat(1))",
+    "endless sleep": "time.sleep(1e6)",
+    "closed pipe, endless": "os.close(3)\n    while True: pass",
+    "closed pipe, sleep": "os.close(3)\n    time.sleep(1e6)",
+    "trickle": "while True: os.write(3, b'x'), time.sleep(0.001)",
+    "flood": "while True: os.write(3, bytes(1 << 16))",
+    "8 GB at once": "np.ones(1 << 30)",
+    "memory, bit by bit": "kept = []\n    while True: kept.append(bytearray(b'x') * (1 << 20))",
+    "memory errors caught": "while True:\n        try: np.ones(1 << 30)\n        except MemoryError: pass",
+    "forks": "while True:\n        try: os.fork()\n        except OSError: pass",
+    "deep recursion": "sys.setrecursionlimit(10**9)\n    f = lambda: f()\n    f()",
+    "segmentation fault": "ctypes.string_at(0)",
+    "exit": "os._exit(0)",
+    "long error": "raise ValueError('x' * (1 << 26))",
+}
+HOSTILE_HEAD = "import ctypes, itertools, os, sys, time\nimport numpy as np\ndef transform(grid):\n    "
 ONE_SECOND = Limits(seconds=1.0, seconds_per_input=1.0, memory_mb=2048)
+A_QUARTER = Limits(seconds=0.25, seconds_per_input=0.25)
 
 
 # ---------------------------------------------------------------- the unprotected reference
@@ -126,19 +144,25 @@ class Reference:
 
 
 class Protected:
-    """Our executor, used as any caller would; ``arrivals`` are when the last call's honest results came."""
+    """Our executor, used as any caller would.
+
+    Of the last call, ``arrivals`` are when the honest results came, ``caller_ms`` this process's own
+    processor time a program, which no number of workers makes less.
+    """
 
     def __init__(self, workers: int, shared: bool = False) -> None:
         self.executor = Executor(workers=workers, shared=shared)
         self.arrivals: list[float] = []
+        self.caller_ms = 0.0
 
     def __call__(self, jobs: list[Job]) -> int:
-        start, ok = time.perf_counter(), 0
+        start, cpu, ok = time.perf_counter(), time.process_time(), 0
         self.arrivals = []
         for execution in self.executor.run(jobs, ordered=False):
             ok += execution.status == "ok"
             if execution.key == "honest":
                 self.arrivals.append(time.perf_counter() - start)
+        self.caller_ms = (time.process_time() - cpu) / len(jobs) * 1e3
         return ok
 
     def close(self) -> None:
@@ -163,13 +187,12 @@ def small(n: int, salt: int, limits: Limits | None = None) -> list[Job]:
     ]
 
 
-def spoilt(n: int, salt: int, endless: float = 0.0, bombs: float = 0.0) -> list[Job]:
-    """Small programs under a limit of 1 s, with a share of endless loops and of 8 GB allocations."""
-    jobs = small(n, salt, ONE_SECOND)
-    order = np.random.default_rng(salt).permutation(n)
-    for kind, source, first, share in (("endless", ENDLESS, 0, endless), ("bomb", BOMB, endless, bombs)):
-        for i in order[round(first * n) : round((first + share) * n)]:
-            jobs[i] = Job(source + f"# {salt} {i}\n", jobs[i].inputs, ONE_SECOND, key=kind)
+def spoilt(n: int, salt: int, kind: str, share: float, limits: Limits = ONE_SECOND) -> list[Job]:
+    """Small programs, a share of them hostile in the way of ``HOSTILE[kind]``."""
+    jobs = small(n, salt, limits)
+    for i in np.random.default_rng(salt).permutation(n)[: round(share * n)]:
+        source = f"{HOSTILE_HEAD}{HOSTILE[kind]}\n    return grid\n# {salt} {i}\n"
+        jobs[i] = Job(source, jobs[i].inputs, limits, key=kind)
     return jobs
 
 

@@ -19,10 +19,11 @@ from arcnb.programs.executor.warm_server import ServerError, WarmServer
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one (0: never),
 # and how many times as much wall time on a machine that has a processor for every process.
-PATIENCE = {"shared": 0.025, "alone": 0.025, "slow": 0.0}
+PATIENCE = {"shared": 0.025, "alone": 0.015, "slow": 0.0}
 WALL_PATIENCE = 2
 DEPTH = {"shared": 2, "alone": 8, "slow": 1}  # tasks in a server's hands, each one program but in `shared`
 MAX_FAILED_STARTS = 3
+PROCESSORS = os.cpu_count() or 1
 GRACE_SECONDS = 30.0  # beyond a program's own time, after which its server is taken for hung
 
 News = Iterator[tuple[Ticket, wire.Record, str]]  # ticket, record, the lane it ran in
@@ -83,7 +84,7 @@ class Pool:
         """Put a task in line for a server."""
         limits, again = tickets[0].limits, tickets[0].first is not None
         patience = min(PATIENCE[lane], limits.seconds, limits.seconds_per_input)
-        wall_patience = WALL_PATIENCE * patience * max(1.0, os.getloadavg()[0] / os.cpu_count())
+        wall_patience = WALL_PATIENCE * patience * max(1.0, os.getloadavg()[0] / PROCESSORS)
         jobs = [
             wire.encode_job(ticket.program, ticket.grids[::-1] if again else ticket.grids)
             for ticket in tickets

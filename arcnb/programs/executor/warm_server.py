@@ -21,15 +21,20 @@ from arcnb.programs import wire
 # packages are made without running their `__init__`, which imports what no server needs.
 COMMAND = "import os; exec(os.read(0, int.from_bytes(os.read(0, 4), 'little'))); serve()"
 START = """
-import os, sys, types
-os.register_at_fork = lambda **_: None  # `random` would draw a new seed from the system in every child
+import sys, types
 sys.path += {libraries!r}
 for name, folder in {packages!r}.items():
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [folder]
 del name, folder
+from arcnb.programs.sandbox import heap
+heap.reserve({kind!r})
+from arcnb.programs.sandbox import preload
+loaded = preload.load({kind!r})
+heap.use_up_crumbs()
 from arcnb.programs.sandbox import server
-serve = server.start({kind!r}, {entry!r}, {caller!r})
+serve = server.start(*loaded, {entry!r}, {caller!r})
+del loaded
 """
 _PROGRAMS = Path(__file__).parents[1]
 _PACKAGES = {"arcnb": str(_PROGRAMS.parent), "arcnb.programs": str(_PROGRAMS)}

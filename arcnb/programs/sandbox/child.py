@@ -20,7 +20,7 @@ from arcnb.programs import wire
 PROGRAM_FILE = "<program>"
 MAX_SIDE = wire.MAX_SIDE
 
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_LOW = sys.byteorder == "big"  # whether the low byte of a number is its last
 
 # Status, outputs as `wire.encode_grid` writes them, error type, error message, failing line.
 Verdict = tuple[str, Sequence[bytes], str | None, str | None, int | None]
@@ -37,6 +37,12 @@ def new_namespace(names: dict) -> dict:
     sys.modules["program"] = module
     module.__dict__.update(names)
     return module.__dict__
+
+
+def input_array(grid: tuple[int, int, bytes]) -> ndarray:
+    """An input as programs get it: int64, writable, their own."""
+    height, width, cells = grid
+    return np.frombuffer(cells, np.uint8).reshape(height, width).astype(np.int64)
 
 
 def output_bytes(value: object) -> bytes:
@@ -87,14 +93,20 @@ def _array_bytes(array: ndarray) -> bytes:
         raise OutputError(f"returned an array of {array.dtype.name}, not of integers")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    # Looked at before any cast; as unsigned numbers, negative ones are large.
-    high = (array.view(_UNSIGNED[array.itemsize]) if kind == "i" else array).max()
-    if not high <= 9 or (kind == "f" and not array.min() >= 0):
+    if kind == "f":
+        if not (array.min() >= 0 and array.max() <= 9):
+            raise OutputError(f"cells {array.min()}..{array.max()} are outside 0..9")
+        whole = array.astype(np.uint8)
+        if not (whole == array).all():
+            raise OutputError("cells with fractions")
+        return bytes((height, width)) + whole.tobytes()
+    # By bytes, which needs less of numpy than its own arithmetic: the low one of each cell is a digit, and
+    # every zero that is not a cell is one of the others.
+    every = array.tobytes()
+    cells = every[_LOW * (array.itemsize - 1) :: array.itemsize]
+    if cells.translate(None, wire.DIGITS) or every.count(0) - cells.count(0) != len(every) - len(cells):
         raise OutputError(f"cells {array.min()}..{array.max()} are outside 0..9")
-    cells = array.astype(np.uint8)
-    if kind == "f" and not (cells == array).all():
-        raise OutputError("cells with fractions")
-    return bytes((height, width)) + cells.tobytes()
+    return bytes((height, width)) + cells
 
 
 def _cell(value: object) -> int:
@@ -140,8 +152,7 @@ def run_code(code: types.CodeType, grids: list, entry: str, namespace: dict, pro
     except BaseException as error:
         return failure(_status_of(error), error)
     outputs = []
-    for number, (height, width, cells) in enumerate(grids, 1):
-        grid = np.frombuffer(cells, np.uint8).reshape(height, width).astype(np.int64)
+    for number, grid in enumerate(grids, 1):
         progress(number)
         try:
             value = transform(grid)

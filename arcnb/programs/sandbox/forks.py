@@ -8,6 +8,7 @@ checked for length here and for content by the executor.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import math
 import os
@@ -15,7 +16,6 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Iterator
 
 from arcnb.programs import wire
 from arcnb.programs.sandbox import child
@@ -24,14 +24,16 @@ from arcnb.programs.sandbox.time_limits import ProgressPage, Verdict, Watch
 from arcnb.programs.sandbox.walls import Sandbox
 from arcnb.programs.wire import Orders
 
-# What a child needs has names of its own: each object touched on the way may cost it a page.
-_dup2, _closerange, _enable_gc = os.dup2, os.closerange, gc.enable
+# What a child needs has names of its own: each object touched on the way may cost it a page. The plain `fork`
+# runs none of the interpreter's hooks, which are for threads: there are none here.
+_fork = ctypes.PyDLL(None).fork
+_dup2, _close, _closerange, _enable_gc, _exit = os.dup2, os.close, os.closerange, gc.enable, os._exit
 
 
 class Forks:
     """One child at a time."""
 
-    RESULT = 3  # the only descriptor a child keeps besides /dev/null
+    RESULT = 3  # the only descriptor a child keeps besides /dev/null (and a number in `fork`)
 
     def __init__(self, control, sandbox: Sandbox, entry: str, names: dict[str, object]) -> None:
         self.control = control
@@ -45,27 +47,28 @@ class Forks:
 
     def measure_idle_child(self) -> None:
         """Note the peak resident memory of a child that does nothing, to be taken off that of others."""
-        pid = os.fork()
+        pid = _fork()
         if pid == 0:
-            os._exit(0)
+            _exit(0)
         self.idle_mb = os.wait4(pid, 0)[2].ru_maxrss / 1024
 
     # ---------------------------------------------------------------- one program
 
     def run_isolated(self, orders: Orders, program: bytes, grids: list) -> bytes:
         """Fork, watch, kill, join: the record of one program."""
+        arrays = [child.input_array(grid) for grid in grids]
         watch = Watch(orders, len(grids), self.page)
         pid, pipe = self.fork(orders.seconds, orders.memory_mb)
         if pid == 0:
             try:
-                seed_generators(orders.seed)
-                verdict = child.run_alone(program, grids, self.entry, self.namespace, self.page.note)
+                if orders.seed:
+                    seed_generators(orders.seed)
+                verdict = child.run_alone(program, arrays, self.entry, self.namespace, self.page.note)
                 child.write_all(self.RESULT, wire.encode_record(0, *verdict))
             finally:
-                os._exit(0)
+                _exit(0)
         data, verdict = self._collect(pid, pipe, watch, orders.output_bytes)
-        os.close(pipe)
-        status, usage = self.end(pid)
+        status, usage = self.end(pid, pipe)
         wall, cpu = time.monotonic() - watch.start, usage.ru_utime + usage.ru_stime
         peak = max(0.0, usage.ru_maxrss / 1024 - self.idle_mb)
         if verdict is None:
@@ -79,14 +82,9 @@ class Forks:
         self, pid: int, pipe: int, watch: Watch, output_bytes: int
     ) -> tuple[bytearray, Verdict | None]:
         """What the child writes until its record is whole or it dies; a verdict if it went too far before."""
-        data = bytearray()
-        with self.listening(pipe):
-            while True:
-                left, late = watch.look(pid)
-                if late:
-                    return data, late
-                if not self.wait(pipe, left):
-                    continue
+        data, left = bytearray(), watch.first_look
+        while True:
+            if self.wait(pipe, left):
                 chunk = os.read(pipe, 1 << 16)
                 data += chunk
                 if len(data) > output_bytes + wire.RECORD.size:
@@ -96,6 +94,9 @@ class Forks:
                     return data, None
                 if not chunk:
                     return data, watch.after_closed_pipe(pid)
+            left, late = watch.look(pid)
+            if late:
+                return data, late
 
     def run_fresh(self, orders: Orders, program: bytes, grids: list) -> bytes:
         """As ``run_isolated``, with a child for each input; the seconds are for all of them together."""
@@ -122,40 +123,36 @@ class Forks:
     # ---------------------------------------------------------------- any child
 
     def fork(self, cpu_seconds: float, memory_mb: int) -> tuple[int, int]:
-        """Fork: pid and our end of the result pipe; in the child, with all walls up, pid 0."""
+        """Fork: pid and our end of the result pipe, listened to; in the child, with all walls up, pid 0."""
         pipe, result = os.pipe()
-        self.page.wipe()
-        pid = os.fork()
-        if pid == 0:
-            _dup2(result, self.RESULT)
-            _dup2(1, 2)
-            _closerange(self.RESULT + 1, 256)
-            _enable_gc()
-            self.sandbox.restrict_child(cpu_seconds, memory_mb)
-        else:
-            os.close(result)
-        return pid, pipe
-
-    @contextlib.contextmanager
-    def listening(self, pipe: int) -> Iterator[None]:
-        """Hear a child's pipe as well as the executor."""
         self.control.poller.register(pipe, select.POLLIN)
-        try:
-            yield
-        finally:
-            self.control.poller.unregister(pipe)
+        restrict = self.sandbox.restriction(cpu_seconds, memory_mb)
+        self.page.wipe()
+        pid = _fork()
+        if pid == 0:
+            _dup2(result, 3)
+            _closerange(4, 256)
+            _enable_gc()
+            restrict()
+        elif pid > 0:
+            _close(result)
+        else:
+            raise OSError("no process could be started")
+        return pid, pipe
 
     def wait(self, pipe: int, seconds: float) -> bool:
         """Whether there is news from the child in time; ends this server when the executor is gone."""
         return pipe in self.control.news(math.ceil(seconds * 1000))
 
-    def end(self, pid: int) -> tuple[int, resource.struct_rusage]:
+    def end(self, pid: int, pipe: int) -> tuple[int, resource.struct_rusage]:
         """Kill and join a child, with its group where it has one; how it ended and what it used."""
         if not self.sandbox.filtered:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
+        self.control.poller.unregister(pipe)
+        os.close(pipe)
         return status, usage
 
 

@@ -88,8 +88,7 @@ def program_names(libraries: dict[str, types.ModuleType]) -> dict[str, object]:
 
 
 def seed_generators(value: int) -> None:
-    """Other random numbers than the server's, for a run that looks for nondeterminism (0: the server's)."""
-    if value:
-        sys.modules["random"].seed(value)
-        if "numpy.random" in sys.modules:
-            sys.modules["numpy.random"].seed(value)
+    """Other random numbers than the server's, for a run that looks for nondeterminism."""
+    sys.modules["random"].seed(value)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(value)

@@ -16,9 +16,9 @@ import warnings
 from collections.abc import Callable
 
 from arcnb.programs import wire
-from arcnb.programs.sandbox import child
+from arcnb.programs.sandbox import child, heap
 from arcnb.programs.sandbox.forks import Forks
-from arcnb.programs.sandbox.preload import load, program_names
+from arcnb.programs.sandbox.preload import program_names
 from arcnb.programs.sandbox.shared import run_shared
 from arcnb.programs.sandbox.walls import Sandbox
 
@@ -80,8 +80,8 @@ class Control:
         return data
 
 
-def start(kind: str, entry: str, caller: int) -> Callable[[], None]:
-    """Load what a kind of server holds, build the walls, say hello; what then serves until the executor goes.
+def start(libraries: dict, readable: list, entry: str, caller: int) -> Callable[[], None]:
+    """Build the walls around what was loaded, say hello; what then serves until the executor goes.
 
     Nothing of these arguments is left in a frame that a program's child finds.
     """
@@ -89,11 +89,12 @@ def start(kind: str, entry: str, caller: int) -> Callable[[], None]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")
     sys.argv = sys.orig_argv = [""]
-    libraries, readable = load(kind)
+    heap.settle()
     forks = Forks(control, Sandbox(readable), entry, program_names(libraries))
     for name, module in sys.modules.items():
         if name.split(".")[0] == "arcnb" and hasattr(module, "__path__"):
             module.__path__ = []  # nothing more is imported from here
+    os.dup2(1, 2)  # whatever this process, which may write no file, has to say
     gc.collect()
     gc.freeze()
     gc.disable()

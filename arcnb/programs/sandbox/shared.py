@@ -46,23 +46,21 @@ def _run_child(forks: Forks, orders: Orders, jobs: list, indices: list[int], rep
         finally:
             os._exit(1)
     data, done, slow = bytearray(), 0, False
-    with forks.listening(pipe):
-        while True:
-            _, began, began_cpu = forks.page.read()
-            now, total = time.monotonic(), processor_time(pid)
-            used = total - began_cpu if 0 <= began_cpu <= total else total
-            waited = now - began if start <= began <= now else now - start
-            slow = used >= budget or waited >= orders.wall_patience or now - start >= longest
-            if slow:
+    while True:
+        _, began, began_cpu = forks.page.read()
+        now, total = time.monotonic(), processor_time(pid)
+        used = total - began_cpu if 0 <= began_cpu <= total else total
+        waited = now - began if start <= began <= now else now - start
+        slow = used >= budget or waited >= orders.wall_patience or now - start >= longest
+        if slow:
+            break
+        if forks.wait(pipe, min(LOOK_SECONDS, budget - used)):
+            chunk = os.read(pipe, 1 << 18)
+            if not chunk:
                 break
-            if forks.wait(pipe, min(LOOK_SECONDS, budget - used)):
-                chunk = os.read(pipe, 1 << 18)
-                if not chunk:
-                    break
-                data += chunk
-                done += _pass_on(data, indices[done:], reply)
-    forks.end(pid)
-    os.close(pipe)
+            data += chunk
+            done += _pass_on(data, indices[done:], reply)
+    forks.end(pid, pipe)
     left = indices[done:]
     if left:
         index = forks.page.read()[0]
@@ -81,7 +79,9 @@ def _run_all(forks: Forks, jobs: list, indices: list[int]) -> None:
             child.write_all(forks.RESULT, waiting)
             waiting, flushed = b"", start
         forks.page.note(index)
-        verdict = child.run_alone(*jobs[index], forks.entry, child.new_namespace(forks.names), _ignore)
+        program, grids = jobs[index]
+        grids = [child.input_array(grid) for grid in grids]
+        verdict = child.run_alone(program, grids, forks.entry, child.new_namespace(forks.names), _ignore)
         if verdict[0] == "memory":
             break
         used = time.monotonic() - start, time.thread_time() - cpu, _peak_mb() - base

@@ -57,6 +57,8 @@ class Watch:
         self._orders = orders
         self._n_inputs = n_inputs
         self._page = page
+        # No program is late before that.
+        self.first_look = min(orders.patience or math.inf, orders.seconds_per_input, orders.seconds)
 
     def look(self, pid: int) -> tuple[float, Verdict | None]:
         """Seconds until the next look is due, and the verdict if the program's time is up."""

@@ -2,7 +2,7 @@
 
 The server restricts itself once (``Sandbox``): nothing in its environment, no new privileges, no
 capabilities, no files but the libraries, read-only. Each child restricts itself further before it runs a
-program (``Sandbox.restrict_child``): a session of its own, death with the server, hard limits, a system-call
+program (``Sandbox.restriction``): a session of its own, death with the server, hard limits, a system-call
 filter. All by ctypes and the standard library, as root or as anyone. A layer that this system lacks is left
 out and named in ``Sandbox.lost``; where Landlock is missing the filter forbids opening any file.
 """
@@ -56,6 +56,7 @@ class Sandbox:
     def __init__(self, libraries: Iterable[str]) -> None:
         self.lost: list[str] = []
         self._load_filter: Callable[[], bool] | None = None
+        self._restriction: tuple[tuple[float, int], Callable[[], None]] | None = None
         self._server = os.getpid()
         os.environ.clear()
         self._address_space = _address_space()
@@ -84,20 +85,28 @@ class Sandbox:
         """Whether children are under the system-call filter, and so alone in their process group."""
         return self._load_filter is not None
 
-    def restrict_child(self, cpu_seconds: float, memory_mb: int) -> None:
-        """In the forked child, before it runs anything: everything that cannot be undone."""
-        if _LINUX:
-            _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-            if _getppid() != self._server:  # it died before the line above
-                os._exit(0)
+    def restriction(self, cpu_seconds: float, memory_mb: int) -> Callable[[], None]:
+        """What a forked child calls before it runs anything: everything that cannot be undone."""
+        if self._restriction and self._restriction[0] == (cpu_seconds, memory_mb):
+            return self._restriction[1]
         cpu, memory = int(cpu_seconds) + 2, self._address_space + (memory_mb << 20)
-        _setrlimit(_RLIMIT_CPU, (cpu, cpu))
-        _setrlimit(_RLIMIT_AS, (memory, memory))
-        if self._load_filter is None:
-            os.setsid()  # a group that can be killed as one; under the filter there is nobody else in it
-            _setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        elif not self._load_filter():
-            os._exit(70)
+        server, load_filter, cpu, memory = self._server, self._load_filter, (cpu, cpu), (memory, memory)
+
+        def restrict() -> None:
+            if _LINUX:
+                _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+                if _getppid() != server:  # it died before the line above
+                    os._exit(0)
+            _setrlimit(_RLIMIT_CPU, cpu)
+            _setrlimit(_RLIMIT_AS, memory)
+            if load_filter is None:
+                os.setsid()  # a group that can be killed as one; under the filter there is nobody else in it
+                _setrlimit(resource.RLIMIT_NPROC, (0, 0))
+            elif not load_filter():
+                os._exit(70)
+
+        self._restriction = (cpu_seconds, memory_mb), restrict  # the next child's are the same
+        return restrict
 
 
 def readable_paths(libraries: Iterable[str]) -> list[Path]:

@@ -160,7 +160,15 @@ def check(execution) -> None:
     ("seconds", "first_seed"),
     [
         pytest.param(30, 1, marks=pytest.mark.long("hostile programs for thirty seconds")),
-        pytest.param(600, 1_000_000, marks=[pytest.mark.repetition, pytest.mark.long("and for ten minutes")]),
+        pytest.param(
+            600,
+            1_000_000,
+            marks=[
+                pytest.mark.repetition,
+                pytest.mark.long("and for ten minutes"),
+                pytest.mark.timeout(1200),
+            ],
+        ),
     ],
 )
 def test_random_hostile_programs_harm_only_themselves(seconds, first_seed):

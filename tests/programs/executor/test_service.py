@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -462,30 +463,57 @@ def _command(pid: int) -> bytes:
 
 
 def state_of(executor: Executor) -> tuple[int, int]:
-    """Descriptors and resident KB of the servers, once their last children are gone."""
+    """The most descriptors and resident KB of a server, once their last children are gone."""
     pids = [server.process.pid for server in executor._service.pool.servers]
     deadline = time.monotonic() + 10
     while any(descendants(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.1)
     statuses = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
-    descriptors = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
-    return descriptors, sum(int(status.split("VmRSS:")[1].split()[0]) for status in statuses)
+    descriptors = max(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
+    return descriptors, max(int(status.split("VmRSS:")[1].split()[0]) for status in statuses)
 
 
-def test_thousands_of_programs_leak_neither_descriptors_nor_processes_nor_memory():
+@pytest.mark.parametrize(
+    "total",
+    [
+        2000,
+        pytest.param(
+            100_000,
+            marks=[
+                pytest.mark.repetition,
+                pytest.mark.long("a hundred thousand programs"),
+                pytest.mark.timeout(3600),
+            ],
+        ),
+    ],
+)
+def test_many_programs_leak_neither_descriptors_nor_processes_nor_memory_nor_files(
+    monkeypatch, tmp_path, total
+):
+    def held() -> tuple[int, int]:
+        """Our descriptors, without those of the servers, and our resident memory in kB."""
+        status = Path("/proc/self/status").read_text()
+        descriptors = len(os.listdir("/proc/self/fd")) - 2 * len(servers())
+        return descriptors, int(status.split("VmRSS:")[1].split()[0])
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = descendants()
     with Executor(workers=2, limits=ROOMY) as executor:
         warm = [Job(program(n), GRIDS) for n in range(200)]
         assert all(e.status == "ok" for e in executor.run(warm))
-        (descriptors, memory), processes = state_of(executor), servers()
-        ours = len(list(Path("/proc/self/fd").iterdir()))
-        jobs = (Job(program(1000 + n), GRIDS) for n in range(2000))
-        assert sum(answer(e) for e in executor.run(jobs)) == sum(range(1000, 3000))
-        assert len(list(Path("/proc/self/fd").iterdir())) == ours
-        assert servers() == processes
+        (descriptors, memory), (ours, our_memory) = state_of(executor), held()
+        jobs = (Job(program(1000 + n), GRIDS) for n in range(total))
+        assert sum(answer(e) for e in executor.run(jobs)) == sum(range(1000, 1000 + total))
+        assert held()[0] == ours
+        assert held()[1] < our_memory + 40_000, "more than the verdicts that are remembered"
+        started = {server.process.pid for server in executor._service.pool.servers}
+        assert descendants() - before == started
+        assert len(started) <= 4, "two at work and one for each that had to wait as slow"
         descriptors_after, memory_after = state_of(executor)
         assert descriptors_after == descriptors
         assert memory_after < memory + 3000
+        assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------- other surroundings

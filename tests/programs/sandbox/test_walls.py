@@ -55,7 +55,7 @@ def build(monkeypatch, files: bool = True, calls: bool = True):
         monkeypatch.setattr(seccomp, "filter_program", lambda files: None)
 
     def attempts(built: walls.Sandbox) -> dict:
-        built.restrict_child(5, 512)
+        built.restriction(5, 512)()
         return {
             "lost": len(built.lost),
             "uid": os.getuid(),
