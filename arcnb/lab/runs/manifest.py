@@ -55,7 +55,7 @@ _ERROR = {"sentence?": "str"}
 _PLACE = {"index": "int", "of": "int", "title": "str"}
 _SHAPE = {
     "name": "str", "notebook?": {"path": "str"}, "parameters": "dict[str, Any]", "parents": "list[str]",
-    "command?": "list[str]", "cwd?": "str", "git?": {"commit": "str", "dirty?": "bool"}, "packages": "dict",
+    "command?": "list[str]", "cwd~": "str", "git?": {"commit": "str", "dirty?": "bool"}, "packages": "dict",
     "hardware": {
         "host": "str", "cpu?": "str", "cores?": "int", "memory_gb?": "int | float",
         "gpus": [{"name": "str", "memory_gb": "int | float"}],
@@ -63,7 +63,7 @@ _SHAPE = {
     "status": "str", "start": "str", "end?": "str", "seconds?": "int | float", "owner": "str", "job?": "str",
     "process": {"host": "str", "pid": "int"}, "kernel?": {"host": "str", "pid": "int"}, "cell?": _PLACE,
     "stop?": {"signal": "str"}, "error?": _ERROR, "peak_memory_gb?": "int | float",
-    "attempts": [{"status": "str", "error?": _ERROR}], "outcome": "dict[str, Any]",
+    "attempts": [{"status": "str", "error~": _ERROR}], "outcome": "dict[str, Any]",
     "artifacts": [{"path": "str", "bytes": "int"}], "report_problem~": "str",
     "references~": "dict[str, str]", "waits_for~": "str", "inputs~": "dict[str, Any]",
 }  # fmt: skip
