@@ -1,5 +1,6 @@
 """Run folders and manifests: unique, atomic, found again, honest about artifacts."""
 
+from tests.lab.watching import wait_for
 from tests.paths import ROOT
 import errno
 import json
@@ -24,6 +25,7 @@ from arcnb.lab.runs.run import find_run, latest_run, list_runs, new_run, runs_ro
 from arcnb.lab.execution.sessions import open_run
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
+from tests.lab.watching import wait_for
 
 
 def test_folder_name_and_manifest(runs_root):
@@ -243,10 +245,9 @@ def test_a_run_of_another_machine_lives_by_its_heartbeat():
     run = new_run("far")
     run.update(process=run.manifest["process"] | {"host": "elsewhere"})
     assert run.verdict() == ("running", "on elsewhere; no heartbeat to check it by")
-    heartbeat = Heartbeat(run.path, lambda: {"cell": 3})
+    heartbeat = Heartbeat(run.path, lambda: {"cell": {"index": 3, "of": 5, "title": ""}})
     heartbeat.start()
-    while read_heartbeat(run.path) is None:
-        threading.Event().wait(0.01)
+    wait_for(lambda: read_heartbeat(run.path), 20)
     assert run.verdict() == ("running", None)
     os.utime(run.path / "heartbeat.json", (0, 0))
     status, why = run.verdict()
