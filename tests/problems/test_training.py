@@ -104,8 +104,11 @@ def test_what_cannot_work_is_refused(options, sentence):
 
 
 def test_all_that_is_wrong_is_said_at_once():
-    wrong = {"eval_steps": 0, "answer_format": "xml", "base_reward_weight": -1.0, "turns": 2}
-    assert len(problems_anywhere(ProblemPlan.of(wrong | {"n_predictions": -1}), [], [])) == 4
+    wrong = {"eval_steps": 0, "answer_format": "xml", "turns": 2}
+    assert len(problems_anywhere(ProblemPlan.of(wrong), [], [])) == 2
+    with pytest.raises(ArcnbError) as error:
+        ProblemPlan.of(wrong | {"base_reward_weight": -1.0, "n_predictions": -1})
+    assert len(str(error.value).splitlines()) == 2
 
 
 def test_two_languages_in_one_batch(executor, q):
@@ -353,6 +356,7 @@ def run_notebook(runs, *arguments):
 
 
 @pytest.mark.slow
+@pytest.mark.long("a notebook trains and evaluates, and then evaluates alone")
 def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
     values = {
         **{"model": small_model.folder, "tasks": "simple*4", "eval_tasks": "simple/held_out*2"},
