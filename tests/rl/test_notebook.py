@@ -58,6 +58,8 @@ def other(value):
         return [*value, "other"]
     if isinstance(value, dict):
         return value | {"other": 1.0}
+    if isinstance(value, float):
+        return value / 2 or 0.5  # shares stay shares
     return (value or 0) + 1
 
 
