@@ -33,6 +33,8 @@ def solved_opening(
     rest = f", no more by {len(counts) - len(told)} other sets" if len(told) < len(counts) else ""
     known = any(known for _, _, known in counts.values())
     how = "train and test pairs by one program" if known else "train pairs only; test outputs are unknown"
+    if all(frame.empty for frame in frames.values()):
+        said = said or "There are no predictions yet."
     return said or f"Solved: {', '.join(texts)}{rest}; {how}.", highlights(tasks, sets[best])
 
 
