@@ -147,8 +147,6 @@ def _advantages(plan: GrpoPlan) -> Iterator[str]:
         for reason, holds in reasons.items()
         if holds and plan.self_teacher
     )
-    if plan.self_teacher < 0:
-        yield f"self_teacher must not be negative, it is {plan.self_teacher}"
     if plan.trl.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         yield "multi_objective_aggregation is of several reward functions; a run has one"
 

@@ -49,7 +49,7 @@ def family(request, tmp_path_factory):
 
 
 def of_profile(name, **changed):
-    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb")
+    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb", profile=True)
     path = NOTEBOOKS / "profiles" / f"{name}.yaml"
     return InferencePlan.of(profile_values(path, "03_inference", declared) | changed)
 

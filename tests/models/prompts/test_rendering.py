@@ -117,7 +117,7 @@ def test_faulty_template_is_one_sentence_with_its_name(task, tmp_path, text, sen
 
 
 def test_unknown_template_lists_the_known_ones():
-    with pytest.raises(ArcnbError, match="known are arc_code, refine"):
+    with pytest.raises(ArcnbError, match="known are arc_code, barc, coder, refine"):
         template_path("arc_cod")
 
 

@@ -76,7 +76,7 @@ def test_an_adapter_that_could_not_be_added_to_is_refused_before_training(
     base = AutoModelForCausalLM.from_pretrained(letter_model.path)
     config = LoraConfig(r=4, target_modules=["q_proj"], use_dora=True)
     get_peft_model(base, config).save_pretrained(tmp_path / "dora")
-    with pytest.raises(ArcnbError, match="dora cannot be added to another one: it has use_dora"):
+    with pytest.raises(ArcnbError, match="dora cannot be added to a second adapter: it has use_dora"):
         run_grpo(plan.changed({"adapter": str(tmp_path / "dora")}), tasks, tasks)
     assert not (plan.output / "metrics.jsonl").exists()
 

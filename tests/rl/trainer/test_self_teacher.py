@@ -94,4 +94,3 @@ def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, mon
 
 def test_what_a_self_teacher_cannot_go_with_is_named(said):
     assert said(self_teacher=0.5, turns=2) == ["self_teacher does not go with turns above 1"]
-    assert said(self_teacher=-1.0) == ["self_teacher must not be negative, it is -1.0"]
