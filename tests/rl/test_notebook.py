@@ -89,7 +89,7 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
     exec(cell_with("grouped_curves("), {"report": report, "plots": plots})
     logged = {name for row in report.history for name in row} | set(gap.metrics())
     for title, names in drawn.items():
-        if not title.startswith(("turns", "answers by parse", "solved, guided", "guidance")):
+        if not title.startswith(("turns", "answers by parse", "solved, guided", "guidance", "tree")):
             assert names, title
             assert set(names) - {"tests_passed_ratio"} <= logged, title  # of problems, see tests/problems
     wanted = (

@@ -1,6 +1,7 @@
 """Published settings by name: each profile trains a tiny model with what it says."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,5 +45,6 @@ def test_float16_is_for_both_engines_on_a_gpu(quick, said, tmp_path, monkeypatch
         return nullcontext()
 
     monkeypatch.setattr("arcnb.rl.trainer.trainer.engine_options", noted)
-    with _engines(quick(tmp_path, fp16=True), on_cpu=False):
+    parts = SimpleNamespace(plan=quick(tmp_path, fp16=True), adapter=None)
+    with _engines(parts, on_cpu=False):
         assert opened == {"dtype": "float16"}

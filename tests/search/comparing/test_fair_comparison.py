@@ -186,7 +186,7 @@ def test_arms_that_do_not_share_their_beginning_are_refused(sets, tmp_path):
 def test_arms_are_read_strictly(sets, tmp_path):
     text = sets(seeds=1)
     folder = text.split(";")[0].split("=")[1].strip()
-    assert arm_folders(text).split(",")[0] == folder
+    assert arm_folders(text).split(",")[0] == f'"{folder}"'
     assert arm_folders("") == "", "then it is missing sets that the notebook speaks of"
     for wrong, said in [
         (f"a = {folder}", "at least two arms, not 1"),
