@@ -95,8 +95,8 @@ BREAKS: list[Break] = [
     Break(
         "A task that a submission lacks counts zero",
         "arcnb/arc/scores/submission.py",
-        "        entries = submission.get(task_id, [])",
-        "        if not (entries := submission.get(task_id)):\n            continue",
+        "        entries = submission.get(task.task_id, [{}] * len(task.test))",
+        "        if not (entries := submission.get(task.task_id)):\n            continue",
         (
             "tests/arc/scores/test_submission.py::test_a_missing_task_counts_zero_where_the_reference_leaves_it_out",
         ),

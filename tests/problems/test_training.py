@@ -91,7 +91,6 @@ def test_only_so_many_tests_count(languages):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"base_reward_weight": -1.0}, "base_reward_weight is -1.0"),
         ({"base_reward_weight": 0.0, "perfect_reward_weight": 0.0}, "both 0: tests would not count"),
         ({"answer_format": "xml"}, "answer format 'xml' does not exist; there are plain, reasoning"),
         ({"turns": 2}, "trained on in one turn"),
@@ -337,7 +336,6 @@ def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path, re
     ("changes", "sentence"),
     [
         ({"answer_format": "xml"}, "answer format 'xml' does not exist"),
-        ({"base_reward_weight": -1.0}, "base_reward_weight is -1.0"),
         ({"template": "nosuch.jinja"}, "there is no template nosuch.jinja"),
     ],
 )

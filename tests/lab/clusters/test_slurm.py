@@ -189,7 +189,7 @@ def test_an_environment_is_packed_once_and_unpacked_on_the_node(
     ("options", "message"),
     [
         (["--partition", "gold"], "Slurm refused the job: sbatch: error: "),
-        (["--memory", "100T"], "Slurm refused the job: sbatch: error: "),
+        (["--memory", "100T"], "memory 100T means 100 TB; is that meant?"),
         (["--constraint", "h100"], "Slurm refused the job: sbatch: error: "),
         (["--gpus", "9"], "Slurm refused the job: sbatch: error: "),
         (["--extra=--quos=x"], "Slurm refused the job: sbatch: "),

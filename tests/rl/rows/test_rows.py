@@ -136,6 +136,7 @@ def test_spread_among_wrong_programs_is_signal_and_equal_half_right_ones_are_too
 
 @pytest.mark.parametrize(("visits", "weight"), [(-1, 0.0), (1, 1.5)])
 def test_impossible_choices_of_prompts_are_refused(said, visits, weight):
-    with pytest.raises(ValueError, match="signal_visits") as refused:
+    with pytest.raises(ValueError, match="signal_visits"):
         SignalHistory(visits, weight)
-    assert said(signal_visits=visits, signal_weight=weight) == [str(refused.value)]
+    with pytest.raises(ArcnbError, match=r"parameter 'signal_(visits|weight)' must be at least 0"):
+        said(signal_visits=visits, signal_weight=weight)

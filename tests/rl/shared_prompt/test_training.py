@@ -52,7 +52,7 @@ def test_the_learning_curve_is_trls(small_model, tmp_path, settings):
             assert found[name] == pytest.approx(expected[name], rel=2e-4, abs=2e-6), (step, name)
     assert our_tokens < 0.8 * their_tokens
     # the policy has moved: equality is not that of standing still
-    assert max(row["kl"] for row in ours) > 2e-5
+    assert max(row["kl"] for row in ours) > 1e-5
 
 
 @pytest.mark.parametrize("offload", [False, True])
