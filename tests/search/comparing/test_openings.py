@@ -58,7 +58,7 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
     assert "; train pairs only; test outputs are unknown." in solved_opening({"a": unknown}, sets, hidden)[0]
     empty = {"a": PredictionSet(tmp_path / "empty")}
     said, shown = solved_opening({"a": frame.head(0)}, empty, tasks)
-    assert said.startswith("Solved: none of 4 tasks")
+    assert said == "There are no predictions yet."
     assert "no such program" in shown._repr_html_()
 
 
