@@ -11,7 +11,6 @@ from arcnb.lab.notebooks.profiles import find_profile
 from arcnb.lab.workspace import doctor as doctors
 from arcnb.lab.workspace import layout
 from arcnb.lab.workspace.folders import DELIVERED, workspace
-from arcnb.synth import SourceSettings, build_task_set
 
 _SAID = {
     "brought": "{name}: brought",
@@ -61,6 +60,7 @@ def bundle(options: argparse.Namespace) -> int:
     from arcnb.lab.workspace import kaggle
     from arcnb.plans import refuse
     from arcnb.search import SearchPlan
+    from arcnb.synth import SourceSettings, build_task_set
 
     path = files.find_notebook("07")
     values = given_values(options, path, files.declared_beside(path, options.profile))

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from arcnb.machine.files import write_whole
 from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.machine.starts import free_port
 
 COUNT, FOLDER = "ARCNB_NODES", "ARCNB_NODES_FOLDER"
 BEAT_SECONDS = 1.0
@@ -74,12 +75,9 @@ def together(
     """
     folder = Path(os.environ[FOLDER])
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    meeting = Meeting(n_nodes(), 0, socket.gethostname(), port)
+    meeting = Meeting(n_nodes(), 0, socket.gethostname(), free_port())
     number = len(list(folder.glob("launch-*.json")))
-    order = {"words": list(words), "environment": environment, "host": meeting.host, "port": port}
+    order = {"words": list(words), "environment": environment, "host": meeting.host, "port": meeting.port}
     write_whole(folder / f"launch-{number}.json", json.dumps(order))
     ended = threading.Event()
     watch = threading.Thread(target=_watch, args=(folder, meeting.n_nodes, ended, lose), daemon=True)

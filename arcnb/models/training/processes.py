@@ -123,9 +123,8 @@ def _launched(
 
     def lose(sentence: str) -> None:
         lost.append(sentence)
-        end_session(
-            process, GRACE
-        )  # its workers lead sessions of their own, and end when the launcher says so
+        # Its workers lead sessions of their own, and end when the launcher tells them to.
+        end_session(process, GRACE)
 
     log.parent.mkdir(parents=True, exist_ok=True)
     for old in pids.glob("*.pid") if pids else ():
