@@ -1,5 +1,6 @@
 """Running the cells of a notebook and writing down what happens; `ArcnbEngine` is the way in."""
 
+import asyncio
 import os
 import shutil
 import sys
@@ -24,6 +25,8 @@ from arcnb.lab.runs.manifest import RUN_DIR, RUNS, working_folder
 from arcnb.lab.runs.processes import death_cause, out_of_memory_kills
 from arcnb.lab.runs.run import Run, runs_root
 from arcnb.machine.files import write_whole
+
+REPLY_SECONDS = 2.0  # after an interrupted cell's last message; its reply comes in milliseconds
 
 
 class RunStopped(PapermillException):
@@ -186,6 +189,11 @@ class ArcnbClient(PapermillNotebookClient):
         if msg["msg_type"] == "execute_input":
             self.stop.cell_is_running = True
             self.stop.tell_cell()
+        elif self.stop.told and msg["msg_type"] == "status" and msg["content"]["execution_state"] == "idle":
+            # An interrupt after a cell's last statement ends the kernel's handling of the cell before its
+            # reply is sent, and nbclient would wait for that reply until the grace time is over.
+            waiting = self.task_poll_for_reply
+            asyncio.get_running_loop().call_later(REPLY_SECONDS, waiting.cancel)
         elif msg["msg_type"] in ("display_data", "update_display_data"):
             data = msg["content"]["data"]
             if "arcnb-progress" in data.get("text/html", ""):

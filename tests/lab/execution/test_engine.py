@@ -36,6 +36,20 @@ except KeyboardInterrupt:
     raise
 """
 SLEEP = "while True:\n  try:\n    time.sleep(60)\n  except KeyboardInterrupt:\n    pass"
+REPLY_IS_LOST = f"""
+import signal, time
+told, kernel, send = [], get_ipython().kernel, get_ipython().kernel.session.send
+signal.signal(signal.SIGINT, lambda *_: told.append(True))
+def interrupted(stream, kind, *others, **more):
+    if kind == 'execute_reply':
+        kernel.session.send = send
+        raise KeyboardInterrupt
+    return send(stream, kind, *others, **more)
+kernel.session.send = interrupted
+{READY}
+while not told:
+    time.sleep(0.05)
+"""
 STUBBORN = f"import time\n{READY}\n{SLEEP}"
 
 
@@ -230,6 +244,15 @@ def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, sta
     process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT
     assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGINT (Ctrl-C)')
+    assert not process_exists(kernel)
+
+
+def test_a_cell_that_is_interrupted_before_its_reply_is_not_waited_for(notebook, start, runs_root):
+    process = start("run", notebook(REPLY_IS_LOST))
+    kernel = wait_for(lambda: ready(runs_root))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGTERM')
     assert not process_exists(kernel)
 
 
