@@ -159,7 +159,7 @@ def work(job: dict) -> None:
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # vLLM 0.23's second one has no cascade attention
         cascade = {"disable_cascade_attn": False}
     from arcnb.plans import refuse
-    from arcnb.rl.checks import problems
+    from arcnb.rl.checks.problems import problems
     from arcnb.rl.engine.options import engine_options
     from arcnb.rl.launch import train_here
 
@@ -173,7 +173,7 @@ def work(job: dict) -> None:
 
 
 def plan_of(job: dict):
-    from arcnb.rl.plan import GrpoPlan
+    from arcnb.rl.plan.grpo import GrpoPlan
 
     shared, longest = job["way"] in ("shared", "lean"), job["prompt_tokens"][1]
     asked = {

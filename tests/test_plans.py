@@ -75,7 +75,7 @@ def test_every_problem_is_named_in_one_error():
 
 
 PLANS = {
-    "arcnb.rl.plan": "GrpoPlan",
+    "arcnb.rl.plan.grpo": "GrpoPlan",
     "arcnb.problems.plan": "ProblemPlan",
     "arcnb.models.sft.plan": "SftPlan",
     "arcnb.search.inference": "InferencePlan",
@@ -116,7 +116,7 @@ def test_every_number_of_every_plan_has_a_range(module):
     ],
 )
 def test_a_number_out_of_its_range_is_refused_with_the_range(asked, sentence):
-    from arcnb.rl.plan import GrpoPlan
+    from arcnb.rl.plan.grpo import GrpoPlan
 
     with pytest.raises(ArcnbError) as error:
         GrpoPlan.of({"more": asked})

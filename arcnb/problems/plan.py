@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from arcnb.plans import Settings, branch, library, option
-from arcnb.rl.plan import GRPO_CONFIG, GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
+from arcnb.rl.plan.settings import GRPO_CONFIG
 from arcnb.values import COUNT, POSITIVE
 
 DEFAULTS = {**GRPO_CONFIG.defaults, "max_completion_length": 96}

@@ -30,10 +30,11 @@ from arcnb.models.training.processes import LaunchError, announce, launch
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.service import usable_processors
-from arcnb.rl.checks import context_of, free_memory_problems, problems
+from arcnb.rl.checks.machine import context_of, free_memory_problems
+from arcnb.rl.checks.problems import problems
 from arcnb.rl.engine.options import vllm_environment
 from arcnb.rl.engine.server import generation_server, shared_out
-from arcnb.rl.plan import SHARE_OF_SERVER, GrpoPlan
+from arcnb.rl.plan.grpo import SHARE_OF_SERVER, GrpoPlan
 from arcnb.rl.trainer.training import train_grpo
 from arcnb.rl.watching.report import ROLLED_BACK, TrainingReport
 

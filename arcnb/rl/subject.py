@@ -22,7 +22,7 @@ from arcnb.rl.watching.held_out import HeldOut
 
 if TYPE_CHECKING:
     from arcnb.programs.executor.executor import Executor
-    from arcnb.rl.plan import GrpoPlan
+    from arcnb.rl.plan.grpo import GrpoPlan
 
 
 class Subject:

@@ -30,9 +30,9 @@ from arcnb.problems.training.dry_run import memory_and_commands
 from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.problems.training.sample_evaluation import evaluate, evaluate_model
 from arcnb.problems.training.solutions import checked
-from arcnb.rl.checks import problems_anywhere
+from arcnb.rl.checks.problems import problems_anywhere
 from arcnb.rl.launch import run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import TermLimits
 from tests.paths import NOTEBOOKS

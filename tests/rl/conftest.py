@@ -7,9 +7,9 @@ import pytest
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.plans import refuse
-from arcnb.rl.checks import problems
+from arcnb.rl.checks.problems import problems
 from arcnb.rl.launch import decided, train_here
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.terms import TERMS
 from tests.random_llama import random_llama
 

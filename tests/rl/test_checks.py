@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from arcnb.rl.checks import gpu_share_problem
+from arcnb.rl.checks.machine import gpu_share_problem
 
 
 def test_a_share_of_gpu_memory_that_is_not_free_is_refused(said, quick, letter_model, tmp_path, gpus):

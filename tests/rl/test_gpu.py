@@ -19,7 +19,7 @@ from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.files import load_problems
 from arcnb.rl.engine.shared_weights import sample_while_merged
 from arcnb.rl.launch import run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.shared_prompt.packing import pack
 from arcnb.rl.shared_prompt.trainer import prepare_model, row_log_probs
 from tests.rl.shared_prompt.test_exactness import batch, gradients, ordinary, relative_error, tiny

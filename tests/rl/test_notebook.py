@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from arcnb.lab.notebooks.parameters import notebook_parameters
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.watching.sampler_gap import SamplerGap
 from tests.paths import NOTEBOOKS
 

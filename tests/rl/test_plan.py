@@ -8,7 +8,7 @@ import pytest
 from arcnb.errors import ArcnbError
 from arcnb.problems.plan import ProblemPlan
 from arcnb.rl.launch import decided, run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 
 
 def test_settings_of_the_literature_are_options_by_their_own_names():

@@ -17,10 +17,10 @@ from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.processes import command_line
 from arcnb.plans import refusals, refuse
 from arcnb.problems.plan import ProblemPlan
-from arcnb.rl.checks import problems_anywhere
+from arcnb.rl.checks.problems import problems_anywhere
 from arcnb.rl.engine.server import server_command
 from arcnb.rl.launch import decided
-from arcnb.rl.plan import SHARE_BESIDE_TRAINING, SHARE_OF_SERVER
+from arcnb.rl.plan.grpo import SHARE_BESIDE_TRAINING, SHARE_OF_SERVER
 
 if TYPE_CHECKING:
     import pandas as pd

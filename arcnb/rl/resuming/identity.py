@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arcnb.models.registry import ModelPath, adapter_digest
 from arcnb.models.training.checkpoints import STATE, plain_difference, refuse_differences, step_of
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 
 STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
 

@@ -12,7 +12,7 @@ from arcnb.errors import ArcnbError
 from arcnb.synth.splits import trainable_tasks
 
 if TYPE_CHECKING:
-    from arcnb.rl.plan import GrpoPlan
+    from arcnb.rl.plan.grpo import GrpoPlan
 
 _JUDGED = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_correct"]
 

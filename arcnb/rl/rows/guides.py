@@ -21,7 +21,7 @@ from arcnb.rl.rows.history import Group, SignalHistory
 from arcnb.synth.splits import is_held_out
 
 if TYPE_CHECKING:
-    from arcnb.rl.plan import GrpoPlan
+    from arcnb.rl.plan.grpo import GrpoPlan
 
 GOLD = "gold"  # in the place of a folder of predictions: the tasks' own programs
 
@@ -37,8 +37,8 @@ class Guide:
 
 @dataclass(frozen=True)
 class Guides:
-    """by_task: task id -> Guide. after, free: see `arcnb.rl.plan.GuideOptions`. room: tokens of the longest
-    prompt with its lines."""
+    """by_task: task id -> Guide. after, free: see `arcnb.rl.plan.grpo.GuideOptions`. room: tokens of the
+    longest prompt with its lines."""
 
     by_task: Mapping[str, Guide]
     after: int = 1

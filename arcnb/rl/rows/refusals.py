@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from arcnb.rl.plan import GrpoPlan
+    from arcnb.rl.plan.grpo import GrpoPlan
 
 
 def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Iterator[str]:

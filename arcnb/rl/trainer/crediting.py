@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.advantages import ADVANTAGES, Asked, k_at
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.trainer.self_teacher import teacher_gap, told_prompts

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arcnb.arc.seeds import rng
-from arcnb.rl.plan import Learner
+from arcnb.rl.plan.settings import Learner
 from arcnb.rl.rewards.advantages import ADVANTAGES, Asked
 from arcnb.rl.trainer.choice import drawn_evenly, most_spread, silent
 from arcnb.rl.trainer.ratios import correction, old_log_probs, share_of_sampler

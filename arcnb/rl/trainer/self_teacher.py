@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.function import ProgramReward
 
 MOST = 5.0  # nats a token, either way

@@ -27,7 +27,7 @@ from arcnb.rl.engine.options import (
 )
 from arcnb.rl.engine.shared_weights import SharedWeights, sample_while_merged
 from arcnb.rl.engine.weight_sync import send_merged_weights
-from arcnb.rl.plan import SHARE_BESIDE_TRAINING, GrpoPlan
+from arcnb.rl.plan.grpo import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.resuming.rounds import resuming_inside_rounds
 from arcnb.rl.resuming.run_state import RunState
 from arcnb.rl.rewards.function import ProgramReward

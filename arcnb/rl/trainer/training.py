@@ -24,10 +24,10 @@ from arcnb.models.training.log import read_metrics, reporting
 from arcnb.models.training.preemption import Stop, listen, saving_on_signals
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
-from arcnb.rl.checks import context_of, gpu_share_problem
+from arcnb.rl.checks.machine import context_of, gpu_share_problem
 from arcnb.rl.engine.options import vllm_environment
 from arcnb.rl.engine.release import release_engine
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.resuming.identity import (
     evaluated_before,
     refuse_other_settings,

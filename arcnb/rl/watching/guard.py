@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from arcnb.rl.plan import GuardOptions
+from arcnb.rl.plan.guard import GuardOptions
 
 TOKEN_RATIO, WEIGHT = "sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"
 # signal -> the logged names that carry it, first choice first; of "ratio" the one farthest from 1

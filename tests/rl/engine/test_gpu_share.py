@@ -6,8 +6,8 @@ import re
 import pytest
 
 from arcnb.models.registry import ModelPath
-from arcnb.rl.checks import gpu_share_problem
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.checks.machine import gpu_share_problem
+from arcnb.rl.plan.grpo import GrpoPlan
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.training.processes import LaunchError
 from arcnb.rl.engine import server as servers
 from arcnb.rl.launch import run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from tests.rl.conftest import QUICK
 
 SERVE = """

@@ -11,7 +11,7 @@ import arcnb.rl.launch as launch_module
 from arcnb.models.training import processes
 from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import main, run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from tests.rl.conftest import QUICK
 
 SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}

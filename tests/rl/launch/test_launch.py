@@ -15,7 +15,7 @@ from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import command_line
 from arcnb.rl.launch import main, run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from tests.paths import ROOT
 from tests.rl.conftest import QUICK
 

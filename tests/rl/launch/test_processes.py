@@ -7,7 +7,7 @@ import pytest
 from arcnb.errors import ArcnbError
 from arcnb.models.training.processes import command_line
 from arcnb.rl.launch import run_grpo, workers_of
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 
 
 @pytest.fixture

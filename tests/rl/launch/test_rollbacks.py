@@ -6,7 +6,7 @@ import pytest
 
 import arcnb.rl.launch as launching
 from arcnb.rl.launch import run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from tests.rl.conftest import QUICK
 
 LEFT = {"steps": 3, "seconds": 2.0, "rollbacks": 1, "best": None, "notes": [], "pages": [], "config": {}}

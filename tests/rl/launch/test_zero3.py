@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from tests.rl.conftest import QUICK
 
 SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}

@@ -2,7 +2,7 @@
 
 import json
 
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.resuming.identity import run_notes
 
 

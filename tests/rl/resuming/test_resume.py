@@ -17,7 +17,7 @@ from arcnb.models.training.checkpoints import (
     step_of,
 )
 from arcnb.rl.launch import train_here
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.resuming.identity import STATE_KEY, refuse_other_settings, run_identity, saved_state
 from arcnb.rl.resuming.run_folder import ROLLBACKS, copy_whole, keep_best, prune, set_aside
 from arcnb.rl.resuming.run_state import RunState

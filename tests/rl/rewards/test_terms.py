@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.rollout import Rollout, Scores
 from arcnb.rl.rewards.schemes import SCHEMES
 from arcnb.rl.rewards.terms import TERMS, RewardPlan, TermLimits

@@ -9,7 +9,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rows import SignalHistory, tasks_solved_between, training_tasks
 
 

@@ -11,7 +11,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.registry import resolve_adapter
 from arcnb.rl.launch import run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from tests.rl.conftest import QUICK
 
 SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}

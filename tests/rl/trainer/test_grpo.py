@@ -14,9 +14,9 @@ from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.training.log import read_metrics
-from arcnb.rl.checks import CHOICES
+from arcnb.rl.checks.sampling import CHOICES
 from arcnb.rl.launch import run_grpo
-from arcnb.rl.plan import GrpoPlan
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.resuming.identity import adapter_shape
 from arcnb.rl.rows import prompt_rows, trainer_text
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from arcnb.arc.seeds import rng
-from arcnb.rl.plan import Learner
+from arcnb.rl.plan.settings import Learner
 from arcnb.rl.trainer.choice import drawn_evenly, most_spread
 from arcnb.rl.trainer.lean import lean_trainer
 from arcnb.rl.trainer.ratios import share_of_sampler

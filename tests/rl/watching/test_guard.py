@@ -9,8 +9,9 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
-from arcnb.rl.checks import problems_anywhere
-from arcnb.rl.plan import GrpoPlan, GuardOptions, Thresholds
+from arcnb.rl.checks.problems import problems_anywhere
+from arcnb.rl.plan.grpo import GrpoPlan
+from arcnb.rl.plan.guard import GuardOptions, Thresholds
 from arcnb.rl.resuming.run_folder import set_aside
 from arcnb.rl.resuming.run_state import RunState
 from arcnb.rl.rewards.metrics import batch_metrics

@@ -16,79 +16,17 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import ClassVar, Self
 
 from arcnb.models.lora.options import Lora
-from arcnb.plans import Library, Plan, Settings, branch, library, option
+from arcnb.plans import Plan, Settings, branch, library, option
+from arcnb.rl.plan.guard import GuardOptions
+from arcnb.rl.plan.settings import GRPO_CONFIG, Learner
 from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET
-from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, SOME_SHARE
+from arcnb.values import COUNT, POSITIVE, SEED, SHARE
 
-# Where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
-GRPO_CONFIG = Library(
-    (
-        "transformers/training_args.py:TrainingArguments",
-        "trl/trainer/base_config.py:_BaseConfig",
-        "trl/trainer/grpo_config.py:GRPOConfig",
-    ),
-    {
-        "max_steps": 4,
-        "num_train_epochs": 1.0,
-        "num_generations": 4,
-        "gradient_accumulation_steps": 1,
-        "steps_per_generation": None,
-        "max_completion_length": 160,
-        "learning_rate": 1e-5,
-        "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": 0.1,
-        "max_grad_norm": 0.1,
-        "weight_decay": 0.0,
-        "optim": "adamw_torch_fused",
-        "beta": 0.01,
-        "loss_type": "dapo",
-        "num_iterations": 1,
-        "epsilon": 0.2,
-        "epsilon_high": 0.2,
-        "importance_sampling_level": "token",
-        "mask_truncated_completions": False,
-        "gradient_checkpointing": False,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "repetition_penalty": 1.0,
-        "vllm_mode": "colocate",
-        "vllm_importance_sampling_correction": True,
-        "vllm_importance_sampling_mode": "sequence_mask",
-        "vllm_importance_sampling_clip_max": 3.0,
-        "save_steps": 100,
-        "logging_steps": 1,
-        "report_to": "none",
-    },
-    reserved=frozenset({
-        "output_dir", "run_name", "project", "per_device_train_batch_size", "shuffle_dataset",
-        "seed", "log_completions", "num_completions_to_print", "do_eval", "eval_strategy",
-        "per_device_eval_batch_size", "eval_steps", "num_generations_eval", "generation_batch_size",
-        "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
-        "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
-        "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards",
-    }),
-    ranges={
-        **dict.fromkeys(("max_completion_length", "gradient_accumulation_steps", "num_iterations"), COUNT),
-        **dict.fromkeys(("temperature", "repetition_penalty", "logging_steps"), POSITIVE),
-        **dict.fromkeys(("learning_rate", "warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
-        **dict.fromkeys(("beta", "epsilon", "epsilon_high", "save_steps"), NOT_NEGATIVE),
-        **dict.fromkeys(("top_p", "vllm_gpu_memory_utilization"), SOME_SHARE),
-        "vllm_importance_sampling_clip_max": POSITIVE,
-        "num_generations": "[2, inf)",
-        "min_p": SHARE,
-    },
-    free=frozenset({
-        "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization",
-    }),
-)  # fmt: skip
-_threshold = partial(option, free=True)
 SHARE_BESIDE_TRAINING, SHARE_OF_SERVER = 0.3, 0.9  # of a GPU's memory, for vLLM, where a run does not say
 
 
@@ -154,90 +92,6 @@ class Vllm:
         "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",
         free=True,
     )
-
-
-@dataclass(frozen=True)
-class Learner:
-    """What a step of the learner leaves out, see arcnb.rl.trainer.lean."""
-
-    old_log_probs: str = option(
-        "pass",
-        "what the ratio divides by where samples are steps old: a pass of its own, the sampler's (sampler), "
-        "or a mixture of both policies (interpolated)",
-    )
-    reference_part: float = option(
-        1.0, "share of the trained completions that the KL is estimated on, drawn for each round of samples"
-    )
-    trained_part: float = option(
-        1.0, "share of each group that is trained: its lowest and highest rewards, of the largest variance"
-    )
-    skip_silent: bool = option(
-        False, "groups whose rewards are all equal are left out of the learner's passes"
-    )
-
-    @property
-    def chooses(self) -> bool:
-        """Whether rewards say what is trained."""
-        return self.trained_part < 1 or self.skip_silent
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When a signal fires; `now`, `first` are means over the last and the first window.
-
-    Right completions agree, so unique_outputs looks at those that do not solve their task: policies that
-    settle on a few short programs that merely run lose these first, while nothing is truncated or repeats
-    itself. Of the importance ratio token by token and the weights that the loss uses, the one farther from 1
-    counts: over a sequence small differences multiply, and weights are clipped from above.
-    """
-
-    truncation: float = _threshold(0.5, "share of truncated completions: fires when now is at least this ...")
-    truncation_rise: float = _threshold(0.25, "... and at least first plus this")
-    repetition: float = _threshold(0.5, "distinct 3-grams / 3-grams: fires at or below this share of first")
-    unique_tokens: float = _threshold(0.5, "distinct tokens / tokens: fires at or below this share of first")
-    unique_outputs: float = _threshold(
-        0.6,
-        "distinct outputs / completions that do not solve their task: fires at or below this share of first",
-    )
-    held_out: float = _threshold(
-        0.5, "pass rate of the eval tasks, last evaluation: fires at or below this share of the best one ..."
-    )
-    held_out_errors: float = _threshold(2.0, "... and so many standard errors (over tasks) below it")
-    kl: float = _threshold(
-        1.0, "KL to the starting policy (TRL's estimator); healthy runs stay below 0.1", "nats a token"
-    )
-    gap: float = _threshold(
-        0.1, "mean |log p(sampler) - log p(learner)|; bf16 kernels alone give 0.01 to 0.02", "nats a token"
-    )
-    ratio_low: float = _threshold(0.5, "mean importance ratio learner/sampler: fires below")
-    ratio_high: float = _threshold(2.0, "mean importance ratio learner/sampler: fires above")
-    reward: float = _threshold(
-        0.5,
-        "fires when now, counted from 0 or the lowest seen, is at most this share of the best window ...",
-    )
-    reward_errors: float = _threshold(4.0, "... and so many standard errors of the difference below it")
-
-
-@dataclass(frozen=True)
-class GuardOptions:
-    """rollback returns to the best checkpoint by solve rate of the eval tasks, which may be the start; after
-    `max_rollbacks` of them, or without such a checkpoint, it stops."""
-
-    action: str = option(
-        "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
-    )
-    window: int = option(
-        20,
-        "length of the window that the guard takes its means over",
-        "logged steps",
-        free=True,
-        within="[2, inf)",
-    )
-    max_rollbacks: int = option(2, "rollbacks before the guard stops the run", free=True)
-    learning_rate_factor: float = option(
-        0.5, "the learning rate is multiplied by this at each rollback", free=True, within=SOME_SHARE
-    )
-    thresholds: Thresholds = branch(Thresholds)
 
 
 @dataclass(frozen=True)
@@ -411,6 +265,11 @@ class GrpoPlan(Plan):
     def by_server(self) -> bool:
         """Whether a vLLM server samples."""
         return self.samples_by_vllm and self.trl["vllm_mode"] == "server"
+
+    @property
+    def zero3(self) -> bool:
+        """Whether the policy's weights are spread over several processes."""
+        return self.parallel == "zero3" and self.num_processes > 1
 
     @property
     def server_address(self) -> str:

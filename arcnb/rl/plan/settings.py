@@ -1,0 +1,96 @@
+"""What a run's trainer can be asked for: TRL's settings with our defaults, and what its learner omits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arcnb.plans import Library, option
+from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, SOME_SHARE
+
+# Where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
+GRPO_CONFIG = Library(
+    (
+        "transformers/training_args.py:TrainingArguments",
+        "trl/trainer/base_config.py:_BaseConfig",
+        "trl/trainer/grpo_config.py:GRPOConfig",
+    ),
+    {
+        "max_steps": 4,
+        "num_train_epochs": 1.0,
+        "num_generations": 4,
+        "gradient_accumulation_steps": 1,
+        "steps_per_generation": None,
+        "max_completion_length": 160,
+        "learning_rate": 1e-5,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 0.1,
+        "max_grad_norm": 0.1,
+        "weight_decay": 0.0,
+        "optim": "adamw_torch_fused",
+        "beta": 0.01,
+        "loss_type": "dapo",
+        "num_iterations": 1,
+        "epsilon": 0.2,
+        "epsilon_high": 0.2,
+        "importance_sampling_level": "token",
+        "mask_truncated_completions": False,
+        "gradient_checkpointing": False,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "repetition_penalty": 1.0,
+        "vllm_mode": "colocate",
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": "sequence_mask",
+        "vllm_importance_sampling_clip_max": 3.0,
+        "save_steps": 100,
+        "logging_steps": 1,
+        "report_to": "none",
+    },
+    reserved=frozenset({
+        "output_dir", "run_name", "project", "per_device_train_batch_size", "shuffle_dataset",
+        "seed", "log_completions", "num_completions_to_print", "do_eval", "eval_strategy",
+        "per_device_eval_batch_size", "eval_steps", "num_generations_eval", "generation_batch_size",
+        "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
+        "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
+        "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards",
+    }),
+    ranges={
+        **dict.fromkeys(("max_completion_length", "gradient_accumulation_steps", "num_iterations"), COUNT),
+        **dict.fromkeys(("temperature", "repetition_penalty", "logging_steps"), POSITIVE),
+        **dict.fromkeys(("learning_rate", "warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
+        **dict.fromkeys(("beta", "epsilon", "epsilon_high", "save_steps"), NOT_NEGATIVE),
+        **dict.fromkeys(("top_p", "vllm_gpu_memory_utilization"), SOME_SHARE),
+        "vllm_importance_sampling_clip_max": POSITIVE,
+        "num_generations": "[2, inf)",
+        "min_p": SHARE,
+    },
+    free=frozenset({
+        "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization",
+    }),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What a step of the learner leaves out, see arcnb.rl.trainer.lean."""
+
+    old_log_probs: str = option(
+        "pass",
+        "what the ratio divides by where samples are steps old: a pass of its own, the sampler's (sampler), "
+        "or a mixture of both policies (interpolated)",
+    )
+    reference_part: float = option(
+        1.0, "share of the trained completions that the KL is estimated on, drawn for each round of samples"
+    )
+    trained_part: float = option(
+        1.0, "share of each group that is trained: its lowest and highest rewards, of the largest variance"
+    )
+    skip_silent: bool = option(
+        False, "groups whose rewards are all equal are left out of the learner's passes"
+    )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether rewards say what is trained."""
+        return self.trained_part < 1 or self.skip_silent
