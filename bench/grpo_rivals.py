@@ -7,7 +7,8 @@
 Ways: `trl` (TRL's GRPOTrainer), `async` (TRL's AsyncGRPOTrainer, bench/grpo_async.py), `unsloth`, `shared`
 (ours on policy), `lean` (ours with everything: samples for four steps, the sampler's log-probabilities, a
 quarter of the references, half of each group, the adapter alone to vLLM, layer kernels if they are
-installed). Each in a process of its own with a time limit. The table has seconds a step, its parts, the most
+installed), `ahead` (the same with samples for one step, drawn while the step before is learnt
+from). Each in a process of its own with a time limit. The table has seconds a step, its parts, the most
 memory, completions a second, and under it the floor: counted operations at 700 T a second (1 on a CPU), and
 bytes read at 4.8 TB a second; what `lean` leaves out is left out of its floor.
 """
@@ -28,10 +29,12 @@ import shared_prefix
 PARTS = ("generation", "weights", "reward", "old and reference", "forward", "backward", "optimizer", "rest")
 GROUP = {"toy": 4}
 SHARE = 0.35
+OURS = ("shared", "lean", "ahead")
 # way -> (steps, of which not timed, seconds at most)
 STEPS = {
     "shared": (10, 2, 150),
     "lean": (12, 4, 150),
+    "ahead": (12, 4, 150),
     "trl": (3, 1, 200),
     "unsloth": (4, 2, 200),
     "async": (10, 2, 120),
@@ -64,13 +67,15 @@ def jobs(size: str, ways: list[str], model: str) -> list[tuple[dict, int, float]
         job = common | {"way": way, "steps": steps}
         length = longest + job["max_completion_length"]
         job["accumulation"] = grpo_speed.accumulation_of(way, job["group"], length, job["micro_tokens"])
-        if way in ("shared", "lean"):
+        if way in OURS:
             job["group_attention"] = not toy
-        if way == "lean":
+        if way in ("lean", "ahead"):
             job |= LEAN | {"layer_kernels": not toy and find_spec("liger_kernel") is not None}
             if toy:  # what needs vLLM
                 learner = LEAN["learner"] | {"old_log_probs": "pass"}
                 job |= {"adapter_alone": False, "learner": learner, "generations": 2}
+        if way == "ahead":
+            job |= {"generations": 1, "ahead": not toy}
         found.append((job, warm, limit))
     return found
 
@@ -126,7 +131,9 @@ def table(results: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("size", choices=["3800", "8600", "toy"])
-    parser.add_argument("--ways", nargs="+", choices=list(STEPS), default=["shared", "lean", "trl", "async"])
+    parser.add_argument(
+        "--ways", nargs="+", choices=list(STEPS), default=["shared", "lean", "ahead", "trl", "async"]
+    )
     parser.add_argument("--seconds", type=float, default=580, help="for everything together")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="results are added to this file after every run")
@@ -141,7 +148,7 @@ def main() -> None:
             print(f"{job['way']}: no time left", flush=True)
             continue
         result = grpo_speed.run(job, min(left, limit), warm)
-        if job["way"] in ("shared", "lean"):
+        if job["way"] in OURS:
             result["floor"] = floor(job, on_gpu=not toy)
         results.append(result)
         print(json.dumps(result), flush=True)

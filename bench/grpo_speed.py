@@ -31,6 +31,7 @@ from pathlib import Path
 WAYS = ("trl", "shared", "unsloth")
 MORE = {
     "adapter_alone": False,
+    "ahead": False,
     "layer_kernels": False,
     "learner": {},
 }  # that the command line has no word for
@@ -175,7 +176,7 @@ def work(job: dict) -> None:
 def plan_of(job: dict):
     from arcnb.rl.plan.grpo import GrpoPlan
 
-    shared, longest = job["way"] in ("shared", "lean"), job["prompt_tokens"][1]
+    shared, longest = job["way"] in ("shared", "lean", "ahead"), job["prompt_tokens"][1]
     asked = {
         "n_tasks": 0,
         "eval_steps": 0,
@@ -198,6 +199,7 @@ def plan_of(job: dict):
         "vllm_group_attention": shared and job["group_attention"],
         "vllm_shared_weights": shared and job["shared_weights"],
         "vllm_adapter_alone": job["adapter_alone"],
+        "vllm_ahead": job["ahead"],
         "use_liger_kernel": job["layer_kernels"],
         **{f"learner_{name}": value for name, value in job["learner"].items()},
         "save_steps": 10**6,

@@ -133,6 +133,13 @@ def test_an_engine_that_is_sent_the_adapter_alone_samples_from_the_policy(tmp_pa
 
 
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("adapter_alone", [False, True])
+def test_what_is_sampled_beside_the_learner_is_the_policys(tmp_path, adapter_alone):
+    """At this rate policies one step apart are the same: what is left is what threads do to each other."""
+    assert_followed(tmp_path, vllm_ahead=True, vllm_adapter_alone=adapter_alone, learning_rate=4e-6)
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
 def test_a_training_gives_its_engines_memory_back(tmp_path):
     """Of a share of 0.15 of the GPU, and of the policy, less than a tenth stays with the process."""
     gc.collect()

@@ -65,6 +65,13 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
         "group_attention": elsewhere | {f"vllm_kv_cache_dtype={cache!r}": cache != "auto"},
         "shared_weights": plain_base | {"cast_lm_head_to_fp32=True": plan.trl.get("cast_lm_head_to_fp32")},
         "adapter_alone": plain_base | merging,
+        "ahead": elsewhere
+        | merging
+        | {
+            f"num_processes={plan.num_processes}": plan.num_processes > 1,
+            "turns above 1": plan.turns > 1,
+            "vllm_enable_sleep_mode=True, which gives the sampler's memory to the learner": sleeps,
+        },
     }
     for name, reasons in wrong.items():
         for reason, holds in reasons.items():

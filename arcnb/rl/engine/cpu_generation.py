@@ -83,8 +83,11 @@ class CpuGeneration(VLLMGeneration):
         Returns prompts, completions (token ids) and, in nats, the log-probability of each token in a list of
         its own.
         """
+        return self.generate_at(self._trainer.state.global_step, prompts, images, num_generations)
+
+    def generate_at(self, step: int, prompts, images=None, num_generations: int = 1) -> tuple:
+        """The same for the round that this optimizer step begins."""
         args = self._trainer.args
-        step = self._trainer.state.global_step
         rollbacks = self._state.rollbacks
         kind = f"rollout after {rollbacks} rollbacks" if rollbacks else "rollout"
         # Training and held-out evaluation sample at the same step: the prompt tells them apart.

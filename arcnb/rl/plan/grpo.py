@@ -87,6 +87,10 @@ class Vllm:
         "vLLM is sent the adapter alone, which it applies beside its base, and no merged weights",
         free=True,
     )
+    ahead: bool = option(
+        False,
+        "vLLM samples the next round while the learner trains on this one: samples are one round older",
+    )
     shared_weights: bool = option(
         False,
         "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",

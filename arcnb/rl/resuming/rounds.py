@@ -35,16 +35,25 @@ def resuming_inside_rounds(trainer_class: type) -> type:
         def train(self, resume_from_checkpoint=None, **kwargs):
             # A rollback trains again with the same trainer: what the abandoned policy sampled is not its own.
             self._step, self._buffered_inputs = 0, None
+            ahead = getattr(self, "ahead", None)  # arcnb.rl.engine.ahead
+            if ahead:
+                ahead.start(Path(resume_from_checkpoint) if resume_from_checkpoint else None)
             if resume_from_checkpoint:
                 checkpoint = Path(resume_from_checkpoint)
                 self._step = step_of(checkpoint) * self.args.gradient_accumulation_steps
                 self._buffered_inputs = restored_round(self, checkpoint)
                 for column in getattr(self, "_logs", {}).values():  # of the table of completions
                     column.clear()
-            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            try:
+                return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            finally:
+                if ahead:
+                    ahead.drop()
 
         def _save_checkpoint(self, *args, **kwargs):
             save_round(self)
+            if ahead := getattr(self, "ahead", None):
+                ahead.save(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
             super()._save_checkpoint(*args, **kwargs)
 
     RoundKeepingTrainer.__name__ = trainer_class.__name__

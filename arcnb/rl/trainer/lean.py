@@ -64,10 +64,11 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
     class LeanTrainer(base):
         _round: _Round | None = None
         _at_loss: dict | None = None
+        ahead = None  # an `arcnb.rl.engine.ahead.Ahead`, where the engine samples ahead
 
         @property
         def _on_policy(self) -> bool:
-            """Whether all samples are trained by the policy that drew them."""
+            """Whether a round of samples serves one optimizer step, so that the loss knows the old policy."""
             parts = self.args.steps_per_generation * self.num_iterations
             return self.args.gradient_accumulation_steps % parts == 0
 
@@ -138,7 +139,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
 
             mask, device = batch["completion_mask"], batch["completion_mask"].device
             columns = {
-                "sampled_at": torch.tensor(round_.step, device=device),
+                "sampled_at": torch.tensor(self.ahead.drawn_at if self.ahead else round_.step, device=device),
                 "completion_mask": mask * self._own(round_.run).unsqueeze(1).to(mask.dtype),
             }
             if learner.trained_part < 1:
@@ -209,7 +210,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
         def _complete(self, batch: dict, policy: torch.Tensor) -> None:
             """Puts into the batch what depends on the loss's own log-probabilities."""
             stale = self.state.global_step - int(batch["sampled_at"])
-            if not self._on_policy:
+            if self.ahead or not self._on_policy:
                 self._metrics["train"]["sampling/staleness"].append(float(stale))
             if (
                 "sampling_per_token_logps" in batch

@@ -18,6 +18,7 @@ from arcnb.models.training.log import logged_as, metrics_log, stop_printing
 from arcnb.models.training.preemption import agreed_stop, can_listen
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.engine.adapter_alone import send_adapter_alone
+from arcnb.rl.engine.ahead import Ahead
 from arcnb.rl.engine.options import (
     check_group_attention,
     engine_options,
@@ -245,6 +246,8 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
             send_adapter_alone(trainer)
     elif plan.trainer == "trl":  # unsloth's engine has the policy's own weights
         send_merged_weights(trainer)
+    if plan.vllm.ahead:
+        trainer.ahead = Ahead(trainer)
     return trainer
 
 
