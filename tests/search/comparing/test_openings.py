@@ -45,6 +45,12 @@ def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(s
     assert len(set(first)) == 2, "different programs come first"
     alone, _ = solved_opening({"a": frames["a"]}, sets, tasks)
     assert alone.startswith("Solved: 1 of 4 tasks (25%")
+    assert alone.endswith("Train pairs that the best program for each of the 3 others gets right: none (3).")
+    nearly = frames["a"].assign(train_correct_grids=[1.0, 1.0, 0.5, 0.0], test_is_correct=[1, 0, 0, 0])
+    assert (
+        "the 3 others gets right: all (1), some (1), none (1)."
+        in solved_opening({"a": nearly}, sets, tasks)[0]
+    )
 
 
 def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, tasks, tmp_path):
