@@ -176,4 +176,7 @@ def test_the_gallery_has_every_page_at_two_widths_in_a_few_kilobytes(browser, pa
     told = (
         "![06_evaluate, 390 pixels wide: One of 8 tasks is solved (13%, 95% interval 2 to 47%).](06_evaluate"
     )
-    assert f"{told}-390.webp)" in made.read_text()
+    text = made.read_text()
+    assert f"{told}-390.webp)" in text
+    assert "* Did RL help? The first screen of [06_evaluate](#06_evaluate)." in text
+    assert re.search(r"^Run `boxes` on .+, \d+ cores, [\d.]+ GB, .+: 20\d\d-", text, flags=re.MULTILINE)
