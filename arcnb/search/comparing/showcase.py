@@ -135,7 +135,7 @@ class Showcase:
 
 def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:
     """Three solved tasks and the one that came closest without being solved, each with its program; tasks of
-    different programs before those of the same."""
+    different programs come before tasks of the same program."""
     found = best_predictions(predictions, 4 * n_solved, True, tasks.ids)
     once = {one.program: one for one in reversed(found)}.values()
     solved = sorted(found, key=lambda one: not any(one is other for other in once))[:n_solved]

@@ -134,7 +134,7 @@ def least_certain(made: SampledSet, plan: TurnPlan) -> dict[str, float]:
 
 
 def _fitting(picked, by_id, choice: TurnChoice, book: Conversations, tokenizer, room: int):
-    """Those of the picked predictions whose refinement can be asked for; the choice counts the others."""
+    """The picked predictions whose refinement can be asked for; the choice counts the others."""
     book.look_at(picked)
     fitting = []
     for parent in picked:

@@ -62,7 +62,7 @@ class TurnReport:
 
 @dataclass
 class TurnsReport:
-    """One report a turn, those of first turns left out where another set had them."""
+    """One report a turn; first turns that came from another set have none."""
 
     turns: list[TurnReport] = field(default_factory=list)
 

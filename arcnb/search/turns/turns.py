@@ -98,7 +98,8 @@ def check_turns(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | N
 
 
 def _conditions(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None) -> dict:
-    """Those of first turns, and what later turns depend on, which unlike those change with the budget."""
+    """The conditions of first turns, and what later turns depend on: unlike first turns, they change with the
+    budget."""
     wanted = conditions(made, plan.first)
     if plan.turns == 1:
         last = {"turns": 1, "n_predictions": plan.rounds.n_predictions, "last_share": plan.last_share}
