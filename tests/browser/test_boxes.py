@@ -78,6 +78,9 @@ def pages(tmp_path_factory):
     cells += [
         new_code_cell("show", outputs=[new_output("display_data", {"text/html": html})]) for html in htmls
     ]
+    two = plots.training_curves([{"step": n, "reward": n, "kl": 0.1} for n in range(9)], ["reward", "kl"])
+    drawn = new_output("display_data", {"image/svg+xml": two._repr_svg_(), "text/plain": repr(two)})
+    cells.append(new_code_cell("curves", outputs=[drawn]))
     cells.append(new_markdown_cell("## Two"))
     cells.append(new_code_cell("print", outputs=[new_output("stream", text=long, name="stdout")]))
     error = new_output("error", ename="ValueError", evalue=long, traceback=[long])
@@ -111,6 +114,14 @@ def test_the_first_screen_holds_the_sentences_and_the_beginning_of_the_picture(b
     bottom = browser.run("return document.querySelector('.headline').getBoundingClientRect().bottom")
     top = browser.run("return document.querySelector('.highlights svg').getBoundingClientRect().bottom")
     assert 0 < bottom < top < 700
+
+
+def test_the_letters_of_drawings_can_be_read_on_a_phone(browser, pages):
+    browser.open(pages["page"], width=390)
+    scale = "return [...document.querySelectorAll('img.drawing')].map((e) => e.width / e.naturalWidth)"
+    shown = browser.run(scale)
+    assert len(shown) == 2
+    assert all(10 * 4 / 3 * one > 8 for one in shown), "letters of 10 points, in pixels"
 
 
 @pytest.mark.parametrize("which", ["page", "index"])
@@ -158,7 +169,8 @@ def test_every_picture_has_a_text_that_says_numbers(browser, pages):
     browser.open(pages["page"])
     alts = browser.run("return [...document.querySelectorAll('main img')].map((e) => e.alt)")
     labels = browser.run("return [...document.querySelectorAll('svg.arcnb-grid')].map((e) => e.ariaLabel)")
-    assert alts == ["pass@k, tasks solved (%): 10 at 1 to 40 at 8"]
+    curves = "reward: 0 at 0 to 8 at 8. kl: 0.1 at 0 to 0.1 at 8"
+    assert alts == ["pass@k, tasks solved (%): 10 at 1 to 40 at 8", curves]
     assert all(re.match(r"(grid|difference) \d+x\d+(:| with the values) ", label) for label in labels)
 
 

@@ -283,7 +283,7 @@ def _told(axes: Any) -> str:
     for line in named or axes.lines:
         x, y = (list(values) for values in line.get_data())
         if x and (named or x[0] != x[-1]):  # one that marks a place is no series
-            name = line.get_label() if named else ""
+            name = line.get_label() if named and line.get_label() != axes.get_title(loc="left") else ""
             said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
     if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
         said.append(f"{len(bars)} bars, the highest {max(bars):.3g}")
