@@ -2,6 +2,7 @@
 
 import base64
 import re
+import zlib
 from pathlib import Path
 
 import nbformat
@@ -16,7 +17,7 @@ from arcnb.arc.scores.similarity import score
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab import opening, plots
 from arcnb.lab.explorer.live import Explorer
-from arcnb.lab.pages.export import export_run
+from arcnb.lab.pages.export import export_run, notebook_page
 from arcnb.lab.pages.gallery import write_gallery
 from arcnb.lab.pages.index import write_index
 from arcnb.lab.runs.run import Run, new_run
@@ -140,6 +141,38 @@ def test_headings_stay_with_what_follows_and_sheets_are_a4(browser, pages):
     boxes = [list(map(float, box.split())) for box in re.findall(rb"/MediaBox \[([^\]]*)\]", pdf)]
     assert 2 < len(boxes) < 40
     assert all(abs(box[2] - 595) < 2 for box in boxes), "A4, not shrunk"
+
+
+def last_letters(pdf):
+    """The size of the letters that stand last on each sheet of a PDF of Chromium's, in pixels."""
+    objects = dict(re.findall(rb"\n(\d+) 0 obj\n(.*?)\nendobj", pdf, re.DOTALL))
+    for sheet in objects.values():
+        if re.search(rb"/Type\s*/Page\b", sheet):
+            stream = objects[re.search(rb"/Contents (\d+) 0 R", sheet)[1]].partition(b"stream\n")[2]
+            drawn = zlib.decompressobj().decompress(stream)
+            yield float(re.findall(rb"/F\d+ ([\d.]+) Tf", drawn)[-1])
+
+
+def test_no_sheet_ends_with_a_heading(browser, tmp_path):
+    cells = [new_markdown_cell("# Long")]
+    for number in range(60):
+        lines = "\n\n".join(["A line of text."] * (1 + number % 7))
+        cells.append(new_markdown_cell(f"{'#' * (2 + number % 2)} Heading {number}\n{lines}"))
+    (tmp_path / "page.html").write_text(notebook_page(new_notebook(cells=cells)))
+    browser.open((tmp_path / "page.html").as_uri(), printed=True)
+
+    def sheets():
+        sizes = {"paperWidth": 8.27, "paperHeight": 11.69}
+        printed = browser.driver.execute_cdp_cmd("Page.printToPDF", sizes)
+        return list(last_letters(base64.b64decode(printed["data"])))
+
+    kept = sheets()
+    assert len(kept) > 8
+    assert max(kept) <= 16, "text, not headings"
+    browser.run(
+        "document.head.insertAdjacentHTML('beforeend', '<style>* { break-after: auto !important }</style>')"
+    )
+    assert max(sheets()) > 16, "else there is nothing to see here"
 
 
 def test_the_explorer_opens_on_predictions_and_answers_the_keyboard(browser, pages):
