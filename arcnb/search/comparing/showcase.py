@@ -28,7 +28,7 @@ _RANKING = [
     "test_correct_grids",
     "train_pixel_score",
 ]
-_NOTHING = "There is no such program with valid outputs."
+_NOTHING = "There is no program with valid outputs to show."
 
 
 def best_predictions(
@@ -114,6 +114,9 @@ class Showcase:
     tasks: TaskSet
     predictions: list[Prediction]
     heads: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.predictions)
 
     def _repr_html_(self) -> str:
         if not self.predictions:

@@ -59,13 +59,16 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
     assert solved_opening({"a": missed}, sets, tasks)[0].startswith(
         "Solved: none of 4 tasks (0%, 95% interval 0 to"
     )
+    none = missed.assign(train_correct_grids=0.0)
+    assert "for each of the 4 tasks gets right: none (4)." in solved_opening({"a": none}, sets, tasks)[0]
     unknown = frame.assign(test_is_correct=None, test_correct_grids=None, test_pixel_score=None)
     hidden = TaskSet("h", tuple(replace(t, test=tuple(Pair(p.input) for p in t.test)) for t in tasks))
     assert "; train pairs only; test outputs are unknown." in solved_opening({"a": unknown}, sets, hidden)[0]
     empty = {"a": PredictionSet(tmp_path / "empty")}
     said, shown = solved_opening({"a": frame.head(0)}, empty, tasks)
     assert said == "There are no predictions yet."
-    assert "no such program" in shown._repr_html_()
+    assert "no program with valid outputs" in shown._repr_html_()
+    assert not shown, "a notebook opens with something else"
 
 
 def test_failures_are_shares_of_predictions_most_frequent_first(sets, tasks):
