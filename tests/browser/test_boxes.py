@@ -224,4 +224,4 @@ def test_the_gallery_has_every_page_at_two_widths_in_a_few_kilobytes(browser, pa
     text = made.read_text()
     assert f"{told}-390.webp)" in text
     assert "* Did RL help? The first screen of [06_evaluate](#06_evaluate)." in text
-    assert re.search(r"^Run `boxes` on .+, \d+ cores, [\d.]+ GB, .+: 20\d\d-", text, flags=re.MULTILINE)
+    assert re.search(r"^Run `boxes` on .+, \d+ cores, [\d.]+ GB, .+, 20[\d-]+\.$", text, flags=re.MULTILINE)

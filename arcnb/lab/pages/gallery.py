@@ -28,9 +28,9 @@ from arcnb.machine.files import write_whole
 
 # What somebody who is shown the runs asks, and the pages whose first screen says it.
 QUESTIONS = {
-    "Which run was best?": ("08_compare_runs",),
-    "What did it get wrong?": ("03_inference",),
-    "Did RL help?": ("06_evaluate", "09_testcase_rl"),
+    "Which run was best?": "08_compare_runs",
+    "What did it get wrong?": "03_inference",
+    "Did RL help?": "06_evaluate",  # with `trained`; of coding problems 09_testcase_rl
 }
 SCREENS = {1300: 900, 390: 900}  # width: height of what is seen at once, pixels
 ABOUT = (
@@ -99,13 +99,12 @@ def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
     for run in runs:
         name = f"{run.kind}-{run.name}" if run.kind in pages else run.kind
         pages[name], said[name] = export_run(run, index), opening_of(run)[0]
-        machine, times = cards.machine_text(run.manifest["hardware"]), cards.times_text(run.manifest)
-        made[name] = f"Run `{run.name}` on {machine}: {times}."
+        machine = cards.machine_text(run.manifest["hardware"])
+        made[name] = f"Run `{run.name}` on {machine}, {run.manifest['start'][:10]}."
     written = screens(pages, folder)
     lines = ["# Pages", "", ABOUT, ""]
-    for question, kinds in QUESTIONS.items():
-        if shown := [f"[{kind}](#{kind})" for kind in kinds if kind in pages]:
-            lines.append(f"* {question} The first screen of {' and of '.join(shown)}.")
+    for question, kind in QUESTIONS.items():
+        lines.append(f"* {question} The first screen of {f'[{kind}](#{kind})' if kind in pages else kind}.")
     for name in pages:
         lines += ["", f"## {name}", "", *([made[name], ""] if name in made else [])]
         for path in (one for one in written if one.stem.rpartition("-")[0] == name):
