@@ -1,6 +1,6 @@
 # demo: the whole loop on this machine; test: all tests; test-all: with their repetition; lab: JupyterLab; lint;
 # bench;
-# docs, site, strip, git: for those who change notebooks and pages.
+# docs, gallery, site, strip, git: for those who change notebooks and pages.
 PYTHON ?= python3
 # The GPU packages are for Python 3.12 and CUDA 13, whose drivers begin with 580.
 DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d . -f 1)
@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(REQUIREMENTS)
 
-.PHONY: demo test test-all lab docs site strip git lint bench install
+.PHONY: demo gallery test test-all lab docs site strip git lint bench install
 
 install: $(STAMP)
 
@@ -32,6 +32,12 @@ $(STAMP): $(REQUIREMENTS) requirements-zero3.txt pyproject.toml
 # Every stage leaves a run folder, and what is done with the same inputs is skipped; the last line is the report.
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" arcnb pipeline notebooks/pipelines/demo.yaml --report runs/index.html --title "arcnb demo"
+
+# Pictures of the pages of all notebooks: the demo's runs, small ones of the others beside them, and a browser.
+gallery: demo
+	PATH="$(CURDIR)/$(BIN):$$PATH" arcnb pipeline notebooks/pipelines/gallery.yaml
+	$(BIN)/python -m arcnb.lab.pages.gallery docs/gallery --index runs/index.html \
+	    $(addprefix demo-,data inference refinement grpo evaluation) $(addprefix gallery-,sft search comparison coding untrained)
 
 # Two tests at a time, a file in one process: files share engines and runs.
 WORKERS ?= 2

@@ -110,6 +110,7 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
         ("03", {"temperature": -1.0}, "parameter 'temperature' must be at least 0"),
         ("03", {"refine_from": "x"}, "refine_from needs turns of at least 2: there is nothing to refine"),
         ("03", {"refine_from": "x", "turns": 2}, "refine_from x holds no first turns of these tasks"),
+        ("03", {"last_share": 0.5, "turns": 2}, "last_share goes with turns=1, stop_after=0 and n_shards=1"),
         ("03", {"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
         ("04", {"successes": "sons"}, "successes come from children, siblings, both, n"),
         ("04", {"successes_per_task": 0}, "must be at least 1, not 0"),

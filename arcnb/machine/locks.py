@@ -56,8 +56,8 @@ class Lock:
 
 @contextmanager
 def locked(path: Path, held: str = "", seconds: float = math.inf, is_folder: bool = False) -> Iterator[bool]:
-    """One process at a time within the block; ArcnbError with the sentence `held` where another one keeps the
-    lock for longer than `seconds`. Yields whether the disk knows locks: where it does not, nobody waits."""
+    """One process at a time within the block; ArcnbError with the sentence `held` where another process keeps
+    the lock for longer than `seconds`. Yields whether the disk knows locks: where not, nobody waits."""
     lock = Lock(path, is_folder)
     try:
         if not lock.take(seconds):

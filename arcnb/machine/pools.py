@@ -5,7 +5,8 @@
             ...
 
 `Executor.map` would take in all items at once; a source that never ends wants this instead. `Ahead` is for
-work that may be guessed before it is asked for, `prefetched` for work that another thread does meanwhile.
+work that may be guessed before it is asked for, `prefetched` for work that a second thread does while its
+earlier results are used.
 """
 
 from __future__ import annotations

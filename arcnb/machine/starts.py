@@ -13,7 +13,7 @@ _TAKEN = re.compile(r"EADDRINUSE|address (?:is )?already in use", re.I)
 
 def tried_again(start: Callable[[], Started]) -> Started:
     """What `start` returns. It is called again, TRIES times in all, where its error says that a port was
-    taken; `start` chooses another one each time, and leaves nothing where it fails."""
+    taken; `start` chooses a new port each time, and leaves nothing where it fails."""
     for _ in range(TRIES - 1):
         try:
             return start()

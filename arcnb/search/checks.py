@@ -78,7 +78,13 @@ def _turn_problems(plan: InferencePlan) -> list[str]:
     if not found and min(plan.quotas) < 1:
         found.append(
             f"{plan.rounds.n_predictions} predictions cannot be divided among {plan.turns} turns "
-            f"with first_share {plan.first_share}: {', '.join(map(str, plan.quotas))}"
+            f"with first_share {plan.first_share} or last_share {plan.last_share}: "
+            f"{', '.join(map(str, plan.quotas))}"
+        )
+    if plan.last_share and (plan.turns > 1 or plan.rounds.stop_after or plan.rounds.n_shards > 1):
+        found.append(
+            "last_share goes with turns=1, stop_after=0 and n_shards=1: which tasks are least certain is "
+            "known when all of them have their other predictions"
         )
     return found
 

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import zlib
 from pathlib import Path
 
 import nbformat
@@ -16,7 +17,7 @@ from arcnb.arc.scores.similarity import score
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab import opening, plots
 from arcnb.lab.explorer.live import Explorer
-from arcnb.lab.pages.export import export_run
+from arcnb.lab.pages.export import export_run, notebook_page
 from arcnb.lab.pages.gallery import write_gallery
 from arcnb.lab.pages.index import write_index
 from arcnb.lab.runs.run import Run, new_run
@@ -78,6 +79,9 @@ def pages(tmp_path_factory):
     cells += [
         new_code_cell("show", outputs=[new_output("display_data", {"text/html": html})]) for html in htmls
     ]
+    two = plots.training_curves([{"step": n, "reward": n, "kl": 0.1} for n in range(9)], ["reward", "kl"])
+    drawn = new_output("display_data", {"image/svg+xml": two._repr_svg_(), "text/plain": repr(two)})
+    cells.append(new_code_cell("curves", outputs=[drawn]))
     cells.append(new_markdown_cell("## Two"))
     cells.append(new_code_cell("print", outputs=[new_output("stream", text=long, name="stdout")]))
     error = new_output("error", ename="ValueError", evalue=long, traceback=[long])
@@ -113,6 +117,14 @@ def test_the_first_screen_holds_the_sentences_and_the_beginning_of_the_picture(b
     assert 0 < bottom < top < 700
 
 
+def test_the_letters_of_drawings_can_be_read_on_a_phone(browser, pages):
+    browser.open(pages["page"], width=390)
+    scale = "return [...document.querySelectorAll('img.drawing')].map((e) => e.width / e.naturalWidth)"
+    shown = browser.run(scale)
+    assert len(shown) == 2
+    assert all(10 * 4 / 3 * one > 8 for one in shown), "letters of 10 points, in pixels"
+
+
 @pytest.mark.parametrize("which", ["page", "index"])
 def test_paper_has_no_scroll_bars_and_cuts_nothing(browser, pages, which):
     browser.open(pages[which], width=PAPER, printed=True)
@@ -129,6 +141,38 @@ def test_headings_stay_with_what_follows_and_sheets_are_a4(browser, pages):
     boxes = [list(map(float, box.split())) for box in re.findall(rb"/MediaBox \[([^\]]*)\]", pdf)]
     assert 2 < len(boxes) < 40
     assert all(abs(box[2] - 595) < 2 for box in boxes), "A4, not shrunk"
+
+
+def last_letters(pdf):
+    """The size of the letters that stand last on each sheet of a PDF of Chromium's, in pixels."""
+    objects = dict(re.findall(rb"\n(\d+) 0 obj\n(.*?)\nendobj", pdf, re.DOTALL))
+    for sheet in objects.values():
+        if re.search(rb"/Type\s*/Page\b", sheet):
+            stream = objects[re.search(rb"/Contents (\d+) 0 R", sheet)[1]].partition(b"stream\n")[2]
+            drawn = zlib.decompressobj().decompress(stream)
+            yield float(re.findall(rb"/F\d+ ([\d.]+) Tf", drawn)[-1])
+
+
+def test_no_sheet_ends_with_a_heading(browser, tmp_path):
+    cells = [new_markdown_cell("# Long")]
+    for number in range(60):
+        lines = "\n\n".join(["A line of text."] * (1 + number % 7))
+        cells.append(new_markdown_cell(f"{'#' * (2 + number % 2)} Heading {number}\n{lines}"))
+    (tmp_path / "page.html").write_text(notebook_page(new_notebook(cells=cells)))
+    browser.open((tmp_path / "page.html").as_uri(), printed=True)
+
+    def sheets():
+        sizes = {"paperWidth": 8.27, "paperHeight": 11.69}
+        printed = browser.driver.execute_cdp_cmd("Page.printToPDF", sizes)
+        return list(last_letters(base64.b64decode(printed["data"])))
+
+    kept = sheets()
+    assert len(kept) > 8
+    assert max(kept) <= 16, "text, not headings"
+    browser.run(
+        "document.head.insertAdjacentHTML('beforeend', '<style>* { break-after: auto !important }</style>')"
+    )
+    assert max(sheets()) > 16, "else there is nothing to see here"
 
 
 def test_the_explorer_opens_on_predictions_and_answers_the_keyboard(browser, pages):
@@ -158,7 +202,8 @@ def test_every_picture_has_a_text_that_says_numbers(browser, pages):
     browser.open(pages["page"])
     alts = browser.run("return [...document.querySelectorAll('main img')].map((e) => e.alt)")
     labels = browser.run("return [...document.querySelectorAll('svg.arcnb-grid')].map((e) => e.ariaLabel)")
-    assert alts == ["pass@k, tasks solved (%): 10 at 1 to 40 at 8"]
+    curves = "reward: 0 at 0 to 8 at 8. kl: 0.1 at 0 to 0.1 at 8"
+    assert alts == ["pass@k, tasks solved (%): 10 at 1 to 40 at 8", curves]
     assert all(re.match(r"(grid|difference) \d+x\d+(:| with the values) ", label) for label in labels)
 
 
@@ -176,4 +221,7 @@ def test_the_gallery_has_every_page_at_two_widths_in_a_few_kilobytes(browser, pa
     told = (
         "![06_evaluate, 390 pixels wide: One of 8 tasks is solved (13%, 95% interval 2 to 47%).](06_evaluate"
     )
-    assert f"{told}-390.webp)" in made.read_text()
+    text = made.read_text()
+    assert f"{told}-390.webp)" in text
+    assert "* Did RL help? The first screen of [06_evaluate](#06_evaluate)." in text
+    assert re.search(r"^Run `boxes` on .+, \d+ cores, [\d.]+ GB, .+, 20[\d-]+\.$", text, flags=re.MULTILINE)

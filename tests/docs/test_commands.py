@@ -12,7 +12,10 @@ from arcnb.lab.notebooks.profiles import find_profile, profile_values
 from tests.paths import NOTEBOOKS, ROOT
 
 WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = [page for page in WRITTEN if page.parent.name not in ("log", "results")]
+# commands.md has the beginnings of commands.
+PAGES = [
+    page for page in WRITTEN if page.parent.name not in ("log", "results") and page.name != "commands.md"
+]
 COMMAND = re.compile(
     r"(?:^|\s)(arcnb (?:run|params|sweep|submit|pipeline|report|rm|status|cancel|ls|show|bundle|init)\b.*)"
 )
@@ -69,3 +72,31 @@ def test_a_wrong_parameter_and_a_wrong_command_are_seen():
     assert refusal("arcnb run 03 -p n_task 4") == "no parameter n_task"
     assert refusal("arcnb run --shards 2 03") == "the command line does not take it"
     assert sum(1 for page in PAGES for _ in commands(page)) > 60
+
+
+SHELL = re.compile(r"(?:arcnb|make|python|pip|git|export|cp|cd|docker|apptainer|(?:\S*/)?bin/python) ")
+TABLE = ROOT / "docs/reference/commands.md"
+
+
+def shell_commands(page):
+    """Commands that stand in blocks of a page, one a `&&` and without what catches their output."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for line in re.findall(r"^    +(\S.*)", text.replace("\\\n", " "), flags=re.MULTILINE):
+        for one in re.split(r"&& |;\s+(?=arcnb)", re.sub(r"^\w+=\$\(", "", line)):
+            if SHELL.match(one.strip()):
+                yield one.strip()
+
+
+def test_the_page_of_commands_says_of_each_what_runs_it():
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", TABLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    written = [
+        one
+        for page in [ROOT / "tests/README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+        for one in shell_commands(page)
+    ]
+    begun = {command: [first for first, _ in rows if command.startswith(first)] for command in written}
+    assert [command for command, firsts in begun.items() if not firsts] == []
+    longest = {max(firsts, key=len) for firsts in begun.values()}
+    assert [first for first, _ in rows if first not in longest] == [], "no page has these any more"
+    tests = {path for _, told in rows for path in re.findall(r"`(tests/[\w/]+\.py)`", told)}
+    assert [path for path in tests if not (ROOT / path).is_file()] == []

@@ -27,6 +27,7 @@ from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.files import load_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.dry_run import memory_and_commands
+from arcnb.problems.training.examples import examples
 from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.problems.training.sample_evaluation import evaluate, evaluate_model
 from arcnb.problems.training.solutions import checked
@@ -412,3 +413,24 @@ def test_a_dry_run_that_cannot_fit_fails_with_its_sentence(tmp_path):
     )
     assert result.returncode != 0
     assert "Qwen/Qwen2.5-32B-Instruct cannot fit: each" in result.stderr + result.stdout
+
+
+def test_examples_say_what_is_right_and_show_the_program_that_ran(tmp_path):
+    def made(name, share, **other):
+        scores = {"train_correct_grids": share, "test_correct_grids": share}
+        right = {"train_is_correct": int(share == 1), "test_is_correct": int(share == 1)}
+        return Prediction(
+            name, "v", 0, 0, completion="so ```x = 1``` and on", status="ok", **scores, **right, **other
+        )
+
+    problems = [Problem.from_row(ADD | {"problem_id": name}) for name in "abc"]
+    made_set = PredictionSet(tmp_path / "p")
+    made_set.write_part(
+        [made("a", 1.0, program="x = 1"), made("b", 0.5), made("c", 0.0, error_message="NameError")], 0
+    )
+    page = examples(made_set, problems, 4)._repr_html_()
+    assert "<b>Right, a</b>" in page
+    assert "<b>Wrong, b: 50% of the first tests passed, 50% of the others</b>" in page
+    assert "<b>Wrong, c: NameError</b>" in page
+    assert 'anywhere">x = 1</pre>' in page
+    assert page.count("so ```x = 1``` and on") == 2, "where there is no program, what it wrote"

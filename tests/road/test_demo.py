@@ -51,7 +51,7 @@ def test_groups_differ_and_the_gradient_is_not_zero_on_the_default_seed(trained)
         assert row["grad_norm"] > 0
     outcome = json.loads((trained / "manifest.json").read_text())["outcome"]
     assert outcome["adapter_moved"] is True
-    assert "groups differed in 2 of 2 steps. Nothing was evaluated on held-out tasks" in outcome["headline"]
+    assert "groups differed in 2 of 2 steps. No eval tasks were sampled" in outcome["headline"]
 
 
 def test_no_warning_of_a_library_stands_on_the_page(trained):

@@ -79,7 +79,7 @@ def test_the_prompt_goes_through_the_chat_template_whole(family):
     assert "helpful assistant" not in text  # the family's own system message stays out
 
 
-def test_barcs_prompt_names_colors_and_ends_as_its_model_card_does():
+def test_barcs_prompt_names_colors_and_ends_with_its_request():
     (task,) = load_tasks("arc-agi-1/training").subset(["25ff71a9"])
     _, user = prompt_format("barc", "color_names").prompt(task).messages
     assert (

@@ -26,7 +26,7 @@ class StagesReport:
 
 
 def stage_inputs(pipeline: Pipeline, stage: Stage, runs: Mapping[str, Run]) -> dict[str, Any]:
-    """What the stage depends on now; `runs` are those of the stages it needs."""
+    """What the stage depends on now; `runs` has the runs of the stages it needs."""
     where = f"{pipeline.path}, stage {stage.name!r}"
     values = check_parameters(resolved(stage.written, runs, where), stage.declared, where)
     return run_inputs(notebook_record(stage.notebook)["sha256"], stage.written, values)

@@ -70,7 +70,7 @@ class Sweep:
         try:
             status, _ = member.run.verdict()
             manifest = member.run.manifest
-        except ArcnbError:  # removed or broken meanwhile: the others still make a table
+        except ArcnbError:  # removed or broken since the sweep began: the others still make a table
             return {**member.label, "status": "unreadable", "run": member.run.path.name}
         outcome = flat(manifest["outcome"]).items()
         row = {**member.label, "status": status, "run_seconds": manifest["seconds"]}

@@ -37,9 +37,9 @@ class Ending:
 
 
 def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list[Slot]:
-    """One slot for each run that may go on at the same time, those of other GPUs first. `jobs` None: as many
-    as there are GPUs for, `per_gpu` runs on each (on each group, with several GPUs a run); one without GPUs.
-    With `gpus_each` 0 no GPU is handed out, and all runs see all of them."""
+    """One slot for each run that may go on at the same time, slots of different GPUs first. `jobs` None: as
+    many as there are GPUs for, `per_gpu` runs on each (on each group, with several GPUs a run); one without
+    GPUs. With `gpus_each` 0 no GPU is handed out, and all runs see all of them."""
     gpus = usable_names()
     for name, least, value in (("jobs", 1, jobs), ("gpus", 0, gpus_each), ("per-gpu", 1, per_gpu)):
         if value is not None and value < least:

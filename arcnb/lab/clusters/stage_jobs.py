@@ -80,7 +80,7 @@ def submit_pipeline(
 def _stage_runs(
     pipeline: Pipeline, tell: Callable[[str], None]
 ) -> tuple[dict[str, Run], list[Run], list[str]]:
-    """(run of each stage, those of them made now, stages to submit)"""
+    """(run of each stage, the runs that were made now, stages to submit)"""
     runs: dict[str, Run] = {}
     fresh: list[Run] = []
     todo: list[str] = []

@@ -69,7 +69,7 @@ def _submit_runs(
     name: str | None = None,
     folder: Path | None = None,
 ) -> int:
-    """Those of the runs that are not done, as one job. A refusal and a dry run undo what was made for it."""
+    """The runs that are not done yet, as one job. A refusal and a dry run undo what was made for it."""
     todo = still_to_do(runs)
     if not todo:
         note("nothing is left to submit")

@@ -23,7 +23,7 @@ NUDGE = signal.SIGWINCH
 NUDGE_SECONDS = 0.5
 
 # A scheduler signals every process of a job: the runner hears it from there and from the sweep that passes it
-# on. So long after the first signal, another one is the same wish and no second one.
+# on. Until so long after the first signal, a second signal is the same wish.
 SAME_WISH_SECONDS = 2.0
 
 GRACE_SECONDS = 60.0  # what a cell may take to save its work before it is killed

@@ -4,6 +4,7 @@ import base64
 import html
 import re
 
+WIDE = 500.0  # points: no letter of a drawing so wide can be read on a phone that shows it whole
 # What makes a browser fetch something, in HTML that a cell's output or its markdown brought along.
 _FETCHING = (
     re.compile(r"<script\b[^>]*\bsrc\s*=[^>]*>.*?</script\s*>", re.I | re.S),
@@ -32,8 +33,11 @@ def without_external(fragment: str) -> str:
 
 
 def picture(data: bytes, kind: str, alt: str, width: int | None = None) -> str:
-    """An image that needs no file beside the page; width in pixels."""
+    """An image that needs no file beside the page; width in pixels. A drawing of several columns is called
+    wide: on a phone it is scrolled and not made smaller than its letters can be read."""
     name = "drawing" if kind == "image/svg+xml" else "photo"
+    if name == "drawing" and (told := re.search(rb'<svg[^>]* width="([\d.]+)pt"', data)):
+        name += " wide" * (float(told[1]) > WIDE)
     source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
     size = f' width="{width}"' if width else ""
     return f'<img class="{name}" src="{source}" alt="{html.escape(alt)}"{size}>'

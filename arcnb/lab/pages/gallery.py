@@ -1,9 +1,10 @@
 """Pictures of pages as a reader meets them, on a screen and on a phone.
 
+    make gallery
     python -m arcnb.lab.pages.gallery docs/gallery RUN ... --index runs/index.html
 
-Takes the first screen of every run's page, and of the index, and writes a README that shows them. Needs
-Debian's `chromium` and `chromium-driver`.
+Takes the first screen of every run's page, and of the index, and writes a README that shows them, says which
+machine each run had, and which page answers what. Needs Debian's `chromium` and `chromium-driver`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,22 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.pages.export import export_run
 from arcnb.lab.pages.opening import opening_of
+from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run, find_run
 from arcnb.machine.files import write_whole
 
+# What somebody who is shown the runs asks, and the pages whose first screen says it.
+QUESTIONS = {
+    "Which run was best?": "08_compare_runs",
+    "What did it get wrong?": "03_inference",
+    "Did RL help?": "06_evaluate",  # with `trained`; of coding problems 09_testcase_rl
+}
 SCREENS = {1300: 900, 390: 900}  # width: height of what is seen at once, pixels
+ABOUT = (
+    "What the pages of runs look like on a screen and on a phone. `make gallery` makes the runs and the "
+    "pictures; the runs are small, and their numbers prove nothing. Whole pages of runs on GPUs: "
+    "[results](../results/index.md#executed-notebooks)."
+)
 QUALITY = 72  # of the pictures, WebP
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions",
@@ -82,14 +95,18 @@ def screens(pages: Mapping[str, Path], folder: Path) -> list[Path]:
 def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
     """The pictures and a README.md that shows them; returns its path."""
     pages = {"index": index} if index else {}
-    said = {"index": "The index of the runs."}
+    said, made = {"index": "The index of the runs."}, {}
     for run in runs:
         name = f"{run.kind}-{run.name}" if run.kind in pages else run.kind
         pages[name], said[name] = export_run(run, index), opening_of(run)[0]
+        machine = cards.machine_text(run.manifest["hardware"])
+        made[name] = f"Run `{run.name}` on {machine}, {run.manifest['start'][:10]}."
     written = screens(pages, folder)
-    lines = ["# Pages", "", "What the pages of runs look like on a screen and on a phone."]
+    lines = ["# Pages", "", ABOUT, ""]
+    for question, kind in QUESTIONS.items():
+        lines.append(f"* {question} The first screen of {f'[{kind}](#{kind})' if kind in pages else kind}.")
     for name in pages:
-        lines += ["", f"## {name}", ""]
+        lines += ["", f"## {name}", "", *([made[name], ""] if name in made else [])]
         for path in (one for one in written if one.stem.rpartition("-")[0] == name):
             wide = path.stem.rpartition("-")[2]
             lines.append(f"![{name}, {wide} pixels wide: {said[name]}]({path.name})")

@@ -199,10 +199,10 @@ def cost_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     """One row a run: hours (of all attempts with a known end), GPU hours, completion tokens, tasks solved,
     tokens for each.
 
-    GPUs are those that the run could use: its processes times the GPUs of each, and those of a server that it
-    starts, at most what its machine has. Tokens and solved tasks count what it sampled, rollouts of training
-    included: of a set that shards fill together its own part, and once what two searches share (their first
-    round). A solved task has a prediction that is right on train and test.
+    GPUs are those that the run could use: its processes times the GPUs of each, and the GPUs of a server
+    that it starts, at most what its machine has. Tokens and solved tasks count what it sampled, rollouts of
+    training included: of a set that shards fill together its own part, and once what two searches share
+    (their first round). A solved task has a prediction that is right on train and test.
     """
     import pandas as pd
 

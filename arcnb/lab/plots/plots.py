@@ -270,7 +270,7 @@ def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     columns = min(2, n_panels)
     rows = -(-n_panels // columns)
     figure = Figure(
-        figsize=(6.4 if columns == 1 else 9.6, 3.6 if n_panels == 1 else 2.6 * rows), layout="constrained"
+        figsize=(5.6 if columns == 1 else 9.6, 3.3 if n_panels == 1 else 2.6 * rows), layout="constrained"
     )
     panels = [figure.add_subplot(rows, columns, number + 1) for number in range(n_panels)]
     return figure, panels
@@ -283,7 +283,7 @@ def _told(axes: Any) -> str:
     for line in named or axes.lines:
         x, y = (list(values) for values in line.get_data())
         if x and (named or x[0] != x[-1]):  # one that marks a place is no series
-            name = line.get_label() if named else ""
+            name = line.get_label() if named and line.get_label() != axes.get_title(loc="left") else ""
             said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
     if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
         said.append(f"{len(bars)} bars, the highest {max(bars):.3g}")
@@ -334,14 +334,14 @@ def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: boo
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
     axes.set_facecolor("none")
-    axes.tick_params(colors=INK, labelsize=9, length=3)
+    axes.tick_params(colors=INK, labelsize=10, length=3)
     axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.7)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(INK)
     if legend:
-        axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+        axes.legend(frameon=False, labelcolor=INK, fontsize=10)
     return figure
 
 

@@ -73,12 +73,10 @@ def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     if git is not None:
         state = {True: ", with local changes", False: "", None: ", changes unknown"}[git["dirty"]]
         code = f"commit {git['commit'][:12]}{state}"
-    gpus = [f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in hardware["gpus"]] or ["no GPU"]
-    size = f"{hardware['cores']} cores, {hardware['memory_gb']} GB"
     facts = [
         ("notebook", (manifest["notebook"] or {}).get("path", "unknown")),
         ("code", code),
-        ("hardware", f"{hardware['host']}: {hardware['cpu']}, {size}, {', '.join(gpus)}"),
+        ("hardware", f"{hardware['host']}: {machine_text(hardware)}"),
         ("packages", ", ".join(f"{name} {version}" for name, version in manifest["packages"].items())),
     ]
     facts += [("parent", parent) for parent in manifest["parents"]]
@@ -87,6 +85,12 @@ def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
             (f"attempt {number}", f"{attempt['status']}: {(attempt['error'] or {}).get('sentence')}")
         )
     return facts
+
+
+def machine_text(hardware: dict[str, Any]) -> str:
+    """Of a manifest's `hardware`, without the machine's name: processor, cores, memory, GPUs."""
+    gpus = [f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in hardware["gpus"]] or ["no GPU"]
+    return f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gb']} GB, {', '.join(gpus)}"
 
 
 def times_text(manifest: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def share_of_memory(options) -> float:
 def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | None = None) -> str | None:
     """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows.
 
-    gpus: those it will run on; None for those of this machine.
+    gpus: the GPUs it will run on; None for all of this machine.
     """
     n_gpus, share = options.tensor_parallel_size, share_of_memory(options)
     gpus = (visible_gpus() if gpus is None else gpus)[:n_gpus]

@@ -89,7 +89,7 @@ def _words(
 
 def launch(module: str, arguments: Sequence[str], num_processes: int, log: Path, **settings: Any) -> bool:
     """Run `python -m module arguments` in num_processes processes that train together, and wait for them;
-    again where another process took their port meanwhile.
+    again where another process took their port before they opened it.
 
     What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
     get SIGTERM, time to save, then SIGKILL. settings: parallel and

@@ -86,7 +86,7 @@ SCRIPT = inspect.getsource(script)
 
 
 class PythonLanguage:
-    """See arcnb.problems.languages.language.Language; `executor` is that of ARC programs, limits included."""
+    """See arcnb.problems.languages.language.Language; `executor` runs ARC programs, too, with its limits."""
 
     def __init__(self, executor: Executor):
         if executor.entry != "transform":

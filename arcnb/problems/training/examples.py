@@ -15,15 +15,16 @@ class Examples(list):
     def _repr_html_(self) -> str:
         cards = []
         for problem, prediction in self:
-            said = (
-                prediction.error_message
-                or f"{prediction.train_correct_grids or 0:.0%} of the first tests passed"
-            )
-            head = f"{prediction.id} · {prediction.status} · {prediction.extraction} · {said}"
+            right = prediction.train_is_correct and prediction.test_is_correct
+            shares = (prediction.train_correct_grids or 0, prediction.test_correct_grids or 0)
+            passed = "{:.0%} of the first tests passed, {:.0%} of the others".format(*shares)
+            why = "" if right else f": {prediction.error_message or passed}"
+            head = f"{'Right' if right else 'Wrong'}, {problem.problem_id}{why}"
             cards.append(
                 f'<p style="white-space:pre-wrap"><b>{html.escape(head)}</b>\n'
                 f"{html.escape(problem.description[:300])}</p>"
-                f"<pre>{html.escape(prediction.completion[:1500])}</pre>"
+                '<pre style="white-space:pre-wrap; overflow-wrap:anywhere">'
+                f"{html.escape((prediction.program or prediction.completion)[:1500])}</pre>"
             )
         return "".join(cards)
 

@@ -79,8 +79,8 @@ class Execution:
 
     ``outputs`` holds one uint8 grid an input, in order and read-only, when ``status`` is ``ok``, else None.
     ``error_line`` is a line of the program. ``seconds`` is wall time, ``cpu_seconds`` processor time,
-    ``memory_mb`` the peak resident memory of the process that ran the program beyond that of an idle one, in
-    MiB (where programs share one, that of all so far).
+    ``memory_mb`` the peak resident memory of the process that ran the program beyond an idle process, in
+    MiB (where programs share a process, the peak of all so far).
     """
 
     status: str

@@ -46,7 +46,7 @@ class Forks:
         self.idle_mb = 0.0
 
     def measure_idle_child(self) -> None:
-        """Note the peak resident memory of a child that does nothing, to be taken off that of others."""
+        """Note the peak resident memory of an idle child, to be taken off the memory of others."""
         pid = _fork()
         if pid == 0:
             _exit(0)

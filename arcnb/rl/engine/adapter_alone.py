@@ -55,7 +55,7 @@ def write_adapter(policy, folder: Path) -> None:
 
 
 def policy_folder(owner) -> Path:
-    """A new folder in memory that goes with its owner. Those of killed processes hold memory, and go now."""
+    """A new folder in memory that goes with its owner; folders of killed processes go now."""
     _remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_place()))
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)

@@ -118,7 +118,7 @@ def _cache_gb(model: Path, sequences: int, tokens: int) -> float:
 
 @contextmanager
 def generating_on_cpu(adapter_rank: int = 0) -> Iterator[None]:
-    """A trainer that is opened meanwhile samples by `CpuGeneration`."""
+    """A trainer that is opened inside the block samples by `CpuGeneration`."""
     from trl.trainer import grpo_trainer
 
     plain = grpo_trainer.VLLMGeneration

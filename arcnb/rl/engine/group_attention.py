@@ -39,7 +39,7 @@ SHORTEST = 256  # shared tokens below which reading them once is not worth a par
 class GroupAttentionMetadata(FlashAttentionMetadata):
     """Of a decoding step in two parts: `split` is None in every other step.
 
-    `scheduler_metadata` is then that of the second part.
+    `scheduler_metadata` then belongs to the second part.
     """
 
     split: "Split | None" = None

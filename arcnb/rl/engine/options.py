@@ -17,7 +17,7 @@ RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # group attention was never tried with vLLM
 
 @contextmanager
 def engines_opened_by(opened: Callable) -> Iterator[None]:
-    """Where TRL's trainers would call `vllm.LLM(**settings)` meanwhile, they call opened(LLM, **settings)."""
+    """Inside the block TRL's trainers call opened(LLM, **settings) in place of `vllm.LLM(**settings)`."""
     from trl.generation import vllm_generation
 
     plain = getattr(vllm_generation, "LLM", None)  # absent where vLLM is not installed

@@ -32,7 +32,7 @@ class SharedWeights:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """The engine that a TRL trainer opens meanwhile has the only copy of the weights.
+        """The engine that a TRL trainer opens inside the block has the only copy of the weights.
 
         Raises ArcnbError where the engine keeps them in another way than the policy, or where more than
         a LoRA is trained.
@@ -65,7 +65,7 @@ class SharedWeights:
 
     @contextmanager
     def merged(self, policy) -> Iterator[None]:
-        """The shared weights are those with the adapter meanwhile, and then the base's again."""
+        """Inside the block the adapter is merged into the shared weights; then they are the base's again."""
         try:
             policy.merge_adapter()
             for parameter, place, _ in self._adapted:
@@ -78,7 +78,7 @@ class SharedWeights:
                 parameter.data = place.copy_(original, non_blocking=True)
 
     def _frozen(self) -> tuple[dict[str, torch.nn.Parameter], set[str]]:
-        """The base's parameters by the names that a checkpoint has; those of them in layers with a LoRA."""
+        """The base's parameters by the names that a checkpoint has; the names in layers with a LoRA."""
         # Of tied weights only one name comes otherwise, and it need not be that of the layer with the LoRA.
         every = self._policy.named_parameters(remove_duplicate=False)
         changed = {id(parameter) for name, parameter in every if ".base_layer." in name}

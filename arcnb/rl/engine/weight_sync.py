@@ -57,7 +57,7 @@ def send_merged_weights(trainer) -> None:
 def merged_weights(generation) -> Weights:
     """The weights of the policy of TRL's `VLLMGeneration` with its adapter; the policy stays as it is.
 
-    Those of layers with a LoRA are new tensors, made when they are asked for. All processes have to walk:
+    Weights of layers with a LoRA are new tensors, made when they are asked for. All processes have to walk:
     under ZeRO-3 the weights are gathered.
     """
     model = generation.model

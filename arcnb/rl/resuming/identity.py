@@ -52,7 +52,7 @@ def refuse_other_settings(checkpoint: Path, settings: Mapping, accept: bool) -> 
 
 
 def _difference(name: str, before, now) -> str:
-    """One setting of a checkpoint that is another one now; tasks are named, and not all shown."""
+    """One setting of a checkpoint that has another value now; tasks are named, and not all shown."""
     if name != "eval_task_versions" or before is None or now is None:
         return plain_difference(name, before, now)
     changed = [id_ for id_ in before if now.get(id_, before[id_]) != before[id_]]

@@ -33,7 +33,7 @@ class SignalHistory:
     """Which tasks still teach: a group whose completions all earn the same moves nothing.
 
     A task is silent when the last `visits` groups of it were all without spread and all right or all wrong.
-    A row that would show a silent task shows another one with probability 1 - weight, drawn from (seed, row):
+    A row that would show a silent task shows another with probability 1 - weight, drawn from (seed, row):
     weight 0 drops silent tasks, weights below 1 show them less, visits 0 switches the choice off. What a row
     may know is fixed, so that a resumed run chooses as the unbroken run would have: the groups of rows at
     least `lag` before it, since loaders fetch a batch ahead.

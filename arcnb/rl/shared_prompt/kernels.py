@@ -3,7 +3,7 @@
 A kernel has `forward(query, key, value, blocks, scale) -> (out, lse)` and
 `backward(grad, query, key, value, out, lse, blocks, scale) -> (dq, dk, dv)`. query, out: (T, H, D); key,
 value: (S, H or a divisor of it, D); lse: float32 (H, T), the log-sum-exp of the scaled scores. `out` and
-`lse` may be those of a larger attention of which `blocks` is a part.
+`lse` may belong to a larger attention of which `blocks` is a part.
 
 The operators are PyTorch's own, so nothing is compiled and no package is needed beyond it:
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-# Losses that divide by the number of completions; the others divide by that of trained tokens.
+# Losses that divide by the number of completions; the others divide by the number of trained tokens.
 BY_COMPLETION = ("grpo", "dr_grpo", "sapo", "luspo")
 TRLS = ("sampling/sampling_logp_difference/", "sampling/importance_sampling_ratio/")
 POLICY = "policy_per_token_logps"  # column of a batch: log-probabilities that its last loss had, no gradient

@@ -121,7 +121,7 @@ class MultiTurnRollout:
             self._take(episodes, going, answers, turn, step, process, ends)
 
     def begin_book(self) -> None:
-        """Outcomes are remembered for one batch: a long run would hold those of every program."""
+        """Outcomes are remembered for one batch: a long run would hold the outcomes of every program."""
         self.book = Conversations(self.book.tasks, self.book.prompt_format, self.executor)
 
     def answers(

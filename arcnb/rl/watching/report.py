@@ -98,15 +98,15 @@ class TrainingReport:
 
     @property
     def sentences(self) -> str:
-        """The headline, and where the held-out samples went."""
+        """The headline, and where the samples for eval tasks went."""
         rows = [row for row in self.history if "held_out/pass@1" in row]
         first = f"{self.headline[0].upper()}{self.headline[1:]}."
         if not rows:
-            return f"{first} Nothing was evaluated on held-out tasks meanwhile."
+            return f"{first} No eval tasks were sampled while it trained."
         ends = rows if len(rows) == 1 else [rows[0], rows[-1]]
         rates = [f"{_with_interval(row)} after {row['step']:g} steps" for row in ends]
         verdict = "" if len(ends) == 1 or _differ(*ends) else ": no change is shown"
-        return f"{first} Of the samples for held-out tasks {', '.join(rates)} solve their task{verdict}."
+        return f"{first} Of the samples for eval tasks {', '.join(rates)} solve their task{verdict}."
 
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""

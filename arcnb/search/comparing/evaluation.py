@@ -48,8 +48,8 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     """{name: prediction set} of folders, and names, separated by commas.
 
     A folder that is no set but has some in it (of adapters that were compared, say) stands for all of them.
-    Names default to the folders': that of the run folder around `predictions`. ArcnbError for a folder
-    that does not exist, or names that do not fit.
+    Names default to the folders' names: for RUN/predictions the name of the run folder. ArcnbError for a
+    folder that does not exist, or names that do not fit.
     """
     paths = [path for folder in listed(folders) for path in _sets_in(Path(folder))]
     given = listed(names)

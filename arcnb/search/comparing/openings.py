@@ -35,7 +35,21 @@ def solved_opening(
     how = "train and test pairs by one program" if known else "train pairs only; test outputs are unknown"
     if all(frame.empty for frame in frames.values()):
         said = said or "There are no predictions yet."
-    return said or f"Solved: {', '.join(texts)}{rest}; {how}.", highlights(tasks, sets[best])
+    missed = _missed(next(iter(frames.values())), tasks) if len(frames) == 1 and known else ""
+    return said or f"Solved: {', '.join(texts)}{rest}; {how}.{missed}", highlights(tasks, sets[best])
+
+
+def _missed(frame: pd.DataFrame, tasks: TaskSet) -> str:
+    """Of the tasks that no program solves, how far their best programs came; "" where there is none."""
+    solved = aggregate(frame, list(tasks))["is_correct"]
+    if not (solved == 0).any():
+        return ""
+    best = frame.groupby(frame["task_id"].astype(object))["train_correct_grids"].max()
+    best = best.reindex(solved.index[solved == 0]).fillna(0)
+    ends = {"all": best == 1, "some": best.between(0, 1, "neither"), "none": best == 0}
+    told = ", ".join(f"{much} ({int(of.sum())})" for much, of in ends.items() if of.any())
+    which = f"{len(best)} {'others' if (solved == 1).any() else 'tasks'}"
+    return f" Train pairs that the best program for each of the {which} gets right: {told}."
 
 
 def _solved(frame: pd.DataFrame, tasks: TaskSet) -> tuple[int, int, bool]:

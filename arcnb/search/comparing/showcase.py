@@ -28,7 +28,7 @@ _RANKING = [
     "test_correct_grids",
     "train_pixel_score",
 ]
-_NOTHING = "There is no such program with valid outputs."
+_NOTHING = "There is no program with valid outputs to show."
 
 
 def best_predictions(
@@ -115,6 +115,9 @@ class Showcase:
     predictions: list[Prediction]
     heads: Sequence[str] = ()
 
+    def __len__(self) -> int:
+        return len(self.predictions)
+
     def _repr_html_(self) -> str:
         if not self.predictions:
             return f"<p>{_NOTHING}</p>"
@@ -135,7 +138,7 @@ class Showcase:
 
 def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:
     """Three solved tasks and the one that came closest without being solved, each with its program; tasks of
-    different programs before those of the same."""
+    different programs come before tasks of the same program."""
     found = best_predictions(predictions, 4 * n_solved, True, tasks.ids)
     once = {one.program: one for one in reversed(found)}.values()
     solved = sorted(found, key=lambda one: not any(one is other for other in once))[:n_solved]

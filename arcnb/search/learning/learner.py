@@ -71,7 +71,7 @@ class LoraSettings:
 def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
     """ArcnbError for a name that none of the model's layers has; its weights are not loaded.
 
-    peft passes over such a name as long as another one fits.
+    peft passes over such a name as long as any other name fits.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

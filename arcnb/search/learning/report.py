@@ -13,13 +13,13 @@ from arcnb.search.sampling.report import InferenceReport
 
 @dataclass
 class SearchReport:
-    """Counts and wall seconds of this process; of a resumed search those of its last attempt.
+    """Counts and wall seconds of this process; of a resumed search, of its last attempt.
 
     opening_seconds: loading the engine (added by whoever opened it) and the trainer; switching_seconds:
     saving adapters, loading them into the trainer and into the engine. dropped: reason -> predictions that
     were not learned from. failures: one sentence for every training that failed; notes: for every one that
-    was done other than asked. by_round: {"round", and the seconds of `TIMES`} of every round, those of
-    earlier attempts too; opening the engine belongs to no round. peak_memory_gb: of a training, on the GPU.
+    was done other than asked. by_round: {"round", and the seconds of `TIMES`} of every round, also
+    of earlier attempts; opening the engine belongs to no round. peak_memory_gb: of a training, on the GPU.
     """
 
     tasks: int = 0

@@ -1,7 +1,7 @@
 """Second-turn conversations: task, the program the model wrote, what it did, the request for a better one.
 
 Works for any depth and any number of prediction sets: a prediction of turn t gives a conversation for t + 1,
-whose history is rebuilt through its parents, in its own set or in another one that was given.
+whose history is rebuilt through its parents, in its own set or in another given set.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class Trees:
 def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int, breadth: int = 3) -> Trees:
     """The trees of the n tasks where refinement gained most on train pairs; at most `breadth` a branching.
 
-    sets: that of the refinements, and that of the first turns where it is another one; of other tasks than
-    these they may hold more.
+    sets: the refinements' set and, where it is a different one, the set of the first turns. They may hold
+    other tasks, too.
     """
     by_id = {task.task_id: task for task in tasks}
     gains = _gains(sets)

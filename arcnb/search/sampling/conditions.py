@@ -47,7 +47,7 @@ def conditions(made: SampledSet, plan: RoundPlan) -> dict:
 
 
 def template_digest(name: str) -> str:
-    """Of a prompt template's text: an edited one is another one."""
+    """SHA-256 of a prompt template's text: an edited template is a different template."""
     return hashlib.sha256(template_path(name).read_bytes()).hexdigest()
 
 

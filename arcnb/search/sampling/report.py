@@ -14,9 +14,9 @@ class InferenceReport:
     tokens of its longest skipped prompt. truncated: completions that reached max_tokens. prompt_tokens: a
     prompt counts once, however many completions share it. away_seconds: time that this process spent on
     anything else than driving the engine (building prompts, passing results on); an engine in a process of
-    its own goes on meanwhile, so this bounds from above how long it waited. tail_seconds: from the engine's
-    end until the last programs were run, scored and on disk. program_seconds: time that programs ran, of all
-    workers together.
+    its own does not stop for it, so this bounds from above how long it waited. tail_seconds: from the
+    engine's end until the last programs were run, scored and on disk. program_seconds: time that programs
+    ran, of all workers together.
     """
 
     asked: int = 0

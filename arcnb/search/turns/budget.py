@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from arcnb.errors import ArcnbError
 from arcnb.plans import branch, option
 from arcnb.search.sampling.rounds import RoundPlan
-from arcnb.values import COUNT, SOME_SHARE
+from arcnb.values import COUNT, SHARE, SOME_SHARE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,12 +39,23 @@ class TurnPlan:
         "promising", "what is refined: promising, best, distinct, diverse, failed or weighted"
     )
 
+    last_share: float = option(
+        0.0,
+        "with one turn: share of n_predictions kept for the half of the tasks whose selection is least "
+        "certain; each of them gets twice of it",
+        within=SHARE,
+    )
+
     @cached_property
     def quotas(self) -> list[int]:
-        """Completions of each turn for one task; their sum is the budget."""
+        """Completions of each turn for one task; their sum is the budget.
+
+        With one turn, a second number is what each of the least certain tasks gets in the end, whole prompts.
+        """
         budget, per_prompt = self.rounds.n_predictions, self.rounds.per_prompt
         if self.turns == 1:
-            return [budget]
+            kept = round(budget * self.last_share / per_prompt) * per_prompt
+            return [budget - kept, 2 * kept] if kept else [budget]
         first = max(1, round(budget * self.first_share / per_prompt)) * per_prompt
         first = min(first, max(1, budget - self.turns + 1))
         each, extra = divmod(budget - first, self.turns - 1)
@@ -82,7 +93,8 @@ def with_stage(frame: pd.DataFrame, predictions: PredictionSet) -> pd.DataFrame:
     """The set's frame with `stage`: the turn that a row was sampled for, by the plan the set was begun with.
 
     Where a task had nothing to refine, first turns stood in for its refinements. They have turn 0, but rounds
-    after all regular ones, and the stage of the refinements. A set without a plan on record has none.
+    after all regular ones, and the stage of the refinements; so has the last share of a budget, which only
+    some tasks got for what came before. A set without a plan on record has none.
     """
     from arcnb.search.sampling.conditions import begun_with
 
@@ -93,8 +105,9 @@ def with_stage(frame: pd.DataFrame, predictions: PredictionSet) -> pd.DataFrame:
     stage = frame["turn"].copy()
     if "turns" in recorded:
         rounds = RoundPlan(recorded["n_predictions"], recorded["per_prompt"])
-        plan = TurnPlan(rounds, recorded["turns"], recorded["first_share"])
-        for turn in range(1, plan.turns):
+        shares = {name: recorded[name] for name in ("first_share", "last_share") if name in recorded}
+        plan = TurnPlan(rounds, recorded["turns"], **shares)
+        for turn in range(1, len(plan.quotas)):
             start = plan.fresh_round(turn, 0)
             stood_in = frame["round"].between(start, start + plan.slots(turn) - 1)
             stage = stage.mask((frame["turn"] == 0) & stood_in, turn)

@@ -6,11 +6,14 @@ has the task in its shard, asks the same again. Choosers see train pairs only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.attempts import certainty
+from arcnb.arc.scores.submission import SUBMISSION_COLUMNS, task_candidates
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
@@ -113,8 +116,25 @@ def choose_parents(
     return choice
 
 
+def least_certain(made: SampledSet, plan: TurnPlan) -> dict[str, float]:
+    """{task id: certainty of its least certain test input, 0..1} of the least certain half of the tasks, by
+    their first turns; equals in an order drawn from the seed. The half is rounded up; a task without any
+    first turn is left out.
+    """
+    sure: dict[str, float] = {}
+    for start in range(0, len(made.tasks), SLICE):
+        some = {task.task_id: task for task in made.tasks[start : start + SLICE]}
+        frame = made.predictions.read(columns=[*SUBMISSION_COLUMNS, "round"], task_ids=some)
+        frame = frame[frame["round"] < plan.slots(0)]
+        for id_, rows in frame.groupby(frame["task_id"].astype(object)):
+            candidates = task_candidates(rows[rows["status"] == "ok"], some[id_])
+            sure[id_] = min(certainty(candidates, test) for test in range(len(some[id_].test)))
+    order = sorted(sure, key=lambda id_: (sure[id_], derive_seed(plan.rounds.seed, "last share", id_)))
+    return {id_: sure[id_] for id_ in order[: math.ceil(len(order) / 2)]}
+
+
 def _fitting(picked, by_id, choice: TurnChoice, book: Conversations, tokenizer, room: int):
-    """Those of the picked predictions whose refinement can be asked for; the choice counts the others."""
+    """The picked predictions whose refinement can be asked for; the choice counts the others."""
     book.look_at(picked)
     fitting = []
     for parent in picked:

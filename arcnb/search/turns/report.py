@@ -24,7 +24,8 @@ TURN_READ = [
 @dataclass
 class TurnReport:
     """made: what the stage did. n_tasks: tasks asked; n_finished: tasks solved on train before. n_fresh:
-    prompts that were first turns, since their task had nothing to refine. too_long: candidates, by tokens."""
+    prompts that were first turns, since their task had nothing to refine. too_long: candidates, by tokens.
+    certainty: of the tasks that got the last share of the budget, the highest, 0..1."""
 
     turn: int
     made: InferenceReport
@@ -33,6 +34,7 @@ class TurnReport:
     n_fresh: int = 0
     n_right_on_train: int = 0
     too_long: dict[str, int] = field(default_factory=dict)
+    certainty: float | None = None
 
     @classmethod
     def of(cls, turn: int, made: InferenceReport, choice: TurnChoice, slots: int) -> TurnReport:
@@ -42,6 +44,10 @@ class TurnReport:
 
     def __str__(self) -> str:
         lines = [f"turn {self.turn}: {self.n_tasks} tasks asked, {self.n_finished} solved on train before"]
+        if self.certainty is not None:
+            lines = [
+                f"last share: the {self.n_tasks} least certain tasks, certainty up to {self.certainty:.2f}"
+            ]
         if self.n_fresh:
             lines.append(f"  {self.n_fresh} prompts were first turns: their tasks had nothing to refine")
         if self.n_right_on_train:
@@ -56,7 +62,7 @@ class TurnReport:
 
 @dataclass
 class TurnsReport:
-    """One report a turn, those of first turns left out where another set had them."""
+    """One report a turn; first turns that came from another set have none."""
 
     turns: list[TurnReport] = field(default_factory=list)
 

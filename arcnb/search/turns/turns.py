@@ -6,7 +6,8 @@
 Turn by turn: the next one begins when the last is on disk, and asks about the tasks that are not solved yet
 (on their train pairs; test outputs are never looked at). Resumable and sharded like
 arcnb.search.sampling.predict, each process on its own. `refine_from` refines the first turns of another set,
-for comparing refiners on the same ones.
+for comparing refiners on the same ones. With `last_share` in place of turns, the rest of the budget goes to
+the tasks whose selection is least certain.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from arcnb.search.sampling.report import InferenceReport
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.sampling.stage import sample
 from arcnb.search.turns.budget import TurnPlan
-from arcnb.search.turns.choice import LaterTurns, choose_parents
+from arcnb.search.turns.choice import LaterTurns, TurnChoice, choose_parents, least_certain
 from arcnb.search.turns.report import TurnReport, TurnsReport
 
 
@@ -45,7 +46,7 @@ def predict_turns(
     then holds the later turns only, and their parents are ids of that set. Raises ArcnbError before any work
     is lost, and when no first turn of all these tasks leaves room for an answer.
     """
-    if plan.turns == 1:
+    if len(plan.quotas) == 1:
         only = predict(made, backend, executor, plan.first)
         _check_room(only, made, plan, backend)
         return only
@@ -59,6 +60,14 @@ def predict_turns(
     mine = replace(made, tasks=shard_of(made, plan.rounds, backend))
     by_id = {task.task_id: task for task in mine.tasks}
     book = Conversations(by_id, made.prompt_format, executor)
+    if plan.turns == 1:
+        sure = least_certain(mine, plan)
+        questions = LaterTurns(plan, 1, TurnChoice(parents={task_id: [] for task_id in sure}), book)
+        going = [by_id[task_id] for task_id in sure]
+        asked = sample(replace(made, tasks=going), questions, backend, executor, title="least certain tasks")
+        report.turns.append(
+            TurnReport(1, asked, n_tasks=len(sure), certainty=max(sure.values(), default=0.0))
+        )
     for turn in range(1, plan.turns):
         choice = choose_parents(mine, plan, turn, refine_from, book, backend)
         going = [task for task_id, task in by_id.items() if task_id in choice.parents]
@@ -89,10 +98,12 @@ def check_turns(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | N
 
 
 def _conditions(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None) -> dict:
-    """Those of first turns, and what later turns depend on, which unlike those change with the budget."""
+    """The conditions of first turns, and what later turns depend on: unlike first turns, they change with the
+    budget."""
     wanted = conditions(made, plan.first)
     if plan.turns == 1:
-        return wanted
+        last = {"turns": 1, "n_predictions": plan.rounds.n_predictions, "last_share": plan.last_share}
+        return {**wanted, "settings": wanted["settings"] | (last if len(plan.quotas) > 1 else {})}
     later = {
         "turns": plan.turns,
         "n_predictions": plan.rounds.n_predictions,

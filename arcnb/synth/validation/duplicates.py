@@ -160,7 +160,7 @@ def outputs_of(tasks: list[Task], executor: Executor, limits: Limits) -> list[tu
 
 
 def recorded_outputs(task: Task) -> tuple[Grid | None, ...]:
-    """Those of the train and then the test pairs."""
+    """The outputs of the train pairs, then of the test pairs; None where one is unknown."""
     return tuple(pair.output for pair in (*task.train, *task.test))
 
 

@@ -228,6 +228,16 @@ def test_the_demo_is_a_pipeline_that_can_be_read():
     )
 
 
+def test_the_gallery_has_a_run_of_every_notebook():
+    demo, more = (
+        read_pipeline(files.notebooks_folder() / "pipelines" / f"{name}.yaml") for name in ("demo", "gallery")
+    )
+    stems = {stage.notebook.stem[:2] for stage in (*demo.stages.values(), *more.stages.values())}
+    assert stems == {f"{number:02}" for number in range(1, 10)}
+    makefile = Path(demo.path.parents[2], "Makefile").read_text()
+    assert set(more.stages) <= set(makefile.partition("gallery-,")[2].partition(")")[0].split())
+
+
 def test_stages_run_in_the_order_of_the_file_where_they_may_and_say_what_they_are_for(file, capsys):
     """Of stages that need the same one, the one written first goes first; `about` is said before any runs."""
     one = {"notebook": "a.ipynb", "after": ["data"]}

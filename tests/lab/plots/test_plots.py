@@ -95,7 +95,7 @@ def test_a_notebook_gets_svg_and_png(curve):
     data, metadata = DisplayFormatter().format(plots.pass_at_k(curve))
     assert data["image/svg+xml"].startswith("<?xml")
     assert data["image/png"][:4] == b"\x89PNG"
-    assert metadata["image/png"] == {"width": 640}
+    assert metadata["image/png"] == {"width": 560}
 
 
 def test_no_display_and_no_pyplot_is_needed():

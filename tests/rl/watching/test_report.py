@@ -88,9 +88,9 @@ def test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than
     start = (
         "Reward 2.00 in the first quarter of the steps, 2.00 in the last; groups differed in 1 of 1 steps."
     )
-    assert sentences() == f"{start} Nothing was evaluated on held-out tasks meanwhile."
+    assert sentences() == f"{start} No eval tasks were sampled while it trained."
     assert sentences(0.1, 0.7, 0.5) == (
-        f"{start} Of the samples for held-out tasks 10% (95% interval 0.2 to 20%) after 0 steps, "
+        f"{start} Of the samples for eval tasks 10% (95% interval 0.2 to 20%) after 0 steps, "
         "50% (95% interval 40 to 60%) after 8 steps solve their task."
     )
     assert sentences(0.1, 0.2).endswith("solve their task: no change is shown.")

@@ -236,7 +236,7 @@ def test_solved_and_nearly_solved_predictions_are_told_apart(sets, tasks):
     nearly = best_predictions(sets["a"], 1, solved=False)
     assert len(both) == 4
     assert [row.test_is_correct for row in nearly] == [0]
-    assert repr(show_predictions(tasks, [])) == "There is no such program with valid outputs."
+    assert repr(show_predictions(tasks, [])) == "There is no program with valid outputs to show."
 
 
 def test_a_submission_in_slices_is_the_submission(sets, tasks, monkeypatch):

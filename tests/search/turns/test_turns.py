@@ -342,3 +342,28 @@ def test_trees_show_the_best_attempts_with_grids(run, tasks):
     assert page.count("<svg") > 4
     assert "t0/" in page
     assert "t0" in repr(trees)
+
+
+SHARED = TurnPlan(ROUNDS, last_share=0.5)
+
+
+def test_a_last_share_goes_to_the_tasks_whose_selection_is_least_certain(run, tasks):
+    def policy(text, index):  # t2 is solved; programs of t0 disagree; t1 copies, right on no pair; t3 fails
+        return SOLVES if "222" in text or ("000" in text and index) else learns(text, 0)
+
+    predictions, report, _ = run("p", SHARED, policy)
+    frame = read_sets({"p": predictions})["p"]
+    assert dict(frame.groupby("task_id").size()) == {"t0": 6, "t1": 18, "t2": 6, "t3": 18}
+    assert SHARED.quotas == [6, 12]
+    assert len(frame) == 12 * len(tasks), "the budget of them all"
+    assert "last share: the 2 least certain tasks, certainty up to 0.00" in str(report)
+    assert set(frame.loc[frame["round"] >= 3, "stage"]) == {1}, "chosen for what came before: no plain draws"
+    assert curves({"p": frame}, tasks.ids)["p, first turns"]["k"].max() == 6
+    killed, _, _ = run("killed", SHARED, policy, part_rows=1)
+    for path in sorted(killed.folder.glob("round*.parquet"))[-3:]:
+        path.unlink()
+    killed, again, _ = run("killed", SHARED, policy, order=5)
+    assert keys(killed) == keys(predictions)
+    assert 0 < again.total.made < 48
+    with pytest.raises(ArcnbError, match=r"begun with last_share 0\.5, not 0\.25"):
+        run("p", replace(SHARED, last_share=0.25), policy)
