@@ -4,6 +4,7 @@ import csv
 import shutil
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -307,26 +308,20 @@ def test_a_file_describes_a_whole_sweep(path, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.long("several notebooks run")
-def test_the_end_of_the_time_preempts_what_is_at_work(path, runs_root, capsys):
-    command = [
-        "sweep",
-        str(path),
-        "-p",
-        "seconds",
-        "1",
-        "--grid",
-        "n=1,2,3",
-        "--name",
-        "timed",
-        "--jobs",
-        "2",
-    ]
-    assert cli.main([*command, "--seconds", "15"]) == 1
+def test_the_end_of_the_time_preempts_what_is_at_work(path, runs_root, capsys, monkeypatch):
+    def now():  # an hour passes when two are at work
+        return 3600.0 if len(list(runs_root.glob("*/ready"))) == 2 else 0.0
+
+    command = ["sweep", str(path), "-p", "seconds", "1", "--grid", "n=1,2,3"]
+    command += ["--name", "timed", "--jobs", "2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
+        assert cli.main([*command, "--seconds", "1800"]) == 1
     assert [run.status for run in list_runs()] == ["preempted", "preempted", "queued"]
     assert "the time is up, and 3 runs are not done; the same command goes on" in capsys.readouterr().err
     folders = {run.path for run in list_runs()}
     (runs_root / "go").touch()
-    assert cli.main([*command, "--seconds", "100"]) == 0
+    assert cli.main([*command, "--seconds", "1800"]) == 0
     assert {run.path for run in list_runs()} == folders
     assert {run.status for run in list_runs()} == {"done"}
 

@@ -177,29 +177,25 @@ def test_a_fraction_of_a_second_is_a_limit_for_all_inputs(executor):
     assert "0.7 s" in execution.error_message
 
 
-@pytest.mark.long("programs that never end run into their time limits")
-def test_quick_programs_do_not_wait_for_endless_ones(executor):
-    endless = Limits(seconds=8, seconds_per_input=8)
-    loops = [
-        executor.submit(Job(f"def transform(grid):\n    while True: pass\n# {n}", GRIDS, endless))
-        for n in range(4)
-    ]
-    time.sleep(0.5)
-    quick = [answer(e) for e in executor.run(Job(program(5000 + n), GRIDS) for n in range(100))]
-    assert not any(loop.done() for loop in loops)
+def endless(number: int) -> Job:
+    """A program that goes on for a minute, or until its executor closes."""
+    return Job(f"def transform(grid):\n    while True: {number}", GRIDS, Limits(60, 60))
+
+
+def test_quick_programs_do_not_wait_for_endless_ones():
+    with Executor(workers=2, limits=ROOMY) as executor:
+        loops = [executor.submit(endless(n)) for n in range(4)]
+        quick = [answer(e) for e in executor.run(Job(program(5000 + n), GRIDS) for n in range(100))]
+        assert not any(loop.done() for loop in loops)
     assert quick == list(range(5000, 5100))
-    assert {loop.result().status for loop in loops} == {"timeout"}
 
 
-@pytest.mark.long("programs that never end run into their time limits")
-def test_quick_programs_do_not_wait_for_endless_ones_in_the_same_stream(executor):
-    endless = Limits(seconds=8, seconds_per_input=8)
-    jobs = [Job(program(7000 + n), GRIDS, key=n) for n in range(60)]
-    for n in range(0, 60, 10):
-        jobs[n] = Job(f"def transform(grid):\n    while True: 1\n# {n}", GRIDS, endless, key="loop")
-    keys = [execution.key for execution in executor.run(jobs, ordered=False)]
-    assert keys.count("loop") == 6
-    assert set(keys[-6:]) == {"loop"}, "an honest program was kept waiting"
+def test_quick_programs_do_not_wait_for_endless_ones_in_the_same_stream():
+    jobs = [endless(n) if n % 10 == 0 else Job(program(7000 + n), GRIDS) for n in range(60)]
+    with Executor(workers=2, limits=ROOMY) as executor:
+        stream = executor.run(jobs, ordered=False)
+        quick = [answer(execution) for execution in itertools.islice(stream, 54)]
+    assert sorted(quick) == [7000 + n for n in range(60) if n % 10]
 
 
 CLOSING = "import os, time\ndef transform(grid):\n    os.close(3)\n    {}\n# {}"
@@ -368,7 +364,7 @@ def test_what_one_of_our_own_programs_does_to_its_process_costs_no_other_its_ans
     }
     limits = Limits(seconds=1, seconds_per_input=1)
     jobs = []
-    for n, (line, _) in enumerate(list(ends.items()) * 4):
+    for n, (line, _) in enumerate(list(ends.items()) * 2):
         jobs += [Job(program(100 * n + k), GRIDS, ROOMY, key=100 * n + k) for k in range(30)]
         jobs.append(Job(f"import os\ndef transform(grid):\n    {line}\n# {n}", GRIDS, limits, key=line))
     with Executor(workers=1, shared=True) as executor:
@@ -477,7 +473,7 @@ def state_of(executor: Executor) -> tuple[int, int]:
 @pytest.mark.parametrize(
     "total",
     [
-        2000,
+        1000,
         pytest.param(
             100_000,
             marks=[
