@@ -118,8 +118,8 @@ def own_processes() -> list[str]:
             name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:  # it ended meanwhile, or is another user's
             continue
-        # Trackers of multiprocessing end with their process, which is pytest's.
-        ours = any(word in name for word in ("pytest", "execnet", "resource_tracker"))
+        # Trackers and fork servers of multiprocessing end with their process, which is pytest's.
+        ours = any(word in name for word in ("pytest", "execnet", "resource_tracker", "forkserver"))
         if marked and name and int(folder.name) != os.getpid() and not ours:
             found.append(f"{folder.name} {name[:120]}")
     return found

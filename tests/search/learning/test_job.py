@@ -84,7 +84,7 @@ def test_a_plan_survives_its_file(searching):
 
 def test_a_process_that_fails_is_quoted(tmp_path, searching):
     with pytest.raises(ArcnbError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
-        run_shards(searching(backend="abacus", workers=5, num_processes=2))
+        run_shards(searching(backend="abacus", arms="alone", workers=5, num_processes=2))
     given = SearchPlan.of(json.loads((tmp_path / "out" / "plan.json").read_text()))
     assert given.programs.workers == 2, "the processes share the workers"
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
@@ -120,7 +120,7 @@ WORK = """
 import signal, sys, time
 from pathlib import Path
 from arcnb.search.learning import job
-job.GRACE = 5
+job.GRACE = 1
 signal.signal(signal.SIGINT, job.interrupted)
 print("at work", flush=True)
 while True:
