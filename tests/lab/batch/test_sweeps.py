@@ -89,7 +89,7 @@ def test_a_stopped_sweep_goes_on_in_the_same_folders(path, start, runs_root, cap
     process = start(*command)
     wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 1)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     before = {name: run.path for name, run in runs_by_name().items()}
     assert [run.status for run in list_runs()] == ["preempted", "queued"], errors
@@ -111,7 +111,7 @@ def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_r
     process = start("sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3", "--name", "long", "--jobs", "1")
     wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 1)
     assert cli.main(["cancel", "long"]) == 0
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert [run.status for run in list_runs()] == ["preempted", "killed", "killed"]
     assert "n_2: killed: before it started: cancelled\n" in errors
@@ -126,7 +126,7 @@ def test_a_run_whose_folder_is_gone_fails_alone(path, start, runs_root):
     wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 2)
     shutil.rmtree(runs_by_name()["torn.n_3"].path)
     (runs_root / "go").touch()
-    table, errors = process.communicate(timeout=60)
+    table, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert [(run.name, run.status) for run in list_runs()] == [(f"torn.n_{n}", "done") for n in (1, 2, 4)]
     assert "is not a run folder: it holds no manifest.json" in errors
