@@ -22,7 +22,7 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling import backends
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.sampling.by_server import ServerBackend
-from arcnb.models.sampling.engine_guard import marked_processes
+from arcnb.models.sampling.engine_guard import folder_of, marked_processes
 
 vllm_missing = backends.importlib.util.find_spec("vllm") is None
 NAMES = [
@@ -378,8 +378,11 @@ def test_an_engine_that_dies_is_restarted_once_and_then_fails_with_the_cause(bac
 
 def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
     if backend.name == "vllm":
+        folder = folder_of(backend.engine.mark)
+        assert list(folder.iterdir()), "its sockets lie there"
         backend.close()
         assert not marked_processes(backend.engine.mark)
+        assert not folder.exists()
     else:
         backend.close()
     backend.close()

@@ -17,7 +17,13 @@ from arcnb.models.registry import ModelPath
 from arcnb.models.sampling import by_vllm, vllm_engine
 from arcnb.models.sampling.backends import EngineOptions
 from arcnb.models.sampling.by_vllm import merged_is_faster
-from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
+from arcnb.models.sampling.engine_guard import (
+    MARK_VARIABLE,
+    folder_of,
+    kill_marked,
+    marked_processes,
+    start_guard,
+)
 from arcnb.models.sampling.engine_log import EngineLog
 from arcnb.models.sampling.vllm_engine import EngineSettings
 
@@ -31,7 +37,7 @@ time.sleep(300)
 """
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -51,11 +57,13 @@ def test_engine_processes_die_with_their_parent_and_so_does_the_guard(sign):
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     mark, guard = parent.stdout.readline().split()
     wait_until(lambda: len(marked_processes(mark)) == 1)  # its environment can be read soon after its start
+    (folder_of(mark) / "left").touch()
     parent.send_signal(sign)
     parent.wait(20)
     parent.stdout.close()
     wait_until(lambda: not marked_processes(mark))
     wait_until(lambda: not running(int(guard)))
+    assert not folder_of(mark).exists()
 
 
 def test_guard_survives_the_killing_of_its_parents_process_group():
