@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -26,6 +25,7 @@ from arcnb.models.sampling.engine_guard import (
 )
 from arcnb.models.sampling.engine_log import EngineLog
 from arcnb.models.sampling.vllm_engine import EngineSettings
+from tests.lab.watching import wait_for
 
 PARENT = f"""
 import os, subprocess, sys, time
@@ -35,13 +35,6 @@ engine = subprocess.Popen(["sleep", "300"], env={{**os.environ, "{MARK_VARIABLE}
 print(mark, guard.pid, flush=True)
 time.sleep(300)
 """
-
-
-def wait_until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def running(pid: int) -> bool:
@@ -56,13 +49,13 @@ def running(pid: int) -> bool:
 def test_engine_processes_die_with_their_parent_and_so_does_the_guard(sign):
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     mark, guard = parent.stdout.readline().split()
-    wait_until(lambda: len(marked_processes(mark)) == 1)  # its environment can be read soon after its start
+    wait_for(lambda: len(marked_processes(mark)) == 1)  # its environment can be read soon after its start
     (folder_of(mark) / "left").touch()
     parent.send_signal(sign)
     parent.wait(20)
     parent.stdout.close()
-    wait_until(lambda: not marked_processes(mark))
-    wait_until(lambda: not running(int(guard)))
+    wait_for(lambda: not marked_processes(mark))
+    wait_for(lambda: not running(int(guard)))
     assert not folder_of(mark).exists()
 
 
@@ -74,7 +67,7 @@ def test_guard_survives_the_killing_of_its_parents_process_group():
     os.killpg(parent.pid, signal.SIGINT)
     parent.wait(20)
     parent.stdout.close()
-    wait_until(lambda: not marked_processes(mark))
+    wait_for(lambda: not marked_processes(mark))
 
 
 def test_processes_of_others_are_spared():
@@ -82,7 +75,7 @@ def test_processes_of_others_are_spared():
     bystander = subprocess.Popen(["sleep", "300"])
     marked = subprocess.Popen(["sleep", "300"], env={MARK_VARIABLE: mark})
     try:
-        wait_until(lambda: marked_processes(mark) == [marked.pid])
+        wait_for(lambda: marked_processes(mark) == [marked.pid])
         kill_marked(mark)
         assert marked.wait(20) == -signal.SIGKILL
         assert bystander.poll() is None

@@ -19,6 +19,7 @@ from arcnb.search.learning.job import arm_predictions, last_moment, run_shards, 
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
 from tests.arc.golden_grids import cases
+from tests.lab.watching import wait_for
 from tests.paths import ROOT
 from tests.search.learning_engine import padded, small_tasks
 
@@ -153,18 +154,11 @@ def test_the_processes_of_a_notebook_that_is_killed_are_interrupted_and_end(tmp_
     command = [sys.executable, "-c", NOTEBOOK, str(log), WORK, temper]
     notebook = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     pid = int(notebook.stdout.readline())
-    wait_until(lambda: "at work" in log.read_text())
+    wait_for(lambda: "at work" in log.read_text())
     notebook.kill()
     notebook.wait()
-    wait_until(lambda: not is_running(pid))
+    wait_for(lambda: not is_running(pid))
     assert "interrupted" in log.read_text()
-
-
-def wait_until(true, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it goes on without the notebook"
-        time.sleep(0.05)
 
 
 def test_a_named_backend_is_taken_as_it_is():
@@ -203,9 +197,7 @@ def test_killed_at_any_moment_the_submission_is_whole(tmp_path):
         for _ in range(2)
     ]
     first = path.read_bytes()
-    end = time.monotonic() + 60
-    while path.read_bytes() == first and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_for(lambda: path.read_bytes() != first)
     for _ in range(300):
         validate_submission(json.loads(path.read_bytes()), tasks)
     for writer in writers:
