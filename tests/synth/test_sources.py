@@ -8,6 +8,7 @@ from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.pools import Ahead
 from arcnb.programs.executor.executor import Executor
+from arcnb.synth import sources
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.rearc.tasks import UNREPRODUCED
 from arcnb.synth.rules import GENERATORS, rule_task
@@ -33,12 +34,11 @@ def test_sources_count_what_they_give():
 
 
 def test_held_out_parts_are_apart():
-    seen = {t.meta["original"] for t in build_tasks("rearc", 320, SourceSettings(diff_ub=0.3))}
+    small = SourceSettings(diff_ub=0.3, n_train=1)
+    seen = {t.meta["original"] for t in build_tasks("rearc", 320, small)}
     assert len(seen) == 320
     assert not seen & set(HELD_OUT_TRAINING)
-    assert {
-        t.meta["original"] for t in build_tasks("rearc/held_out", 80, SourceSettings(diff_ub=0.3))
-    } == set(HELD_OUT_TRAINING)
+    assert {t.meta["original"] for t in build_tasks("rearc/held_out", 80, small)} == set(HELD_OUT_TRAINING)
     n = 2 * len(GENERATORS)
     assert not {t.meta["family"] for t in build_tasks("dsl", n)} & set(HELD_OUT_FAMILIES)
     assert {t.meta["family"] for t in build_tasks("dsl/held_out", 30)} == set(HELD_OUT_FAMILIES)
@@ -92,13 +92,14 @@ def test_programs_of_a_model_do_not_share_processes(tmp_path):
         build_tasks(str(tmp_path / "tasks.jsonl"), 1, executor=executor, require_programs=True)
 
 
-def test_generators_are_given_up_alike_in_any_number_of_processes():
+def test_generators_are_given_up_alike_in_any_number_of_processes(monkeypatch):
     """What was drawn ahead for a generator that is given up meanwhile changes nothing."""
     made = []
+    monkeypatch.setattr(sources, "BATCH", 64)
     for workers in (1, 2):
         report = TaskReport()
         settings = SourceSettings(seed=3, block_size=128)
-        tasks = source_tasks("dsl/geometry", 700, settings, workers=workers, report=report)
+        tasks = source_tasks("dsl/geometry", 400, settings, workers=workers, report=report)
         made.append(([task.fingerprint for task in tasks], report.rejected, report.rejected_by))
     assert made[0] == made[1]
     assert report.acceptance("turn_grid") < LEAST_ACCEPTANCE, "one of those given up"

@@ -5,24 +5,23 @@ import pytest
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth import sources
-from arcnb.synth.sources import BATCH, SourceSettings
+from arcnb.synth.sources import SourceSettings
 from arcnb.synth.splits import training_split
 from arcnb.synth.task_sets import build_task_set
 from arcnb.synth.validation.reports import TaskReport
 
-RECIPE = f"rearc*80 + dsl*{BATCH + 100} + dsl/scenes*5"
+RECIPE = "rearc*40 + dsl*200 + dsl/scenes*5"
 
 
 @pytest.fixture(scope="module")
 def built():
-    made = {}
-    for workers in (1, 2):
-        report = TaskReport()
-        settings = SourceSettings(seed=3, max_cells=1500)
-        made[workers] = (
-            build_task_set(RECIPE, settings=settings, augment=True, workers=workers, report=report),
-            report,
-        )
+    made, settings = {}, SourceSettings(seed=3, diff_ub=0.4, max_cells=1500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BATCH", 64)  # several batches of the DSL
+        for workers in (1, 2):
+            report = TaskReport()
+            tasks = build_task_set(RECIPE, settings=settings, augment=True, workers=workers, report=report)
+            made[workers] = tasks, report
     return made
 
 
@@ -34,13 +33,13 @@ def test_a_recipe_gives_the_same_tasks_in_any_number_of_processes(built):
 
 def test_what_was_taken_and_rejected_is_counted(built):
     (tasks, report), (_, again) = built.values()
-    assert report.accepted == len(tasks) == 80 + BATCH + 100 + 5
+    assert report.accepted == len(tasks) == 40 + 200 + 5
     assert report.rejected == again.rejected
     assert report.rejected["duplicate program"] > 0
     assert report.tasks_per_second_per_core > 0
     table = report.origins()
     assert table["taken"].sum() == report.accepted
-    assert table.loc["rearc", "taken"] == 80
+    assert table.loc["rearc", "taken"] == 40
     assert "tasks a second and core" in report._repr_html_()
 
 

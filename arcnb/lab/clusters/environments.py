@@ -40,7 +40,7 @@ def build_archive(requirements: Path) -> bool:
         with locked(archive.with_suffix(".lock")):
             if archive.is_file():
                 return False
-            with tempfile.TemporaryDirectory(prefix="arcnb-environment-") as folder:
+            with tempfile.TemporaryDirectory(prefix=f"arcnb-environment-{os.getpid()}-") as folder:
                 _build(Path(folder), requirements)
                 part = archive.with_suffix(".part")
                 try:

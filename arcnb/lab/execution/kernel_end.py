@@ -10,6 +10,8 @@ Before it ends, ipykernel asks every child of the kernel to go, and asks for 14 
 resource tracker of multiprocessing, which whatever spawned a process has left (vLLM, pools), ignores signals
 by design and goes when the kernel does. A child that has ended, but that nobody has waited for yet, counts as
 one that does not go. Neither is asked.
+
+ipykernel warns that its own `do_shutdown` is no coroutine; where warnings are errors, it then does not end.
 """
 
 import atexit
@@ -30,22 +32,21 @@ def bound_end() -> None:
     Exit handlers run in the reverse order of their registration: those of the cells come before this one,
     the kernel's own after it.
     """
-    atexit.register(_end_in_order)
-    _ask_only_the_living()
-
-
-def _ask_only_the_living() -> None:
     from ipykernel.kernelapp import IPKernelApp
 
+    atexit.register(_end_in_order)
     kernel = IPKernelApp.instance().kernel
-    children = kernel._process_children
+    children, shutdown = kernel._process_children, kernel.do_shutdown
+
+    async def do_shutdown(restart: bool) -> dict:
+        return shutdown(restart)
 
     def others() -> list:
         tracker = resource_tracker._resource_tracker._pid
         multiprocessing.active_children()  # waits for those of multiprocessing that have ended
         return [child for child in children() if child.pid != tracker and not _has_ended(child)]
 
-    kernel._process_children = others
+    kernel.do_shutdown, kernel._process_children = do_shutdown, others
 
 
 def _has_ended(child) -> bool:

@@ -50,7 +50,9 @@ def substitute_home() -> Iterator[str | None]:
     if problem is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="arcnb-home-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix=f"arcnb-home-{os.getpid()}-", ignore_cleanup_errors=True
+    ) as folder:
         ours = {name: str(Path(folder, place)) for name, place in HABITS.items() if name not in os.environ}
         for place in ours.values():
             Path(place).mkdir(parents=True, exist_ok=True)

@@ -73,9 +73,9 @@ class ServerBackend(Backend):
         self._call = _Call()
         self._closed = False
         self.model, self.options = model, options
-        self.tokenizer = load_tokenizer(model)
         self._servers = [_address(url) for url in options.server_urls]
         served = self._find(adapter or options.server_model)
+        self.tokenizer = load_tokenizer(model)
         lengths = [n for entry in served if isinstance(n := entry.get("max_model_len"), int)]
         limits = [n for n in (*lengths, options.max_model_len, model.context) if n]
         if not limits:

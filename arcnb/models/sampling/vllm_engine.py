@@ -21,7 +21,7 @@ from arcnb.models.lora.precision import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, share_of_memory, weight_bytes
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.backends import EngineOptions
-from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, start_guard
+from arcnb.models.sampling.engine_guard import MARK_VARIABLE, folder_of, kill_marked, start_guard
 from arcnb.models.sampling.engine_log import EngineLog
 from arcnb.models.sampling.engine_spawn import spawning
 
@@ -186,7 +186,13 @@ class VllmEngine:
             arguments = _llm_arguments(self.settings)
             if arguments["enforce_eager"] and on_cpu():
                 marks |= _NO_COMPILER
-            with spawning(marks, self._log.descriptor), self._log.capture():
+            if on_cpu():  # on a GPU, what was compiled for it lies there and stays
+                marks["TMPDIR"] = str(folder_of(self.mark))
+            with (
+                spawning(marks, self._log.descriptor),
+                _sockets_in(folder_of(self.mark)),
+                self._log.capture(),
+            ):
                 self._llm = LLM(**arguments)
             self._closed = threading.Event()
             _wake_when_dead(self._llm, self._closed)
@@ -198,6 +204,19 @@ class VllmEngine:
             cause = self._log.last_error() or f"{type(error).__name__}: {error}"
             advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options)
             raise ArcnbError(f"vllm cannot start with {model.name!r}: {cause} ({advice})") from error
+
+
+@contextlib.contextmanager
+def _sockets_in(folder: Path) -> Iterator[None]:
+    """Within the block, vLLM makes its sockets in this folder, unless their paths were too long."""
+    name, before = "VLLM_RPC_BASE_PATH", os.environ.get("VLLM_RPC_BASE_PATH")
+    if before is None and len(os.fsencode(folder)) <= 70:  # of 107 bytes
+        os.environ[name] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
 
 
 def on_cpu() -> bool:

@@ -158,6 +158,7 @@ def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:
         "-m",
         "accelerate.commands.accelerate_cli",
         "launch",
+        *("--log_dir", os.devnull),  # else every launch leaves an empty folder in /tmp
         *meeting.flags,
         *words,
     ]

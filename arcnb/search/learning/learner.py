@@ -132,6 +132,7 @@ class LoraLearner:
             self._net = get_peft_model(base, config)
         except ValueError as error:  # no layer of the model has such a name
             raise ArcnbError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
+        self._net.create_or_update_model_card = lambda folder: None  # without a word of its own
         self._modules = settings.modules
         self._size = PartSize(settings.batch_tokens, False)
         if settings.gradient_checkpointing:

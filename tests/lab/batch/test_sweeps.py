@@ -4,6 +4,7 @@ import csv
 import shutil
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_stopped_sweep_goes_on_in_the_same_folders(path, start, runs_root, cap
     process = start(*command)
     wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 1)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     before = {name: run.path for name, run in runs_by_name().items()}
     assert [run.status for run in list_runs()] == ["preempted", "queued"], errors
@@ -110,7 +111,7 @@ def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_r
     process = start("sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3", "--name", "long", "--jobs", "1")
     wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 1)
     assert cli.main(["cancel", "long"]) == 0
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert [run.status for run in list_runs()] == ["preempted", "killed", "killed"]
     assert "n_2: killed: before it started: cancelled\n" in errors
@@ -119,17 +120,15 @@ def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_r
 
 @pytest.mark.long("several notebooks run")
 def test_a_run_whose_folder_is_gone_fails_alone(path, start, runs_root):
-    process = start(
-        "sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3,4", "--name", "torn", "--jobs", "2"
-    )
+    process = start("sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3", "--name", "torn", "--jobs", "2")
     wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 2)
     shutil.rmtree(runs_by_name()["torn.n_3"].path)
     (runs_root / "go").touch()
-    table, errors = process.communicate(timeout=60)
+    table, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert [(run.name, run.status) for run in list_runs()] == [(f"torn.n_{n}", "done") for n in (1, 2, 4)]
+    assert [(run.name, run.status) for run in list_runs()] == [(f"torn.n_{n}", "done") for n in (1, 2)]
     assert "is not a run folder: it holds no manifest.json" in errors
-    assert [line.split()[1] for line in table.splitlines()[1:]] == ["done", "done", "unreadable", "done"]
+    assert [line.split()[1] for line in table.splitlines()[1:]] == ["done", "done", "unreadable"]
 
 
 def test_after_an_error_nobody_is_left_at_work(path, runs_root):
@@ -307,33 +306,26 @@ def test_a_file_describes_a_whole_sweep(path, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.long("several notebooks run")
-def test_the_end_of_the_time_preempts_what_is_at_work(path, runs_root, capsys):
-    command = [
-        "sweep",
-        str(path),
-        "-p",
-        "seconds",
-        "1",
-        "--grid",
-        "n=1,2,3",
-        "--name",
-        "timed",
-        "--jobs",
-        "2",
-    ]
-    assert cli.main([*command, "--seconds", "15"]) == 1
-    assert [run.status for run in list_runs()] == ["preempted", "preempted", "queued"]
-    assert "the time is up, and 3 runs are not done; the same command goes on" in capsys.readouterr().err
+def test_the_end_of_the_time_preempts_what_is_at_work(path, runs_root, capsys, monkeypatch):
+    def now():  # an hour passes when one is at work
+        return 3600.0 if list(runs_root.glob("*/ready")) else 0.0
+
+    command = ["sweep", str(path), "-p", "seconds", "1", "--grid", "n=1,2", "--name", "timed"]
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
+        assert cli.main([*command, "--seconds", "1800"]) == 1
+    assert [run.status for run in list_runs()] == ["preempted", "queued"]
+    assert "the time is up, and 2 runs are not done; the same command goes on" in capsys.readouterr().err
     folders = {run.path for run in list_runs()}
     (runs_root / "go").touch()
-    assert cli.main([*command, "--seconds", "100"]) == 0
+    assert cli.main([*command, "--seconds", "1800"]) == 0
     assert {run.path for run in list_runs()} == folders
     assert {run.status for run in list_runs()} == {"done"}
 
 
 def test_runs_on_one_gpu_start_apart(path, monkeypatch):
     runs = [member.run for member in plan_sweep("x", path, VALUES, sets_of(1, 2, 3)).members]
-    began = {}
+    began, clock = {}, [0.0]
 
     class Process:
         returncode = 0
@@ -342,14 +334,18 @@ def test_runs_on_one_gpu_start_apart(path, monkeypatch):
             return 0
 
     def begin(run, planned, slot, quiet):
-        began[run.path] = (time.monotonic(), slot["CUDA_VISIBLE_DEVICES"])
+        began[run.path] = (clock[0], slot["CUDA_VISIBLE_DEVICES"])
         return Process()
 
+    def sleep(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     monkeypatch.setattr(workers, "_begin", begin)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     workers.run_queued(runs, workers.slots(per_gpu=2), lambda run, code: None, apart=0.5)
     (first, one), (second, other), (third, again) = (began[run.path] for run in runs)
-    assert second - first < 0.4
+    assert second == first
     assert {one, other} == {"0", "1"}
     assert third - first >= 0.5
     assert again == one

@@ -1,4 +1,4 @@
-"""The engine tells the truth about every way a notebook can end. Real papermill, real kernels, 40 seconds."""
+"""The engine tells the truth about every way a notebook can end. Real papermill, real kernels."""
 
 import os
 import signal
@@ -65,9 +65,10 @@ def ready(root):
 
 
 def test_a_finished_run_is_done(notebook, capsys):
-    path = notebook(
-        "# Work", "(run.path / 'a.txt').write_text('hi')", "run.record({'n': n}, artifacts=['a.txt'])"
-    )
+    # Its kernel uses no port that another process could take.
+    ipc = "from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().transport == 'ipc'"
+    write = f"{ipc}\n(run.path / 'a.txt').write_text('hi')"
+    path = notebook("# Work", write, "run.record({'n': n}, artifacts=['a.txt'])")
     assert cli.main(["run", str(path), "-p", "n", "5"]) == 0
     run = only_run()
     assert capsys.readouterr().out.strip() == str(run.path)
@@ -86,11 +87,6 @@ def test_a_finished_run_is_done(notebook, capsys):
     assert NotebookNotary().check_signature(copy), "JupyterLab would hide the grids"
     copy.cells[0].source += "changed"
     assert not NotebookNotary().check_signature(copy)
-
-
-def test_a_kernel_uses_no_port_that_another_process_could_take(notebook):
-    cell = "from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().transport == 'ipc'"
-    assert cli.main(["run", str(notebook(cell))]) == 0
 
 
 def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
@@ -140,12 +136,6 @@ def test_a_killed_kernel_is_killed_and_leaves_no_children(notebook, capsys):
     wait_for(lambda: not process_exists(int((run.path / "child").read_text())))
 
 
-def test_a_kernel_that_exits_is_killed_with_its_code(notebook):
-    assert cli.main(["run", str(notebook("import os; os._exit(3)"))]) != 0
-    assert only_run().verdict()[0] == "killed"
-    assert "exit code 3" in only_run().verdict()[1]
-
-
 def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, runs_root):
     path = notebook("# Work", SAVE_WHEN_STOPPED, RECORD)
     process = start("run", path, "-p", "n", "7")
@@ -154,7 +144,7 @@ def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, 
     assert run.status == "running"
     wait_for(lambda: (read_heartbeat(run.path) or {"cell": {"title": ""}})["cell"]["title"] == "Work")
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert f"arcnb run --resume {run.path}" in errors
     assert run.verdict() == ("preempted", 'cell 6 of 7 ("Work"): stopped by SIGTERM')
@@ -175,25 +165,16 @@ def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, 
     assert cli.main(["run", "--resume", run.path.name]) == 0, "nothing left to do is no error"
 
 
-def test_a_scheduler_that_signals_every_process_does_not_disturb_the_saving(notebook, start, runs_root):
+def test_signals_to_every_process_or_twice_at_once_do_not_disturb_the_saving(notebook, start, runs_root):
+    """A scheduler signals the sweep, its runs and their kernels, and the sweep passes its own on."""
     process = start("run", notebook(SAVE_WHEN_STOPPED))
     kernel = wait_for(lambda: ready(runs_root))
     os.kill(kernel, signal.SIGTERM)
     os.kill(process.pid, signal.SIGTERM)
     os.kill(kernel, signal.SIGTERM)
-    process.communicate(timeout=20)
-    assert only_run().status == "preempted"
-    assert (only_run().path / "saved").read_text() == "yes"
-
-
-def test_a_stop_signal_that_comes_twice_at_once_is_one(notebook, start, runs_root):
-    """A scheduler signals the sweep and its runs, and the sweep passes its own on."""
-    process = start("run", notebook(SAVE_WHEN_STOPPED))
-    wait_for(lambda: ready(runs_root))
-    process.send_signal(signal.SIGTERM)
     time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert only_run().status == "preempted"
     assert (only_run().path / "saved").read_text() == "yes"
@@ -205,7 +186,7 @@ def test_a_second_ctrl_c_later_ends_at_once(notebook, start, runs_root):
     process.send_signal(signal.SIGINT)
     time.sleep(2.2)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
 
 
@@ -225,13 +206,13 @@ def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_r
     imports = "import time\nfrom arcnb.machine.progress import progress\n"
     loop = "for _ in progress(range(600), 'judging', unit='task'):\n    time.sleep(0.1)"
     process = start("run", notebook("# Judge", imports + loop))
-    wait_for(lambda: [run for run in list_runs() if "judging" in str(read_heartbeat(run.path))], 15)
+    wait_for(lambda: [run for run in list_runs() if "judging" in str(read_heartbeat(run.path))])
     assert cli.main(["ls"]) == 0
     assert "cell 5/5 (Judge) judging: " in capsys.readouterr().out
     assert cli.main(["show", "01_small"]) == 0
     assert "now          cell 5/5 (Judge) judging: " in capsys.readouterr().out
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     text = only_run().copy_path.read_text()
     assert text.count(" of at most 600 tasks in ") == 2, "the last state, once as text and once as HTML"
     assert text.count("judging: ") == 2, "and nothing of the states before"
@@ -241,7 +222,7 @@ def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, sta
     process = start("run", notebook(STUBBORN), "--grace", "1")
     kernel = wait_for(lambda: ready(runs_root))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
     assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGINT (Ctrl-C)')
     assert not process_exists(kernel)
@@ -251,7 +232,7 @@ def test_a_cell_that_is_interrupted_before_its_reply_is_not_waited_for(notebook,
     process = start("run", notebook(REPLY_IS_LOST))
     kernel = wait_for(lambda: ready(runs_root))
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGTERM')
     assert not process_exists(kernel)
 
@@ -301,7 +282,7 @@ def test_a_signal_while_the_kernel_starts_stops_before_the_first_cell(notebook, 
     process = start("run", notebook(READY))
     wait_for(lambda: list(runs_root.glob("*/01_small.ipynb")))
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert only_run().status == "preempted"
     assert not ready(runs_root)
@@ -338,10 +319,13 @@ def test_papermill_with_the_engine_checks_parameters_before_the_kernel(notebook,
     assert statuses(out) == ["completed"] * 4
 
 
-def test_papermill_with_the_engine_raises_for_a_dead_kernel(notebook, tmp_path):
-    path = notebook("import os; os._exit(1)")
-    with pytest.raises(RunStopped, match="the kernel died: its process ended with exit code 1"):
+def test_papermill_with_the_engine_raises_for_a_dead_kernel_and_says_its_exit_code(notebook, tmp_path):
+    path = notebook("import os; os._exit(3)")
+    with pytest.raises(RunStopped, match="the kernel died: its process ended with exit code 3"):
         papermill.execute_notebook(path, tmp_path / "out.ipynb", engine_name="arcnb", progress_bar=False)
+    status, why = only_run().verdict()
+    assert status == "killed"
+    assert "exit code 3" in why
 
 
 def test_plain_papermill_leaves_a_run_too(notebook, tmp_path):
@@ -374,7 +358,7 @@ def test_output_of_a_running_cell_is_on_disk_before_it_ends(notebook, start, run
     nbformat.validate(nbformat.read(copy, as_version=4))
     assert statuses(copy)[-1] == "running"
     os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert "early" in copy.read_text()
 
 

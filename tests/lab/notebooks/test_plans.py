@@ -120,7 +120,14 @@ def test_a_pipeline_gives_options_and_refers_to_what_came_out(path, tmp_path):
     assert [run.manifest["outcome"]["guard-window"] for run in list_runs()] == [10, 10]
 
 
-@pytest.mark.parametrize("more", ["{guard: {window: 10}}", "{window: 10}", "{guard_window: 10}"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "{guard: {window: 10}}",
+        pytest.param("{window: 10}", marks=pytest.mark.repetition),
+        pytest.param("{guard_window: 10}", marks=pytest.mark.repetition),
+    ],
+)
 def test_plain_papermill_gives_options_in_more(path, tmp_path, more):
     program = Path(sys.executable).with_name("papermill")
     command = [program, path.name, tmp_path / "out.ipynb", "-y", f"more: {more}", "--no-progress-bar"]

@@ -183,7 +183,7 @@ def test_cancel_stops_a_run_of_this_machine(notebook, start, runs_root, capsys):
     process = start("run", notebook(wait), "--name", "here")
     wait_for(lambda: list(runs_root.glob("*/ready")))
     assert cli.main(["cancel", "here"]) == 0
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + 15, errors
     (run,) = list_runs()
     assert run.status == "preempted"
@@ -222,7 +222,7 @@ def test_a_run_that_was_submitted_once_and_now_runs_here_is_stopped_here(
     record_task(run, "slurm", "7")
     assert cli.main(["cancel", "here"]) == 0
     assert "told to stop" in capsys.readouterr().err
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + 15, errors
     assert cli.main(["cancel", "here"]) == 0
     assert "preempted already" in capsys.readouterr().err

@@ -60,7 +60,7 @@ class CompletionServer:
 
         self.http = _Listener(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
 
     def complete(self, question: dict) -> dict:
         rng = np.random.default_rng([question["seed"], *question["prompt"]])

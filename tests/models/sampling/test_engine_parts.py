@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -17,9 +16,16 @@ from arcnb.models.registry import ModelPath
 from arcnb.models.sampling import by_vllm, vllm_engine
 from arcnb.models.sampling.backends import EngineOptions
 from arcnb.models.sampling.by_vllm import merged_is_faster
-from arcnb.models.sampling.engine_guard import MARK_VARIABLE, kill_marked, marked_processes, start_guard
+from arcnb.models.sampling.engine_guard import (
+    MARK_VARIABLE,
+    folder_of,
+    kill_marked,
+    marked_processes,
+    start_guard,
+)
 from arcnb.models.sampling.engine_log import EngineLog
 from arcnb.models.sampling.vllm_engine import EngineSettings
+from tests.lab.watching import wait_for
 
 PARENT = f"""
 import os, subprocess, sys, time
@@ -29,13 +35,6 @@ engine = subprocess.Popen(["sleep", "300"], env={{**os.environ, "{MARK_VARIABLE}
 print(mark, guard.pid, flush=True)
 time.sleep(300)
 """
-
-
-def wait_until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def running(pid: int) -> bool:
@@ -50,12 +49,14 @@ def running(pid: int) -> bool:
 def test_engine_processes_die_with_their_parent_and_so_does_the_guard(sign):
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     mark, guard = parent.stdout.readline().split()
-    wait_until(lambda: len(marked_processes(mark)) == 1)  # its environment can be read soon after its start
+    wait_for(lambda: len(marked_processes(mark)) == 1)  # its environment can be read soon after its start
+    (folder_of(mark) / "left").touch()
     parent.send_signal(sign)
     parent.wait(20)
     parent.stdout.close()
-    wait_until(lambda: not marked_processes(mark))
-    wait_until(lambda: not running(int(guard)))
+    wait_for(lambda: not marked_processes(mark))
+    wait_for(lambda: not running(int(guard)))
+    assert not folder_of(mark).exists()
 
 
 def test_guard_survives_the_killing_of_its_parents_process_group():
@@ -66,7 +67,7 @@ def test_guard_survives_the_killing_of_its_parents_process_group():
     os.killpg(parent.pid, signal.SIGINT)
     parent.wait(20)
     parent.stdout.close()
-    wait_until(lambda: not marked_processes(mark))
+    wait_for(lambda: not marked_processes(mark))
 
 
 def test_processes_of_others_are_spared():
@@ -74,7 +75,7 @@ def test_processes_of_others_are_spared():
     bystander = subprocess.Popen(["sleep", "300"])
     marked = subprocess.Popen(["sleep", "300"], env={MARK_VARIABLE: mark})
     try:
-        wait_until(lambda: marked_processes(mark) == [marked.pid])
+        wait_for(lambda: marked_processes(mark) == [marked.pid])
         kill_marked(mark)
         assert marked.wait(20) == -signal.SIGKILL
         assert bystander.poll() is None

@@ -19,6 +19,7 @@ from arcnb.search.learning.job import arm_predictions, last_moment, run_shards, 
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
 from tests.arc.golden_grids import cases
+from tests.lab.watching import wait_for
 from tests.paths import ROOT
 from tests.search.learning_engine import padded, small_tasks
 
@@ -84,7 +85,7 @@ def test_a_plan_survives_its_file(searching):
 
 def test_a_process_that_fails_is_quoted(tmp_path, searching):
     with pytest.raises(ArcnbError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
-        run_shards(searching(backend="abacus", workers=5, num_processes=2))
+        run_shards(searching(backend="abacus", arms="alone", workers=5, num_processes=2))
     given = SearchPlan.of(json.loads((tmp_path / "out" / "plan.json").read_text()))
     assert given.programs.workers == 2, "the processes share the workers"
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
@@ -120,7 +121,7 @@ WORK = """
 import signal, sys, time
 from pathlib import Path
 from arcnb.search.learning import job
-job.GRACE = 5
+job.GRACE = 1
 signal.signal(signal.SIGINT, job.interrupted)
 print("at work", flush=True)
 while True:
@@ -153,18 +154,11 @@ def test_the_processes_of_a_notebook_that_is_killed_are_interrupted_and_end(tmp_
     command = [sys.executable, "-c", NOTEBOOK, str(log), WORK, temper]
     notebook = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     pid = int(notebook.stdout.readline())
-    wait_until(lambda: "at work" in log.read_text())
+    wait_for(lambda: "at work" in log.read_text())
     notebook.kill()
     notebook.wait()
-    wait_until(lambda: not is_running(pid))
+    wait_for(lambda: not is_running(pid))
     assert "interrupted" in log.read_text()
-
-
-def wait_until(true, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it goes on without the notebook"
-        time.sleep(0.05)
 
 
 def test_a_named_backend_is_taken_as_it_is():
@@ -203,9 +197,7 @@ def test_killed_at_any_moment_the_submission_is_whole(tmp_path):
         for _ in range(2)
     ]
     first = path.read_bytes()
-    end = time.monotonic() + 60
-    while path.read_bytes() == first and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_for(lambda: path.read_bytes() != first)
     for _ in range(300):
         validate_submission(json.loads(path.read_bytes()), tasks)
     for writer in writers:

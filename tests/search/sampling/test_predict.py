@@ -1,11 +1,7 @@
 """Sampling rounds: exactly the planned rows, also when killed and started again."""
 
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from dataclasses import replace
 
 import pandas as pd
@@ -20,20 +16,11 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
-from tests.paths import ROOT
+from tests.lab.watching import wait_for
 
 SAMPLING = Sampling(max_tokens=8)
 PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
 LONG_PLAN = replace(PLAN, n_predictions=61)
-
-# A process of its own, to be killed: samples for four tasks into sys.argv[2] with model sys.argv[1].
-SCRIPT = """
-import sys
-from tests.search.sampling.test_predict import *
-with open_backend("transformers", sys.argv[1], None, EngineOptions(max_model_len=2048)) as engine:
-    with Executor(1) as executor:
-        predict(sampled(small_tasks(), PredictionSet(sys.argv[2]), part_rows=4), engine, executor, LONG_PLAN)
-"""
 
 
 def small_tasks():
@@ -45,6 +32,15 @@ def small_tasks():
 
 def sampled(tasks, predictions, **more):
     return SampledSet(tasks, predictions, prompt_format(), SAMPLING, **more)
+
+
+def sample(model, folder):
+    """A stage to be killed."""
+    with (
+        open_backend("transformers", model, None, EngineOptions(max_model_len=2048)) as engine,
+        Executor(1) as executor,
+    ):
+        predict(sampled(small_tasks(), PredictionSet(folder), part_rows=4), engine, executor, LONG_PLAN)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +60,12 @@ def expected_keys(tasks, plan=PLAN):
     return {(task.task_id, r, i, 0) for task in tasks for r, i in keys}
 
 
+def raw_keys(predictions):
+    """What any reader finds: nothing stands there twice."""
+    raw = pd.read_parquet(predictions.folder)
+    return list(zip(raw["task_id"], raw["round"], raw["index"], raw["turn"], strict=True))
+
+
 def test_the_rows_are_the_planned_ones_and_a_second_call_adds_nothing(tmp_path, engine, executor):
     tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
     first = predict(sampled(tasks, predictions), engine, executor, PLAN)
@@ -80,10 +82,7 @@ def test_a_set_that_is_to_grow_gets_the_missing_rows_only(tmp_path, engine, exec
     for n_predictions in (5, 7):  # the last round of the first has one completion, and then two
         plan = replace(PLAN, n_predictions=n_predictions, stop_after=stop_after)
         predict(sampled(tasks, predictions), engine, executor, plan)
-        raw = pd.read_parquet(predictions.folder)  # any reader: nothing stands there twice
-        keys = list(zip(raw["task_id"], raw["round"], raw["index"], raw["turn"], strict=True))
-        assert len(keys) == len(set(keys))
-        assert set(keys) == expected_keys(tasks, plan)
+        assert sorted(raw_keys(predictions)) == sorted(expected_keys(tasks, plan))
 
 
 def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, executor):
@@ -143,32 +142,20 @@ def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engin
     assert {row.task_id for row in predictions.iter_predictions()} == {chosen[1].task_id}
 
 
-@pytest.mark.long("a process is killed at random moments and goes on")
-def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path, small_model):
+def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path, small_model, forked):
     tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
-    root = str(ROOT)
-    command = [sys.executable, "-c", SCRIPT, str(small_model.path), str(tmp_path / "p")]
     moments = random.Random(7)
     expected, left_incomplete = expected_keys(tasks, LONG_PLAN), 0
     for attempt in range(40):
-        process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = forked(sample, small_model.path, predictions.folder)
         before = len(predictions.done_keys())
-        if attempt < 3:  # let it get to work, then kill it within the next few prompts
-            deadline = time.monotonic() + 60
-            while (
-                len(predictions.done_keys()) == before
-                and time.monotonic() < deadline
-                and process.poll() is None
-            ):
-                time.sleep(0.02)
+        if attempt < 2:  # let it get to work, then kill it within the next few prompts
+            wait_for(lambda: len(predictions.done_keys()) != before or process.exitcode is not None)  # noqa: B023
             time.sleep(moments.uniform(0, 0.2))
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.kill()
             left_incomplete += 0 < len(predictions.done_keys()) < len(expected)
-        if process.wait(timeout=120) == 0:
+        process.join(120)
+        if process.exitcode == 0:
             break
-    rows = list(predictions.iter_predictions())
-    counts = Counter(row.key for row in rows)
-    assert set(counts) == expected
-    assert set(counts.values()) == {1}
+    assert sorted(raw_keys(predictions)) == sorted(expected)
     assert left_incomplete, "no kill came while predictions were being made"

@@ -70,7 +70,7 @@ def run_script(interpreter: Interpreter, files: Mapping[str, str], script: str, 
 
     limits: `seconds` for the whole process. Its process group is killed at the end, in any case.
     """
-    with tempfile.TemporaryDirectory(prefix="arcnb-q-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"arcnb-q-{os.getpid()}-") as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8", errors="replace")
         options = [option.format(memory_mb=limits.memory_mb) for option in interpreter.options]
