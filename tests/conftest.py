@@ -53,12 +53,13 @@ def pytest_runtest_makereport(item, call):
 
 
 def patience() -> float:
-    """LONGEST at the speed of this machine: its cores may be slow, and others' work may have had its share of
-    them."""
+    """LONGEST at the speed of this machine: its cores may be slow, others' work may have had its share of
+    them, and CI's may be any."""
     start = time.perf_counter()
     sum(range(SUM))
     slowness = (time.perf_counter() - start) / SUM_SECONDS
-    return LONGEST * max(1.0, slowness, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    return LONGEST * max(1.0, slowness, load, 2.0 * ("CI" in os.environ))
 
 
 def pytest_collection_modifyitems(items):
