@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.imports import nothing_collected
 from arcnb.machine.reading import read_object
 from arcnb.models.embedded import embedded_model
 from arcnb.models.lora.compatibility import check_adapter
@@ -118,10 +119,11 @@ def load_tokenizer(model: ModelPath):
     Some published models pad with their end token; training then masks the end of every answer and the
     model never learns to stop.
     """
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model.path)
+        with nothing_collected():  # transformers loads most of itself when it is asked for something
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(model.path)
     except Exception as error:  # a damaged file surfaces as whatever its first misread field causes
         raise ArcnbError(f"the tokenizer in {model.path} cannot be loaded: {_first_line(error)}") from error
     tokenizer.padding_side = "left"

@@ -11,7 +11,8 @@
         parameters:
           tasks: ${data.tasks}      # artifact of stage data (arcnb.lab.runs.placeholders has all forms)
         after: [warmup]             # optional: stages to wait for without needing anything of them
-        job: {gpus: 1, time: 2h}    # optional: resources on a cluster, as the options of `arcnb submit`
+        job: {gpus: 1, time: 2h}    # optional: resources on a cluster, as the options of `arcnb submit`;
+                                    # with gpus: 0 it runs beside other stages here
 
 Everything that can be checked without running is checked when the file is read.
 """
@@ -41,6 +42,11 @@ class Stage:
     written: dict[str, Any]
     needs: tuple[str, ...]
     job: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def runs_beside(self) -> bool:
+        """Whether another stage may run at the same time on this machine."""
+        return self.job.get("gpus") == 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Running a pipeline's stages here, one after the other, and skipping those that are done."""
+"""Running a pipeline's stages here, and skipping those that are done."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -74,34 +74,64 @@ def _refuse_unknown_stages(pipeline: Pipeline, again: Collection[str]) -> None:
 
 
 def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str], None]) -> StagesReport:
-    """Run what is not done; a stage whose predecessor failed is left out, the others go on. `again` names
-    stages that run whether or not they are done."""
+    """Run what is not done, one stage after the other, and beside them those that ask for no GPU; a stage
+    whose predecessor failed is left out, the others go on. `again` names stages that run whether or not they
+    are done.
+
+    A stage is over for the others when its manifest says so; it may still write its page.
+    """
     _refuse_unknown_stages(pipeline, again)
-    report = StagesReport()
-    for stage in pipeline.stages.values():
-        missing = [name for name in stage.needs if name in report.problems]
-        if report.stopped_by is not None or missing:
-            report.problems[stage.name] = f"not run: it needs {missing[0]}" if missing else "not run"
-            continue
-        try:
-            run, remark = _stage_run(pipeline, stage, report.runs, stage.name in again)
-        except ArcnbError as error:
-            report.problems[stage.name] = str(error)
-            continue
-        report.runs[stage.name] = run
-        status, why = run.verdict()
-        if status == "done":
-            tell(f"{stage.name}: done with the same inputs{_other_code(run)}, {run.path}")
-            continue
-        if status == "running" or run.manifest.get("waits_for"):
-            report.problems[stage.name] = f"{run.path} is {status} already; wait for it, or arcnb cancel it"
-            continue
-        tell(f"{stage.name}: {run.path}" + (f" ({remark})" if remark else ""))
-        report.stopped_by = workers.run_queued([run], [{}], lambda run, code: None).stopped_by
-        status, why = run.verdict()
-        if status != "done":
-            report.problems[stage.name] = f"{run.path} {status}" + (f" at {why}" if why else "")
+    report, waiting = StagesReport(), dict(pipeline.stages)
+    running: dict[str, Run] = {}
+    with workers.at_work() as group:
+        while waiting or group.working:
+            for stage in [] if group.received else list(waiting.values()):
+                missing = [name for name in stage.needs if name in report.problems]
+                turn = stage.runs_beside or all(pipeline.stages[name].runs_beside for name in running)
+                if missing:
+                    report.problems[stage.name] = f"not run: it needs {missing[0]}"
+                elif not turn or not report.runs.keys() - running.keys() >= set(stage.needs):
+                    continue
+                elif (run := _begun(pipeline, stage, report, stage.name in again, tell)) is not None:
+                    running[stage.name] = run
+                    group.begin(run, workers.planned_attempt(run), {}, quiet=stage.runs_beside)
+                del waiting[stage.name]
+            group.ended()
+            if group.received and waiting:
+                report.problems |= dict.fromkeys(waiting, "not run")
+                waiting.clear()
+            alive = [run for run, _, _ in group.working]
+            for name, run in list(running.items()):
+                status, why = run.verdict()
+                if status != "done" and run not in alive:
+                    report.problems[name] = f"{run.path} {status}" + (f" at {why}" if why else "")
+                if status == "done" or run not in alive:
+                    del running[name]
+    report.stopped_by = next(iter(group.received), None)
+    in_order = [name for name in pipeline.stages if name in report.runs]
+    report.runs = {name: report.runs[name] for name in in_order}
     return report
+
+
+def _begun(
+    pipeline: Pipeline, stage: Stage, report: StagesReport, again: bool, tell: Callable[[str], None]
+) -> Run | None:
+    """The stage's run, where it is to start now; the report has what became of it otherwise."""
+    try:
+        run, remark = _stage_run(pipeline, stage, report.runs, again)
+    except ArcnbError as error:
+        report.problems[stage.name] = str(error)
+        return None
+    report.runs[stage.name] = run
+    status = run.status
+    if status == "done":
+        tell(f"{stage.name}: done with the same inputs{_other_code(run)}, {run.path}")
+        return None
+    if status == "running" or run.manifest.get("waits_for"):
+        report.problems[stage.name] = f"{run.path} is {status} already; wait for it, or arcnb cancel it"
+        return None
+    tell(f"{stage.name}: {run.path}" + (f" ({remark})" if remark else ""))
+    return run
 
 
 def _stage_run(pipeline: Pipeline, stage: Stage, runs: Mapping[str, Run], again: bool) -> tuple[Run, str]:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import Run
@@ -73,54 +73,77 @@ def run_queued(
 
     A run that came to an end while it waited here (cancelled, or run by somebody else) is left as it is, and
     one that cannot be started fails alone."""
-    waiting = [(run, _attempt(run)) for run in runs]
+    waiting = [(run, planned_attempt(run)) for run in runs]
     free = list(places)
-    working: list[tuple[Run, Slot, subprocess.Popen[bytes]]] = []
     deadline = time.monotonic() + seconds if seconds else math.inf
     ready_at: dict[str, float] = {}  # by GPU
     time_is_up = False
+    with at_work() as group:
+        while group.working or (waiting and not group.received):
+            now = time.monotonic()
+            if now >= deadline and not group.received:
+                time_is_up = True
+                group.received.append(signal.SIGTERM)
+            ready = [slot for slot in free if ready_at.get(slot.get(VARIABLE, ""), 0) <= now]
+            if waiting and ready and not group.received:
+                slot = ready[0]
+                run, planned = waiting.pop(0)
+                code = group.begin(run, planned, slot, quiet=len(places) > 1)
+                if code is None:
+                    free.remove(slot)
+                    ready_at[slot.get(VARIABLE, "")] = now + apart
+                tell(run, code)
+                continue
+            for run, slot, code in group.ended():
+                free.append(slot)
+                tell(run, code)
+    return Ending(group.received[0] if group.received and not time_is_up else None, time_is_up)
+
+
+@dataclass
+class AtWork:
+    """Processes of runs. received: stop signals that this process got, as they come."""
+
+    received: list[int]
+    working: list[tuple[Run, Slot, subprocess.Popen[bytes]]] = field(default_factory=list)
+    _passed_on: int = 0
+
+    def begin(self, run: Run, planned: tuple[object, ...] | None, slot: Slot, quiet: bool) -> int | None:
+        """Starts the run's process; the exit code of one that cannot start, or has ended since `planned`."""
+        begun = _begin(run, planned, slot, quiet)
+        if isinstance(begun, int):
+            return begun
+        self.working.append((run, slot, begun))
+        return None
+
+    def ended(self) -> list[tuple[Run, Slot, int]]:
+        """Passes signals on, waits a moment, and gives those that have ended, with their exit codes."""
+        for number in self.received[self._passed_on :]:
+            self._passed_on += 1
+            for _, _, process in self.working:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)
+        time.sleep(0.05)
+        over = [(run, slot, process.poll()) for run, slot, process in self.working]
+        self.working = [one for one, (_, _, code) in zip(self.working, over, strict=True) if code is None]
+        return [(run, slot, code) for run, slot, code in over if code is not None]
+
+
+@contextlib.contextmanager
+def at_work() -> Iterator[AtWork]:
+    """Runs that this process has at work; after an error they are told to save, and waited for."""
     with _stop_signals() as received:
-        passed_on = 0
+        group = AtWork(received)
         try:
-            while working or (waiting and not received):
-                now = time.monotonic()
-                if now >= deadline and not received:
-                    time_is_up = True
-                    received.append(signal.SIGTERM)
-                ready = [slot for slot in free if ready_at.get(slot.get(VARIABLE, ""), 0) <= now]
-                if waiting and ready and not received:
-                    slot = ready[0]
-                    run, planned = waiting.pop(0)
-                    begun = _begin(run, planned, slot, quiet=len(places) > 1)
-                    if isinstance(begun, int):
-                        tell(run, begun)
-                    else:
-                        working.append((run, slot, begun))
-                        free.remove(slot)
-                        ready_at[slot.get(VARIABLE, "")] = now + apart
-                        tell(run, None)
-                    continue
-                for number in received[passed_on:]:
-                    passed_on += 1
-                    for _, _, process in working:
-                        with contextlib.suppress(ProcessLookupError):
-                            process.send_signal(number)
-                for entry in list(working):
-                    run, slot, process = entry
-                    if process.poll() is not None:
-                        working.remove(entry)
-                        free.append(slot)
-                        tell(run, process.returncode)
-                time.sleep(0.05)
+            yield group
         finally:
-            for _, _, process in working:  # only after an error of ours
+            for _, _, process in group.working:  # only after an error of ours
                 process.terminate()
-            for _, _, process in working:  # they save; whoever comes next finds them ended
+            for _, _, process in group.working:  # they save; whoever comes next finds them ended
                 process.wait()
-    return Ending(received[0] if received and not time_is_up else None, time_is_up)
 
 
-def _attempt(run: Run) -> tuple[object, ...] | None:
+def planned_attempt(run: Run) -> tuple[object, ...] | None:
     """What changes when somebody runs or cancels it; None if its manifest cannot be read."""
     try:
         manifest = run.manifest
@@ -133,7 +156,7 @@ def _begin(
     run: Run, planned: tuple[object, ...] | None, slot: Slot, quiet: bool
 ) -> "subprocess.Popen[bytes] | int":
     """The run's process, or the exit code of one that cannot start or has ended since it was `planned`."""
-    attempt = _attempt(run)
+    attempt = planned_attempt(run)
     if attempt is None:
         return 1
     if attempt != planned and attempt[0] in ENDED:

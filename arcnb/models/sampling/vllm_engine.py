@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice, release_memory
+from arcnb.machine.imports import nothing_collected
 from arcnb.machine.starts import tried_again
 from arcnb.models.lora.precision import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, share_of_memory, weight_bytes
@@ -162,7 +163,7 @@ class VllmEngine:
         options, model = self.settings.options, self.settings.model
         _set_environment(options)
         self._log = EngineLog()
-        with self._log.capture():
+        with nothing_collected(), self._log.capture():
             from vllm import LLM, envs
             from vllm.v1.engine.exceptions import EngineDeadError
         envs.disable_envs_cache()  # an engine inside this process, such as a trainer's, has them remembered
@@ -221,7 +222,8 @@ def _sockets_in(folder: Path) -> Iterator[None]:
 
 def on_cpu() -> bool:
     """Whether the installed vLLM is the one for CPUs."""
-    from vllm.platforms import current_platform
+    with nothing_collected():
+        from vllm.platforms import current_platform
 
     return current_platform.is_cpu()
 

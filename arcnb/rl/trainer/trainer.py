@@ -11,6 +11,7 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
+from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.vllm_engine import room_for_adapters
@@ -76,8 +77,9 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     """(trainer with everything that hangs on it, table of its effective settings)."""
     plan = parts.plan
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
-    policy, peft_config = _policy(parts)
-    from trl import GRPOConfig, GRPOTrainer
+    with nothing_collected():
+        policy, peft_config = _policy(parts)
+        from trl import GRPOConfig, GRPOTrainer
 
     base = GRPOTrainer
     if plan.shared_prompt:

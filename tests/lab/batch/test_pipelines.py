@@ -247,3 +247,25 @@ def test_stages_run_in_the_order_of_the_file_where_they_may_and_say_what_they_ar
     assert pipeline.about == "Three stages."
     assert cli.main(["pipeline", str(path), "--again", "nothing"]) == 2
     assert capsys.readouterr().err.splitlines()[0] == "Three stages."
+
+
+WAIT = """import time
+from pathlib import Path
+end = time.monotonic() + 100 * n
+while not Path(label).is_file():
+    assert time.monotonic() < end, 'no other stage ran meanwhile'
+    time.sleep(0.1)"""
+
+
+@pytest.mark.long("two notebooks run")
+def test_a_stage_that_asks_for_no_gpu_runs_beside_others(file, notebook, tmp_path, capsys):
+    """The first waits for what the second writes."""
+    there = str(tmp_path / "there")
+    notebook(WAIT, "run.record({'waited': True})", name="wait")
+    notebook("open(label, 'w').close()", name="write")
+    beside = {"notebook": "wait.ipynb", "parameters": {"label": there, "n": 1}, "job": {"gpus": 0}}
+    path = file({"first": beside, "second": {"notebook": "write.ipynb", "parameters": {"label": there}}})
+    assert cli.main(["pipeline", str(path)]) == 0
+    first, second = newest("road-first"), newest("road-second")
+    assert first.manifest["outcome"] == {"waited": True}
+    assert capsys.readouterr().out.split() == [str(first.path), str(second.path)]

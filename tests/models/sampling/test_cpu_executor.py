@@ -21,6 +21,26 @@ def test_tokens_follow_the_distribution():
     assert (shares - probabilities).abs().max() < 0.015  # five standard errors
 
 
+@pytest.mark.parametrize("vocabulary", [50, 256, 1000])
+def test_tokens_are_those_of_the_cumulated_distribution(vocabulary):
+    logits = torch.randn(500, vocabulary, generator=torch.Generator().manual_seed(0)) * 3
+    logits[:, ::3] = -torch.inf
+    cumulated = logits.softmax(-1, dtype=torch.double).cumsum(-1)
+    numbers = torch.cat(
+        [torch.rand(1, dtype=torch.double, generator=g) for g in generators(*range(500)).values()]
+    )
+    expected = torch.searchsorted(cumulated, numbers[:, None] * cumulated[:, -1:], right=True)[:, 0]
+    assert choose(logits, generators(*range(500))).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
+def test_no_token_of_probability_0_is_drawn_at_the_ends(number, monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda n, dtype: torch.full((n,), number, dtype=dtype))
+    logits = torch.full((64, 600), -torch.inf)
+    logits[:, 3:590:7] = torch.randn(64, 84, generator=torch.Generator().manual_seed(1))
+    assert logits.gather(1, choose(logits, {})[:, None]).isfinite().all()
+
+
 def test_a_row_draws_by_its_own_seed_whatever_its_neighbours():
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     together = generators(7, 8, 9)

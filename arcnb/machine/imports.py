@@ -1,0 +1,18 @@
+"""Loading the large libraries: torch, transformers, trl and vLLM make millions of objects that stay."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Within the block Python's garbage collector rests: it would go through all that an import has made
+    again and again, a fifth of vLLM's and trl's import."""
+    rested = not gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not rested:
+            gc.enable()
