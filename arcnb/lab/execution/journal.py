@@ -16,7 +16,7 @@ from arcnb.lab.execution.lost_terminal import Steady
 from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.manifest import cause, now, seconds_between
+from arcnb.lab.runs.manifest import cause, now
 from arcnb.lab.runs.processes import memory_gb, process_identity
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
@@ -74,6 +74,7 @@ class RunRecord(NotebookExecutionManager):
             nb, output_path, log_output, progress_bar=False, autosave_cell_every=autosave_cell_every
         )
         self.run = run
+        self.began = time.monotonic()
         self.console = console
         self.titles = cell_titles(nb)
         self.status = "done"
@@ -123,7 +124,7 @@ class RunRecord(NotebookExecutionManager):
         fields = {"status": self.status, "end": now(), "error": self.error, "cell": self.where}
         if self.peak_memory_gb:
             fields["peak_memory_gb"] = self.peak_memory_gb
-        seconds = seconds_between(self.run.manifest["start"], fields["end"])
+        seconds = round(time.monotonic() - self.began, 3)  # clocks of the day may be set meanwhile
         self.run.update(**fields, stop=self.stop, seconds=seconds)
 
     def believe_notebook(self) -> None:

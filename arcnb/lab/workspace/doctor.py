@@ -21,6 +21,13 @@ from arcnb.machine.gpus import nvidia_smi
 PYTHONS = ((3, 11), (3, 12))
 GPU_PYTHON, GPU_DRIVER = (3, 12), 580  # of requirements.txt: its wheels are for CUDA 13
 DEMO_GB, DISK_GB, SHARED_GB = 8, 5, 1
+_UNWRITABLE = {
+    "runs": ("bad", "name another folder by $ARCNB_RUNS"),
+    "shared memory": (
+        "note",
+        "workers and engines need it: mount it writable (container: --tmpfs /dev/shm)",
+    ),
+}
 _MARK = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
 
@@ -164,7 +171,8 @@ def _disk() -> Iterator[Finding]:
         free = shutil.disk_usage(there).free / 1e9
         text = f"{folder}, {free:.1f} GB free"
         if not os.access(there, os.W_OK):
-            yield Finding("bad" if subject == "runs" else "note", subject, f"{folder} takes no files")
+            state, remedy = _UNWRITABLE.get(subject, ("note", ""))
+            yield Finding(state, subject, f"{folder} takes no files", remedy)
         elif free < needed:
             yield Finding("note", subject, text, f"engines and checkpoints need {needed} GB or more")
         else:

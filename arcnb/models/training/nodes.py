@@ -133,7 +133,7 @@ class Others:
     def _look(self, lost_seconds: float) -> None:
         """Counts are compared by this process's clock: those of other machines may jump."""
         folder = Path(os.environ.get(FOLDER, ""))
-        for rank, (last, since) in list(self._seen.items()):
+        for rank, (last, _) in list(self._seen.items()):
             text = _read(folder / f"{rank}.alive")
             launch = f"launch-{self.meeting.number}"
             failed = _read(folder / f"{launch}.failed-{rank}") or _read(folder / f"{rank}.failed")

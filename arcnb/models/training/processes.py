@@ -192,4 +192,3 @@ def _saved(process: subprocess.Popen, pids: Path, file: TextIO) -> bool:
         return process.wait() == 0
     finally:
         too_late.cancel()
-

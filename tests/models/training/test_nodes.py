@@ -69,7 +69,9 @@ def test_a_lost_node_fails_the_launch_with_its_name(tmp_path, second):
 
 
 def test_a_process_that_fails_on_another_node_ends_the_launch_with_its_cause(tmp_path, second):
-    with pytest.raises(LaunchError, match=r"node 2 of 2 \(.+\) failed: ValueError: process 1 had enough on 2"):
+    with pytest.raises(
+        LaunchError, match=r"node 2 of 2 \(.+\) failed: ValueError: process 1 had enough on 2"
+    ):
         start(tmp_path, "fails1")
     assert second.poll() is None, "the first node decides how the job ends"
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-started = time.time()
+started = time.monotonic()
 bundle = next(Path(inputs).rglob("bundle.json")).parent
 made = json.loads((bundle / "bundle.json").read_text())
 challenges = sorted(Path(inputs).rglob("*test_challenges.json"))[0]
@@ -49,7 +49,7 @@ environment = os.environ | {
     "HF_HUB_OFFLINE": "1",
 }
 scored = bool(os.environ.get("KAGGLE_IS_COMPETITION_RERUN"))
-hours = made["hours"] - (time.time() - started) / 3600 if scored else hours_of_commit
+hours = made["hours"] - (time.monotonic() - started) / 3600 if scored else hours_of_commit
 given = made["parameters"] | {
     "tasks": str(challenges),
     "model": str(bundle / "model"),
