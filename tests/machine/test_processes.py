@@ -1,4 +1,4 @@
-"""Children end with a parent that is killed."""
+"""Children end with a parent that is killed; work for several needs shared memory."""
 
 import subprocess
 import sys

@@ -22,6 +22,7 @@ from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
 LINE_SECONDS = 5.0
+SILENT_SECONDS = 60.0
 
 
 class Console:
@@ -55,6 +56,15 @@ class Console:
         if now - self.printed >= max(LINE_SECONDS, min(60.0, (now - self.started) / 20)):
             print(f"{self.place} · {line}", file=self.stream, flush=True)
             self.printed = now
+
+    def still_there(self) -> None:
+        """A line of a log where the cell has said nothing for a minute: some schedulers take silence for
+        death."""
+        if not self.stream.isatty() and time.monotonic() - self.printed >= SILENT_SECONDS:
+            self.printed = time.monotonic()
+            print(
+                f"{self.place} · {(self.printed - self.started) / 60:.0f} min", file=self.stream, flush=True
+            )
 
     def close(self) -> None:
         if self.stream.isatty():
@@ -181,6 +191,8 @@ class RunRecord(NotebookExecutionManager):
 
     def beat(self) -> dict[str, Any]:
         """The facts of a heartbeat."""
+        if self.console is not None and self.where is not None:
+            self.console.still_there()
         memory = memory_gb(self.kernel_pid) if self.kernel_pid else None
         self.peak_memory_gb = max(self.peak_memory_gb, memory or 0.0)
         return {

@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 CONFIGURATION = """
 ClusterName=arcnb
 SlurmctldHost=localhost(127.0.0.1)
@@ -119,17 +121,26 @@ class SlurmDaemons:
         return result.stdout.strip()
 
     def kill(self, daemon: str) -> None:
-        """End `slurmctld` or all of `slurmd` on the spot."""
-        for path in self.folder.glob(f"{daemon}*.pid"):
+        """End `slurmctld` or all of `slurmd` on the spot, or one by the name of its file."""
+        for path in self.folder.glob(daemon if daemon.endswith(".pid") else f"{daemon}*.pid"):
             with contextlib.suppress(OSError, ValueError):
                 os.kill(int(path.read_text()), signal.SIGKILL)
 
-    def kill_node(self) -> None:
-        """slurmd, the daemons of its jobs, and the jobs: as if the power were cut."""
-        self.kill("slurmd")
-        for process in own_processes(self.folder):
+    def kill_node(self, name: str = "*") -> None:
+        """slurmd, the daemons of its jobs, and the jobs, as if the power were cut: of one node, or of all."""
+        self.kill(f"slurmd-{name}.pid")
+        own = own_processes(self.folder)
+        jobs = [one for one in own if name == "*" or self.node_of(one) == name]
+        daemons = [psutil.Process(one).ppid() for one in jobs if psutil.pid_exists(one)]
+        for process in [*(one for one in daemons if one in own), *jobs]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+    def node_of(self, process: int) -> str:
+        """The node that a process of a job is on, "" for others."""
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(process).environ().get("SLURMD_NODENAME", "")
+        return ""
 
     def stop(self) -> None:
         self.call("scancel", "-u", getpass.getuser())

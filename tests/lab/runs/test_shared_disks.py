@@ -32,6 +32,7 @@ def usable(*command) -> bool:
         return False
 
 
+@pytest.mark.long("the command line starts five times")
 @pytest.mark.skipif(not usable(*SOMEBODY), reason="only root can be somebody else (setpriv)")
 def test_two_users_in_one_runs_folder(notebook, runs_root):
     """The second has neither a home nor an entry among the users."""
@@ -62,6 +63,7 @@ def test_two_users_in_one_runs_folder(notebook, runs_root):
 READ_ONLY = f"mount --bind {ROOT} {ROOT} && mount -o remount,ro,bind {ROOT}"
 
 
+@pytest.mark.long("a notebook runs in a process of its own")
 @pytest.mark.skipif(not usable("unshare", "--mount", "sh", "-c", READ_ONLY), reason="nothing can be mounted here")
 def test_a_read_only_checkout_runs_with_runs_elsewhere(notebook, runs_root):
     path = notebook("run.record({'n': n})")

@@ -109,7 +109,7 @@ def test_a_node_that_never_comes_is_told(tmp_path, monkeypatch):
         start(tmp_path, "ends")
     (tmp_path / "nodes" / "1.failed").write_text("exit code 127, see log-node1.txt\n")  # by the job's script
     monkeypatch.setattr(nodes, "ARRIVAL_SECONDS", 600.0)
-    with pytest.raises(LaunchError, match="node 2 of 2 failed: exit code 127, see log-node1.txt"):
+    with pytest.raises(LaunchError, match=r"node 2 of 2 failed: exit code 127, see log-node1\.txt"):
         start(tmp_path, "ends")
 
 
