@@ -106,10 +106,11 @@ def test_a_lost_process_and_a_lost_node_are_named_and_the_run_goes_on(slurm, set
     assert "node 2 of 2" in run.verdict()[1]
     assert "failed: process 1 was killed by SIGKILL" in run.verdict()[1]
 
+    again = [*NODE, "--nodes", "2", "--no-requeue"]
     begun = newest_step(run)
     assert begun
     wait_for(lambda: not slurm.call("squeue", "-h"), 60)
-    assert submit_to("slurm", "--resume", run.path.name, options=[]) == 0
+    assert submit_to("slurm", "--resume", run.path.name, options=again) == 0
     wait_for(lambda: newest_step(run) > begun or run.status in ("failed", "killed"), 280)
     assert f"checkpoint-{begun}" in (run.path / "log.txt").read_text()[len(log) :]
     slurm.kill_node("two")
@@ -120,7 +121,7 @@ def test_a_lost_process_and_a_lost_node_are_named_and_the_run_goes_on(slurm, set
 
     slurm.call("slurmd", "-N", "two")
     wait_for(lambda: set(slurm.call("sinfo", "-h", "-o", "%T").split()) == {"idle"}, 60)
-    assert submit_to("slurm", "--resume", run.path.name, options=[]) == 0
+    assert submit_to("slurm", "--resume", run.path.name, options=again) == 0
     wait_for(lambda: run.status in ("done", "failed", "killed"), 280)
     assert run.status == "done", (run.path / "log.txt").read_text()[-3000:]
     assert len(losses(run)) == 40
