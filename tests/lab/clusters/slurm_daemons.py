@@ -121,18 +121,15 @@ class SlurmDaemons:
         return result.stdout.strip()
 
     def kill(self, daemon: str) -> None:
-        """End `slurmctld` or all of `slurmd` on the spot, or one by the name of its file."""
-        for path in self.folder.glob(daemon if daemon.endswith(".pid") else f"{daemon}*.pid"):
+        """End `slurmctld` or all of `slurmd` on the spot."""
+        for path in self.folder.glob(f"{daemon}*.pid"):
             with contextlib.suppress(OSError, ValueError):
                 os.kill(int(path.read_text()), signal.SIGKILL)
 
-    def kill_node(self, name: str = "*") -> None:
-        """slurmd, the daemons of its jobs, and the jobs, as if the power were cut: of one node, or of all."""
-        self.kill(f"slurmd-{name}.pid")
-        own = own_processes(self.folder)
-        jobs = [one for one in own if name == "*" or self.node_of(one) == name]
-        daemons = [psutil.Process(one).ppid() for one in jobs if psutil.pid_exists(one)]
-        for process in [*(one for one in daemons if one in own), *jobs]:
+    def kill_node(self) -> None:
+        """slurmd, the daemons of its jobs, and the jobs: as if the power were cut."""
+        self.kill("slurmd")
+        for process in own_processes(self.folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 

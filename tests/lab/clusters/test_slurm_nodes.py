@@ -90,10 +90,8 @@ def workers(slurm, node):
     return [one for one in own if "RANK" in one.environ() and one.parent().environ().get("RANK") is None]
 
 
-@pytest.mark.long("a notebook trains on two nodes, three times")
-@pytest.mark.timeout(900)
-def test_a_lost_process_and_a_lost_node_are_named_and_the_run_goes_on(slurm, settings):
-    """From the last whole checkpoint, both times."""
+@pytest.mark.long("a notebook trains on two nodes")
+def test_a_killed_process_fails_the_run_with_its_name_and_leaves_a_whole_checkpoint(slurm, settings):
     more = words(settings, num_processes=2, per_device_train_batch_size=1, max_steps=40, save_steps=4)
     assert submit_to("slurm", "02", "--nodes", "2", "--no-requeue", *more, options=NODE) == 0
     run = only_run()
@@ -105,23 +103,4 @@ def test_a_lost_process_and_a_lost_node_are_named_and_the_run_goes_on(slurm, set
     assert run.status == "failed", log[-3000:]
     assert "node 2 of 2" in run.verdict()[1]
     assert "failed: process 1 was killed by SIGKILL" in run.verdict()[1]
-
-    again = [*NODE, "--nodes", "2", "--no-requeue"]
-    begun = newest_step(run)
-    assert begun
-    wait_for(lambda: not slurm.call("squeue", "-h"), 60)
-    assert submit_to("slurm", "--resume", run.path.name, options=again) == 0
-    wait_for(lambda: newest_step(run) > begun or run.status in ("failed", "killed"), 280)
-    assert f"checkpoint-{begun}" in (run.path / "log.txt").read_text()[len(log) :]
-    slurm.kill_node("two")
-    wait_for(lambda: run.status not in ("queued", "running"), 180)
-    assert run.status in ("failed", "preempted", "killed")
-    why = run.verdict()[1]
-    assert "node 2 of 2" in why or "SIGTERM" in why, (run.path / "log.txt").read_text()[-3000:]
-
-    slurm.call("slurmd", "-N", "two")
-    wait_for(lambda: set(slurm.call("sinfo", "-h", "-o", "%T").split()) == {"idle"}, 60)
-    assert submit_to("slurm", "--resume", run.path.name, options=again) == 0
-    wait_for(lambda: run.status in ("done", "failed", "killed"), 280)
-    assert run.status == "done", (run.path / "log.txt").read_text()[-3000:]
-    assert len(losses(run)) == 40
+    assert newest_step(run)
