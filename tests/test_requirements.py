@@ -99,3 +99,22 @@ def test_gpu_pins_resolve_together_and_leave_nothing_out(tmp_path):
     resolved = {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", result.stdout, re.M)}
     differing = {name: version for name, version in resolved.items() if pinned.get(name) != version}
     assert set(differing) == LEFT_OUT
+
+
+def test_container_recipes_install_the_pins_and_nothing_else():
+    """Both copy the same files and leave the rest to one script, which installs a whole requirement file."""
+    folder = ROOT / "containers"
+    script = (folder / "install.sh").read_text()
+    assert re.findall(r"^ *\$pip (.*?)(?: #.*)?$", script, re.M) == ['-r "$2"', '--no-build-isolation "$2"']
+    assert re.findall(r"pip install.*", script) == ['pip install --no-cache-dir --no-deps"']
+    recipes = [(folder / name).read_text() for name in ("Containerfile", "arcnb.def")]
+    for recipe in recipes:
+        assert re.findall(r"install\.sh (\w+)", recipe) == ["packages", "package"]
+        assert re.findall(r"pip install|\w==\w", recipe) == []
+        assert re.findall(r"(?i)requirements=(\S+\.txt)", recipe)[-1] == "requirements-cpu.txt"
+    copied = {word for line in re.findall(r"^COPY (.*) \S+$", recipes[0], re.M) for word in line.split()}
+    files = recipes[1].partition("%files\n")[2].partition("\n\n")[0]
+    assert {line.split()[0] for line in re.findall(r"^ +\S.*$", files, re.M)} - {"{{"} == copied - {
+        "${REQUIREMENTS}"
+    }
+    assert all((ROOT / name).exists() for name in copied if "$" not in name)

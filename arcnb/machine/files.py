@@ -112,6 +112,19 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def age_of(path: Path) -> float:
+    """Seconds since the file was written, by the clock that stamps the files of its folder: the disk's, which
+    machines that share it have in common, and not this machine's. That one counts where nothing can be
+    written. 0 for a time to come, so that a clock set back calls nothing old."""
+    written = path.stat().st_mtime
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            now = os.fstat(probe.fileno()).st_mtime
+    except OSError:
+        now = time.time()
+    return max(0.0, now - written)
+
+
 def remove_abandoned(folder: Path) -> None:
     """Remove the temporary files that killed writers left in the folder, and none of a living one.
 
@@ -129,7 +142,7 @@ def remove_abandoned(folder: Path) -> None:
 
 def _is_abandoned(path: Path, place: str, pid: str) -> bool:
     if not place or place != _place():
-        return time.time() - path.stat().st_mtime > _DAY
+        return age_of(path) > _DAY
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -1,12 +1,16 @@
 """Child processes that do not outlive their parent, and where process numbers have a meaning."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.context import BaseContext
 from pathlib import Path
+
+from arcnb.errors import ArcnbError
 
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here, not anew in every child
@@ -25,6 +29,20 @@ def ending_with_parent(sign: int = signal.SIGTERM, parent: int | None = None) ->
                 os.kill(os.getpid(), sign)
 
     return arrange
+
+
+def shared_context(method: str = "spawn") -> BaseContext:
+    """multiprocessing's context of this start method; ArcnbError where shared memory takes no files, of which
+    its locks, pools and queues are made."""
+    context = multiprocessing.get_context(method)
+    try:
+        context.Lock()
+    except OSError as error:
+        remedy = "mount /dev/shm writable (a container: --tmpfs /dev/shm, or --shm-size 2g)"
+        raise ArcnbError(
+            f"processes cannot work together, /dev/shm says {error.strerror or error}: {remedy}"
+        ) from None
+    return context
 
 
 def end_session(process: subprocess.Popen, seconds: float) -> None:

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
-from multiprocessing import get_context
 
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
+from arcnb.machine.processes import shared_context
 from arcnb.plans import refuse
 from arcnb.synth.sources import SourceSettings, never_ends
 from arcnb.synth.task_sets import parsed_recipe, recipe_problems, source_tasks
@@ -88,7 +88,7 @@ class _Reader:
     """Reads a part of the stream ahead, in a process of its own; what is raised there is raised by `next`."""
 
     def __init__(self, stream: TaskStream, part: tuple[str, int, bool]):
-        context = get_context("spawn")
+        context = shared_context()
         self._queue = context.Queue(AHEAD)
         self._stopped = context.Event()
         self._process = context.Process(target=_read, args=(stream, part, self._queue, self._stopped))

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,6 +31,7 @@ from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.pools import Ahead
+from arcnb.machine.processes import shared_context
 from arcnb.machine.reading import read_rows
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
@@ -257,7 +257,7 @@ def _drawing(function: Callable, workers: int) -> Iterator[Callable[[list, list]
         yield lambda items, _: map(function, items)
         return
     # Spawned: a fork could copy a lock that another thread of ours holds.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, mp_context=shared_context())
     try:
         yield Ahead(pool, function, DRAWN_TOGETHER)
     finally:

@@ -12,15 +12,16 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file, replaced_file, write_whole
 
 
-def test_an_interrupted_write_leaves_the_previous_copy(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_write_without_space_or_quota_leaves_the_previous_copy(tmp_path, monkeypatch, number):
     path = tmp_path / "manifest.json"
     write_whole(path, "old")
 
     def full_disk(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(ArcnbError, match=r"cannot write .*manifest.json: No space left on device"):
+    with pytest.raises(ArcnbError, match=rf"cannot write .*manifest.json: {os.strerror(number)}; files"):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

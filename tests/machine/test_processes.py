@@ -1,4 +1,4 @@
-"""Children end with a parent that is killed."""
+"""Children end with a parent that is killed; work for several needs shared memory."""
 
 import subprocess
 import sys
@@ -33,3 +33,28 @@ def test_a_child_ends_with_a_parent_that_is_killed():
 def lives(pid):
     stat = Path("/proc", str(pid), "stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+NO_SHARED_MEMORY = "mount --bind /dev/shm /dev/shm && mount -o remount,ro,bind /dev/shm"
+
+
+def test_shared_memory_that_takes_no_files_is_one_sentence():
+    if subprocess.run(["unshare", "-m", "sh", "-c", NO_SHARED_MEMORY], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    script = "from arcnb.machine.processes import shared_context; shared_context()"
+    command = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'{NO_SHARED_MEMORY} && exec "$@"',
+        "sh",
+        sys.executable,
+        "-c",
+        script,
+    ]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (
+        "ArcnbError: processes cannot work together, /dev/shm says Read-only file system: mount"
+        in result.stderr
+    )

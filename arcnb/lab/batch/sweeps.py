@@ -22,7 +22,7 @@ from arcnb.lab.runs import provenance
 from arcnb.lab.runs.cards import aligned, flat, value_text
 from arcnb.lab.runs.manifest import locked, plain
 from arcnb.lab.runs.queueing import queue_run, withdraw
-from arcnb.lab.runs.run import Run, check_name, find_run, runs_root
+from arcnb.lab.runs.run import Run, check_name, find_run, made_folder, runs_root
 from arcnb.machine.files import write_whole
 from arcnb.values import misfit
 
@@ -105,11 +105,8 @@ def plan_sweep(
     twice = [member for member, n in Counter(member for member, _ in named).items() if n > 1]
     if twice:
         raise ArcnbError(f"two sets of sweep {name!r} would have the same name, {twice[0]}")
-    try:
-        if not dry_run:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
+    if not dry_run:
+        made_folder(folder)
     with nullcontext() if dry_run else locked(folder):
         record = _read(folder) or {"schema": SCHEMA, "notebook": str(notebook), "members": {}}
         if record["notebook"] != str(notebook):

@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.runs.run import runs_root
+from arcnb.lab.runs.run import made_folder, runs_root
 from arcnb.machine.locks import locked
 
 
@@ -36,7 +36,7 @@ def build_archive(requirements: Path) -> bool:
     other waits. ArcnbError with pip's last words if it cannot be built."""
     archive = archive_path(requirements)
     try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
+        made_folder(archive.parent)
         with locked(archive.with_suffix(".lock")):
             if archive.is_file():
                 return False

@@ -1,7 +1,6 @@
 """Slurm by its own command line: sbatch, squeue, scancel; sacct where there is an accounting database."""
 
 import contextlib
-import getpass
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -48,7 +47,7 @@ def dependency(tasks: Sequence[str]) -> str:
 
 def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
     """run folder -> state, of `tasks`: run folder -> task; without those that Slurm no longer knows."""
-    user = os.environ.get("SLURM_JOB_USER") or getpass.getuser()
+    user = str(os.getuid())  # which may have no name here
     answer = call(NAME, "squeue", "-h", "-r", "-t", "all", "-u", user, "-o", "%i|%T|%r|%N")
     found = {}
     for line in answer.splitlines():

@@ -15,7 +15,6 @@ from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.jobs import Job, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.submitting import (
     JOB_FOLDER,
-    made,
     note_task,
     prepare_job,
     show,
@@ -24,7 +23,7 @@ from arcnb.lab.clusters.submitting import (
 )
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.queueing import queue_run, withdraw
-from arcnb.lab.runs.run import Run, runs_root
+from arcnb.lab.runs.run import Run, made_folder, runs_root
 
 
 def submit_pipeline(
@@ -114,6 +113,6 @@ def _stage_runs(
 
 
 def _submit_dag(pipeline: Pipeline, jobs: Mapping[str, Job], todo: list[str]) -> str:
-    folder = made(runs_root() / "pipelines" / pipeline.name / stamp())
+    folder = made_folder(runs_root() / "pipelines" / pipeline.name / stamp())
     needs = {name: [other for other in pipeline.stages[name].needs if other in todo] for name in todo}
     return htcondor.submit_dag(jobs, needs, folder / "pipeline.dag")

@@ -15,7 +15,7 @@ from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.environments import build_archive
 from arcnb.lab.clusters.jobs import Environment, Job, Resources
 from arcnb.lab.runs.manifest import locked, now, write_manifest
-from arcnb.lab.runs.run import Run
+from arcnb.lab.runs.run import Run, made_folder
 from arcnb.machine.files import write_whole
 from arcnb.values import misfit
 
@@ -72,18 +72,10 @@ def prepare_job(
     """The job of these runs and its files, written into `folder`; a packed environment is built first."""
     if environment.packed is not None:
         build_archive(environment.packed)
-    made(folder)
+    made_folder(folder)
     job = Job(name, folder, tuple(runs), resources, environment)
     files: list[Path] = scheduler_named(scheduler).write_files(job, after)
     return job, files
-
-
-def made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
-    return folder
 
 
 def submit_job(scheduler: str, job: Job, files: Sequence[Path]) -> list[str]:

@@ -16,12 +16,13 @@ from arcnb.lab.execution.lost_terminal import Steady
 from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.manifest import cause, now, seconds_between
+from arcnb.lab.runs.manifest import cause, now
 from arcnb.lab.runs.processes import memory_gb, process_identity
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
 LINE_SECONDS = 5.0
+SILENT_SECONDS = 60.0
 
 
 class Console:
@@ -56,6 +57,15 @@ class Console:
             print(f"{self.place} · {line}", file=self.stream, flush=True)
             self.printed = now
 
+    def still_there(self) -> None:
+        """A line of a log where the cell has said nothing for a minute: some schedulers take silence for
+        death."""
+        if not self.stream.isatty() and time.monotonic() - self.printed >= SILENT_SECONDS:
+            self.printed = time.monotonic()
+            print(
+                f"{self.place} · {(self.printed - self.started) / 60:.0f} min", file=self.stream, flush=True
+            )
+
     def close(self) -> None:
         if self.stream.isatty():
             self._rewrite("")
@@ -74,6 +84,7 @@ class RunRecord(NotebookExecutionManager):
             nb, output_path, log_output, progress_bar=False, autosave_cell_every=autosave_cell_every
         )
         self.run = run
+        self.began = time.monotonic()
         self.console = console
         self.titles = cell_titles(nb)
         self.status = "done"
@@ -123,7 +134,7 @@ class RunRecord(NotebookExecutionManager):
         fields = {"status": self.status, "end": now(), "error": self.error, "cell": self.where}
         if self.peak_memory_gb:
             fields["peak_memory_gb"] = self.peak_memory_gb
-        seconds = seconds_between(self.run.manifest["start"], fields["end"])
+        seconds = round(time.monotonic() - self.began, 3)  # clocks of the day may be set meanwhile
         self.run.update(**fields, stop=self.stop, seconds=seconds)
 
     def believe_notebook(self) -> None:
@@ -180,6 +191,8 @@ class RunRecord(NotebookExecutionManager):
 
     def beat(self) -> dict[str, Any]:
         """The facts of a heartbeat."""
+        if self.console is not None and self.where is not None:
+            self.console.still_there()
         memory = memory_gb(self.kernel_pid) if self.kernel_pid else None
         self.peak_memory_gb = max(self.peak_memory_gb, memory or 0.0)
         return {

@@ -13,7 +13,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import pieces
 from arcnb.lab.runs.run import Run, is_run, list_runs, runs_root
 
-REMOVED = ".removed"  # below the root: a folder moves there first, so that no half of it looks like a run
+REMOVED = ".removed"  # .PID, below the root: a folder moves there first, so that no half of it looks like a run
 
 
 def disk_bytes(folder: Path) -> int:
@@ -76,19 +76,18 @@ def remove(run: Run) -> None:
     """Remove the folder; ArcnbError in one sentence if that is impossible, or if it is not of a run."""
     if not is_run(run.path):
         raise ArcnbError(f"{run.path} is not a run of arcnb, so it is left alone")
-    bin_ = runs_root() / REMOVED
-    target = bin_ / f"{run.path.name}.{os.getpid()}"
+    bin_ = runs_root() / f"{REMOVED}.{os.getpid()}"  # of this process: others may not write into ours
+    target = run.path
     try:
         if run.path.parent.resolve() == runs_root().resolve():
             bin_.mkdir(exist_ok=True)
-            run.path.rename(target)
-        else:
-            target = run.path
+            target = run.path.rename(bin_ / run.path.name)
         shutil.rmtree(target)
-        with contextlib.suppress(OSError):
-            bin_.rmdir()  # stays while it holds what somebody else is removing
     except OSError as error:
         raise ArcnbError(f"cannot remove {run.path}: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            bin_.rmdir()
 
 
 def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from arcnb.values import misfit
 from arcnb.lab.runs.manifest import BEAT, now, plain
-from arcnb.machine.files import write_whole
+from arcnb.machine.files import age_of, write_whole
 from arcnb.errors import ArcnbError
 
 HEARTBEAT = "heartbeat.json"
@@ -20,11 +20,11 @@ HEARTBEAT_SECONDS = 5.0
 
 
 def read_heartbeat(folder: Path) -> dict[str, Any] | None:
-    """The last heartbeat with its `age` in seconds (by this machine's clock), or None."""
+    """The last heartbeat with its `age` in seconds (see `age_of`), or None."""
     try:
         path = folder / HEARTBEAT
         beat = json.loads(path.read_text(encoding="utf-8"))
-        return None if misfit(beat, BEAT) else beat | {"age": max(0.0, time.time() - path.stat().st_mtime)}
+        return None if misfit(beat, BEAT) else beat | {"age": age_of(path)}
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -75,7 +75,8 @@ def now() -> str:
 
 
 def seconds_between(start: str, end: str) -> float:
-    return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3)
+    """0 where the clock was set back meanwhile."""
+    return max(0.0, round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3))
 
 
 def cause(sentence: str | None, kind: str | None = None, message: str | None = None) -> dict[str, Any]:

@@ -227,7 +227,22 @@ def _new_folder(root: Path, name: str) -> Path:
                 raise ArcnbError(f"cannot make a run folder in {root}: it is not a folder") from None
             count += 1
         except OSError as error:
-            raise ArcnbError(f"cannot make a run folder in {root}: {error.strerror or error}") from None
+            why = f"cannot make a run folder in {root}: {error.strerror or error}"
+            raise ArcnbError(f"{why}; $ARCNB_RUNS names another place") from None
+
+
+def made_folder(folder: Path) -> Path:
+    """The folder, made if need be; one below the root for what is no run (`sweeps`, say) is then as open to
+    others as the root is. ArcnbError."""
+    root = runs_root()
+    shelves = [one for one in (folder, *folder.parents) if one.parent == root and not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for shelf in shelves:
+            shelf.chmod(root.stat().st_mode)
+    except OSError as error:
+        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
+    return folder
 
 
 def list_runs() -> list[Run]:

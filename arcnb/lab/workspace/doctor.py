@@ -18,9 +18,16 @@ from pathlib import Path
 from arcnb.lab.workspace.folders import home, notebooks_folder
 from arcnb.machine.gpus import nvidia_smi
 
-PYTHONS = ((3, 11), (3, 12))
+PYTHONS = (3, 11, 5), (3, 13)  # from, and below: one of the pinned packages wants 3.11.5
 GPU_PYTHON, GPU_DRIVER = (3, 12), 580  # of requirements.txt: its wheels are for CUDA 13
 DEMO_GB, DISK_GB, SHARED_GB = 8, 5, 1
+_UNWRITABLE = {
+    "runs": ("bad", "name another folder by $ARCNB_RUNS"),
+    "shared memory": (
+        "note",
+        "workers and engines need it: mount it writable (container: --tmpfs /dev/shm)",
+    ),
+}
 _MARK = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
 
@@ -51,10 +58,9 @@ def examine() -> Iterator[Finding]:
 
 def _python() -> Finding:
     version = platform.python_version()
-    if sys.version_info[:2] in PYTHONS:
+    if PYTHONS[0] <= sys.version_info[:3] < PYTHONS[1]:
         return Finding("ok", "Python", f"{version}, {sys.executable}")
-    known = " or ".join(".".join(map(str, pair)) for pair in PYTHONS)
-    return Finding("bad", "Python", version, f"make an environment with Python {known}")
+    return Finding("bad", "Python", version, "make an environment with Python 3.12, or 3.11 from 3.11.5 on")
 
 
 def _packages() -> Iterator[Finding]:
@@ -164,7 +170,8 @@ def _disk() -> Iterator[Finding]:
         free = shutil.disk_usage(there).free / 1e9
         text = f"{folder}, {free:.1f} GB free"
         if not os.access(there, os.W_OK):
-            yield Finding("bad" if subject == "runs" else "note", subject, f"{folder} takes no files")
+            state, remedy = _UNWRITABLE.get(subject, ("note", ""))
+            yield Finding(state, subject, f"{folder} takes no files", remedy)
         elif free < needed:
             yield Finding("note", subject, text, f"engines and checkpoints need {needed} GB or more")
         else:

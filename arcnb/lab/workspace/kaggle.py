@@ -9,6 +9,7 @@ The kernel runs notebook 07 until the time is up. The limits are Kaggle's for no
 20 GB of output, no network.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -112,6 +113,7 @@ def write_bundle(bundle: KaggleBundle, folder: Path) -> Path:
             "parameters": bundle.parameters,
             "profiles": [f"profile{number}.yaml" for number in range(len(bundle.profiles))],
             "adapter": adapter is not None,
+            "kernel": _kernel_version(),
         }
         write_whole(dataset / "bundle.json", json.dumps(facts, indent=1))
         title = {
@@ -162,6 +164,7 @@ def rehearse(folder: Path, tasks: TaskSet, hours: float, work: Path) -> Submissi
         "scratch": str(work / "scratch"),
         "hours_of_commit": hours,
         "tasks_of_commit": 0,
+        "kernel": _kernel_version(),
     }
     given = "\n".join(f"{name} = {value!r}" for name, value in values.items())
     script = work / "kernel.py"
@@ -190,12 +193,18 @@ def _linked(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+def _kernel_version() -> str:
+    """Of what kernel and bundle expect of each other."""
+    return hashlib.sha256((TEMPLATES / "kaggle_kernel.py").read_bytes()).hexdigest()[:12]
+
+
 def _kernel() -> dict[str, Any]:
     """The kernel as a notebook, without outputs."""
     about = (TEMPLATES / "kaggle_kernel.md").read_text(encoding="utf-8")
     cells = [{"cell_type": "markdown", "id": "about", "metadata": {}, "source": about}]
     for number, source in enumerate(_cells(TEMPLATES / "kaggle_kernel.py")):
         metadata = {"tags": ["parameters"]} if number == 0 else {}
+        source = source.replace('kernel = ""', f'kernel = "{_kernel_version()}"')
         cell = {"cell_type": "code", "id": f"cell{number}", "metadata": metadata, "source": source}
         cells.append(cell | {"execution_count": None, "outputs": []})
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

@@ -12,6 +12,7 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
+from arcnb.machine.processes import shared_context
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.registry import ModelPath, load_tokenizer
@@ -57,8 +58,9 @@ def prompt_lengths(
     tasks = list(tasks)
     chunks = [tasks[start : start + 256] for start in range(0, len(tasks), 256)]
     several = workers > 1 and len(chunks) > 1
-    with ProcessPoolExecutor(workers) if several else nullcontext() as pool:
-        found = pool.map(measure, chunks) if several else map(measure, chunks)
+    pool = ProcessPoolExecutor(workers, mp_context=shared_context("fork")) if several else None
+    with pool or nullcontext():
+        found = pool.map(measure, chunks) if pool else map(measure, chunks)
         measured = list(progress(found, "measuring prompts", len(chunks), "chunk"))
     frame = pd.DataFrame(
         [row for rows in measured for row in rows], columns=["task_id", "prompt_tokens", "program_tokens"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice, release_memory
 from arcnb.machine.imports import nothing_collected
+from arcnb.machine.processes import shared_context
 from arcnb.machine.starts import tried_again
 from arcnb.models.lora.precision import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, share_of_memory, weight_bytes
@@ -161,6 +162,7 @@ class VllmEngine:
 
     def _start(self) -> None:
         options, model = self.settings.options, self.settings.model
+        shared_context()  # without which the engine dies of it, in many words
         _set_environment(options)
         self._log = EngineLog()
         with nothing_collected(), self._log.capture():

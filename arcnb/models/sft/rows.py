@@ -16,7 +16,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +25,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.machine.pools import in_order
+from arcnb.machine.processes import shared_context
 from arcnb.machine.progress import progress
 from arcnb.machine.reading import naming
 from arcnb.models.prompts.chat import answer_ids, render
@@ -117,7 +117,7 @@ class RowBuilder:
         if workers <= 1:
             yield from map(self, chunks)
             return
-        with ProcessPoolExecutor(workers, mp_context=get_context(start_method)) as pool:
+        with ProcessPoolExecutor(workers, mp_context=shared_context(start_method)) as pool:
             yield from in_order(pool, self, chunks, 3 * workers)
 
 

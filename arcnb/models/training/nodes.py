@@ -7,8 +7,10 @@ all of them:
     ARCNB_NODES=2                       how many they are
     ARCNB_NODES_FOLDER=RUN/nodes/JOB    where they meet: a folder of this job alone
 
-Every node counts in RANK.alive. One whose count stands still is lost: the launch fails with its name. A stop
-needs no way of its own: the processes agree on one that any of them was told.
+Every node counts in RANK.alive, and says in launch-N.failed-RANK why its part of a launch failed; the job's
+script says in RANK.failed that a node could do nothing at all. A node that failed, or whose count stands
+still, fails the launch with its name. A stop needs no way of its own: the processes agree on one that any of
+them was told.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,22 +32,27 @@ from pathlib import Path
 from arcnb.machine.files import write_whole
 from arcnb.machine.processes import end_session, ending_with_parent
 from arcnb.machine.starts import free_port
+from arcnb.models.training.output import copy_lines, failure
 
 COUNT, FOLDER = "ARCNB_NODES", "ARCNB_NODES_FOLDER"
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 60.0  # without a beat; shared disks show what another node wrote after up to half a minute
 ARRIVAL_SECONDS = 600.0
+REPORT_SECONDS = 10.0  # that a failed part waits for what other nodes say of theirs
 GRACE = 60.0
+LINES = 5000  # of a part's output, in which the cause of its failure is looked for
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the nodes of one launch meet: how many, which one this is, and the first one's address."""
+    """Where the nodes of one launch meet: how many, which one this is, the first one's address, and the
+    launch's number."""
 
     n_nodes: int
     rank: int
     host: str
     port: int
+    number: int = 0
 
     @property
     def flags(self) -> list[str]:
@@ -65,64 +73,102 @@ ALONE = Meeting(1, 0, "", 0)
 
 
 @contextmanager
-def together(
-    words: Sequence[str], environment: dict[str, str], lose: Callable[[str], None]
-) -> Iterator[Meeting]:
-    """Have the other nodes run the same launch while the block lasts.
+def together(words: Sequence[str], environment: dict[str, str], nodes: int) -> Iterator[Meeting]:
+    """Have the other nodes run the same launch while the block lasts, however it ends; nobody for one node.
 
-    words: the command from the launcher's flags on, which each node completes with its own Meeting. lose:
-    called with a sentence when a node is lost, or did not come.
+    words: the command from the launcher's flags on, which each node completes with its own Meeting.
     """
+    if nodes == 1:
+        yield ALONE
+        return
     folder = Path(os.environ[FOLDER])
     folder.mkdir(parents=True, exist_ok=True)
-    meeting = Meeting(n_nodes(), 0, socket.gethostname(), free_port())
     number = len(list(folder.glob("launch-*.json")))
+    meeting = Meeting(nodes, 0, socket.gethostname(), free_port(), number)
     order = {"words": list(words), "environment": environment, "host": meeting.host, "port": meeting.port}
     write_whole(folder / f"launch-{number}.json", json.dumps(order))
-    ended = threading.Event()
-    watch = threading.Thread(target=_watch, args=(folder, meeting.n_nodes, ended, lose), daemon=True)
-    watch.start()
     try:
         yield meeting
     finally:
-        ended.set()
-        watch.join()
         write_whole(folder / f"launch-{number}.ended", "")
 
 
-def _watch(folder: Path, n: int, ended: threading.Event, lose: Callable[[str], None]) -> None:
-    """Counts are compared by this process's clock: those of other machines may jump."""
-    seen: dict[int, tuple[str, float]] = {rank: ("", time.monotonic()) for rank in range(1, n)}
-    while not ended.wait(BEAT_SECONDS):
-        for rank, (last, since) in list(seen.items()):
+class Others:
+    """The other nodes during a launch, as the first one hears of them; none for one node. `lost`: a sentence
+    for each that failed."""
+
+    def __init__(self, meeting: Meeting):
+        self.meeting = meeting
+        self.lost: list[str] = []
+        self._seen = {rank: ("", time.monotonic()) for rank in range(1, meeting.n_nodes)}
+
+    @contextmanager
+    def watched(self, end: Callable[[], None]) -> Iterator[None]:
+        """Call `end` when one fails or is lost while the block lasts."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while self._seen and not over.wait(BEAT_SECONDS):
+                self._look(LOST_SECONDS)
+                if self.lost:
+                    return end()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def heard(self) -> list[str]:
+        """`lost`, after this node's part has failed: any of the others may be why, and says so soon, or
+        nothing any more."""
+        end = time.monotonic() + REPORT_SECONDS
+        while self._seen and not self.lost and time.monotonic() < end:
+            time.sleep(BEAT_SECONDS / 4)
+            self._look(REPORT_SECONDS * 0.8)
+        return self.lost
+
+    def _look(self, lost_seconds: float) -> None:
+        """Counts are compared by this process's clock: those of other machines may jump."""
+        folder = Path(os.environ.get(FOLDER, ""))
+        for rank, (last, _) in list(self._seen.items()):
             text = _read(folder / f"{rank}.alive")
+            launch = f"launch-{self.meeting.number}"
+            failed = _read(folder / f"{launch}.failed-{rank}") or _read(folder / f"{rank}.failed")
             if text != last:
-                seen[rank] = (text, time.monotonic())
+                self._seen[rank] = (text, time.monotonic())
+            silent = time.monotonic() - self._seen[rank][1]
+            name = f"node {rank + 1} of {self.meeting.n_nodes}" + (f" ({text.split()[0]})" if text else "")
+            if failed:
+                self.lost.append(f"{name} failed: {failed.strip()}")
+            elif text and silent > lost_seconds:
+                self.lost.append(f"{name} is lost: no sign of it for {silent:.0f} s")
+            elif not text and silent > ARRIVAL_SECONDS:
+                self.lost.append(f"{name} did not come")
+            else:
                 continue
-            silent = time.monotonic() - since
-            if silent > (LOST_SECONDS if last else ARRIVAL_SECONDS):
-                name = f"node {rank + 1} of {n}" + (f" ({last.split()[0]})" if last else "")
-                lose(f"{name} " + (f"is lost: no sign of it for {silent:.0f} s" if last else "did not come"))
-                return
+            del self._seen[rank]  # which is told once
 
 
-def follow(folder: Path, rank: int) -> int:
-    """Carry out this node's part of each launch until the first node is done; 0, or how a part ended."""
+def follow(folder: Path, rank: int) -> None:
+    """Carry out this node's part of each launch until the first node is done. A part that fails is said to
+    the first node, which decides how the job ends."""
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: None)  # the first node is told as well, and all agree to save
     ended = threading.Event()
     beat = threading.Thread(target=_beat, args=(folder / f"{rank}.alive", ended), daemon=True)
     beat.start()
-    number = code = 0
-    while code == 0 and not (folder / "done").exists():
+    number = 0
+    while not (folder / "done").exists():
         path = folder / f"launch-{number}.json"
         if path.exists():
-            code = _part(json.loads(path.read_text()), rank, path.with_suffix(".ended"))
+            _part(json.loads(path.read_text()), rank, path)
             number += 1
         time.sleep(BEAT_SECONDS / 4)
     ended.set()
     beat.join()
-    return code
 
 
 def _beat(path: Path, ended: threading.Event) -> None:
@@ -132,23 +178,33 @@ def _beat(path: Path, ended: threading.Event) -> None:
         write_whole(path, f"{socket.gethostname()} {number}")
 
 
-def _part(order: dict, rank: int, over: Path) -> int:
+def _part(order: dict, rank: int, path: Path) -> None:
     meeting = Meeting(n_nodes(), rank, order["host"], order["port"])
     process = subprocess.Popen(
         launcher(meeting, order["words"]),
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
         preexec_fn=ending_with_parent(),
         start_new_session=True,
         env=os.environ | order["environment"],
     )
+    lines: deque[str] = deque(maxlen=LINES)
+    copy = threading.Thread(target=copy_lines, args=(process, lines.append), daemon=True)
+    copy.start()
+    over = path.with_suffix(".ended")
     try:
         while process.poll() is None and not over.exists():
             time.sleep(BEAT_SECONDS / 4)
+        if process.poll() and not over.exists():
+            copy.join(GRACE)
+            write_whole(path.with_suffix(f".failed-{rank}"), failure("".join(lines)))
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
     finally:
         end_session(process, GRACE)
-    return 0 if over.exists() else process.returncode
 
 
 def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:
@@ -172,4 +228,4 @@ def _read(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(follow(Path(sys.argv[1]), int(sys.argv[2])))
+    follow(Path(sys.argv[1]), int(sys.argv[2]))

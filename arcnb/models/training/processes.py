@@ -6,10 +6,8 @@ launch("arcnb.models.sft.training", [str(run.path)], num_processes=4, log=run.pa
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -18,11 +16,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from arcnb.machine.processes import end_session, ending_with_parent
 from arcnb.machine.starts import tried_again
-from arcnb.models.training.nodes import ALONE, launcher, n_nodes, together
+from arcnb.models.training.nodes import ALONE, Others, launcher, n_nodes, together
+from arcnb.models.training.output import copy_lines, failure
 
 PARALLEL = ("ddp", "zero3")
 GRACE = 60  # seconds that processes get to save when the caller is stopped
@@ -118,52 +117,44 @@ def _launched(
     if not _on_gpu():
         defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
     given = {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
-    options = (parallel, gradient_accumulation_steps)
-    lost: list[str] = []
-
-    def lose(sentence: str) -> None:
-        lost.append(sentence)
-        # Its workers lead sessions of their own, and end when the launcher tells them to.
-        end_session(process, GRACE)
-
     log.parent.mkdir(parents=True, exist_ok=True)
     for old in pids.glob("*.pid") if pids else ():
         old.unlink()
-    meeting = contextlib.ExitStack()
-    if nodes == 1:
-        command = command_line(module, arguments, num_processes, *options)
+    if num_processes == 1:
+        words = []
     else:
-        words = _words(module, arguments, num_processes, *options)
-        command = launcher(meeting.enter_context(together(words, defaults | given, lose)), words)
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        preexec_fn=ending_with_parent(),
-        start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
-        env=defaults | os.environ | given,
-    )
-    try:
-        with open(log, "a") as file:
-            began = file.tell()
-            try:
+        words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
+    with together(words, defaults | given, nodes) as meeting, open(log, "a") as file:
+        command = launcher(meeting, words) if words else [sys.executable, "-P", "-m", module, *arguments]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            preexec_fn=ending_with_parent(),
+            start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
+            env=defaults | os.environ | given,
+        )
+        others, began = Others(meeting), file.tell()
+        try:
+            # Its workers lead sessions of their own, and end when the launcher tells them to.
+            with others.watched(lambda: end_session(process, GRACE)):
                 _copy(process, file)
-            except KeyboardInterrupt:
-                if not (pids and _saved(process, pids, file)):
-                    raise
-                interrupted = True
-        code = process.wait()
-    finally:
-        end_session(process, GRACE)
-        meeting.close()
-    if lost:
-        raise LaunchError(f"{module}: {lost[0]}; see {log}")
-    if code:
-        processes = f"one of {num_processes} processes" if num_processes > 1 else "its process"
-        raise LaunchError(f"{module} failed in {processes} (exit {code}): {_cause(log, began)}; see {log}")
+        except KeyboardInterrupt:
+            if not (pids and _saved(process, pids, file)):
+                raise
+            interrupted = True
+        finally:
+            end_session(process, GRACE)
+        sentences = list(others.lost)
+        if process.returncode and not sentences:
+            why = failure(log.read_bytes()[began:].decode(errors="replace"))
+            which = f"one of {num_processes} processes" if num_processes > 1 else "its process"
+            sentences = [f"failed in {which} (exit {process.returncode}): {why}", *others.heard()]
+    if sentences:
+        raise LaunchError(f"{module}: {'; '.join(sentences)}; see {log}")
     return interrupted
 
 
@@ -178,14 +169,15 @@ def announce(pids: Path, rank: int) -> None:
     (pids / f"{rank}.pid").write_text(f"{socket.gethostname()} {os.getpid()}")
 
 
-def _copy(process: subprocess.Popen, file) -> None:
-    for line in process.stdout:
+def _copy(process: subprocess.Popen, file: TextIO) -> None:
+    def write(line: str) -> None:
         file.write(line)
         file.flush()
-        print(line, end="", flush=True)
+
+    copy_lines(process, write)
 
 
-def _saved(process: subprocess.Popen, pids: Path, file) -> bool:
+def _saved(process: subprocess.Popen, pids: Path, file: TextIO) -> bool:
     """Ask the announced processes of this machine to save; whether all ended well and in time. What one of
     several is told, all agree on."""
     for path in pids.glob("*.pid"):
@@ -200,14 +192,3 @@ def _saved(process: subprocess.Popen, pids: Path, file) -> bool:
         return process.wait() == 0
     finally:
         too_late.cancel()
-
-
-def _cause(log: Path, began: int) -> str:
-    """The first exception that a process printed, without what the launcher makes of it; began: the byte of
-    the log at which these processes' output begins; before it stands the output of earlier attempts."""
-    found = re.search(
-        r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(\w*(?:Error|Exception|Interrupt): .*)$",
-        log.read_bytes()[began:].decode(errors="replace"),
-        re.MULTILINE,
-    )
-    return found[1] if found else "no exception was printed"

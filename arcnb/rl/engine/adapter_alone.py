@@ -63,7 +63,7 @@ def policy_folder(owner) -> Path:
 
 
 def _place() -> Path:
-    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+    return _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _remove_abandoned() -> None:

@@ -51,11 +51,11 @@ def arm_predictions(plan: SearchPlan, arm: str) -> PredictionSet:
 
 
 def last_moment(hours: float, spent: float = 0.0) -> float:
-    """When a search has to end (seconds since the epoch) for its run to end within so many hours, of which
-    `spent` seconds are over; infinity for 0 hours."""
+    """When a search has to end (by the monotonic clock, which the processes of a machine share and nobody
+    sets) for its run to end within so many hours, of which `spent` seconds are over; infinity for 0 hours."""
     budget = 3600 * hours
     reserve = max(RESERVE * budget, min(RESERVE_SECONDS, budget / 4))
-    return time.time() + budget - spent - reserve if hours else float("inf")
+    return time.monotonic() + budget - spent - reserve if hours else float("inf")
 
 
 def run_search(
@@ -66,7 +66,7 @@ def run_search(
     end: its `last_moment`. Goes on where an earlier start was stopped.
     """
     started = time.monotonic()
-    clock = Clock(end - time.time())
+    clock = Clock(end - time.monotonic())
     tasks, arms = load_tasks(task_file(plan)), plan.searches
     submission = open_submission(plan, tasks)  # before anything that can fail
     base = base_model(plan.model, plan.adapter)

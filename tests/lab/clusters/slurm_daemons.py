@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 CONFIGURATION = """
 ClusterName=arcnb
 SlurmctldHost=localhost(127.0.0.1)
@@ -130,6 +132,12 @@ class SlurmDaemons:
         for process in own_processes(self.folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+    def node_of(self, process: int) -> str:
+        """The node that a process of a job is on, "" for others."""
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(process).environ().get("SLURMD_NODENAME", "")
+        return ""
 
     def stop(self) -> None:
         self.call("scancel", "-u", getpass.getuser())

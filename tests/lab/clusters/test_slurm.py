@@ -2,6 +2,8 @@
 daemons."""
 
 import json
+import os
+import shutil
 import sys
 import zipfile
 from functools import partial
@@ -12,7 +14,7 @@ from arcnb.lab import cli
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.run import list_runs
 from tests.lab.clusters import slurm_daemons
-from tests.lab.clusters.clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
+from tests.lab.clusters.clusters import PATIENT, RECORD, SMALL, only_run, started, status, submit_to, task_of
 from tests.lab.watching import wait_for
 
 pytestmark = pytest.mark.skipif(bool(slurm_daemons.missing()), reason=slurm_daemons.missing())
@@ -204,6 +206,54 @@ def test_a_refusal_is_one_sentence_and_leaves_no_run(path, options, message, cap
     assert message in error
     assert error.count("\n") == 1
     assert list_runs() == []
+
+
+def test_a_node_without_the_python_ends_the_run_and_says_so(path, tmp_path, capsys):
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    late = [*SMALL, "--extra=--begin=now+2", "--venv", str(tmp_path / "venv")]
+    assert submit(path, options=late) == 0
+    python.unlink()  # a node that does not see it
+    run = only_run()
+    wait_for(lambda: status(capsys, run.path.name) and run.status == "killed", 60)
+    assert "it never started: slurm" in run.verdict()[1]
+    assert str(run.path / "log.txt") in run.verdict()[1]
+    assert f"{python}: No such file or directory" in (run.path / "log.txt").read_text()
+
+
+# `apptainer exec [--nv] [--bind PLACE]... IMAGE COMMAND...` by bubblewrap: an image is this system's programs
+# and this environment.
+APPTAINER = """#!/bin/bash
+shift
+while [[ $1 == --* ]]; do
+    [ $1 = --bind ] && { places+=(--bind "$2" "$2"); shift; }
+    shift
+done
+shift
+exec bwrap --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \\
+    --ro-bind /etc /etc --proc /proc --dev /dev --tmpfs /tmp --ro-bind PREFIX PREFIX --ro-bind BASE BASE \\
+    --setenv PATH PREFIX/bin:/usr/bin "${places[@]}" "$@"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bwrap: install bubblewrap")
+def test_a_run_in_a_container_sees_what_it_is_given_and_nothing_else(notebook, tmp_path, monkeypatch):
+    (tmp_path / "secret").touch()
+    sees = f"import os\nrun.record({{'secret': os.path.exists({str(tmp_path / 'secret')!r}), 'n': n}})"
+    path = notebook(sees)
+    (tmp_path / "notebooks").mkdir()
+    path = path.rename(tmp_path / "notebooks" / path.name)
+    program = tmp_path / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(APPTAINER.replace("PREFIX", sys.prefix).replace("BASE", sys.base_prefix))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    assert submit(path, "-p", "n", "5", "--container", "/images/arcnb.sif", "--gpus", "0") == 0
+    run = only_run()
+    wait_for(lambda: run.status in ("done", "failed", "killed"), 60)
+    assert run.status == "done", (run.path / "log.txt").read_text()[-2000:]
+    assert run.manifest["outcome"] == {"secret": False, "n": 5}
 
 
 @pytest.mark.long("a real Slurm schedules, preempts and loses jobs")

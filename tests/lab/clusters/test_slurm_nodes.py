@@ -1,14 +1,17 @@
 """Notebook 02 on two nodes of a real Slurm: the curve is that of one process with batches twice as large."""
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
 from arcnb.lab.runs.run import list_runs
+from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.models.training.log import read_metrics
 from tests.lab.clusters import slurm_daemons
 from tests.lab.clusters.clusters import only_run, submit_to
@@ -72,3 +75,32 @@ def test_two_nodes_learn_what_one_process_does_with_batches_twice_as_large(slurm
     assert len(losses(alone)) == 3
     assert losses(run) == pytest.approx(losses(alone), rel=1e-4)
     assert list((run.path / "nodes").glob("*/1.alive")), "the second node was there"
+
+
+def newest_step(run):
+    found = newest_complete(run.path / "checkpoints", announce=lambda sentence: None)
+    return step_of(found) if found else 0
+
+
+def workers(slurm, node):
+    """The processes of the training on a node."""
+    own = [
+        psutil.Process(one) for one in slurm_daemons.own_processes(slurm.folder) if slurm.node_of(one) == node
+    ]
+    return [one for one in own if "RANK" in one.environ() and one.parent().environ().get("RANK") is None]
+
+
+@pytest.mark.long("a notebook trains on two nodes")
+def test_a_killed_process_fails_the_run_with_its_name_and_leaves_a_whole_checkpoint(slurm, settings):
+    more = words(settings, num_processes=2, per_device_train_batch_size=1, max_steps=40, save_steps=4)
+    assert submit_to("slurm", "02", "--nodes", "2", "--no-requeue", *more, options=NODE) == 0
+    run = only_run()
+    wait_for(lambda: newest_step(run) or run.status == "failed", 280)
+    (second,) = workers(slurm, "two")
+    os.kill(second.pid, signal.SIGKILL)
+    wait_for(lambda: run.status != "running", 120)
+    log = (run.path / "log.txt").read_text()
+    assert run.status == "failed", log[-3000:]
+    assert "node 2 of 2" in run.verdict()[1]
+    assert "failed: process 1 was killed by SIGKILL" in run.verdict()[1]
+    assert newest_step(run)

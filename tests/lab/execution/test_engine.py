@@ -15,9 +15,10 @@ from papermill.exceptions import PapermillExecutionError
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
-from arcnb.lab.execution import execute
+from arcnb.lab.execution import execute, journal
 from arcnb.lab.execution.execute import RunStopped
 from arcnb.lab.execution.stopping import StopSignals
+from arcnb.lab.runs import heartbeat
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import list_runs
@@ -216,6 +217,13 @@ def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_r
     text = only_run().copy_path.read_text()
     assert text.count(" of at most 600 tasks in ") == 2, "the last state, once as text and once as HTML"
     assert text.count("judging: ") == 2, "and nothing of the states before"
+
+
+def test_a_cell_that_says_nothing_is_in_the_log_once_a_minute(notebook, monkeypatch, capsys):
+    monkeypatch.setattr(journal, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.2)
+    assert cli.main(["run", str(notebook("# Load", "import time\ntime.sleep(3)"))]) == 0
+    assert capsys.readouterr().err.count("[5/5] Load · 0 min") in range(3, 7)
 
 
 def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, start, runs_root):

@@ -100,6 +100,18 @@ def test_wheels_for_another_python_are_told(tmp_path, small_model, wheels):
         kaggle.rehearse(tmp_path / "out", TaskSet("small", tuple(small_tasks())), 0.1, tmp_path / "work")
 
 
+def test_a_bundle_of_another_version_leaves_a_padded_submission_and_says_so(tmp_path, small_model):
+    out = kaggle.write_bundle(kaggle.KaggleBundle(small_model.path, ""), tmp_path / "out")
+    made = out / "dataset" / "bundle.json"
+    made.write_text(made.read_text().replace('"kernel": "', '"kernel": "older'))
+    tasks = TaskSet("small", tuple(small_tasks()))
+    with pytest.raises(
+        ArcnbError, match="the bundle is of another version than this kernel: send both again"
+    ):
+        kaggle.rehearse(out, tasks, 0.1, tmp_path / "work")
+    validate_submission(json.loads((tmp_path / "work" / "working" / "submission.json").read_text()), tasks)
+
+
 def test_the_command_writes_a_bundle_once(tmp_path, small_model, capsys):
     out = tmp_path / "out"
     command = ["bundle", "kaggle", str(out), "--model", small_model.path, "--adapter", "", "-f", "submission"]
@@ -109,6 +121,7 @@ def test_the_command_writes_a_bundle_once(tmp_path, small_model, capsys):
     assert made["parameters"] == {"n_predictions": 64}
     assert made["profiles"] == ["profile0.yaml"]
     assert made["hours"] == 11.3
+    assert f'kernel = \\"{made["kernel"]}\\"' in (out / "kernel" / "arcnb-submission.ipynb").read_text()
     check = "import nbformat, sys; nbformat.validate(nbformat.read(sys.argv[1], 4))"
     kernel = out / "kernel" / "arcnb-submission.ipynb"
     subprocess.run([sys.executable, "-c", check, kernel], check=True)

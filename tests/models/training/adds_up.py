@@ -12,6 +12,7 @@ distributed.init_process_group("gloo")
 rank, total = distributed.get_rank(), torch.ones(1)
 distributed.all_reduce(total)
 Path(sys.argv[1], f"{rank}.txt").write_text(f"{int(total)} of {distributed.get_world_size()}")
+Path(sys.argv[1], f"{rank}.pid").write_text(str(os.getpid()))
 if sys.argv[2] == "waits":
     time.sleep(600)
 if sys.argv[2] == f"fails{rank}":

@@ -68,10 +68,37 @@ def test_a_lost_node_fails_the_launch_with_its_name(tmp_path, second):
     second.kill()
 
 
-def test_a_process_that_fails_on_another_node_ends_the_launch(tmp_path, second):
-    with pytest.raises(LaunchError, match="failed in one of 2 processes"):
+def test_a_process_that_fails_on_another_node_ends_the_launch_with_its_cause(tmp_path, second):
+    with pytest.raises(
+        LaunchError, match=r"node 2 of 2 \(.+\) failed: ValueError: process 1 had enough on 2"
+    ):
         start(tmp_path, "fails1")
-    assert "process 1 had enough on 2 nodes" in second.log.read_text()
+    assert second.poll() is None, "the first node decides how the job ends"
+
+
+def test_a_killed_process_is_named(tmp_path, second):
+    """Its comrades complain of lost connections, and the launcher of a failed child."""
+
+    def kill():
+        while not (tmp_path / "1.pid").exists():
+            time.sleep(0.1)
+        os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(LaunchError, match=r"node 2 of 2 \(.+\) failed: process 1 was killed by SIGKILL"):
+        start(tmp_path, "waits")
+
+
+@pytest.mark.parametrize("n_nodes", ["1", "2"])
+def test_a_launcher_that_cannot_be_started_keeps_nobody_waiting(tmp_path, monkeypatch, n_nodes):
+    monkeypatch.setenv(nodes.COUNT, n_nodes)
+    monkeypatch.setenv(nodes.FOLDER, str(tmp_path / "nodes"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
+    with pytest.raises(OSError, match="no python"):
+        start(tmp_path, "ends")
+    assert sorted(path.name for path in tmp_path.glob("nodes/*")) == (
+        ["launch-0.ended", "launch-0.json"] if n_nodes == "2" else []
+    )
 
 
 def test_a_node_that_never_comes_is_told(tmp_path, monkeypatch):
@@ -79,6 +106,10 @@ def test_a_node_that_never_comes_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv(nodes.FOLDER, str(tmp_path / "nodes"))
     monkeypatch.setattr(nodes, "ARRIVAL_SECONDS", 2.0)
     with pytest.raises(LaunchError, match="node 2 of 2 did not come"):
+        start(tmp_path, "ends")
+    (tmp_path / "nodes" / "1.failed").write_text("exit code 127, see log-node1.txt\n")  # by the job's script
+    monkeypatch.setattr(nodes, "ARRIVAL_SECONDS", 600.0)
+    with pytest.raises(LaunchError, match=r"node 2 of 2 failed: exit code 127, see log-node1\.txt"):
         start(tmp_path, "ends")
 
 

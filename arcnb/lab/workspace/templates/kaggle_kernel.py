@@ -4,6 +4,7 @@ working = "/kaggle/working"  # where Kaggle looks for submission.json
 scratch = "/tmp/arcnb"  # packages
 hours_of_commit = 0.2  # of a run that is not scored
 tasks_of_commit = 4
+kernel = ""  # the version of this kernel, which the bundle must be of
 # %%
 import json
 import os
@@ -13,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-started = time.time()
+started = time.monotonic()
 bundle = next(Path(inputs).rglob("bundle.json")).parent
 made = json.loads((bundle / "bundle.json").read_text())
 challenges = sorted(Path(inputs).rglob("*test_challenges.json"))[0]
@@ -23,6 +24,8 @@ padding = {"attempt_1": [[0]], "attempt_2": [[0]]}
 submission.write_text(json.dumps({name: [padding] * len(task["test"]) for name, task in tasks.items()}))
 print(f"{challenges}: {len(tasks)} tasks; {submission} is padded so far")
 # %%
+if made.get("kernel") != kernel:
+    sys.exit("the bundle is of another version than this kernel: send both again, of one `arcnb bundle`")
 wheels, site = bundle / "wheels", Path(scratch, "site")
 if wheels.is_dir():
     version = platform.python_version()
@@ -49,7 +52,7 @@ environment = os.environ | {
     "HF_HUB_OFFLINE": "1",
 }
 scored = bool(os.environ.get("KAGGLE_IS_COMPETITION_RERUN"))
-hours = made["hours"] - (time.time() - started) / 3600 if scored else hours_of_commit
+hours = made["hours"] - (time.monotonic() - started) / 3600 if scored else hours_of_commit
 given = made["parameters"] | {
     "tasks": str(challenges),
     "model": str(bundle / "model"),

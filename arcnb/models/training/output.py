@@ -1,0 +1,34 @@
+"""What processes that train together print: passed on line by line, and why they failed."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+
+# A line of a traceback's end. The launcher's own says only that a process failed.
+_EXCEPTION = re.compile(
+    r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(?!ChildFailedError)(\w*(?:Error|Exception|Interrupt): .*)$", re.MULTILINE
+)
+_ENDED = re.compile(r"^ *rank +: (\d+) \(.*\n *exitcode +: -(\d+)", re.MULTILINE)  # of the launcher's report
+_OF_LAUNCHER = signal.SIGTERM  # what it ends the others with
+
+
+def copy_lines(process: subprocess.Popen, write: Callable[[str], object]) -> None:
+    """Give each line that the process prints to `write` and to our own output, until there are no more."""
+    for line in process.stdout or ():
+        write(line)
+        print(line, end="", flush=True)
+
+
+def failure(text: str) -> str:
+    """Why processes failed, from what they printed: the one that a signal killed, else the first
+    exception, which another one's death may have caused."""
+    for rank, number in _ENDED.findall(text):
+        if int(number) != _OF_LAUNCHER:
+            known = int(number) in iter(signal.Signals)
+            name = signal.Signals(int(number)).name if known else f"signal {number}"
+            return f"process {rank} was killed by {name}" + (
+                " (by hand, or for want of memory)" if name == "SIGKILL" else ""
+            )
+    found = _EXCEPTION.search(text)
+    return found[1] if found else "no exception was printed"
