@@ -11,6 +11,8 @@ Rows that exceed max_length are left out and counted, never cut.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -44,6 +46,18 @@ _LEAST = Task.from_dict(
 @cache
 def _tokenizer(model: ModelPath):
     return load_tokenizer(model)
+
+
+def only_tokenise() -> None:
+    """In a process that only makes rows: tokenizers load without torch, which takes seconds and 300 MB."""
+    if not sys.modules.keys().isdisjoint(("torch", "transformers")):  # a forked process has them for nothing
+        return
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # which would say that there are no models
+    sys.modules["torch"] = None  # type: ignore[assignment]  # how Python spells "not installed"
+    try:
+        from transformers import AutoTokenizer  # noqa: F401
+    finally:
+        del sys.modules["torch"]
 
 
 @dataclass
@@ -117,7 +131,7 @@ class RowBuilder:
         if workers <= 1:
             yield from map(self, chunks)
             return
-        with ProcessPoolExecutor(workers, mp_context=get_context(start_method)) as pool:
+        with ProcessPoolExecutor(workers, get_context(start_method), only_tokenise) as pool:
             yield from in_order(pool, self, chunks, 3 * workers)
 
 
