@@ -68,7 +68,8 @@ def refusal(before_work):
 def few(tmp_path_factory):
     """Task sets of notebook 05 that are soon measured."""
     folder = tmp_path_factory.mktemp("few")
-    smallest = sorted(load_tasks("arc-agi-1/training"), key=lambda task: sum(p.input.size for p in task.train))
+    everything = load_tasks("arc-agi-1/training")
+    smallest = sorted(everything, key=lambda task: sum(pair.input.size for pair in task.train))
     sets = {"tasks": smallest[:8], "eval_tasks": smallest[8:10]}
     return {name: str(write_tasks(some, folder / f"{name}.parquet")) for name, some in sets.items()}
 

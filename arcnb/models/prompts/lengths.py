@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.registry import ModelPath, load_tokenizer, only_tokenise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,16 +49,17 @@ def _measured(
 def prompt_lengths(
     tasks: Sequence[Task], model: ModelPath, prompt_format: PromptFormat, workers: int = 1
 ) -> pd.DataFrame:
-    """One row a task: task_id, prompt_tokens of its longest prompt, program_tokens (NA without a program)."""
+    """One row a task: task_id, prompt_tokens of its longest prompt, program_tokens (NA without a program).
+
+    Measured in processes of their own, also for workers=1, so that this one need not load torch.
+    """
     import pandas as pd
 
     measure = partial(_measured, model, prompt_format)
     tasks = list(tasks)
     chunks = [tasks[start : start + 256] for start in range(0, len(tasks), 256)]
-    several = workers > 1 and len(chunks) > 1
-    with ProcessPoolExecutor(workers) if several else nullcontext() as pool:
-        found = pool.map(measure, chunks) if several else map(measure, chunks)
-        measured = list(progress(found, "measuring prompts", len(chunks), "chunk"))
+    with ProcessPoolExecutor(max(1, min(workers, len(chunks))), initializer=only_tokenise) as pool:
+        measured = list(progress(pool.map(measure, chunks), "measuring prompts", len(chunks), "chunk"))
     frame = pd.DataFrame(
         [row for rows in measured for row in rows], columns=["task_id", "prompt_tokens", "program_tokens"]
     )

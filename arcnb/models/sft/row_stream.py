@@ -30,7 +30,8 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file, remove_abandoned, write_whole
 from arcnb.machine.processes import ending_with_parent
 from arcnb.machine.progress import progress
-from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, only_tokenise, packed_rows
+from arcnb.models.registry import only_tokenise
+from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
 
 END = "end"  # file that says: no block follows
 FAILED = "failed.txt"

@@ -11,8 +11,6 @@ Rows that exceed max_length are left out and counted, never cut.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -33,7 +31,7 @@ from arcnb.machine.reading import naming
 from arcnb.models.prompts.chat import answer_ids, render
 from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.registry import ModelPath, load_tokenizer, only_tokenise
 
 IGNORED = -100  # label of a token that does not count in the loss
 LEARNT = ("task_id", "answer")  # texts of a conversation to learn from
@@ -46,18 +44,6 @@ _LEAST = Task.from_dict(
 @cache
 def _tokenizer(model: ModelPath):
     return load_tokenizer(model)
-
-
-def only_tokenise() -> None:
-    """In a process that only makes rows: tokenizers load without torch, which takes seconds and 300 MB."""
-    if not sys.modules.keys().isdisjoint(("torch", "transformers")):  # a forked process has them for nothing
-        return
-    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # which would say that there are no models
-    sys.modules["torch"] = None  # type: ignore[assignment]  # how Python spells "not installed"
-    try:
-        from transformers import AutoTokenizer  # noqa: F401
-    finally:
-        del sys.modules["torch"]
 
 
 @dataclass

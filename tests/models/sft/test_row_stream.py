@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from itertools import islice
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -65,13 +66,14 @@ def earlier(folder, tmp_path):
 
 @pytest.fixture(scope="module")
 def made_by_two(tasks, stream, tmp_path_factory):
-    """(the first 32 rows that two processes made, the pid of the maker that would go on for ever)"""
+    """(the first 32 rows that two processes made, the pid of the maker that would go on for ever, the files
+    that these processes had mapped)"""
     folder = tmp_path_factory.mktemp("two")
     with stream(tasks, folder, ENDLESS):
         rows = list(islice(read_rows(str(folder)), 32))
         maker = int((folder / "maker.pid").read_text())
-        assert len(members(maker)) >= 3
-    return rows, maker
+        mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in members(maker)]
+    return rows, maker, mapped
 
 
 def texts(rows):
@@ -86,6 +88,12 @@ def test_the_rows_are_the_same_however_many_processes_make_them(folder, made_by_
     made = texts(read_rows(str(folder)))
     assert made == texts(made_by_two[0])
     assert len(set(made)) > 6  # the same task is seen in other views
+
+
+def test_processes_that_only_make_rows_load_no_torch(made_by_two):
+    mapped = made_by_two[2]
+    assert sum("tokenizers" in files for files in mapped) == 3
+    assert not any("libtorch" in files for files in mapped)
 
 
 def test_the_maker_ends_with_the_context(made_by_two):
