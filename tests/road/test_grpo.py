@@ -121,21 +121,22 @@ BAD = [
 
 
 def ends_in_one_sentence(process, sentence):
+    """The folder of a run that failed in its training cell with this sentence."""
     code, output, said = ended(process)
     run = Path(output.strip())
     assert code == 1
     assert f'("2 · Train"): {manifest(run)["error"]["type"]}: ' in said
     assert sentence in said
     assert manifest(run)["status"] == "failed"
-    assert not (run / "checkpoints").exists()
-    assert not (run / "metrics.jsonl").exists()
+    return run
 
 
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_a_checkpoint_of_other_settings_is_refused_and_the_settings_named(start, small, stopped):
     run, *_ = stopped
     sentence = "is of other settings: beta was 0.01 and is 0.5; temperature was 1.0 and is 0.9; set accept_o"
-    ends_in_one_sentence(start(*notebook_05(**small | OTHER, resume=run)), sentence)
+    refused = ends_in_one_sentence(start(*notebook_05(**small | OTHER, resume=run)), sentence)
+    assert not (refused / "metrics.jsonl").exists()
 
 
 @pytest.mark.repetition  # tests/test_early_refusals.py asks for these sentences without a kernel
@@ -144,7 +145,8 @@ def test_bad_input_ends_in_one_sentence(start, small, gpus):  # noqa: F811
     gpus("0, GPU-1, 81920, 16384")
     processes = [start(*notebook_05(**small | wrong)) for wrong, _ in BAD]
     for (_, sentence), process in zip(BAD, processes, strict=True):
-        ends_in_one_sentence(process, f": {sentence}")
+        run = ends_in_one_sentence(process, f": {sentence}")
+        assert not (run / "checkpoints").exists()
 
 
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
