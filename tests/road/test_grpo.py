@@ -21,7 +21,7 @@ from tests.rl.conftest import gpus, letter_model  # noqa: F401  fixtures
 
 pytestmark = pytest.mark.slow
 
-STEPS = 12  # of the run that is stopped, each a fraction of a second
+STEPS = 20  # of the run that is stopped, each a fraction of a second
 
 
 @pytest.fixture(scope="module")
