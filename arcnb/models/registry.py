@@ -12,7 +12,9 @@ All checks come before any weight is loaded, and every failure is one sentence.
 """
 
 import hashlib
+import os
 import re
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -139,6 +141,19 @@ def load_tokenizer(model: ModelPath):
                 f"{tokenizer.eos_token!r}; set one in its tokenizer_config.json"
             )
     return tokenizer
+
+
+def only_tokenise() -> None:
+    """To be called in a process that uses no model: tokenizers then load without torch, which takes seconds
+    and 300 MB."""
+    if not sys.modules.keys().isdisjoint(("torch", "transformers")):  # a forked process has them for nothing
+        return
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # which would say that there are no models
+    sys.modules["torch"] = None  # type: ignore[assignment]  # how Python spells "not installed"
+    try:
+        from transformers import AutoTokenizer  # noqa: F401
+    finally:
+        del sys.modules["torch"]
 
 
 def _check_model_folder(folder: Path, need_weights: bool) -> None:

@@ -1,7 +1,7 @@
-"""The whole road by `arcnb run`, as a user goes it. (about four minutes)
+"""The whole road by `arcnb run`, as a user goes it. (about a minute and a half)
 
-01 -> 03 -> 04 -> 05 -> 06 with the transformers backend; `make demo` takes vLLM. GRPO trains a random
-two-layer model here; the rest uses the embedded one.
+01 -> 03 -> 04 -> 06 with the transformers backend and the embedded model; `make demo` takes vLLM. Trainings
+are in test_sft.py and test_grpo.py.
 """
 
 import json
@@ -115,81 +115,11 @@ def test_refinement_conversations_come_out_of_the_predictions(runs, data, sample
     assert (refined / "refine.parquet").is_file()
 
 
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
-def test_grpo_trains_and_logs_reward_and_kl(runs, data, small_model):
-    sizes = {
-        "n_tasks": 2,
-        "max_steps": 2,
-        "num_generations": 2,
-        "max_completion_length": 24,
-        "max_prompt_length": 420,
-    }
-    model = {"model": small_model.path, "adapter": ""}
-    trained = done(runs, "05", tasks=data / "tasks.parquet", **model, **sizes)
-    facts = outcome(trained)
-    assert facts["steps"] == 2
-    assert {"reward", "kl"} <= set(facts)
-    assert (trained / "adapter" / "adapter_model.safetensors").is_file()
-
-
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
-def test_made_tasks_are_counted_and_fine_tuning_learns_from_them(runs, small_model):
-    made = done(runs, "01", tasks="rearc*6 + dsl*12", max_cells=800, max_prompt_length=3000)
-    facts = outcome(made)
-    assert facts["with_program"] == facts["tasks"] >= 12
-    assert facts["tasks_per_second_per_core"] > 0
-    sizes = {"max_steps": 2, "max_length": 2000, "n_shown": 1, "lora_r": 2, "packing": True}
-    model = {"model": small_model.path, "backend": "transformers", "augment_programs": True}
-    trained = done(
-        runs, "02", tasks=made / "tasks.parquet", eval_tasks="dsl/held_out*4", max_cells=800, **model, **sizes
-    )
-    assert outcome(trained)["steps"] == 2
-    assert (trained / "adapter" / "adapter_model.safetensors").is_file()
-    assert len(PredictionSet(trained / "predictions").read()) == 4
-
-
 def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data, sampled):
     table = done(runs, "06", tasks=data / "tasks.parquet", predictions=sampled / "predictions")
     submission = json.loads((table / "submission.json").read_text())
     assert set(submission) == set(load_tasks(data / "tasks.parquet").ids)
     assert next(table.glob("*.html")).stat().st_size > 10_000
-
-
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
-def test_adapters_compared_in_one_run_are_told_apart_and_evaluated_together(runs, small_model, tmp_path):
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    # An adapter that says something else: its weights are drawn by torch.
-    torch.manual_seed(0)
-    modules = ["q_proj", "v_proj", "o_proj", "down_proj"]
-    config = LoraConfig(r=4, lora_alpha=64, target_modules=modules, init_lora_weights=False)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config).save_pretrained(tmp_path)
-    sizes = {
-        "n_tasks": 2,
-        "n_predictions": 3,
-        "per_prompt": 2,
-        "max_completion_length": 16,
-        "max_length": 2048,
-    }
-    model = {"model": small_model.path, "adapter": f"none, {tmp_path}", "backend": "transformers"}
-    run = done(runs, "03", **model, **sizes)
-    told = {}
-    for name in ("none", tmp_path.name):
-        rows = list(PredictionSet(run / "predictions" / name).iter_predictions())
-        told[name] = [(row.key, row.color_map, row.pair_order, row.n_prompt_tokens) for row in rows]
-        assert len({row.completion for row in rows}) > 1
-        told[name, "texts"] = [row.completion for row in rows]
-        assert f"adapter {name}: predictions of 2 of 2 tasks" in (run / "03_inference.ipynb").read_text()
-    assert told["none"] == told[tmp_path.name]
-    assert told["none", "texts"] != told[tmp_path.name, "texts"]
-    table = done(runs, "06", predictions=run / "predictions", n_explored=0)
-    compared = {row["set"]: row["of"] for row in outcome(table)["sets"]}
-    assert compared.keys() == {f"{run.name}/none", f"{run.name}/{tmp_path.name}"}
-    fewer = done(runs, "03", **model, **sizes | {"n_tasks": 1}, output=run / "predictions")
-    assert outcome(fewer)["none"]["inference_found"] == 3
-    assert outcome(fewer)["none"]["n_tasks"] == 1
 
 
 def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(runs, sampled):
@@ -202,15 +132,17 @@ def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(run
 
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
 @pytest.mark.parametrize(
-    "deadly",
+    ("deadly", "stops"),
     [
-        signal.SIGKILL,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.repetition),
-        pytest.param(signal.SIGINT, marks=pytest.mark.repetition),
+        (signal.SIGKILL, 1),
+        *(
+            pytest.param(number, 2, marks=pytest.mark.repetition)
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+        ),
     ],
 )
 def test_the_inference_notebook_stopped_at_random_moments_ends_with_exactly_its_rows(
-    tmp_path, small_model, deadly
+    tmp_path, small_model, deadly, stops
 ):
     sizes = {
         "n_tasks": 3,
@@ -220,12 +152,10 @@ def test_the_inference_notebook_stopped_at_random_moments_ends_with_exactly_its_
         "max_length": 2048,
     }
     settings = {"model": small_model.path, "adapter": "", "backend": "transformers"} | sizes
-    first = ["run", "03", "--quiet", "--name", "killed"]
-    first += [str(item) for name, value in settings.items() for item in ("-p", name, value)]
+    arguments = ["run", "03", "--quiet", "--name", "killed"]
+    arguments += [str(item) for name, value in settings.items() for item in ("-p", name, value)]
     moments = random.Random(int(deadly))
     for attempt in range(8):
-        folders = sorted(tmp_path.glob("*-killed"))
-        arguments = ["run", "--quiet", "--resume", str(folders[0])] if folders else first
         process = subprocess.Popen(
             [sys.executable, "-m", "arcnb.lab.cli", *arguments],
             env=os.environ | {"ARCNB_RUNS": str(tmp_path)},
@@ -233,12 +163,21 @@ def test_the_inference_notebook_stopped_at_random_moments_ends_with_exactly_its_
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        if attempt < 2:
-            time.sleep(moments.uniform(4, 12))
+        if attempt < stops:
+            if attempt:
+                time.sleep(moments.uniform(4, 12))
+            else:  # in the midst of its work
+                while not any(tmp_path.glob("*-killed/predictions/round*.parquet")):
+                    assert process.poll() is None
+                    time.sleep(0.02)
+                time.sleep(moments.uniform(0, 0.5))
             os.killpg(process.pid, deadly) if deadly == signal.SIGKILL else process.send_signal(deadly)
-        if process.wait(timeout=300) == 0:
+        code = process.wait(timeout=300)
+        assert code or attempt, "it ended before it was stopped"
+        if code == 0:
             break
-    (folder,) = tmp_path.glob("*-killed")
+        (folder,) = tmp_path.glob("*-killed")
+        arguments = ["run", "--quiet", "--resume", str(folder)]
     keys = Counter(row.key for row in PredictionSet(folder / "predictions").iter_predictions())
     assert len(keys) == 3 * 40
     assert set(keys.values()) == {1}

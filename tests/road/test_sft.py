@@ -1,4 +1,4 @@
-"""Notebook 02 by `arcnb run`, stopped by a signal and run again."""
+"""Notebook 02 by `arcnb run` on tasks that notebook 01 made, stopped by a signal and run again."""
 
 import json
 import os
@@ -12,19 +12,28 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 
 pytestmark = pytest.mark.slow
 
+STEPS = 12
 
-@pytest.fixture
-def arcnb(tmp_path):
-    """arcnb("run", "02", ...) -> the process, its run folders below tmp_path."""
 
-    def start(*arguments):
-        command = [sys.executable, "-m", "arcnb.lab.cli", *map(str, arguments)]
-        environment = os.environ | {"ARCNB_RUNS": str(tmp_path)}
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def arcnb(runs):
+    """arcnb("run", "02", ...) -> the process, its run folders below runs."""
+
+    def start(*arguments, **parameters):
+        pairs = [word for name, value in parameters.items() for word in ("-p", name, value)]
+        command = [sys.executable, "-m", "arcnb.lab.cli", *map(str, [*arguments, *pairs])]
+        environment = os.environ | {"ARCNB_RUNS": str(runs)}
         return subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -32,46 +41,74 @@ def arcnb(tmp_path):
     return start
 
 
+def done(process):
+    """The run folder of a process that ran to its end."""
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return Path(output.strip())
+
+
 def manifest(run):
     return json.loads((run / "manifest.json").read_text())
 
 
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
-def test_a_run_that_is_stopped_saves_and_goes_on_as_if_it_had_not_been(arcnb, small_model, tmp_path):
-    parameters = {
-        "model": small_model.path,
-        "n_shown": 0,
-        "lora_r": 2,
-        "max_steps": 12,
-        "learning_rate": 1e-2,
-    }
-    pairs = [item for pair in parameters.items() for item in ("-p", *pair)]
-    whole = arcnb("run", "02", "--quiet", *pairs)
-    output, errors = whole.communicate(timeout=300)
-    assert whole.returncode == 0, errors
-    whole = Path(output.strip())
+@pytest.fixture(scope="module")
+def made(arcnb):
+    """A run of notebook 01 that made tasks."""
+    recipe = {"tasks": "rearc*6 + dsl*12", "max_cells": 800, "max_prompt_length": 3000}
+    return done(arcnb("run", "01", "--quiet", **recipe))
 
-    process = arcnb("run", "02", "--name", "stopped", *pairs)
+
+@pytest.fixture(scope="module")
+def training(made, small_model):
+    """Parameters of a small training on them."""
+    tasks = {"tasks": made / "tasks.parquet", "eval_tasks": "dsl/held_out*4", "max_cells": 800}
+    rows = {"augment_programs": True, "packing": True, "max_length": 2000, "workers": 1}
+    sizes = {"lora_r": 2, "max_steps": STEPS, "learning_rate": 1e-2}
+    return tasks | rows | sizes | {"model": small_model.path, "backend": "transformers"}
+
+
+@pytest.fixture(scope="module")
+def whole(arcnb, training):
+    """A run of notebook 02 that nothing stops."""
+    return done(arcnb("run", "02", "--quiet", **training, n_shown=1))
+
+
+def test_made_tasks_are_counted(made):
+    facts = manifest(made)["outcome"]
+    assert facts["with_program"] == facts["tasks"] >= 12
+    assert facts["tasks_per_second_per_core"] > 0
+
+
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
+def test_fine_tuning_learns_from_them(whole):
+    assert manifest(whole)["outcome"]["steps"] == STEPS
+    assert (whole / "adapter" / "adapter_model.safetensors").is_file()
+    assert len(PredictionSet(whole / "predictions").read()) == 4
+
+
+@pytest.mark.long("whole notebooks, each in a kernel of its own")
+def test_a_run_that_is_stopped_saves_and_goes_on_as_if_it_had_not_been(arcnb, runs, training, whole):
+    process = arcnb("run", "02", "--name", "stopped", **training, n_shown=0)
     deadline = time.monotonic() + 180
-    while not any(log.stat().st_size for log in tmp_path.glob("*-stopped/metrics.jsonl")):
+    while not any(log.stat().st_size for log in runs.glob("*-stopped/metrics.jsonl")):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, "no step was made"
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 128 + signal.SIGTERM
-    (run,) = tmp_path.glob("*-stopped")
+    (run,) = runs.glob("*-stopped")
     assert f"arcnb run --resume {run}" in errors
     assert manifest(run)["status"] == "preempted"
     assert newest_complete(run / "checkpoints") is not None
 
-    process = arcnb("run", "--resume", run)
-    assert process.wait(timeout=300) == 0, process.communicate()[1]
+    assert done(arcnb("run", "--quiet", "--resume", run)) == run
     assert manifest(run)["status"] == "done"
     losses = [
         [row["loss"] for row in read_metrics(one / "metrics.jsonl") if "loss" in row] for one in (run, whole)
     ]
     assert losses[0] == losses[1]
-    assert len(losses[0]) == 12
+    assert len(losses[0]) == STEPS
     weights = [load_file(one / "adapter" / "adapter_model.safetensors") for one in (run, whole)]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

@@ -1,4 +1,5 @@
-"""Notebooks 03 and 06 with turns, as a user goes: sample, refine the same first turns, compare the arms.
+"""Notebooks 03 and 06 on several sets, as a user goes: sample with two adapters, refine the same first turns,
+compare adapters and arms.
 
 (about forty seconds)
 """
@@ -10,31 +11,98 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import write_tasks
 from tests.road.test_road import done, outcome
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long("whole notebooks, each in a kernel of its own")]
 
 
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
-def test_sampled_refined_and_compared(tmp_path, small_model):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def tasks(runs):
     train = [{"input": [[1, 2]], "output": [[2, 1]]}, {"input": [[3, 4, 5]], "output": [[5, 4, 3]]}]
     tasks = [
         Task.from_dict(f"mirror{n}", {"train": train, "test": [{"input": [[n, 7]], "output": [[7, n]]}]})
         for n in range(2)
     ]
-    path = write_tasks(tasks, tmp_path / "tasks.parquet")
-    sizes = {"n_predictions": 4, "per_prompt": 2, "max_completion_length": 12, "max_length": 1500}
-    model = {"tasks": path, "model": small_model.path, "adapter": "", "backend": "transformers"}
-    sampled = done(tmp_path, "03", **model, **sizes) / "predictions"
-    run = done(tmp_path, "03", **model, **sizes, turns=2, refine_from=sampled)
-    refined = list(PredictionSet(run / "predictions").iter_predictions())
-    assert len(refined) == 4
-    assert {row.turn for row in refined} == {1}
-    first = {row.id for row in PredictionSet(sampled).iter_predictions() if row.round == 0}
-    assert {row.parent for row in refined} <= first
-    assert outcome(run)["turns"][0]["made"] == 4
-    assert (run / "trees-none.html").stat().st_size > 500
+    return write_tasks(tasks, runs / "tasks.parquet")
 
-    arms = f"sampled = {sampled}; refined = {sampled}[:2] + {run / 'predictions'}"
-    table = done(tmp_path, "06", tasks=path, compare=arms, first=2, budget=4)
-    compared = outcome(table)["fair_comparison"]
-    assert [one["budget"] for one in compared] == ["completions", "tokens"]
-    assert {one["verdict"] for one in compared} == {"not shown (1 of at least 3 seeds)"}
+
+@pytest.fixture(scope="module")
+def other(small_model, tmp_path_factory):
+    """An adapter that says something else: its weights are drawn by torch."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("other")
+    modules = ["q_proj", "v_proj", "o_proj", "down_proj"]
+    config = LoraConfig(r=4, lora_alpha=64, target_modules=modules, init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parameters(tasks, small_model):
+    sizes = {"n_predictions": 4, "per_prompt": 2, "max_completion_length": 12, "max_length": 1500}
+    return sizes | {"tasks": tasks, "model": small_model.path, "backend": "transformers"}
+
+
+@pytest.fixture(scope="module")
+def sampled(runs, parameters, other):
+    """A run of notebook 03 without an adapter and with one."""
+    return done(runs, "03", **parameters, adapter=f"none, {other}")
+
+
+@pytest.fixture(scope="module")
+def refined(runs, parameters, sampled):
+    """A run of notebook 03 that refines what was sampled without an adapter."""
+    return done(runs, "03", **parameters, adapter="", turns=2, refine_from=sampled / "predictions" / "none")
+
+
+@pytest.fixture(scope="module")
+def table(runs, tasks, sampled, refined):
+    """The outcome of notebook 06 on all of these."""
+    sets, first = sampled / "predictions", sampled / "predictions" / "none"
+    arms = f"sampled = {first}; refined = {first}[:2] + {refined / 'predictions'}"
+    asked = {"predictions": sets, "compare": arms, "first": 2, "budget": 4, "n_explored": 0}
+    return outcome(done(runs, "06", tasks=tasks, **asked))
+
+
+def test_adapters_compared_in_one_run_are_told_apart(sampled, other):
+    told = {}
+    for name in ("none", other.name):
+        rows = list(PredictionSet(sampled / "predictions" / name).iter_predictions())
+        told[name] = [(row.key, row.color_map, row.pair_order, row.n_prompt_tokens) for row in rows]
+        assert len({row.completion for row in rows}) > 1
+        told[name, "texts"] = [row.completion for row in rows]
+        assert f"adapter {name}: predictions of 2 of 2 tasks" in (sampled / "03_inference.ipynb").read_text()
+    assert told["none"] == told[other.name]
+    assert told["none", "texts"] != told[other.name, "texts"]
+
+
+def test_fewer_tasks_of_the_same_sets_count_those_alone(runs, parameters, sampled, other):
+    asked = parameters | {"adapter": f"none, {other}", "n_tasks": 1, "output": sampled / "predictions"}
+    fewer = outcome(done(runs, "03", **asked))
+    assert fewer["none"]["inference_found"] == 4
+    assert fewer["none"]["n_tasks"] == 1
+
+
+def test_the_same_first_turns_are_refined(sampled, refined):
+    rows = list(PredictionSet(refined / "predictions").iter_predictions())
+    assert len(rows) == 4
+    assert {row.turn for row in rows} == {1}
+    first = PredictionSet(sampled / "predictions" / "none").iter_predictions()
+    assert {row.parent for row in rows} <= {row.id for row in first if row.round == 0}
+    assert outcome(refined)["turns"][0]["made"] == 4
+    assert (refined / "trees-none.html").stat().st_size > 500
+
+
+def test_adapters_and_arms_are_evaluated_together(table, sampled, other):
+    compared = {row["set"]: row["of"] for row in table["sets"]}
+    assert compared.keys() == {f"{sampled.name}/none", f"{sampled.name}/{other.name}"}
+    arms = table["fair_comparison"]
+    assert [one["budget"] for one in arms] == ["completions", "tokens"]
+    assert {one["verdict"] for one in arms} == {"not shown (1 of at least 3 seeds)"}

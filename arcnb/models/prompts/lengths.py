@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.processes import shared_context
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.registry import ModelPath, load_tokenizer, only_tokenise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,17 +50,18 @@ def _measured(
 def prompt_lengths(
     tasks: Sequence[Task], model: ModelPath, prompt_format: PromptFormat, workers: int = 1
 ) -> pd.DataFrame:
-    """One row a task: task_id, prompt_tokens of its longest prompt, program_tokens (NA without a program)."""
+    """One row a task: task_id, prompt_tokens of its longest prompt, program_tokens (NA without a program).
+
+    Measured in processes of their own, also for workers=1, so that this one need not load torch.
+    """
     import pandas as pd
 
     measure = partial(_measured, model, prompt_format)
     tasks = list(tasks)
     chunks = [tasks[start : start + 256] for start in range(0, len(tasks), 256)]
-    several = workers > 1 and len(chunks) > 1
-    pool = ProcessPoolExecutor(workers, mp_context=shared_context("fork")) if several else None
-    with pool or nullcontext():
-        found = pool.map(measure, chunks) if pool else map(measure, chunks)
-        measured = list(progress(found, "measuring prompts", len(chunks), "chunk"))
+    n_processes = max(1, min(workers, len(chunks)))
+    with ProcessPoolExecutor(n_processes, shared_context("fork"), only_tokenise) as pool:
+        measured = list(progress(pool.map(measure, chunks), "measuring prompts", len(chunks), "chunk"))
     frame = pd.DataFrame(
         [row for rows in measured for row in rows], columns=["task_id", "prompt_tokens", "program_tokens"]
     )

@@ -30,6 +30,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file, remove_abandoned, write_whole
 from arcnb.machine.processes import ending_with_parent
 from arcnb.machine.progress import progress
+from arcnb.models.registry import only_tokenise
 from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
 
 END = "end"  # file that says: no block follows
@@ -168,9 +169,8 @@ def _is_running(pid: str) -> bool:
 
 
 def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) -> None:
-    from datasets import disable_progress_bars
-
-    disable_progress_bars()
+    only_tokenise()
+    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
     os.setsid()  # so that it can be ended with everything it started
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -186,20 +186,21 @@ def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) ->
 
 
 def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     counts = {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
     for number, table in enumerate(_tables(tasks, builder, plan, counts)):
-        dataset = table.dataset()
         if plan.packing:
-            dataset = packed_rows(dataset, plan.max_length)
-        dataset = dataset.select(_order(dataset, plan, builder.seed, number))
-        dataset = dataset.remove_columns([name for name in ("length",) if name in dataset.column_names])
-        counts["rows"] += len(dataset)
+            rows = packed_rows(table.dataset(), plan.max_length).with_format("arrow")[:]
+        else:  # without the package datasets, whose import takes longer than a block
+            rows = pa.table(table.columns).drop_columns("length")
+        counts["rows"] += len(rows)
         counts["tokens"] += sum(table.columns["length"])
         if not _block(root, number).exists():  # else an earlier try has made the block
             with new_file(_block(root, number)) as file:
-                pq.write_table(dataset.with_format("arrow")[:], file, compression="zstd")
+                ordered = rows.take(_order(rows, plan, builder.seed, number))
+                pq.write_table(ordered, file, compression="zstd")
         write_whole(root / COUNTS, json.dumps(counts))
         if counts["rows"] >= plan.n_rows:
             (root / END).touch()  # before the tasks' processes are ended, which takes its time
@@ -245,10 +246,10 @@ def _with_program(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
             )
 
 
-def _order(dataset, plan: RowPlan, seed: int, number: int) -> list[int]:
+def _order(rows, plan: RowPlan, seed: int, number: int) -> list[int]:
     """A block's rows in runs of similar length, the runs in an order drawn from (seed, block)."""
     random = rng(seed, "rows", number)
-    lengths = [len(ids) for ids in dataset["input_ids"]]
+    lengths = [len(ids) for ids in rows["input_ids"]]
     shuffled = [int(i) for i in random.permutation(len(lengths))]
     if plan.packing or plan.batch == 1:
         return shuffled

@@ -31,7 +31,7 @@ from arcnb.machine.reading import naming
 from arcnb.models.prompts.chat import answer_ids, render
 from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.registry import ModelPath, load_tokenizer, only_tokenise
 
 IGNORED = -100  # label of a token that does not count in the loss
 LEARNT = ("task_id", "answer")  # texts of a conversation to learn from
@@ -117,7 +117,7 @@ class RowBuilder:
         if workers <= 1:
             yield from map(self, chunks)
             return
-        with ProcessPoolExecutor(workers, mp_context=shared_context(start_method)) as pool:
+        with ProcessPoolExecutor(workers, shared_context(start_method), only_tokenise) as pool:
             yield from in_order(pool, self, chunks, 3 * workers)
 
 

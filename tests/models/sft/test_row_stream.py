@@ -1,9 +1,12 @@
 """Rows made while a random model trains."""
 
 import os
+import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import islice
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -11,30 +14,17 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
+from arcnb.models.registry import load_tokenizer
 from arcnb.models.sft.plan import SftPlan
 from arcnb.models.sft.row_stream import ENOUGH, RowPlan, RowStream, read_rows, row_stream
 from arcnb.models.sft.rows import IGNORED, RowBuilder
 from arcnb.models.sft.training import train_sft
+from tests.models.sft.rounds import Rounds, hold_a_stream
 from tests.rl.stop_at import StopAt
 
 PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Tasks that come round for ever, or break off."""
-
-    tasks: tuple[Task, ...]
-    breaks_at: int = 10**9
-    dies_at: int = 10**9
-
-    def __iter__(self):
-        for i in range(10**9):
-            if i == self.breaks_at:
-                raise ValueError("task 7 of file x has no grid")
-            if i == self.dies_at:
-                os._exit(1)
-            yield self.tasks[i % len(self.tasks)], i // len(self.tasks)
+PLAN = RowPlan(n_rows=32, max_length=1000, block_rows=16, batch=4)
+ENDLESS = replace(PLAN, n_rows=10**9, workers=2)
 
 
 @pytest.fixture(scope="module")
@@ -44,171 +34,180 @@ def tasks():
     return tuple(replace(task, program=PROGRAM) for task in small[:6])
 
 
-def builder(model):
-    return RowBuilder(model, prompt_format(), seed=0)
+@pytest.fixture(scope="module")
+def least():
+    """A task of which thousands of rows are soon made."""
+    pair = {"input": [[1, 2]], "output": [[2, 1]]}
+    return replace(Task.from_dict("least", {"train": [pair, pair], "test": [pair]}), program=PROGRAM)
 
 
-PLAN = RowPlan(n_rows=24, max_length=1000, block_rows=8)
+@pytest.fixture(scope="module")
+def stream(small_model):
+    """stream(tasks, folder, plan): rows of these tasks for the small model, for a `with`."""
+    builder = RowBuilder(small_model, prompt_format(), seed=0)
+    return lambda tasks, folder, plan, **breaks: row_stream(Rounds(tasks, **breaks), builder, folder, plan)
+
+
+@pytest.fixture(scope="module")
+def folder(tasks, stream, tmp_path_factory):
+    """A folder with all rows of PLAN, made by one process."""
+    folder = tmp_path_factory.mktemp("rows")
+    with stream(tasks, folder, PLAN) as made:
+        n = len(list(read_rows(str(folder))))
+        assert made.counts()["rows"] == n == 32
+    return folder
+
+
+@pytest.fixture
+def earlier(folder, tmp_path):
+    """A folder in which an earlier try has made these rows."""
+    return shutil.copytree(folder, tmp_path / "earlier")
+
+
+@pytest.fixture(scope="module")
+def made_by_two(tasks, stream, tmp_path_factory):
+    """(the first 32 rows that two processes made, the pid of the maker that would go on for ever, the files
+    that these processes had mapped)"""
+    folder = tmp_path_factory.mktemp("two")
+    with stream(tasks, folder, ENDLESS):
+        rows = list(islice(read_rows(str(folder)), 32))
+        maker = int((folder / "maker.pid").read_text())
+        mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in members(maker)]
+    return rows, maker, mapped
 
 
 def texts(rows):
     return [tuple(row["input_ids"]) for row in rows]
 
 
-@pytest.mark.long("processes that import torch train twice, and are compared")
-def test_the_rows_are_the_same_however_many_processes_make_them(tasks, small_model, tmp_path):
-    made = []
-    for workers in (1, 2):
-        folder = tmp_path / str(workers)
-        with row_stream(
-            Rounds(tasks), builder(small_model), folder, replace(PLAN, workers=workers)
-        ) as stream:
-            made.append(texts(read_rows(str(folder))))
-            assert stream.counts()["rows"] == len(made[-1]) == 24
-    assert made[0] == made[1]
-    assert len(set(made[0])) > 6  # the same task is seen in other views
+def lengths(folder):
+    return [len(row["input_ids"]) for row in read_rows(str(folder))]
 
 
-@pytest.mark.long("processes that import torch train twice, and are compared")
-def test_the_end_of_an_earlier_try_is_not_the_end_of_a_longer_one(tasks, small_model, tmp_path):
-    for n_rows in (8, 24):
-        with row_stream(Rounds(tasks), builder(small_model), tmp_path, replace(PLAN, n_rows=n_rows)):
-            assert len(list(read_rows(str(tmp_path)))) == n_rows
+def test_the_rows_are_the_same_however_many_processes_make_them(folder, made_by_two):
+    made = texts(read_rows(str(folder)))
+    assert made == texts(made_by_two[0])
+    assert len(set(made)) > 6  # the same task is seen in other views
 
 
-@pytest.mark.long("processes that import torch train twice, and are compared")
-def test_rows_are_packed_and_put_beside_others_of_their_length(tasks, small_model, tmp_path):
-    plan = replace(PLAN, n_rows=8, block_rows=16, batch=4)
-    with row_stream(Rounds(tasks), builder(small_model), tmp_path / "a", plan):
-        lengths = [len(row["input_ids"]) for row in read_rows(str(tmp_path / "a"))]
-    runs = [set(lengths[i : i + 4]) for i in range(0, 16, 4)]
+def test_processes_that_only_make_rows_load_no_torch(made_by_two):
+    mapped = made_by_two[2]
+    assert sum("tokenizers" in files for files in mapped) == 3
+    assert not any("libtorch" in files for files in mapped)
+
+
+def test_the_maker_ends_with_the_context(made_by_two):
+    wait_for_the_end(made_by_two[1])
+
+
+def test_the_end_of_an_earlier_try_is_not_the_end_of_a_longer_one(tasks, stream, earlier):
+    before = texts(read_rows(str(earlier)))
+    written = [path.stat().st_mtime_ns for path in sorted(earlier.glob("0*.parquet"))]
+    with stream(tasks, earlier, replace(PLAN, n_rows=48)):
+        rows = texts(read_rows(str(earlier)))
+    assert len(rows) == 48
+    assert rows[:32] == before
+    blocks = sorted(earlier.glob("0*.parquet"))
+    assert [path.stat().st_mtime_ns for path in blocks][:2] == written, "they are taken over"
+
+
+def test_rows_of_an_earlier_try_are_not_taken_for_those_of_other_settings(tasks, stream, earlier):
+    assert max(lengths(earlier)) > 500
+    with stream(tasks, earlier, replace(PLAN, n_rows=8, max_length=500)):
+        assert max(lengths(earlier)) <= 500
+
+
+def test_rows_are_put_beside_others_of_their_length(folder):
+    first = lengths(folder)[:16]
+    runs = [set(first[i : i + 4]) for i in range(0, 16, 4)]
     assert all(max(a) <= min(b) or max(b) <= min(a) for a in runs for b in runs if a is not b)
-    plan = replace(plan, n_rows=1, packing=True)
-    with row_stream(Rounds(tasks), builder(small_model), tmp_path / "b", plan):
-        packed = list(read_rows(str(tmp_path / "b")))
+
+
+def test_rows_are_packed_block_by_block(tasks, stream, folder, tmp_path):
+    with stream(tasks, tmp_path, replace(PLAN, n_rows=1, packing=True)):
+        packed = list(read_rows(str(tmp_path)))
     assert all(len(row["input_ids"]) == sum(row["seq_lengths"]) <= 1000 for row in packed)
-    assert sorted(n for row in packed for n in row["seq_lengths"]) == sorted(lengths)
+    assert sorted(n for row in packed for n in row["seq_lengths"]) == sorted(lengths(folder)[:16])
 
 
-def eight_rows(tasks, model, output):
-    return row_stream(Rounds(tasks), builder(model), output / "rows", replace(PLAN, n_rows=8))
+def test_only_the_program_counts(folder, small_model):
+    row = next(read_rows(str(folder)))
+    answer = [label for label in row["labels"] if label != IGNORED]
+    tokenizer = load_tokenizer(small_model)
+    assert tokenizer.decode(answer) == PROGRAM + "```" + tokenizer.eos_token
 
 
 def plan_of(model, **changes):
     return SftPlan.of({"model": model.path, "lora_r": 4} | changes)
 
 
-@pytest.mark.long("processes that import torch train twice, and are compared")
-def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(tasks, small_model, tmp_path):
+def curve(report):
+    return [row["loss"] for row in report.history if "loss" in row]
+
+
+@pytest.mark.long("it trains while rows are made, twice")
+def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(
+    tasks, stream, folder, small_model, tmp_path
+):
     plan = plan_of(small_model, max_steps=4, learning_rate=1e-2)
-    curves = []
-    for stops in ([None], [1, None]):
-        output = tmp_path / str(len(stops))
-        for stop in stops:
-            stopping = [] if stop is None else [StopAt(stop)]
-            with row_stream(
-                Rounds(tasks), builder(small_model), output / "rows", replace(PLAN, n_rows=8)
-            ) as rows:
-                report = train_sft(plan, rows, output, callbacks=stopping)
-            assert report.status == ("done" if stop is None else "preempted")
-        curves.append([row["loss"] for row in report.history if "loss" in row])
-    assert len(curves[0]) == 4
-    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
-    with eight_rows(tasks, small_model, output) as rows:
-        assert train_sft(plan, rows, output).steps == 4, "what is done is not trained a step more"
+    whole = train_sft(plan, RowStream(folder), tmp_path / "whole")
+    rows, output = tmp_path / "rows", tmp_path / "broken"
+    with stream(tasks, rows, PLAN) as coming:
+        assert train_sft(plan, coming, output, callbacks=[StopAt(1)]).status == "preempted"
+    with stream(tasks, rows, PLAN) as coming:
+        resumed = train_sft(plan, coming, output)
+    assert (whole.status, resumed.status) == ("done", "done")
+    assert len(curve(whole)) == 4
+    assert curve(resumed) == pytest.approx(curve(whole), rel=1e-4)
+    assert train_sft(plan, RowStream(rows), output).steps == 4, "what is done is not trained a step more"
 
 
-@pytest.mark.long("processes that import torch train twice, and are compared")
-def test_rows_of_an_earlier_try_are_not_taken_for_those_of_other_settings(tasks, small_model, tmp_path):
-    shown = []
-    for tokens in (1000, 500, 500):
-        plan = replace(PLAN, n_rows=8, max_length=tokens)
-        with row_stream(Rounds(tasks), builder(small_model), tmp_path, plan):
-            shown.append([len(row["input_ids"]) for row in read_rows(str(tmp_path))])
-    assert max(shown[0]) > 500 >= max(shown[1])
-    assert shown[1] == shown[2]
-
-
-@pytest.mark.long("processes that import torch train twice, and are compared")
-def test_two_processes_share_the_rows(tasks, small_model, tmp_path):
+@pytest.mark.long("two processes import torch and train")
+def test_two_processes_share_the_rows(tasks, stream, folder, small_model, tmp_path):
     settings = {"max_steps": 2, "learning_rate": 1.0, "lr_scheduler_type": "constant", "optim": "sgd"}
-    curves = []
-    for processes, batch in ((1, 4), (2, 2)):
-        output = tmp_path / str(processes)
-        shape = {"per_device_train_batch_size": batch, "num_processes": processes}
-        with row_stream(
-            Rounds(tasks), builder(small_model), output / "rows", replace(PLAN, n_rows=8)
-        ) as rows:
-            report = train_sft(plan_of(small_model, **settings, **shape), rows, output)
-        curves.append([row["loss"] for row in report.history if "loss" in row])
-    assert len(curves[0]) == 2
-    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    one = plan_of(small_model, **settings, per_device_train_batch_size=4)
+    two = plan_of(small_model, **settings, per_device_train_batch_size=2, num_processes=2)
+    alone = curve(train_sft(one, RowStream(folder), tmp_path / "1"))
+    with stream(tasks, tmp_path / "rows", PLAN) as coming:
+        shared = curve(train_sft(two, coming, tmp_path / "2"))
+    assert len(alone) == 2
+    assert shared == pytest.approx(alone, rel=1e-4)
 
 
-def test_only_the_program_counts(tasks, small_model, tmp_path):
-    from arcnb.models.registry import load_tokenizer
-
-    with row_stream(Rounds(tasks), builder(small_model), tmp_path, replace(PLAN, n_rows=1)):
-        row = next(read_rows(str(tmp_path)))
-    answer = [label for label in row["labels"] if label != IGNORED]
-    tokenizer = load_tokenizer(small_model)
-    assert tokenizer.decode(answer) == PROGRAM + "```" + tokenizer.eos_token
+def test_a_stream_has_no_end_of_its_own(folder, small_model, tmp_path):
+    with pytest.raises(ArcnbError, match="max_steps says how long"):
+        train_sft(plan_of(small_model, max_steps=-1), RowStream(folder), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("programs", "breaks", "max_length", "sentence"),
+    ("program", "breaks", "max_length", "sentence"),
     [
-        (False, {}, PLAN.max_length, r"^tasks: none of 2,001 in a row has a program .*\(6 different"),
-        (True, {}, 170, r"rows in a row exceed max_length=170; the shortest has \d"),
-        (True, {"breaks_at": 3}, PLAN.max_length, "ValueError: task 7 of file x has no grid"),
-        (True, {"dies_at": 3}, PLAN.max_length, "the process that makes the rows in .* has died"),
+        (None, {}, 1000, r"^tasks: none of 2,001 in a row has a program .*\(1 different"),
+        (PROGRAM, {}, 100, r"rows in a row exceed max_length=100; the shortest has \d"),
+        (PROGRAM, {"breaks_at": 3}, 1000, "ValueError: task 7 of file x has no grid"),
+        (PROGRAM, {"dies_at": 3}, 1000, "the process that makes the rows in .* has died"),
     ],
 )
-def test_what_goes_wrong_in_the_maker_is_said(
-    tasks, small_model, tmp_path, programs, breaks, max_length, sentence
-):
-    given = tasks if programs else tuple(replace(task, program=None) for task in tasks)
+def test_what_goes_wrong_in_the_maker_is_said(least, stream, tmp_path, program, breaks, max_length, sentence):
     plan = replace(PLAN, max_length=max_length)
     with (
         pytest.raises(ArcnbError, match=sentence),
-        row_stream(Rounds(given, **breaks), builder(small_model), tmp_path, plan),
+        stream((replace(least, program=program),), tmp_path, plan, **breaks),
     ):
         list(read_rows(str(tmp_path)))
 
 
-@pytest.mark.long("thousands of rows are made")
-def test_blocks_that_rows_fill_exactly_are_not_taken_for_fruitless(tasks, small_model, tmp_path):
+def test_blocks_that_rows_fill_exactly_are_not_taken_for_fruitless(least, stream, tmp_path):
     plan = replace(PLAN, n_rows=ENOUGH + 200, block_rows=64)
-    with row_stream(Rounds(tasks), builder(small_model), tmp_path, plan) as stream:
+    with stream((least,), tmp_path, plan) as made:
         assert sum(1 for _ in read_rows(str(tmp_path))) >= plan.n_rows
-    assert stream.counts()["too_long"] == {}
+    assert made.counts()["too_long"] == {}
 
 
-def test_a_stream_has_no_end_of_its_own(small_model, tmp_path):
-    rows = RowStream(tmp_path / "rows")
-    with pytest.raises(ArcnbError, match="max_steps says how long"):
-        train_sft(plan_of(small_model, max_steps=-1), rows, tmp_path)
-
-
-def test_the_maker_ends_with_the_context(tasks, small_model, tmp_path):
-    plan = replace(PLAN, n_rows=10**9, workers=2)
-    with row_stream(Rounds(tasks), builder(small_model), tmp_path, plan):
-        maker = int((tmp_path / "maker.pid").read_text())
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and _group_members(maker):
-        time.sleep(0.1)
-    assert not _group_members(maker)
-
-
-def hold_a_stream(tasks, model, folder):
-    """In a process of its own, until it is killed."""
-    with row_stream(Rounds(tasks), builder(model), folder, replace(PLAN, n_rows=10**9, workers=2)):
-        time.sleep(300)
-
-
-@pytest.mark.long("two processes import torch, one after the other")
 def test_the_maker_ends_when_the_process_that_wants_the_rows_is_killed(tasks, small_model, tmp_path):
-    holder = get_context("spawn").Process(target=hold_a_stream, args=(tasks, small_model, tmp_path))
+    builder = RowBuilder(small_model, prompt_format(), seed=0)
+    given = (Rounds(tasks), builder, tmp_path, ENDLESS)
+    holder = get_context("spawn").Process(target=hold_a_stream, args=given)
     holder.start()
     deadline = time.monotonic() + 300
     while not (tmp_path / "00000.parquet").exists():
@@ -217,18 +216,24 @@ def test_the_maker_ends_when_the_process_that_wants_the_rows_is_killed(tasks, sm
     maker = int((tmp_path / "maker.pid").read_text())
     holder.kill()
     holder.join()
+    wait_for_the_end(maker)
+
+
+def wait_for_the_end(group):
+    """Of all processes of a group; 20 seconds are given."""
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and _group_members(maker):
+    while time.monotonic() < deadline and members(group):
         time.sleep(0.1)
-    assert not _group_members(maker)
+    assert not members(group)
 
 
-def _group_members(group: int) -> list[int]:
-    members = []
+def members(group: int) -> list[int]:
+    """The processes of a group."""
+    found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.getpgid(int(pid)) == group:
-                members.append(int(pid))
+                found.append(int(pid))
         except ProcessLookupError:
             continue
-    return members
+    return found
