@@ -53,9 +53,9 @@ def rows_by_round(folder):
 @pytest.mark.parametrize(
     ("options", "stops"),
     [
-        ({}, (0, 4)),
-        ({"shared_prompt": True}, (0,)),
-        ({"learner_skip_silent": True, "learner_reference_part": 0.5}, (4,)),
+        ({}, (1, 5)),
+        ({"shared_prompt": True}, (1,)),
+        ({"learner_skip_silent": True, "learner_reference_part": 0.5}, (5,)),
     ],
     ids=["trl", "shared prompts", "lean"],
 )
@@ -79,7 +79,7 @@ def test_a_run_that_was_stopped_inside_a_round_goes_on_with_its_samples(
 
 
 def test_without_the_samples_a_round_is_sampled_anew_and_only_its_rest_is_trained(train, tmp_path, trained):
-    train(tmp_path, **ROUNDS, callbacks=[StopAt(0)])
+    train(tmp_path, **ROUNDS, callbacks=[StopAt(1)])
     stopped = newest_complete(tmp_path / "checkpoints")
     (kept,) = stopped.glob("round-*")
     kept.unlink()
