@@ -19,7 +19,7 @@ from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
 from tests.rl.conftest import QUICK
 
-SIZES = {"num_generations": 4, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
+SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
 SIZES |= {"overlong_weight": 1.0, "overlong_buffer": 24}
 STEPS = {"max_steps": 4, "save_steps": 2, "eval_steps": 100, "num_generations_eval": 1}
 # Any share of distinct tokens is taken for a collapse, once there is a first window to compare with.
