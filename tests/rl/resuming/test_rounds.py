@@ -53,9 +53,9 @@ def rows_by_round(folder):
 @pytest.mark.parametrize(
     ("options", "stops"),
     [
-        ({}, (1, 5)),
+        ({}, (1, 4)),
         ({"shared_prompt": True}, (1,)),
-        ({"learner_skip_silent": True, "learner_reference_part": 0.5}, (5,)),
+        ({"learner_skip_silent": True, "learner_reference_part": 0.5}, (4,)),
     ],
     ids=["trl", "shared prompts", "lean"],
 )
