@@ -1,8 +1,10 @@
 """Fixtures of several rooms, and what holds for a session: no test is long without a reason, and nothing
 outlives it."""
 
+import gc
 import os
 import signal
+import sys
 import tempfile
 import time
 import uuid
@@ -62,6 +64,16 @@ def patience() -> float:
     return LONGEST * max(1.0, slowness, load, 2.0 * ("CI" in os.environ))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """What large packages made when they were imported is not looked through for garbage any more: a trainer
+    collects it several times a run, a third of a second each time where TRL and vLLM are loaded."""
+    if len(sys.modules) > item.config.arcnb_imported + 1000:
+        item.config.arcnb_imported = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(items):
     """Files with long tests come first, so that of two processes none is left alone with them at the end. A
     mark without a reason is refused."""
@@ -74,6 +86,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_configure(config):
+    config.arcnb_imported = len(sys.modules)
     if not hasattr(config, "workerinput"):  # the one process that outlives the others
         os.environ[SESSION] = uuid.uuid4().hex
         config.arcnb_folders = set(own_folders())
@@ -96,6 +109,7 @@ def pytest_sessionfinish(session):
 
 def pytest_unconfigure(config):
     """The last line of all says why a session failed whose tests passed."""
+    gc.unfreeze()  # else packages count what is left as leaks
     if left := getattr(config, "arcnb_left", None):
         print(f"\nleft behind by this session: {', '.join(left)}")
 

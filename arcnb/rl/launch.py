@@ -174,6 +174,8 @@ def main(path: str) -> None:
     announce(folder, rank)
     if plan.trainer == "unsloth":
         import unsloth  # noqa: F401  before transformers, which it patches
+    elif not plan.samples_by_vllm:
+        sys.modules.setdefault("vllm", None)  # which TRL would import for nothing, a third of its own import
     _take_gpu()
     try:
         report = train_here(plan, tasks, eval_tasks)

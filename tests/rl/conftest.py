@@ -95,16 +95,17 @@ QUICK = {
 }
 
 
-@pytest.fixture
-def quick(letter_model, monkeypatch):
+@pytest.fixture(scope="module")
+def quick(letter_model):
     """quick(output, max_steps=3, ...): a plan for the letter model, as QUICK and these options say."""
-    monkeypatch.setitem(TERMS, "even_tokens", even_tokens)
 
     def plan(output, **options):
         chosen = GrpoPlan.of(QUICK | {"model": str(letter_model.folder), "workers": 1}, output=output)
         return decided(chosen.changed(options))
 
-    return plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TERMS, "even_tokens", even_tokens)
+        yield plan
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def said(quick, tasks, tmp_path):
     return sentences
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def train(quick, tasks):
     """train(output, max_steps=3, ...) trains the letter model in this process, as QUICK and the options say.
 

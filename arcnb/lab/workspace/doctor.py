@@ -18,7 +18,7 @@ from pathlib import Path
 from arcnb.lab.workspace.folders import home, notebooks_folder
 from arcnb.machine.gpus import nvidia_smi
 
-PYTHONS = (3, 11, 5), (3, 13)  # from, and below: one of the pinned packages wants 3.11.5
+PYTHONS = (3, 11), (3, 13)  # from, and below
 GPU_PYTHON, GPU_DRIVER = (3, 12), 580  # of requirements.txt: its wheels are for CUDA 13
 DEMO_GB, DISK_GB, SHARED_GB = 8, 5, 1
 _UNWRITABLE = {
@@ -60,7 +60,7 @@ def _python() -> Finding:
     version = platform.python_version()
     if PYTHONS[0] <= sys.version_info[:3] < PYTHONS[1]:
         return Finding("ok", "Python", f"{version}, {sys.executable}")
-    return Finding("bad", "Python", version, "make an environment with Python 3.12, or 3.11 from 3.11.5 on")
+    return Finding("bad", "Python", version, "make an environment with Python 3.12 or 3.11")
 
 
 def _packages() -> Iterator[Finding]:

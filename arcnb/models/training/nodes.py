@@ -208,16 +208,10 @@ def _part(order: dict, rank: int, path: Path) -> None:
 
 
 def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:
-    return [
-        sys.executable,
-        "-P",
-        "-m",
-        "accelerate.commands.accelerate_cli",
-        "launch",
-        *("--log_dir", os.devnull),  # else every launch leaves an empty folder in /tmp
-        *meeting.flags,
-        *words,
-    ]
+    """`accelerate launch` as the module of this command alone: all of them together import transformers."""
+    command = [sys.executable, "-P", "-m", "accelerate.commands.launch"]
+    # Without a folder for logs every launch leaves an empty one in /tmp.
+    return [*command, "--log_dir", os.devnull, *meeting.flags, *words]
 
 
 def _read(path: Path) -> str:

@@ -2,15 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import psutil
 import pytest
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
-from arcnb.lab.runs.run import list_runs
+from arcnb.models.sft.plan import SftPlan
+from arcnb.models.sft.row_stream import RowStream
+from arcnb.models.sft.training import train_sft
 from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.models.training.log import read_metrics
 from tests.lab.clusters import slurm_daemons
@@ -45,10 +45,10 @@ def settings(tmp_path, small_model):
         TaskSet("small", tuple(replace(task, program=PROGRAM) for task in small)), tmp_path / "tasks.parquet"
     )
     return {
-        "tasks": tmp_path / "tasks.parquet", "model": small_model.path, "adapter": "", "lora_r": 4,
+        "tasks": str(tmp_path / "tasks.parquet"), "model": small_model.path, "adapter": "", "lora_r": 4,
         "max_steps": 3,
         "learning_rate": 1.0, "lr_scheduler_type": "constant", "optim": "sgd", "max_length": 1000,
-        "train_sampling_strategy": "sequential", "backend": "transformers", "n_shown": 1,
+        "train_sampling_strategy": "sequential", "backend": "transformers", "n_shown": 0,
     }  # fmt: skip
 
 
@@ -56,24 +56,23 @@ def words(settings, **more):
     return [str(word) for name, value in (settings | more).items() for word in ("-p", name, value)]
 
 
-def losses(run):
-    return [row["loss"] for row in read_metrics(run.path / "metrics.jsonl") if "loss" in row]
+def losses(rows):
+    return [row["loss"] for row in rows if "loss" in row]
 
 
-@pytest.mark.long("a notebook trains on two nodes, and again on one")
-def test_two_nodes_learn_what_one_process_does_with_batches_twice_as_large(slurm, settings, runs_root):
+@pytest.mark.long("a notebook trains on two nodes")
+def test_two_nodes_learn_what_one_process_does_with_batches_twice_as_large(slurm, settings, tmp_path):
     on_two = words(settings, num_processes=2, per_device_train_batch_size=1)
     assert submit_to("slurm", "02", "--nodes", "2", *on_two, options=NODE) == 0
     run = only_run()
     wait_for(lambda: run.status in ("done", "failed", "killed"), 280)
     log = (run.path / "log.txt").read_text()
     assert run.status == "done", log[-2000:]
-    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "02", "--quiet", "--name", "alone"]
-    command += words(settings, num_processes=1, per_device_train_batch_size=2)
-    subprocess.run(command, env=os.environ | {"ARCNB_RUNS": str(runs_root)}, check=True, capture_output=True)
-    (alone,) = [one for one in list_runs() if one.path != run.path]
-    assert len(losses(alone)) == 3
-    assert losses(run) == pytest.approx(losses(alone), rel=1e-4)
+    whole = {"num_processes": 1, "per_device_train_batch_size": 2}
+    rows = RowStream(run.path / "rows")
+    report = train_sft(SftPlan.of(settings | whole), rows, tmp_path / "alone", steps=3)
+    assert len(losses(report.history)) == 3
+    assert losses(read_metrics(run.path / "metrics.jsonl")) == pytest.approx(losses(report.history), rel=1e-4)
     assert list((run.path / "nodes").glob("*/1.alive")), "the second node was there"
 
 

@@ -1,12 +1,13 @@
 """Where a plan is carried out: processes, their workers, and how they are started."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.models.training.processes import command_line
-from arcnb.rl.launch import run_grpo, workers_of
+from arcnb.rl.launch import main, run_grpo, workers_of
 from arcnb.rl.plan.grpo import GrpoPlan
 
 
@@ -67,3 +68,19 @@ def test_zero3_is_told_the_precision_that_the_trainer_has(monkeypatch, on_gpu, p
 def test_processes_that_cannot_be_started_are_refused(plan, tasks, changes, message):
     with pytest.raises(ArcnbError, match=message):
         run_grpo(plan.changed(changes), tasks, tasks)
+
+
+def test_each_process_takes_its_gpu_before_it_loads(plan, tasks, monkeypatch):
+    """In four bits transformers loads on the current GPU; with all on the first, accelerate would refuse."""
+    taken = []
+
+    def loads(*plan):
+        raise ValueError(f"loads with {taken} taken")
+
+    monkeypatch.setitem(sys.modules, "vllm", None)  # which main leaves behind, as a process of its own may
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.set_device", taken.append)
+    monkeypatch.setattr("arcnb.rl.launch.train_here", loads)
+    with pytest.raises(ValueError, match=r"loads with \[1\] taken"):
+        main(str(plan.write(tasks, ())))

@@ -33,8 +33,13 @@ def curve(report):
     return [(row["step"], row["loss"], row["reward"], row["kl"]) for row in rows]
 
 
-def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train, tmp_path):
-    unbroken = train(tmp_path / "unbroken")
+@pytest.fixture(scope="module")
+def unbroken(train, tmp_path_factory):
+    """The report of a run that nothing stopped."""
+    return train(tmp_path_factory.mktemp("unbroken"))
+
+
+def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train, unbroken, tmp_path):
     assert unbroken.status == "done"
     assert len({row[1] for row in curve(unbroken)}) > 1, "a curve without any movement shows nothing"
 
@@ -49,40 +54,35 @@ def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train,
     assert resumed.status == "done"
     assert curve(resumed) == curve(unbroken)
     rollouts = list(PredictionSet(tmp_path / "broken" / "rollouts").iter_predictions())
-    before = list(PredictionSet(tmp_path / "unbroken" / "rollouts").iter_predictions())
+    before = list(PredictionSet(unbroken.adapter.with_name("rollouts")).iter_predictions())
     assert [(row.id, row.completion) for row in rollouts] == [(row.id, row.completion) for row in before]
 
 
-def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, tmp_path, monkeypatch):
+def test_shared_prompts_learn_the_same_and_go_on_as_if_never_stopped(train, unbroken, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")  # to have it as it was afterwards
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     shared = {"shared_prompt": True}
-    ordinary = curve(train(tmp_path / "ordinary"))
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in os.environ
-    unbroken = curve(train(tmp_path / "unbroken", **shared))
+    ordinary = curve(unbroken)
+    in_one = curve(train(tmp_path / "unbroken", **shared))
     assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     smaller = {"shared_prompt_tokens": 1, "shared_prompt_offload": True}
     small_rows = curve(train(tmp_path / "small", **shared, **smaller))
-    for curve_ in (unbroken, small_rows):
+    for curve_ in (in_one, small_rows):
         for found, expected in zip(curve_, ordinary, strict=True):
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
-    assert unbroken != ordinary, "equal to the last bit: it was computed in the ordinary way"
+    assert in_one != ordinary, "equal to the last bit: it was computed in the ordinary way"
     assert train(tmp_path / "broken", **shared, callbacks=[StopAt(2)]).status == "preempted"
-    assert curve(train(tmp_path / "broken", **shared)) == unbroken
+    assert curve(train(tmp_path / "broken", **shared)) == in_one
 
 
-def test_an_interrupt_saves_and_stops_too(train, tmp_path):
-    report = train(tmp_path, callbacks=[StopAt(1, signal.SIGINT)])
-    assert report.status == "preempted"
-    assert newest_complete(tmp_path / "checkpoints") is not None
-
-
-def test_a_resumed_run_that_started_from_an_adapter_goes_on_with_its_own_weights(train, tmp_path):
+def test_a_run_from_an_adapter_that_was_interrupted_goes_on_with_its_own_weights(train, tmp_path):
     # KL is then taken to a frozen copy of the start, which checkpoints keep beside the trained adapter.
     start = train(tmp_path / "start", max_steps=1).adapter
     options = {"max_steps": 3, "adapter": str(start)}
     unbroken = train(tmp_path / "unbroken", **options)
-    train(tmp_path / "broken", **options, callbacks=[StopAt(1)])
+    broken = train(tmp_path / "broken", **options, callbacks=[StopAt(1, signal.SIGINT)])
+    assert broken.status == "preempted"
+    assert newest_complete(tmp_path / "broken" / "checkpoints") is not None
     resumed = train(tmp_path / "broken", **options)
     assert curve(resumed) == curve(unbroken)
     assert curve(unbroken)[-1][3] > 0
@@ -92,11 +92,13 @@ def test_settings_of_another_run_are_named_and_refused(train, tmp_path):
     train(tmp_path, max_steps=3, callbacks=[StopAt(1)])
     with pytest.raises(ArcnbError, match=r"beta was 0\.01 and is 0\.5; learning_rate was 0\.01 and is 0\.02"):
         train(tmp_path, max_steps=3, learning_rate=0.02, beta=0.5)
+    with pytest.raises(ArcnbError, match=r"encoding was '.*' and is 'color_names'"):
+        train(tmp_path, max_steps=3, encoding="color_names")
     again = train(tmp_path, max_steps=3, beta=0.5, accept_other_settings=True)
     assert again.status == "done"
 
 
-def test_prompts_and_start_are_settings_too(train, tmp_path):
+def test_prompts_and_start_are_settings_too(tmp_path):
     state = {"template": "arc_code", "encoding": "spaced", "adapter": "adapter", "adapter_sha256": "one"}
     written = {"stateful_callbacks": {STATE_KEY: {"attributes": {"settings": state}}}}
     (tmp_path / STATE).write_text(json.dumps(written))
@@ -106,10 +108,6 @@ def test_prompts_and_start_are_settings_too(train, tmp_path):
     (tmp_path / STATE).write_text(json.dumps(written))
     with pytest.raises(ArcnbError, match=r"encoding was None and is 'spaced'; template was None and"):
         refuse_other_settings(tmp_path, state, False)  # of another version, which did not say
-
-    train(tmp_path / "run", max_steps=2, callbacks=[StopAt(1)])
-    with pytest.raises(ArcnbError, match=r"encoding was '.*' and is 'color_names'"):
-        train(tmp_path / "run", max_steps=2, encoding="color_names")
 
 
 def test_held_out_tasks_are_settings_too(train, tasks, tmp_path):

@@ -9,12 +9,12 @@ from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.rl.resuming.rounds import SHAPE, restored_round, resuming_inside_rounds, save_round
 from tests.rl.stop_at import StopAt
 
-# Rounds of four optimizer steps, two parts a step: rows 0 to 3, then 4 to 7.
+# Rounds of three optimizer steps, two parts a step: rows 0 to 2, then 3 to 5.
 ROUNDS = {
-    "max_steps": 8,
+    "max_steps": 6,
     "num_generations": 2,
     "gradient_accumulation_steps": 2,
-    "steps_per_generation": 8,
+    "steps_per_generation": 6,
 }
 
 
@@ -51,27 +51,31 @@ def rows_by_round(folder):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"shared_prompt": True}, {"learner_skip_silent": True, "learner_reference_part": 0.5}],
+    ("options", "stops"),
+    [
+        ({}, (1, 4)),
+        ({"shared_prompt": True}, (1,)),
+        ({"learner_skip_silent": True, "learner_reference_part": 0.5}, (4,)),
+    ],
     ids=["trl", "shared prompts", "lean"],
 )
 def test_a_run_that_was_stopped_inside_a_round_goes_on_with_its_samples(
-    train, tmp_path, trained, monkeypatch, options
+    train, tmp_path, trained, monkeypatch, options, stops
 ):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")  # which shared prompts set
     unbroken = train(tmp_path / "unbroken", **ROUNDS, **options)
     expected = dict(trained)
-    assert len({str(batch) for batch in expected.values()}) == 16, "16 parts of two completions each"
-    for stop in (1, 5):
+    assert len({str(batch) for batch in expected.values()}) == 12, "12 parts of two completions each"
+    for stop in stops:
         folder = tmp_path / f"stopped at {stop}"
         assert train(folder, **ROUNDS, **options, callbacks=[StopAt(stop)]).status == "preempted"
-        assert step_of(newest_complete(folder / "checkpoints")) % 4, "it stopped between two rounds"
+        assert step_of(newest_complete(folder / "checkpoints")) % 3, "it stopped between two rounds"
         trained.clear()
         resumed = train(folder, **ROUNDS, **options)
         assert trained == {place: expected[place] for place in trained}
         assert set(trained) == {place for place in expected if place[0] >= min(trained)[0]}
         assert curve(resumed) == curve(unbroken)
-        assert rows_by_round(folder) == {0: {0, 1, 2, 3}, 4: {4, 5, 6, 7}}
+        assert rows_by_round(folder) == {0: {0, 1, 2}, 3: {3, 4, 5}}
 
 
 def test_without_the_samples_a_round_is_sampled_anew_and_only_its_rest_is_trained(train, tmp_path, trained):
@@ -82,8 +86,8 @@ def test_without_the_samples_a_round_is_sampled_anew_and_only_its_rest_is_traine
     trained.clear()
     train(tmp_path, **ROUNDS)
     step = step_of(stopped)
-    assert rows_by_round(tmp_path) == {0: {0, 1, 2, 3}, step: {0, 1, 2, 3}, 4: {4, 5, 6, 7}}
-    assert sorted(trained) == [(n, part) for n in range(step, 8) for part in (0, 1)]
+    assert rows_by_round(tmp_path) == {0: {0, 1, 2}, step: {0, 1, 2}, 3: {3, 4, 5}}
+    assert sorted(trained) == [(n, part) for n in range(step, 6) for part in (0, 1)]
 
 
 def trainer_of(folder, step=3, process=0, n_processes=2, **changes):
