@@ -10,6 +10,7 @@ import pytest
 from arcnb.arc import PredictionSet, load_tasks
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.models.memory.shape import GIB, Shape, shape_of
+from arcnb.models.prompts.format import prompt_format
 from arcnb.programs import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.schemes import SCHEMES
@@ -65,6 +66,18 @@ def test_predictions_are_read_as_the_page_says(predictions):
     read = PredictionSet(predictions).read()
     assert list(names["completion"]) == list(read.completion)
     assert names["rows"].num_rows == 3
+
+
+def test_the_template_of_the_page_makes_prompts(tmp_path):
+    lines = (DOCS / "tutorials/your_model.md").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if "{% block system %}" in line)
+    last = next(number for number, line in enumerate(lines) if "{% block prefix %}" in line)
+    (tmp_path / "mine.jinja").write_text("\n".join(line.strip() for line in lines[first : last + 1]))
+    task = load_tasks("arc-agi-1/training")["25ff71a9"]
+    system, user, *_ = prompt_format(str(tmp_path / "mine.jinja")).prompt(task).messages
+    assert system["content"] == "You solve grid puzzles by writing Python."
+    assert user["content"].count("Input:") == len(task.train)
+    assert user["content"].endswith("Write transform(grid) for a 2-D numpy array.")
 
 
 def test_the_table_of_what_fits_which_gpu_is_the_estimate():

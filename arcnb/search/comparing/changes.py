@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.scores.intervals import interval
+from arcnb.arc.scores.intervals import interval, points
 from arcnb.arc.seeds import rng
 from arcnb.synth.splits import is_held_out
 
@@ -58,8 +58,8 @@ class Change:
         group = f"On the {self.n_tasks} {self.group} tasks"
         if not self.seen:
             return f"{group} {solving}: no change is shown."
-        interval = f"95% {100 * self.low:+.0f} to {100 * self.high:+.0f}"
-        return f"{group} {solving} ({100 * self.difference:+.0f} points, {interval})."
+        interval = f"95% {points(self.low)} to {points(self.high)}"
+        return f"{group} {solving} ({points(self.difference)} points, {interval})."
 
     def row(self) -> dict:
         """For a table."""
