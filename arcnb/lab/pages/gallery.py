@@ -10,6 +10,7 @@ machine each run had, and which page answers what. Needs Debian's `chromium` and
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import shutil
 import sys
@@ -18,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.pages.export import export_run
@@ -66,7 +69,11 @@ def chromium(profile: Path, log: bool = False) -> Iterator[Any]:
     try:
         yield opened
     finally:
+        own = psutil.Process(opened.service.process.pid).children(recursive=True)
         opened.quit()
+        for process in psutil.wait_procs(own, timeout=5)[1]:  # a slow one outlives the driver's patience
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def resize(driver: Any, width: int, height: int) -> None:

@@ -42,7 +42,7 @@ def test_a_gpu_that_the_packages_cannot_use_is_told_with_the_remedy(monkeypatch,
     assert all(one.remedy for one in found[1:])
 
 
-@pytest.mark.parametrize("version", [(3, 14, 0), (3, 11, 2)])
+@pytest.mark.parametrize("version", [(3, 14, 0), (3, 10, 2)])
 def test_a_python_that_is_not_supported_is_bad(monkeypatch, capsys, version):
     monkeypatch.setattr(sys, "version_info", (*version, "final", 0))
     assert cli.main(["doctor"]) == 1

@@ -74,7 +74,7 @@ def plan(letter_model):
 def interrupted(plan, tasks, tmp_path_factory):
     """(report, folder, command) of a run that was interrupted after some steps."""
     folder = tmp_path_factory.mktemp("interrupted")
-    plain, commands = processes.command_line, []
+    plain, commands = processes.launcher, []
 
     def remembered(*arguments):
         commands.append(plain(*arguments))
@@ -82,7 +82,7 @@ def interrupted(plan, tasks, tmp_path_factory):
 
     log = folder / "metrics.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "command_line", remembered)
+        patch.setattr(processes, "launcher", remembered)
         interrupt_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2)
         report = run_grpo(plan(folder, max_steps=400, save_steps=10**6), tasks)
     (command,) = commands

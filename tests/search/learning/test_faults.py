@@ -161,7 +161,7 @@ def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
     """Bytes that Python held at most during a stage of so many rounds."""
     plan = RoundPlan(n_predictions=4 * n_rounds, per_prompt=4)
     tracemalloc.start()
-    run(CannedEngine(tokenizer, answer), tasks[:2], PredictionSet(folder), executor, plan, part_rows=32)
+    run(CannedEngine(tokenizer, answer), tasks, PredictionSet(folder), executor, plan, part_rows=32)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak
