@@ -123,7 +123,7 @@ class GrpoPlan(Plan):
     )
     train_on_held_out: bool = option(
         False,
-        "also on the 80 reserved tasks and the evaluation sets, which nothing else is trained on",
+        "train also on the 80 reserved tasks and the evaluation sets, which are left out otherwise",
         free=True,
     )
     refine_conversations: str = option(
