@@ -173,9 +173,10 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
         first, second = ranked.iloc[0], ranked.iloc[1]
         said = [f"{one['mean']:.1%} ({one.low:.1%} to {one.high:.1%})" for one in (first, second)]
         if first["mean"] == second["mean"]:
+            both = " and ".join(ranked.index[:2])
             return (
-                f"No one is best: of {first.n_tasks:.0f} shared tasks {ranked.index[0]} and {ranked.index[1]} "
-                f"solve {said[0]} at {first.k:.0f} predictions a task."
+                f"None is best: of {first.n_tasks:.0f} shared tasks {both} solve {said[0]} at "
+                f"{first.k:.0f} predictions a task."
             )
         low, high = (f"{100 * value:+.1f}" for value in (second.behind_low, second.behind_high))
         proof = "shown" if second.behind_low > 0 else "not shown by these tasks"

@@ -112,9 +112,7 @@ def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs
     assert said.startswith("Best is first: of 1 shared tasks it solves 50.0%")
     assert said.endswith("That it is better is shown: +50.0 to +50.0 points.")
     same = comparison.ranking({"a": frames["first"], "b": frames["first"]}, shared)
-    assert comparison.which_was_best(same, runs).startswith(
-        "No one is best: of 1 shared tasks a and b solve 50.0%"
-    )
+    assert comparison.which_was_best(same, runs).startswith("None is best: of 1 shared tasks a and b solve")
     close = same.assign(mean=[0.5, 0.4], behind_low=[0.0, -0.1], behind_high=[0.0, 0.3])
     assert "is not shown by these tasks: -10.0 to +30.0" in comparison.which_was_best(close, runs)
 
