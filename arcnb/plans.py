@@ -124,7 +124,7 @@ class Plan:
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """Every option by its path, in the order of the tree; those of the library last."""
+        """Every option by its path, in the order of the tree; the library's options last."""
         return _options(cls)
 
     @classmethod

@@ -29,7 +29,7 @@ _DAY = 24 * 3600.0
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether the name is that of an unfinished file (or hidden, as editors' copies are)."""
+    """Whether an unfinished file has this name (or hidden, as editors' copies are)."""
     return path.name.startswith(".")
 
 

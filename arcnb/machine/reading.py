@@ -59,7 +59,7 @@ def read_object(path: str | Path) -> dict:
 
 
 def is_parquet(path: str | Path) -> bool:
-    """Whether a file's first bytes are those of Parquet."""
+    """Whether a file begins as Parquet files do."""
     with named_errors(path), opened(path) as file:
         return _is_parquet(file)
 

@@ -1,6 +1,6 @@
 """Branches that the plans of this room share: how completions are drawn, the engine, the programs.
 
-Their options have the names that notebooks know; here, and nowhere else, they become those of the engines.
+Their options have the names that notebooks know; here, and nowhere else, they become the engines' options.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path()) -> list[str]:
-    """One sentence each; empty where the plan can run. tasks: those of its task set.
+    """One sentence each; empty where the plan can run. tasks: of its task set.
 
     own: where the predictions of an inference go without an `output`.
     """

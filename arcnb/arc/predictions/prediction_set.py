@@ -5,7 +5,7 @@ temporary file, which no reader looks at and the next writer removes. When two p
 round, index, turn), as after two processes did the same shard, readers keep the row of the part whose name
 sorts first.
 
-A stage writes many small parts, so that little is lost when it is killed. `pack` puts those of a shard into
+A stage writes many small parts, so that little is lost when it is killed. `pack` puts a shard's parts into
 one, task by task: equal outputs and similar programs then stand together and take a fraction of the space.
 How the columns stand in a part is told in layout.
 """

@@ -45,7 +45,7 @@ FAILURES = (
 def aggregate(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None = None) -> pd.DataFrame:
     """The table: index task_id, columns `TABLE_COLUMNS` in this order and then `is_correct_any`.
 
-    task_ids: the tasks that count, in the order of the rows (ids, or the task set); default those of the
+    task_ids: the tasks that count, in the order of the rows (ids, or the task set); default the tasks of the
     frame. Scores and rates are over all predictions of a task, failures as 0; "unique outputs" is distinct
     outputs per prediction. `mean_row` gives the last line. Raises `ArcnbError` for predictions never
     judged, or of a task that is not among `task_ids`.

@@ -152,7 +152,7 @@ def add_commands(commands: Any) -> None:
     add("notebook", metavar="NOTEBOOK", help=shared.NOTEBOOK)
     shared.add_parameter_options(command)
     add_set_options(command)
-    add("--name", help="name of the sweep (default: that of the --sets file or the notebook)")
+    add("--name", help="name of the sweep (default: the name of the --sets file or the notebook)")
     add("--seconds", type=int, metavar="N", help="then start no further run, and tell those at work to save")
     add("--jobs", type=int, metavar="N", help="runs at the same time (default: as the GPUs allow, else 1)")
     add("--gpus", type=int, metavar="N", help="GPUs of each run where there are any (1); 0: all share all")

@@ -134,7 +134,7 @@ class RunRecord(NotebookExecutionManager):
         fields = {"status": self.status, "end": now(), "error": self.error, "cell": self.where}
         if self.peak_memory_gb:
             fields["peak_memory_gb"] = self.peak_memory_gb
-        seconds = round(time.monotonic() - self.began, 3)  # clocks of the day may be set meanwhile
+        seconds = round(time.monotonic() - self.began, 3)  # a clock of the day may be set
         self.run.update(**fields, stop=self.stop, seconds=seconds)
 
     def believe_notebook(self) -> None:

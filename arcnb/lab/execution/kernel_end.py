@@ -29,7 +29,7 @@ STATEMENT = f"__import__({__name__!r}, fromlist=['bound_end']).bound_end()"
 def bound_end() -> None:
     """Have this process, an ipykernel, end in order and SOCKET_SECONDS after the exit handlers of its cells.
 
-    Exit handlers run in the reverse order of their registration: those of the cells come before this one,
+    Exit handlers run in the reverse order of their registration: handlers of cells come before this one,
     the kernel's own after it.
     """
     from ipykernel.kernelapp import IPKernelApp
@@ -43,7 +43,7 @@ def bound_end() -> None:
 
     def others() -> list:
         tracker = resource_tracker._resource_tracker._pid
-        multiprocessing.active_children()  # waits for those of multiprocessing that have ended
+        multiprocessing.active_children()  # waits for multiprocessing's children that have ended
         return [child for child in children() if child.pid != tracker and not _has_ended(child)]
 
     kernel.do_shutdown, kernel._process_children = do_shutdown, others

@@ -9,8 +9,8 @@
 An option of a notebook's plan is written `guard.window: 10` or `guard: {window: 10}`.
 
 Later wins: `all`, then the notebook's section, then plain keys. Every name and every value in the file is
-checked, also those of other notebooks, so a typo shows on the first run and not in the third hour. A file of
-plain keys also works with `papermill -f`.
+checked, also the names for other notebooks, so a typo shows on the first run and not in the third hour. A
+file of plain keys also works with `papermill -f`.
 """
 
 import re

@@ -75,7 +75,7 @@ def now() -> str:
 
 
 def seconds_between(start: str, end: str) -> float:
-    """0 where the clock was set back meanwhile."""
+    """0 where the clock was set back between the two."""
     return max(0.0, round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3))
 
 

@@ -21,7 +21,7 @@ _README = """# An arcnb workspace
     arcnb run 03 -p n_tasks 4                      # one notebook: its page is in runs/
     jupyter lab                                    # the same notebooks by hand
 
-Notebooks are yours to edit. `arcnb upgrade` brings those of a newer package, and keeps what you edited.
+Notebooks are yours to edit. `arcnb upgrade` brings a newer package's notebooks, and keeps what you edited.
 """
 
 

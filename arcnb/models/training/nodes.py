@@ -131,7 +131,7 @@ class Others:
         return self.lost
 
     def _look(self, lost_seconds: float) -> None:
-        """Counts are compared by this process's clock: those of other machines may jump."""
+        """Counts are compared by this process's clock: clocks of other machines may jump."""
         folder = Path(os.environ.get(FOLDER, ""))
         for rank, (last, _) in list(self._seen.items()):
             text = _read(folder / f"{rank}.alive")

@@ -22,7 +22,7 @@ def copy_lines(process: subprocess.Popen, write: Callable[[str], object]) -> Non
 
 def failure(text: str) -> str:
     """Why processes failed, from what they printed: the one that a signal killed, else the first
-    exception, which another one's death may have caused."""
+    exception, which another process's death may have caused."""
     for rank, number in _ENDED.findall(text):
         if int(number) != _OF_LAUNCHER:
             known = int(number) in iter(signal.Signals)

@@ -33,7 +33,7 @@ class Languages(dict[str, Language]):
         return self[name]
 
     def run(self, trials: Sequence[Trial]) -> list[Sequence[TestResult]]:
-        """The results of each trial, in order; those of a language run together."""
+        """The results of each trial, in order; trials of a language run together."""
         results: dict[int, Sequence[TestResult]] = {}
         for name in dict.fromkeys(trial.problem.language for trial in trials):
             members = [i for i, trial in enumerate(trials) if trial.problem.language == name]

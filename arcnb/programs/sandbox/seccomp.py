@@ -1,7 +1,7 @@
 """A system-call filter as data: an allow list for a program's child, in classic BPF, loaded by plain ctypes.
 
 Everything not listed fails with EPERM: fork, exec, sockets, signals, ptrace, limits, namespaces,
-descriptors of other kinds. `openat` passes for reading only. The numbers are those of x86-64 and arm64;
+descriptors of other kinds. `openat` passes for reading only. It knows the numbers of x86-64 and arm64;
 elsewhere there is no filter.
 """
 

@@ -78,7 +78,7 @@ class Watch:
             if patience <= 0:
                 return 0.0, SLOW
             left = min(left, patience)
-        # The next input may begin meanwhile, so never sleep for longer than one input may take.
+        # The next input may begin during a sleep, so never sleep for longer than one input may take.
         return min(left, orders.seconds_per_input), None
 
     def after_closed_pipe(self, pid: int) -> Verdict | None:

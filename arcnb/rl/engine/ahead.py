@@ -3,7 +3,7 @@
 On one GPU the sampler is bound by memory and the learner by arithmetic, and each waits for the other. Here a
 thread samples round r + 1 with the policy that round r begins with, so its samples are one round older than
 the policy that trains on them. The sampler's own log-probabilities come with them: TRL's correction by
-importance ratios weighs them as those of an older policy (asynchronous GRPO; Noukhovitch et al.,
+importance ratios weighs them as samples of an older policy (asynchronous GRPO; Noukhovitch et al.,
 arXiv:2410.18252, show that one step of staleness costs little).
 """
 

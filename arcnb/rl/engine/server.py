@@ -53,7 +53,7 @@ def server_command(
     words += ["--data-parallel-size", str(n_gpus), "--gpu-memory-utilization", str(share)]
     words += ["--kv-cache-dtype", kv_cache_dtype]
     words += ["--weight-transfer-config", '{"backend": "nccl"}']
-    # Log-probabilities after temperature and cuts: those of the distribution that was drawn from.
+    # Log-probabilities after temperature and cuts: of the distribution that was drawn from.
     return [*words, "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
 
 

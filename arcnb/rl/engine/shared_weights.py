@@ -79,7 +79,7 @@ class SharedWeights:
 
     def _frozen(self) -> tuple[dict[str, torch.nn.Parameter], set[str]]:
         """The base's parameters by the names that a checkpoint has; the names in layers with a LoRA."""
-        # Of tied weights only one name comes otherwise, and it need not be that of the layer with the LoRA.
+        # Of tied weights only one name comes otherwise, and it need not name the layer with the LoRA.
         every = self._policy.named_parameters(remove_duplicate=False)
         changed = {id(parameter) for name, parameter in every if ".base_layer." in name}
         found, adapted = {}, set()

@@ -179,7 +179,7 @@ class GrpoPlan(Plan):
         1, "answers of an episode, each with feedback on the one before; 1: no second turn", within=COUNT
     )
     turn_reward: str = option(
-        "last", "with turns: the reward is that of the last or best answer, or last plus improvement"
+        "last", "with turns: the reward is the last or best answer's, or last plus improvement"
     )
     tree: int = option(
         0, "with turns 2: refinements of each failed first answer, in groups that are trees; 0: lines"

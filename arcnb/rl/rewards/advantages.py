@@ -1,4 +1,4 @@
-"""Advantages: what a completion's reward is worth beside those of its group. One function a way, by name.
+"""Advantages: what a completion's reward is worth beside its group's rewards. One function a way, by name.
 
     ADVANTAGES["max_rl"](rewards, group, Asked())     # float64 (n,), of rewards (n,) and group numbers (n,)
 

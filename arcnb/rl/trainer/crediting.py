@@ -11,7 +11,7 @@ from arcnb.rl.trainer.self_teacher import teacher_gap, told_prompts
 
 
 def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, context: int) -> type:
-    """A subclass of a GRPO trainer (TRL 1.15, 1.16) whose advantages are those of the plan's name, of the
+    """A subclass of a GRPO trainer (TRL 1.15, 1.16) whose advantages are computed as the plan says, of the
     groups and rewards that the reward function has for all processes (`ProgramReward.credit`).
 
     TRL's own, which know groups of one size and three ways, are replaced in what it hands to the loss and in

@@ -44,7 +44,7 @@ class SamplerGap:
     def metrics(self, gather: Callable[[list[SamplerGap]], list[SamplerGap]] = list) -> dict[str, float]:
         """{"sampling/...": value}; empty where nothing was added.
 
-        gather: the sums of all processes from those of this one; each then gives the numbers of all of them.
+        gather: the sums of all processes from this process's; each then gives the numbers of all.
 
         logp_gap: mean |difference| a token, nats. kl: mean log p(sampler) - log p(learner), an estimate of
         their KL. importance_ratio: mean learner/sampler a token. ess: effective sample size over sequences,
@@ -72,7 +72,7 @@ def effective_sample_size(log_weights: list[float]) -> float:
 
 
 def measuring(trainer_class: type) -> type:
-    """A subclass of a GRPO trainer that logs the gap with its metrics, and those of the eval tasks apart."""
+    """A subclass of a GRPO trainer that logs the gap with its metrics, and the eval tasks' metrics apart."""
     from accelerate.utils import gather_object
     from transformers import Trainer
 

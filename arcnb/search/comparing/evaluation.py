@@ -312,7 +312,7 @@ def _first_turns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_first_adapter(frame: pd.DataFrame) -> pd.Series:
-    """Of every row, whether its adapter (or that it has none) is that of its task's earliest prediction."""
+    """Of every row, whether its task's earliest prediction has the same adapter (or none, too)."""
     adapters = frame.assign(adapter=frame["adapter"].astype(object).fillna(""))
     earliest = (
         adapters.sort_values(["round", "index"]).drop_duplicates("task_id").set_index("task_id")["adapter"]

@@ -1,7 +1,7 @@
 """Search alone beside search and learn: what each had solved after how many completions, and task by task.
 
 The completions of a search that learns are no exchangeable draws, so pass@k does not apply: what counts is
-what the first n completions of a task, in the order in which they were made, had found. Frames are those of
+what the first n completions of a task, in the order in which they were made, had found. Frames come from
 `arcnb.search.comparing.evaluation.read_sets`.
 """
 

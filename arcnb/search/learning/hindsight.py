@@ -8,7 +8,7 @@ model learns from at test time (hindsight relabelling; Andrychowicz et al. 2017,
     found.tasks        # worst first, closest to the real task last
     found.dropped      # reason -> predictions
 
-Expected test outputs are never looked at: closeness is that of the train outputs alone.
+Expected test outputs are never looked at: closeness is measured on the train outputs alone.
 """
 
 from __future__ import annotations

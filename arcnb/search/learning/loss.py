@@ -1,8 +1,8 @@
 """The loss of answers, and its gradients, without the logits of a whole batch.
 
 Only hidden states in front of an answer's token go through the head (50 to 300 of 1,500 tokens here), some at
-a time: the gradient of a chunk goes back to its hidden states at once and its logits are gone before those of
-the next, so no more than LOGITS numbers of them exist, whatever the batch and the vocabulary.
+a time: the gradient of a chunk goes back to its hidden states at once and its logits are gone before the next
+chunk's, so no more than LOGITS numbers of them exist, whatever the batch and the vocabulary.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add_answer_gradients(model, batch: dict[str, torch.Tensor], n_answer: int, l
 def head_logits(model, hidden: torch.Tensor) -> torch.Tensor:
     """The model's logits (N, vocabulary) of hidden states (N, width), scaled and capped as its config says.
 
-    The names in the config are those of transformers' models (and what TRL's fused head reads).
+    The names in the config are transformers' names (and what TRL's fused head reads).
     """
     import torch
 

@@ -192,7 +192,7 @@ def refinement_rows(
 
     `{task_id, task_fingerprint, parent, parent_set, turn, messages, prefix, prompt_ids, n_prompt_tokens,
     hflip, n_rot90, color_map, pair_order, test_index, parent_status, parent_<score> ...}`; the scores are for
-    rewards that ask for improvement, no message mentions those of test pairs.
+    rewards that ask for improvement, no message mentions test pairs.
 
     turns: only refine predictions of these turns (empty: of all). executor: see
     arcnb.models.prompts.conversations. ArcnbError when no candidate is left, or for predictions that do

@@ -36,7 +36,7 @@ class EarlyStop:
         self._advance(task_id)
 
     def keep(self, task_id: str, round_: int, rows: Sequence[Prediction]) -> list[Prediction]:
-        """The rows that count now that `round_` is judged: none, its own, or those of later rounds as well.
+        """The rows that count now that `round_` is judged: none, its own, or rows of later rounds as well.
 
         rows: empty for a round without predictions (its prompt was too long).
         """

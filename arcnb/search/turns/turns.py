@@ -83,8 +83,8 @@ def _check_room(report: InferenceReport, made: SampledSet, plan: TurnPlan, backe
     if plan.rounds.n_shards == 1 and report.too_long and not report.made and not report.found:
         longest = made.sampling.max_tokens
         raise ArcnbError(
-            f"no prompt fits: those of {len(report.too_long)} tasks have {min(report.too_long.values()):,} "
-            f"tokens and more, and answers of {longest:,} leave {backend.context - longest:,} of the context "
+            f"no prompt fits: the prompts of {len(report.too_long)} tasks have "
+            f"{min(report.too_long.values()):,} tokens and more, and answers of {longest:,} leave {backend.context - longest:,} of the context "
             "(max_length, max_completion_length)"
         )
 

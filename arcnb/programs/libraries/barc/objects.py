@@ -68,7 +68,7 @@ def whole(number):
 def object_colors(obj, background=0):
     """The distinct colors without background, in the order that CPython's set gives them.
 
-    Programs take the first; the original's order is that of these very set operations.
+    Programs take the first; the original orders them by these very set operations.
     """
     cells = obj.flatten()
     if cells.dtype.kind not in "biu":

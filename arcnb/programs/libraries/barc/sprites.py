@@ -99,7 +99,7 @@ def _sizes(size):
 
 
 def _few(palette, background):
-    """Colors to paint with: those of the palette, or one of the ten, and one more at 0.3 each time."""
+    """Colors to paint with: the palette, or one of the ten, and one more at 0.3 each time."""
     colors = [c for c in (range(10) if palette is None else palette) if c != background]
     if not colors:
         raise ValueError(f"the color palette {palette!r} holds nothing but the background {background}")
