@@ -53,7 +53,7 @@ class ProblemPlan(GrpoPlan):
         25, "steps between evaluations (and before the first, and after the last); 0: never"
     )
     adapter: str = option("", 'LoRA to start from, or "" for a fresh one', free=True)
-    template: str = option("", 'Jinja file of the prompt; "" takes the answer format's', free=True)
+    template: str = option("", 'Jinja file of the prompt; "" takes what the answer format has', free=True)
     max_prompt_length: int = option(512, "problems with a longer prompt are left out, and named", "tokens")
     prompts_per_step: int = option(
         2, "problems, each with its group, that one optimizer step trains", within=COUNT

@@ -84,7 +84,8 @@ def _check_room(report: InferenceReport, made: SampledSet, plan: TurnPlan, backe
         longest = made.sampling.max_tokens
         raise ArcnbError(
             f"no prompt fits: the prompts of {len(report.too_long)} tasks have "
-            f"{min(report.too_long.values()):,} tokens and more, and answers of {longest:,} leave {backend.context - longest:,} of the context "
+            f"{min(report.too_long.values()):,} tokens and more, and answers of {longest:,} leave "
+            f"{backend.context - longest:,} of the context "
             "(max_length, max_completion_length)"
         )
 
