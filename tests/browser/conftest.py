@@ -72,7 +72,7 @@ class Browser:
         return hosts - {None, ""}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an idle driver did not outlive a quarter of an hour of other tests
 def browser(tmp_path_factory) -> Iterator[Browser]:
     try:
         with chromium(tmp_path_factory.mktemp("profile"), log=True) as driver:
