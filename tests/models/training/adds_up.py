@@ -18,3 +18,4 @@ if sys.argv[2] == "waits":
 if sys.argv[2] == f"fails{rank}":
     raise ValueError(f"process {rank} had enough on {os.environ['ARCNB_NODES']} nodes")
 distributed.barrier()
+distributed.destroy_process_group()
