@@ -37,7 +37,11 @@ def test_rooms_import_only_from_rooms_above_them_and_in_no_circles():
 
 
 @pytest.mark.parametrize(
-    "folder", [ROOT / "arcnb", *(path for path in (ROOT / "arcnb").rglob("*") if path.is_dir())]
+    "folder",
+    [
+        ROOT / "arcnb",
+        *(path for path in (ROOT / "arcnb").rglob("*") if path.is_dir() and path.name != "__pycache__"),
+    ],
 )
 def test_a_folder_is_read_at_a_glance(folder):
     entries = {

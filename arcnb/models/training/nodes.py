@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,17 +180,7 @@ def _beat(path: Path, ended: threading.Event) -> None:
 
 def _part(order: dict, rank: int, path: Path) -> None:
     meeting = Meeting(n_nodes(), rank, order["host"], order["port"])
-    process = subprocess.Popen(
-        launcher(meeting, order["words"]),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        preexec_fn=ending_with_parent(),
-        start_new_session=True,
-        env=os.environ | order["environment"],
-    )
+    process = started(launcher(meeting, order["words"]), os.environ | order["environment"])
     lines: deque[str] = deque(maxlen=LINES)
     copy = threading.Thread(target=copy_lines, args=(process, lines.append), daemon=True)
     copy.start()
@@ -205,6 +195,22 @@ def _part(order: dict, rank: int, path: Path) -> None:
             process.wait(GRACE)
     finally:
         end_session(process, GRACE)
+
+
+def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """The command's process, whose lines come through its standard output; it ends with this one. It leads a
+    session: an interrupt of a terminal reaches its parent alone, which passes it on once."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=ending_with_parent(),
+        start_new_session=True,
+        env=environment,
+    )
 
 
 def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:

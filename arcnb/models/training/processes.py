@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.machine.processes import end_session
 from arcnb.machine.starts import tried_again
-from arcnb.models.training.nodes import ALONE, Others, launcher, n_nodes, together
+from arcnb.models.training.nodes import ALONE, Others, launcher, n_nodes, started, together
 from arcnb.models.training.output import copy_lines, failure
 
 PARALLEL = ("ddp", "zero3")
@@ -126,17 +126,7 @@ def _launched(
         words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
     with together(words, defaults | given, nodes) as meeting, open(log, "a") as file:
         command = launcher(meeting, words) if words else [sys.executable, "-P", "-m", module, *arguments]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=ending_with_parent(),
-            start_new_session=True,  # an interrupt of a terminal reaches us alone, and we pass it on once
-            env=defaults | os.environ | given,
-        )
+        process = started(command, defaults | os.environ | given)
         others, began = Others(meeting), file.tell()
         try:
             # Its workers lead sessions of their own, and end when the launcher tells them to.

@@ -157,7 +157,7 @@ def test_slow_programs_do_not_hold_up_the_engine(tmp_path, tokenizer, executor, 
     assert predictions.done_keys() == expected_keys(tasks, PLAN)
 
 
-BYTES_A_ROW = 1000  # the peak goes up by 300 to 550 and levels off; a judged prediction has several thousand
+BYTES_A_ROW = 1000  # the peak goes up by 300 to 550 and levels off; rows that are kept add 2,000 and more
 
 
 def peak_memory(tokenizer, executor, tasks, folder, n_rounds):
