@@ -13,7 +13,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,11 +92,16 @@ def _train_with_server(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) ->
     share = plan.trl.get("vllm_gpu_memory_utilization", SHARE_OF_SERVER)
     log = Path(plan.output) / "vllm_server.log"
     context = context_of(plan, model)
-    with generation_server(model, for_server, context, log, share, plan.vllm.kv_cache_dtype) as address:
+    with generation_server(model, for_server, context, log, share, plan.vllm.kv_cache_dtype) as server:
         # TRL's fixed port for the weights would be shared by all runs of a machine.
         ports = {"vllm_group_port": free_port()} | plan.trl
-        served = replace(plan, trl=ports | {"vllm_server_base_url": address})
-        return _train_in_processes(served, tasks, eval_tasks, {VARIABLE: ",".join(for_training)})
+        served = replace(plan, trl=ports | {"vllm_server_base_url": server.address})
+        gpus = {VARIABLE: ",".join(for_training)}
+        report = _train_in_processes(served, tasks, eval_tasks, gpus, server.lost)
+        if len(for_server) > 1 and (sampled := server.sampled()) and sum(sampled):
+            parts = ", ".join(f"{100 * tokens / sum(sampled):.0f}%" for tokens in sampled)
+            report.notes.append(f"the server's copies sampled {parts} of {sum(sampled):,} tokens")
+        return report
 
 
 def train_here(
@@ -116,19 +121,26 @@ def workers_of(plan: GrpoPlan) -> int | None:
 
 
 def _train_in_processes(
-    plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, environment: dict | None = None
+    plan: GrpoPlan,
+    tasks: Sequence,
+    eval_tasks: Sequence,
+    environment: dict | None = None,
+    lost: Callable[[], str | None] | None = None,
 ) -> TrainingReport:
-    """Start the processes, and others after each rollback that they cannot go on from; their report."""
+    """Start the processes, and others after each rollback that they cannot go on from; their report. lost:
+    see `launch`."""
     seconds = 0.0
     while True:
-        values = _one_launch(plan, plan.write(tasks, eval_tasks), environment)
+        values = _one_launch(plan, plan.write(tasks, eval_tasks), environment, lost)
         seconds += values["seconds"]
         if values["status"] != ROLLED_BACK:
             return _report(plan, values | {"seconds": seconds})
         plan = replace(plan, resume="auto")
 
 
-def _one_launch(plan: GrpoPlan, path: Path, environment: dict | None) -> dict:
+def _one_launch(
+    plan: GrpoPlan, path: Path, environment: dict | None, lost: Callable[[], str | None] | None
+) -> dict:
     """What the first process of a launch left."""
     report = path.with_name("report.json")
     report.unlink(missing_ok=True)
@@ -143,6 +155,7 @@ def _one_launch(plan: GrpoPlan, path: Path, environment: dict | None) -> dict:
             gradient_accumulation_steps=plan.trl["gradient_accumulation_steps"],
             environment=vllm_environment() | (environment or {}),
             pids=path.parent,
+            lost=lost,
         )
     except LaunchError:
         if not report.is_file():

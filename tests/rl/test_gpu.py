@@ -24,6 +24,8 @@ from arcnb.rl.shared_prompt.packing import pack
 from arcnb.rl.shared_prompt.trainer import prepare_model, row_log_probs
 from tests.rl.shared_prompt.test_exactness import batch, gradients, ordinary, relative_error, tiny
 
+pytestmark = pytest.mark.long("engines that are compiled for the first time")
+
 DEVICE = "cuda"
 N_GPUS = torch.cuda.device_count()
 SHAPE = {

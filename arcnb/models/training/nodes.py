@@ -95,10 +95,10 @@ def together(words: Sequence[str], environment: dict[str, str], nodes: int) -> I
 
 class Others:
     """The other nodes during a launch, as the first one hears of them; none for one node. `lost`: a sentence
-    for each that failed."""
+    for each that failed, and for whatever else `needed` finds lost."""
 
-    def __init__(self, meeting: Meeting):
-        self.meeting = meeting
+    def __init__(self, meeting: Meeting, needed: Callable[[], str | None] | None = None):
+        self.meeting, self._needed = meeting, needed
         self.lost: list[str] = []
         self._seen = {rank: ("", time.monotonic()) for rank in range(1, meeting.n_nodes)}
 
@@ -108,7 +108,7 @@ class Others:
         over = threading.Event()
 
         def watch() -> None:
-            while self._seen and not over.wait(BEAT_SECONDS):
+            while (self._seen or self._needed) and not over.wait(BEAT_SECONDS):
                 self._look(LOST_SECONDS)
                 if self.lost:
                     return end()
@@ -125,6 +125,7 @@ class Others:
         """`lost`, after this node's part has failed: any of the others may be why, and says so soon, or
         nothing any more."""
         end = time.monotonic() + REPORT_SECONDS
+        self._look(LOST_SECONDS)
         while self._seen and not self.lost and time.monotonic() < end:
             time.sleep(BEAT_SECONDS / 4)
             self._look(REPORT_SECONDS * 0.8)
@@ -132,6 +133,9 @@ class Others:
 
     def _look(self, lost_seconds: float) -> None:
         """Counts are compared by this process's clock: clocks of other machines may jump."""
+        if self._needed and (sentence := self._needed()):
+            self.lost.append(sentence)
+            self._needed = None  # told once
         folder = Path(os.environ.get(FOLDER, ""))
         for rank, (last, _) in list(self._seen.items()):
             text = _read(folder / f"{rank}.alive")

@@ -22,13 +22,14 @@ def copy_lines(process: subprocess.Popen, write: Callable[[str], object]) -> Non
 
 def failure(text: str) -> str:
     """Why processes failed, from what they printed: the one that a signal killed, else the first
-    exception, which another process's death may have caused."""
+    exception, which another process's death may have caused. A process whose threads outlive its exception
+    aborts: the exception is why."""
+    found = _EXCEPTION.search(text)
     for rank, number in _ENDED.findall(text):
-        if int(number) != _OF_LAUNCHER:
+        if int(number) != _OF_LAUNCHER and not (found and int(number) == signal.SIGABRT):
             known = int(number) in iter(signal.Signals)
             name = signal.Signals(int(number)).name if known else f"signal {number}"
             return f"process {rank} was killed by {name}" + (
                 " (by hand, or for want of memory)" if name == "SIGKILL" else ""
             )
-    found = _EXCEPTION.search(text)
     return found[1] if found else "no exception was printed"

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -95,7 +95,8 @@ def launch(module: str, arguments: Sequence[str], num_processes: int, log: Path,
     gradient_accumulation_steps, see `command_line`; environment: variables for them.
     pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
     then they alone are told, and an interrupt that all of them survived counts as their normal end.
-    Returns whether there was one. LaunchError when a process fails or a node is lost.
+    lost: asked all the time; a sentence says that the processes lost what they need, and ends them.
+    Returns whether there was one. LaunchError when a process fails, or something is lost that they need.
     """
     return tried_again(lambda: _launched(module, arguments, num_processes, log, **settings))
 
@@ -110,6 +111,7 @@ def _launched(
     gradient_accumulation_steps: int = 1,
     environment: Mapping[str, str] | None = None,
     pids: Path | None = None,
+    lost: Callable[[], str | None] | None = None,
 ) -> bool:
     interrupted = False
     nodes = n_nodes() if num_processes > 1 else 1
@@ -127,7 +129,7 @@ def _launched(
     with together(words, defaults | given, nodes) as meeting, open(log, "a") as file:
         command = launcher(meeting, words) if words else [sys.executable, "-P", "-m", module, *arguments]
         process = started(command, defaults | os.environ | given)
-        others, began = Others(meeting), file.tell()
+        others, began = Others(meeting, lost), file.tell()
         try:
             # Its workers lead sessions of their own, and end when the launcher tells them to.
             with others.watched(lambda: end_session(process, GRACE)):

@@ -58,12 +58,14 @@ def group_attention() -> Iterator[None]:
     See `arcnb.rl.engine.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is
     found by `check_group_attention`.
     """
+    from vllm import envs
     from vllm.v1.attention import selector
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     if os.environ.get(RUNNER, "0") != "0":
         raise ArcnbError(f"vllm_group_attention=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
     os.environ[RUNNER] = "0"  # for good: the engine looks it up as long as it lives
+    envs.disable_envs_cache()  # an engine that this process opened before has them as they were
     backend = AttentionBackendEnum.FLASH_ATTN
     register_backend(backend, "arcnb.rl.engine.group_attention.GroupAttentionBackend")
     selector._cached_get_attn_backend.cache_clear()

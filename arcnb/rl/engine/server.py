@@ -1,19 +1,23 @@
 """A vLLM server that samples for a training run, started on GPUs of its own and ended with it.
 
-    with generation_server(model, ["2", "3"], context=8192, log=run.path / "server.log") as address: ...
+    with generation_server(model, ["2", "3"], context=8192, log=run.path / "server.log") as server: ...
 
 It is what `trl vllm-serve` starts: vLLM's own server with the settings that TRL's trainers need. Every GPU
-holds a copy of the model (data parallel).
+holds a copy of the model (data parallel). vLLM ends all copies when one of them dies.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -28,6 +32,54 @@ from arcnb.rl.engine.options import vllm_environment
 
 READY_SECONDS = 900  # a large model is read, compiled and its graphs are captured
 END_SECONDS = 20  # that the server gets to end in order
+_COPY = re.compile(r"EngineCore(?:_DP(\d+))?$")  # the title of its process, in vLLM 0.23 and 0.31
+_SAMPLED = "vllm:generation_tokens"
+
+
+class GenerationServer:
+    """A server that is ready. gpus: of its copies, in their order."""
+
+    def __init__(self, address: str, gpus: Sequence[str], process: subprocess.Popen, log: Path):
+        self.address, self.gpus, self.process, self.log = address, gpus, process, log
+        self._died: list[int] = []  # copies, in the order in which they did
+
+    def watch(self) -> None:
+        """Notice from now on which copy dies first: vLLM's log does not say so."""
+        import psutil
+
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error, OSError):
+                if copy := _COPY.search((child.cmdline() or [""])[0].strip()):
+                    wait = partial(self._wait_for, os.pidfd_open(child.pid), int(copy[1] or 0))
+                    threading.Thread(target=wait, daemon=True, name="arcnb-copy").start()
+
+    def _wait_for(self, process: int, copy: int) -> None:
+        """process: its descriptor, which can be read as soon as it is dead, whenever its parent notices."""
+        select.select([process], [], [])
+        self._died.append(copy)
+        os.close(process)
+
+    def lost(self) -> str | None:
+        """A sentence where it serves no more: which copy died first, or what the server said last."""
+        if self._died:
+            copy, n = self._died[0], len(self.gpus)
+            where = f"the vLLM server, on GPU {self.gpus[copy]}"
+            return f"copy {copy + 1} of {n} of {where}, died; see {self.log}"
+        if self.process.poll() is None:
+            return None
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        last = lines[-1].strip() if lines else "it said nothing"
+        return f"the vLLM server ended ({self.process.returncode}): {last}; see {self.log}"
+
+    def sampled(self) -> list[int]:
+        """Tokens that each copy has sampled."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with urlopen(f"{self.address}/metrics", timeout=30) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = next(family.samples for family in families if family.name == _SAMPLED)
+        counts = {sample.labels["engine"]: int(sample.value) for sample in samples}
+        return [counts[str(copy)] for copy in range(len(self.gpus))]
 
 
 def shared_out(n_server: int, n_training: int) -> tuple[list[str], list[str]]:
@@ -65,15 +117,15 @@ def generation_server(
     log: Path,
     share: float = 0.9,
     kv_cache_dtype: str = "auto",
-) -> Iterator[str]:
-    """The address of a server on these GPUs, ready to sample; what it prints goes to log.
+) -> Iterator[GenerationServer]:
+    """A server on these GPUs, ready to sample; what it prints goes to log.
 
     LaunchError where it ends or is not ready within READY_SECONDS; the message quotes its last line.
     """
     settings = {"VLLM_SERVER_DEV_MODE": "1", VARIABLE: ",".join(gpus)}
     log.parent.mkdir(parents=True, exist_ok=True)
 
-    def started() -> tuple[subprocess.Popen, str]:
+    def started() -> GenerationServer:
         port = free_port()
         with open(log, "w") as file:
             server = subprocess.Popen(
@@ -85,29 +137,29 @@ def generation_server(
                 preexec_fn=ending_with_parent(),
                 env=os.environ | vllm_environment() | settings,
             )
+        ready = GenerationServer(f"http://127.0.0.1:{port}", gpus, server, log)
         try:
-            _wait(server, address := f"http://127.0.0.1:{port}", log)
+            _wait(ready)
+            ready.watch()
         except BaseException:
             end_session(server, END_SECONDS)
             raise
-        return server, address
+        return ready
 
-    server, address = tried_again(started)
+    server = tried_again(started)
     try:
-        yield address
+        yield server
     finally:
-        end_session(server, END_SECONDS)
+        end_session(server.process, END_SECONDS)
 
 
-def _wait(server: subprocess.Popen, address: str, log: Path) -> None:
+def _wait(server: GenerationServer) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
-        if server.poll() is not None:
-            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            last = lines[-1].strip() if lines else "it said nothing"
-            raise LaunchError(f"the vLLM server ended ({server.returncode}): {last}; see {log}")
+        if lost := server.lost():
+            raise LaunchError(lost)
         with suppress(URLError, OSError):
-            urlopen(f"{address}/health", timeout=5).close()
+            urlopen(f"{server.address}/health", timeout=5).close()
             return
         time.sleep(0.5)
-    raise LaunchError(f"the vLLM server was not ready after {READY_SECONDS} s; see {log}")
+    raise LaunchError(f"the vLLM server was not ready after {READY_SECONDS} s; see {server.log}")

@@ -58,18 +58,23 @@ def merged_weights(generation) -> Weights:
     """The weights of the policy of TRL's `VLLMGeneration` with its adapter; the policy stays as it is.
 
     Weights of layers with a LoRA are new tensors, made when they are asked for. All processes have to walk:
-    under ZeRO-3 the weights are gathered.
+    under ZeRO-3 one layer after the other is gathered, and what is handed out outlives that.
     """
-    model = generation.model
-    with generation._dist.gather_params(list(model.parameters())):
-        adapted = _adapted_layers(model)
-        for name, parameter in list(model.named_parameters()):
-            if model.prefix in name or "original_module" in name:
-                continue  # the adapter's own, and what `modules_to_save` stand for
-            plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
-            plain = generation._fix_param_name_to_vllm(plain, extra_prefixes=["modules_to_save.default."])
-            layers = adapted.get(id(parameter))
-            yield plain, _merged(layers, name.rsplit(".", 1)[1]) if layers else _whole(parameter)
+    model, dist = generation.model, generation._dist
+    adapted = _adapted_layers(model)
+    for name, parameter in list(model.named_parameters()):
+        if model.prefix in name or "original_module" in name:
+            continue  # the adapter's own, and what `modules_to_save` stand for
+        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        plain = generation._fix_param_name_to_vllm(plain, extra_prefixes=["modules_to_save.default."])
+        layers = adapted.get(id(parameter))
+        with dist.gather_params(list(layers[-1].parameters()) if layers else [parameter]):
+            if layers:
+                weight = _merged(layers, name.rsplit(".", 1)[1])
+            else:
+                weight = _whole(parameter)
+                weight = weight.clone() if dist.is_zero3 else weight
+        yield plain, weight
 
 
 def _adapted_layers(model) -> dict[int, list]:

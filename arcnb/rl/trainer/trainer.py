@@ -12,6 +12,7 @@ from pathlib import Path
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.machine.imports import nothing_collected
+from arcnb.machine.starts import free_port
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.vllm_engine import room_for_adapters
@@ -266,6 +267,8 @@ def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
         engine["kv_cache_dtype"] = cache
     if rank:
         engine |= room_for_adapters(rank)
+    # TRL (1.15, 1.16) takes the first free one of four ports, which runs that start together all find free.
+    os.environ.setdefault("MASTER_PORT", str(free_port()))
     with ExitStack() as stack:
         if on_cpu:
             from arcnb.rl.engine.cpu_generation import generating_on_cpu

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from arcnb.models.training import nodes
+from arcnb.models.training.output import failure
 from arcnb.models.training.processes import LaunchError, launch, parallel_problem
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
@@ -115,3 +116,10 @@ def test_processes_are_shared_equally_by_the_nodes(monkeypatch):
     monkeypatch.setenv(nodes.COUNT, "3")
     assert parallel_problem(4, "ddp") == "num_processes=4 cannot be shared equally by 3 nodes"
     assert parallel_problem(6, "ddp") is None
+
+
+def test_a_process_that_aborts_behind_its_exception_failed_by_the_exception():
+    """Gloo's threads outlive it now and then, and C++ aborts."""
+    report = "  rank      : 1 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
+    assert failure("[rank1]: ValueError: it had enough\n" + report) == "ValueError: it had enough"
+    assert failure(report) == "process 1 was killed by SIGABRT"

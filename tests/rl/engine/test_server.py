@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+import psutil
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.models.training.processes import LaunchError
+from arcnb.models.training.processes import LaunchError, launch
 from arcnb.rl.engine import server as servers
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
@@ -59,9 +60,9 @@ def test_a_server_is_ready_within_and_gone_after(small_model, tmp_path, monkeypa
         "server_command",
         lambda model, n, context, port, *_: [sys.executable, "-c", SERVE, str(port)],
     )
-    with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as address:
-        assert urlopen(f"{address}/health").read() == b"2,31"
-    assert not answers(int(address.rsplit(":", 1)[1]))
+    with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as server:
+        assert urlopen(f"{server.address}/health").read() == b"2,31"
+    assert not answers(int(server.address.rsplit(":", 1)[1]))
 
 
 TAKES_THE_FIRST_PORT = """
@@ -76,8 +77,8 @@ if not mark.exists():
 def test_a_server_whose_port_was_taken_meanwhile_gets_another(small_model, tmp_path, monkeypatch):
     text = TAKES_THE_FIRST_PORT.format(mark=str(tmp_path / "mark")) + SERVE
     monkeypatch.setattr(servers, "server_command", lambda *words: [sys.executable, "-c", text, str(words[3])])
-    with servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt") as address:
-        assert urlopen(f"{address}/health").read() == b"01"
+    with servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt") as server:
+        assert urlopen(f"{server.address}/health").read() == b"01"
 
 
 LEAVES_A_PROCESS = """
@@ -98,13 +99,53 @@ def test_what_a_server_leaves_behind_ends_too(small_model, tmp_path, monkeypatch
     wait_until(lambda: not is_there(engine))
 
 
+TWO_COPIES = """
+import subprocess
+for copy in range(2):
+    subprocess.Popen([f"VLLM::EngineCore_DP{copy}", "600"], executable="/bin/sleep")
+"""
+
+
+def test_the_copy_that_died_first_is_named_and_ends_the_training(small_model, tmp_path, monkeypatch):
+    """The training waits for the server, for ever as far as it knows."""
+    words = [sys.executable, "-c", TWO_COPIES + SERVE]
+    monkeypatch.setattr(servers, "server_command", lambda *asked: [*words, str(asked[3])])
+    with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as server:
+        assert server.lost() is None
+        for copy in psutil.Process(server.process.pid).children()[::-1]:
+            copy.kill()
+            wait_until(server.lost)
+        with pytest.raises(LaunchError, match="copy 2 of 2 of the vLLM server, on GPU 3, died; see "):
+            launch("timeit", ["-n1", "-r1", "while 1: pass"], 1, tmp_path / "training.log", lost=server.lost)
+
+
+COUNTS = """
+import http.server, sys
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+registry = CollectorRegistry()
+tokens = Counter("vllm:generation_tokens", "sampled", ["engine"], registry=registry)
+tokens.labels(engine="1").inc(30); tokens.labels(engine="0").inc(12)
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(generate_latest(registry))
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+def test_what_each_copy_has_sampled_is_counted(small_model, tmp_path, monkeypatch):
+    words = [sys.executable, "-c", COUNTS]
+    monkeypatch.setattr(servers, "server_command", lambda *asked: [*words, str(asked[3])])
+    with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as server:
+        assert server.sampled() == [12, 30]
+
+
 def test_a_server_ends_with_a_training_that_is_killed(tmp_path):
     """Nobody is left to end it."""
     training = (
         "import sys\nfrom pathlib import Path\nfrom arcnb.rl.engine import server as servers\n"
         f"servers.server_command = lambda *words: [sys.executable, '-c', {SERVE!r}, str(words[3])]\n"
-        f"with servers.generation_server(None, ['0'], 512, Path({str(tmp_path)!r}, 'log')) as address:\n"
-        "    print(address, flush=True)\n    sys.stdin.read()\n"
+        f"with servers.generation_server(None, ['0'], 512, Path({str(tmp_path)!r}, 'log')) as server:\n"
+        "    print(server.address, flush=True)\n    sys.stdin.read()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", training], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -139,7 +139,7 @@ def test_the_engine_samples_with_the_adapter_and_the_policy_stays_what_it_was(sa
     other = with_lora(saved, use_dora=dora)  # the same, by TRL's way: all merged weights to vLLM's loader
     own = object.__new__(generation.VLLMGeneration)
     own.model = other
-    own._dist = SimpleNamespace(gather_params=lambda parameters: nullcontext(), is_fsdp=False)
+    own._dist = SimpleNamespace(gather_params=lambda parameters: nullcontext(), is_fsdp=False, is_zero3=False)
     copied = engine_model(saved, ((name, weight.clone()) for name, weight in own._iter_named_params()))
     assert_same(merged, values(copied))
     assert any(not torch.equal(merged[name], plain[name]) for name in plain)

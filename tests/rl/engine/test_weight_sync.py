@@ -49,7 +49,7 @@ def trainer(model, buffer: int):
     own = object.__new__(generation.VLLMGeneration)
     own.model, own.mode, own.enable_sleep_mode, own._weight_metadata = model, "server", False, None
     own.accelerator = SimpleNamespace(is_main_process=True)
-    own._dist = SimpleNamespace(gather_params=lambda parameters: nullcontext(), is_fsdp=False)
+    own._dist = SimpleNamespace(gather_params=lambda parameters: nullcontext(), is_fsdp=False, is_zero3=False)
     own.vllm_client = Server()
     own.vllm_client.buffer = buffer
     return SimpleNamespace(vllm_generation=own)
