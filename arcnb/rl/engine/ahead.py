@@ -36,6 +36,8 @@ class Ahead:
 
     def __init__(self, trainer):
         """trainer: of `arcnb.rl.trainer.lean`, whose `_round` says that a training round is being sampled."""
+        import torch
+
         generation = trainer.vllm_generation
         self.trainer = trainer
         self.drawn_at = 0
@@ -43,6 +45,9 @@ class Ahead:
         self._generate_at = getattr(generation, "generate_at", None)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arcnb-ahead")
         self._pending: Future[DrawnRound] | None = None
+        # One for all rounds: what the engine still has under way of the last one comes before the next, and
+        # memory that one stream has freed is not there for another.
+        self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None
         generation.sync_weights, generation.generate = self.sync_weights, self.generate
 
     def sync_weights(self) -> None:
@@ -83,7 +88,13 @@ class Ahead:
             pending.exception()
 
     def _wait(self) -> DrawnRound | None:
-        return self._pending.result() if self._pending else None
+        """The round that was drawn, if one was; this thread's stream then comes behind the sampler's."""
+        import torch
+
+        drawn = self._pending.result() if self._pending else None
+        if self._stream:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        return drawn
 
     def _begin(self, num_generations: int) -> None:
         """Have the thread draw the round behind the one that the trainer is at, if there is one."""
@@ -100,14 +111,12 @@ class Ahead:
         generate = self._generate
         if self._generate_at:
             generate = partial(self._generate_at, number * parts // args.gradient_accumulation_steps)
-        stream = None
-        if torch.cuda.is_available():
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())  # on which the weights were loaded
+        if self._stream:
+            self._stream.wait_stream(torch.cuda.current_stream())  # on which the weights were loaded
         drawn_at = trainer.state.global_step
 
         def draw() -> DrawnRound:
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(self._stream):
                 made = generate(prompts, images=None, num_generations=num_generations)
             return DrawnRound(prompts, list(made), drawn_at)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from arcnb.errors import ArcnbError
 
-RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # group attention was never tried with vLLM 0.23's second one
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 @contextmanager
@@ -51,6 +51,20 @@ def engine_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0]) >> 1
 
 
+def take_first_runner(option: str) -> None:
+    """From now on engines of this process have vLLM's first model runner, which `option` needs.
+
+    The second one (0.23's for Llama) samples on the CUDA stream of its first call for ever, also in threads
+    that have their own; and group attention was never tried with it.
+    """
+    from vllm import envs
+
+    if os.environ.get(RUNNER, "0") != "0":
+        raise ArcnbError(f"{option}=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
+    os.environ[RUNNER] = "0"  # for good: the engine looks it up as long as it lives
+    envs.disable_envs_cache()  # an engine that this process opened before has them as they were
+
+
 @contextmanager
 def group_attention() -> Iterator[None]:
     """Engines that TRL's trainers open inside the block read a prompt once a step for all its sequences.
@@ -58,14 +72,10 @@ def group_attention() -> Iterator[None]:
     See `arcnb.rl.engine.group_attention`; for vLLM 0.23 on CUDA. An engine with another attention is
     found by `check_group_attention`.
     """
-    from vllm import envs
     from vllm.v1.attention import selector
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    if os.environ.get(RUNNER, "0") != "0":
-        raise ArcnbError(f"vllm_group_attention=True needs {RUNNER}=0, not {os.environ[RUNNER]}")
-    os.environ[RUNNER] = "0"  # for good: the engine looks it up as long as it lives
-    envs.disable_envs_cache()  # an engine that this process opened before has them as they were
+    take_first_runner("vllm_group_attention")
     backend = AttentionBackendEnum.FLASH_ATTN
     register_backend(backend, "arcnb.rl.engine.group_attention.GroupAttentionBackend")
     selector._cached_get_attn_backend.cache_clear()

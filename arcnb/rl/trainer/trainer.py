@@ -27,6 +27,7 @@ from arcnb.rl.engine.options import (
     group_attention,
     sample_ids_alone,
     seeded_engines,
+    take_first_runner,
 )
 from arcnb.rl.engine.shared_weights import SharedWeights, sample_while_merged
 from arcnb.rl.engine.weight_sync import send_merged_weights
@@ -276,6 +277,8 @@ def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
             stack.enter_context(generating_on_cpu(rank))
         stack.enter_context(engine_options(**engine))
         stack.enter_context(seeded_engines(plan.seed))
+        if plan.vllm.ahead:
+            take_first_runner("vllm_ahead")
         if plan.vllm.group_attention:
             stack.enter_context(group_attention())
         yield

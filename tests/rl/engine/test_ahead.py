@@ -4,12 +4,15 @@ The engine is the transformers backend in the place of vLLM's, which takes ten s
 
 import importlib.util
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.sampling.backends import open_backend
+from arcnb.rl.engine.options import RUNNER
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="no vllm")
 ASKED = {
@@ -96,6 +99,15 @@ def test_an_evaluation_waits_for_the_engine_and_changes_no_sample(train, tasks, 
     assert len(logged(report, "held_out/pass@1")) == 3
     train(tmp_path / "without", **ASKED, vllm_ahead=True)
     assert drawn(tmp_path / "ahead") == drawn(tmp_path / "without")
+
+
+def test_the_engine_is_one_that_can_sample_on_a_stream_of_a_thread(train, tmp_path, monkeypatch):
+    monkeypatch.delenv(RUNNER, raising=False)
+    train(tmp_path, **ASKED | {"max_steps": 1}, vllm_ahead=True)
+    assert os.environ[RUNNER] == "0"
+    monkeypatch.setenv(RUNNER, "1")
+    with pytest.raises(ArcnbError, match=f"vllm_ahead=True needs {RUNNER}=0, not 1"):
+        train(tmp_path / "other", **ASKED, vllm_ahead=True)
 
 
 @pytest.mark.parametrize(
