@@ -35,7 +35,7 @@ STEPS = {
     "shared": (10, 2, 150),
     "lean": (12, 4, 150),
     "ahead": (12, 4, 150),
-    "trl": (3, 1, 200),
+    "trl": (5, 1, 200),
     "unsloth": (4, 2, 200),
     "async": (10, 2, 120),
 }
@@ -46,8 +46,8 @@ LEAN = {
 }
 
 
-def jobs(size: str, ways: list[str], model: str) -> list[tuple[dict, int, float]]:
-    """(job of `grpo_speed.run`, steps not timed, seconds at most) of each way."""
+def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, int, float]]:
+    """(job of `grpo_speed.run`, steps not timed, seconds at most) of each way. options: of the job."""
     toy = size == "toy"
     longest = 500 if toy else int(size)
     prompt = [0, longest] if toy else [longest - (500 if longest < 5000 else 800), longest]
@@ -60,6 +60,7 @@ def jobs(size: str, ways: list[str], model: str) -> list[tuple[dict, int, float]
         "max_completion_length": 8 if toy else 1024,
         "vllm": not toy,
         "share": SHARE,
+        **options,
     }
     found = []
     for way in ways:
@@ -119,7 +120,9 @@ def table(results: list[dict]) -> str:
             continue
         parts = [f"{one['parts'].get(name, 0.0):.2f}" for name in PARTS]
         numbers = [one["peak_gb"], one["completions_per_second"], one["steps"]]
-        cells = [one["way"], prompts, f"{one['step_seconds'][1]:.2f}", *parts, *map(str, numbers)]
+        low, middle, high = one["step_seconds"]
+        step = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        cells = [one["way"], prompts, step, *parts, *map(str, numbers)]
         lines.append("| " + " | ".join(cells) + " |")
         if "floor" in one:
             parts = [f"{one['floor'][name]:.2f}" if name in one["floor"] else "" for name in PARTS]
@@ -135,6 +138,9 @@ def main() -> None:
         "--ways", nargs="+", choices=list(STEPS), default=["shared", "lean", "ahead", "trl", "async"]
     )
     parser.add_argument("--seconds", type=float, default=580, help="for everything together")
+    parser.add_argument("--limit", type=float, help="seconds of one way, in place of its own")
+    parser.add_argument("--share", type=float, default=SHARE, help="of the GPU's memory for vLLM")
+    parser.add_argument("--micro-tokens", type=int, help="of a part of a step of stock TRL")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="results are added to this file after every run")
     args = parser.parse_args()
@@ -142,12 +148,15 @@ def main() -> None:
     results = json.loads(args.json.read_text()) if args.json and args.json.is_file() else []
     make = [sys.executable, grpo_speed.__file__, "--model", "tiny" if toy else "8b", str(args.models)]
     made = subprocess.run(make, capture_output=True, text=True, check=True)  # its memory is freed with it
-    for job, warm, limit in jobs(args.size, args.ways, made.stdout.strip().splitlines()[-1]):
+    options = {"share": args.share}
+    if args.micro_tokens:
+        options["micro_tokens"] = args.micro_tokens
+    for job, warm, limit in jobs(args.size, args.ways, made.stdout.strip().splitlines()[-1], **options):
         left = args.seconds - (time.monotonic() - began)
         if left < 30:
             print(f"{job['way']}: no time left", flush=True)
             continue
-        result = grpo_speed.run(job, min(left, limit), warm)
+        result = grpo_speed.run(job, min(left, args.limit or limit), warm)
         if job["way"] in OURS:
             result["floor"] = floor(job, on_gpu=not toy)
         results.append(result)

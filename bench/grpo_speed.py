@@ -9,9 +9,10 @@ Ways: `trl`, `shared` (TRL with shared prompts), `unsloth`; for bench/grpo_rival
 learner that leaves out what the job says) and `async` (bench/grpo_async.py). Short real runs on ARC-AGI-1
 training tasks, each in a process of its own, which frees its memory and bounds its time (--limit); the first
 --warm steps of each are left out (first allocations; the engine's start is in none). One JSON line a run, and
---json is rewritten after each: lowest, median (with --generations: mean) and highest seconds of a step, its
-parts, completions a second, executor seconds, mean tokens, peak memory. A run that is stopped or runs out of
-memory says so and gives the steps it made.
+--json is rewritten after each: lowest, median and highest seconds of a step (with --generations: of means of
+rounds, their mean for the median), its parts, completions a second, executor seconds, mean tokens, peak
+memory, the path that a trainer took. A run that is stopped or runs out of memory says so and gives the steps
+it made.
 Stock TRL splits a step into micro-batches of at most --micro-tokens tokens unless --accumulation says
 otherwise; the other two bound memory themselves.
 """
@@ -40,17 +41,17 @@ MORE = {
 def shaped_model(shape: str, folder: Path) -> str:
     """A random model of that shape, made once; its tokenizer is the embedded model's, filled up to its
     vocabulary with words that no text contains, so that every sampled token can be decoded."""
+    if shape == "embedded":
+        return "default"
+    path = folder / shape
+    if (path / "config.json").is_file():
+        return str(path)
     import torch
     from model_shapes import model_config
     from transformers import LlamaForCausalLM
 
     from arcnb.models.registry import load_tokenizer, resolve_model
 
-    if shape == "embedded":
-        return "default"
-    path = folder / shape
-    if (path / "config.json").is_file():
-        return str(path)
     tokenizer = load_tokenizer(resolve_model("default"))
     config = model_config(shape)
     config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
@@ -126,6 +127,7 @@ def part_log(path: Path):
             self.clocked(self.trainer, "_get_per_token_logps_and_entropies", which)
             self.clocked(self.trainer.accelerator, "backward", "backward")
             self.clocked(optimizer, "step", "optimizer")
+            path.with_name("path.json").write_text(json.dumps(path_of(self.trainer)))
             self.parts, self.began = {}, now()
 
         def on_step_end(self, args, state, control, **kwargs):
@@ -141,6 +143,31 @@ def part_log(path: Path):
     return PartLog()
 
 
+def path_of(trainer) -> dict:
+    """Which of the ways that its library has a trainer takes."""
+    args, inner = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    asked = ("use_vllm", "vllm_mode", "steps_per_generation", "gradient_checkpointing", "use_liger_kernel")
+    found = {name: getattr(args, name, None) for name in asked}
+    found |= {name: value for name, value in vars(args).items() if "unsloth" in name}
+    return {name: str(value) for name, value in found.items()} | {
+        "trainer": [one.__name__ for one in type(trainer).__mro__ if "Trainer" in one.__name__],
+        "engine": type(getattr(getattr(trainer, "vllm_generation", trainer), "llm", None)).__name__,
+        "attention": getattr(inner.config, "_attn_implementation", None),
+        "versions": {
+            name: getattr(sys.modules.get(name), "__version__", None)
+            for name in ("torch", "vllm", "trl", "unsloth")
+        },
+    }
+
+
+def as_trl_has_it() -> None:
+    """From now on a trainer without shared prompts is TRL's in its passes and in what it sends to vLLM."""
+    from arcnb.rl.trainer import trainer
+
+    trainer.lean_trainer = lambda base, *_: base
+    trainer.sample_ids_alone = trainer.send_merged_weights = lambda _: None
+
+
 def work(job: dict) -> None:
     """One run in this process; it leaves metrics.jsonl and parts.jsonl in its folder."""
     from arcnb.rl.engine.options import vllm_environment
@@ -150,6 +177,8 @@ def work(job: dict) -> None:
     os.environ["MASTER_PORT"] = str(20000 + os.getpid() % 9000)
     if job["way"] == "unsloth":
         import unsloth  # noqa: F401  before transformers and trl, which it patches
+    if job["way"] == "trl":
+        as_trl_has_it()
     if job["way"] == "async":
         import grpo_async
 
@@ -236,9 +265,13 @@ def run(job: dict, limit: float, warm: int) -> dict:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
+        if ended:
+            print(log.read_text(errors="replace")[-6000:], file=sys.stderr, flush=True)
         rows = metrics(Path(folder) / "metrics.jsonl")
         file = Path(folder) / "parts.jsonl"
         steps = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+        path = Path(folder) / "path.json"
+        took = json.loads(path.read_text()) if path.is_file() else None
     kept = ("way", "shape", "group", "accumulation", "max_completion_length", "rank", "prompt_tokens")
     kept += (
         "learner",
@@ -252,20 +285,23 @@ def run(job: dict, limit: float, warm: int) -> dict:
         "share",
     )
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
-    result |= {"peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
+    result |= {"path": took, "peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
     result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
     for name in ("peak_gb", "peak_used_gb"):  # each the most until then
         result |= {f"all_{name}": [round(step[name], 1) for step in steps]}
     timed, steps = rows[warm // job["generations"] :], steps[warm:]  # a row of rewards a generation
     if steps and (timed or job["way"] == "async"):
-        times = sorted(step["seconds"] for step in steps)
-        # Sampling for several steps at once makes one of them long: only their mean says what a step takes.
-        middle_of = statistics.median if job["generations"] == 1 else statistics.mean
-        middle = middle_of(times)
+        # Sampling for several steps at once makes one of them long: only whole rounds say what a step takes.
+        one_round = job["generations"]
+        steps = steps[: len(steps) // one_round * one_round] or steps
+        middle_of = statistics.median if one_round == 1 else statistics.mean
+        seconds = [step["seconds"] for step in steps]
+        rounds = [statistics.mean(seconds[i : i + one_round]) for i in range(0, len(seconds), one_round)]
+        middle = middle_of(rounds)
         result |= {
             "steps": len(steps),
             "parts": parts_of(steps, middle_of),
-            "step_seconds": [round(value, 3) for value in (times[0], middle, times[-1])],
+            "step_seconds": [round(value, 3) for value in (min(rounds), middle, max(rounds))],
             "completions_per_second": round(job["group"] / middle, 2),
         }
         if timed:
