@@ -1,63 +1,130 @@
-"""Solved kept tasks per GPU hour of GRPO runs, by what they leave out: mean over seeds with its 95% interval.
+"""Kept tasks before and after GRPO runs, by what sets the runs apart, also per GPU hour.
 
-    python bench/experiments/per_hour.py runs/*lean.*
+    python bench/experiments/per_hour.py runs/*lean.* --against whole
 
-Of each run: pass@1 on the tasks that it evaluates while training, in tasks, before and after (the last one),
-over the hours that it took on its GPU, engine's start included. Runs that differ in nothing but their seed
-stand together. Preempted and unfinished runs are named and left out.
+An arm is what runs that differ in nothing but their seed have in common. Read are the samples that notebook
+05 takes of its eval tasks, before the first step and at the last evaluation that every run has reached, also
+of runs that were stopped behind it; others are named and left out. Of each task, as means over seeds:
+pass@1, pass@8, and distinct outputs among 8 samples; intervals (95%) by bootstrap over tasks. The smallest
+effect is what would have been found in four of five repetitions: 1.43 times half the width of the interval.
+Hours are of whole runs, an engine's start included: where runs share a GPU, divide them among themselves.
 """
 
 import argparse
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
+from statistics import mean, median
 
-from scipy.stats import t
+import numpy as np
 
+from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
+from arcnb.arc.scores.pass_rates import RESAMPLES, pass_at_k
+from arcnb.arc.seeds import rng
 from arcnb.models.training.log import read_metrics
 
-SCORE = "held_out/pass@1"
+K = 8
+MEASURES = ("pass@1", f"any of {K}", "distinct")
+COLUMNS = ("task_id", "round", "index", "fingerprint", "train_is_correct", "test_is_correct")
 
 
-def numbers(folder: Path, n_tasks: int) -> tuple[float, float, float]:
-    """(tasks before, tasks after, hours)"""
-    scores = [row[SCORE] * n_tasks for row in read_metrics(folder / "metrics.jsonl") if SCORE in row]
-    return scores[0], scores[-1], json.loads((folder / "manifest.json").read_text())["seconds"] / 3600
+def measured(folder: Path) -> dict[int, dict[str, tuple[float, ...]]]:
+    """step -> task -> `MEASURES` of one run."""
+    frame = PredictionSet(folder / "held_out").read(COLUMNS)
+    right = (frame["train_is_correct"] == 1) & (
+        frame["test_is_correct"].isna() | (frame["test_is_correct"] == 1)
+    )
+    found = defaultdict(dict)
+    for (step, task), rows in frame.assign(right=right).groupby(["round", "task_id"]):
+        n, c = len(rows), int(rows["right"].sum())
+        distinct = rows.nsmallest(K, "index")["fingerprint"].dropna().nunique() / min(K, n)
+        found[int(step)][task] = (c / n, pass_at_k(n, c, min(K, n)), distinct)
+    return found
 
 
-def interval(values: list[float]) -> str:
-    """Mean, and the 95% interval that Student's t gives where there are at least two."""
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return f"{mean:+.2f}"
-    spread = (sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)) ** 0.5
-    half = t.ppf(0.975, len(values) - 1) * spread
-    return f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})"
+def values(runs: list[dict], step: int, tasks: list[str]) -> np.ndarray:
+    """(measures, n_tasks) means over runs."""
+    return np.mean([[run["found"][step][task] for task in tasks] for run in runs], axis=0).T
+
+
+def read_runs(folders: list[Path], step: int | None) -> tuple[dict[str, list[dict]], int]:
+    """Runs by their arm's name, and the step at which they are judged."""
+    runs = []
+    for folder in folders:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        found = measured(folder) if (folder / "held_out").is_dir() else {}
+        rows = read_metrics(folder / "metrics.jsonl") if (folder / "metrics.jsonl").is_file() else []
+        times = [row["step_time"] for row in rows if "step_time" in row]
+        hours = (manifest["seconds"] or 0) / 3600
+        parameters = {name: value for name, value in manifest["parameters"].items() if name != "seed"}
+        one = {"manifest": manifest, "found": found, "times": times, "hours": hours}
+        runs.append(one | {"folder": folder, "arm": json.dumps(parameters, sort_keys=True)})
+    begun = [run for run in runs if len(run["found"]) > 1]
+    step = step or min((max(run["found"]) for run in begun), default=0)
+    arms, names = defaultdict(list), {}
+    for run in runs:
+        if step not in run["found"] or 0 not in run["found"]:
+            reached = max(run["found"], default="none")
+            print(f"{run['folder'].name} is {run['manifest']['status']}, last evaluation {reached}: left out")
+            continue
+        name = re.sub(r"seed_\d+\.?|set_", "", run["manifest"]["name"].partition(".")[2])
+        arms[names.setdefault(run["arm"], name or run["manifest"]["name"])].append(run)
+    return arms, step
+
+
+def cell(differences: np.ndarray, weights: np.ndarray, effect: bool = False) -> str:
+    middle, low, high = (100 * value for value in mean_and_interval(differences, weights))
+    said = f"{middle:+.1f} ({low:+.1f} to {high:+.1f})"
+    return said + (f", {1.43 * (high - low) / 2:.1f}" if effect else "")
+
+
+def print_table(head: list[str], rows: list[list[str]]) -> None:
+    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--tasks", type=int, default=36, help="tasks that are evaluated")
+    parser.add_argument("--against", help="the arm that others are compared with; default: the first")
+    parser.add_argument("--step", type=int, help="the evaluation; default: the last that all runs have")
+    parser.add_argument("--json", type=Path, help="gets run -> step -> task -> pass@1, pass@8, distinct")
     args = parser.parse_args()
-    found = defaultdict(list)
-    for folder in args.runs:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["status"] != "done":
-            print(f"{folder.name} is {manifest['status']}: left out")
-            continue
-        asked = {name: value for name, value in manifest["parameters"].items() if name != "seed"}
-        found[json.dumps(asked, sort_keys=True)].append((manifest["name"], *numbers(folder, args.tasks)))
-    print(
-        "| first run | seeds | hours | kept tasks | gained | gained per GPU hour |\n|---|---|---|---|---|---|"
-    )
-    for runs in found.values():
-        gained = [after - before for _, before, after, _ in runs]
-        rates = [gain / hours for gain, (*_, hours) in zip(gained, runs, strict=True)]
-        hours = sum(hours for *_, hours in runs) / len(runs)
-        after = sum(after for _, _, after, _ in runs) / len(runs)
-        cells = [runs[0][0], len(runs), f"{hours:.2f}", f"{after:.1f}", interval(gained), interval(rates)]
-        print(f"| {' | '.join(map(str, cells))} |")
+    arms, step = read_runs(args.runs, args.step)
+    if not arms:
+        parser.error("none of the runs has samples of eval tasks before and after some steps")
+    every = [run for runs in arms.values() for run in runs]
+    if args.json:
+        args.json.write_text(json.dumps({run["folder"].name: run["found"] for run in every}))
+    tasks = sorted(set.intersection(*(set(run["found"][at]) for run in every for at in (0, step))))
+    weights = resampled_weights(len(tasks), rng(0, "kept tasks"), RESAMPLES)
+    before, after = values(every, 0, tasks), {name: values(runs, step, tasks) for name, runs in arms.items()}
+    print(f"{len(tasks)} tasks, evaluated before (by all {len(every)} runs) and at step {step}")
+    start = [f"{100 * value:.1f}" for value in before.mean(axis=1)]
+    rows = [["before", len(every), "", "", *start, "", "", ""]]
+    for name, runs in arms.items():
+        gained = after[name] - before
+        hours = mean(run["hours"] for run in runs)
+        seconds = [median(run["times"]) for run in runs if run["times"]]
+        level = [f"{100 * value:.1f}" for value in after[name].mean(axis=1)]
+        speed = f"{median(seconds):.2f}" if seconds else ""
+        rate = f"{len(tasks) * gained[0].mean() / hours:+.2f}" if hours else ""
+        changes = [cell(one, weights) for one in gained[:2]]
+        rows.append([name, len(runs), speed, f"{hours:.3f}", *level, *changes, rate])
+    gains = [f"{one} gained, points" for one in MEASURES[:2]]
+    levels = [f"{one}, %" for one in MEASURES]
+    print_table(["arm", "seeds", "s a step", "hours", *levels, *gains, "tasks per GPU hour"], rows)
+    against = next((name for name in arms if name == args.against), next(iter(arms)))
+    others = [
+        [name, *(cell(one, weights, effect=True) for one in after[name] - after[against])]
+        for name in arms
+        if name != against
+    ]
+    if others:
+        print_table([f"against {against}", *(f"{one}: points, smallest effect" for one in MEASURES)], others)
 
 
 if __name__ == "__main__":
