@@ -102,10 +102,12 @@ def test_what_waits_on_the_host_comes_back_as_it_was_and_leaves_room_on_the_gpu(
         assert relative_error(waited[name].float(), grad.float()) < 0.02, name
 
 
-@pytest.mark.skipif(N_GPUS < 2, reason="needs two GPUs: one trains, one serves")
-def test_a_server_samples_from_the_policy(tmp_path):
-    """A server that stays behind would show it."""
-    assert_followed(tmp_path, vllm_mode="server")
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_server_samples_from_the_policy(tmp_path, copies):
+    """A copy that stays behind would show it."""
+    if copies + 1 > N_GPUS:
+        pytest.skip(f"needs {copies + 1} GPUs: one trains, the others serve")
+    assert_followed(tmp_path, vllm_mode="server", vllm_server_gpus=copies)
 
 
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")

@@ -66,7 +66,8 @@ GRPO_CONFIG = Library(
         "min_p": SHARE,
     },
     free=frozenset({
-        "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_gpu_memory_utilization",
+        "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_group_port",
+        "vllm_gpu_memory_utilization",
     }),
 )  # fmt: skip
 

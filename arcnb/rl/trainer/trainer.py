@@ -234,7 +234,7 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
     """The trainer, opened so that its sampling engine is as the plan wants it, if vLLM samples."""
     plan = parts.plan
     shared = SharedWeights(policy) if plan.vllm.shared_weights else None
-    on_cpu = parts.settings["use_vllm"] and not _on_gpu()
+    on_cpu = plan.colocated and not _on_gpu()
     with _engines(parts, on_cpu), shared.opening() if shared else ExitStack():
         trainer = open_trainer()
     if on_cpu:

@@ -1,9 +1,11 @@
 """Which run a checkpoint is of, and what its reader is told."""
 
 import json
+from dataclasses import replace
 
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.resuming.identity import run_notes
+from tests.rl.conftest import QUICK
 
 
 def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
@@ -19,3 +21,10 @@ def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
     assert notes(adapter=tmp_path, lora_r=8, lora_alpha=16) == []
     (note,) = notes(adapter=tmp_path, lora_r=16, lora_alpha=16)
     assert "(r=8) and not r=16" in note
+
+
+def test_a_server_started_anew_is_no_other_run(tasks, tmp_path):
+    """Its address and the port for its weights are chosen at each start."""
+    plan = GrpoPlan.of(QUICK | {"rewards.terms": {}}, output=tmp_path)
+    served = {"vllm_server_base_url": "http://127.0.0.1:8123", "vllm_group_port": 4711}
+    assert replace(plan, trl=plan.trl | served).identity() == plan.identity()
