@@ -24,7 +24,8 @@ def release_engine(trainer) -> None:
     from vllm.compilation.cuda_graph import CUDAGraphWrapper
 
     runner = llm.llm_engine.model_executor.driver_worker.model_runner
-    for tensor in (*tree_leaves(runner.kv_caches), *runner.model.parameters(), *runner.model.buffers()):
+    # Buffers stay: vLLM hands its tables of positions to the next engine (`_ROPE_DICT`), and they are small.
+    for tensor in (*tree_leaves(runner.kv_caches), *runner.model.parameters()):
         tensor.untyped_storage().resize_(0)
     CUDAGraphWrapper.clear_all_graphs()
     generation.llm = None

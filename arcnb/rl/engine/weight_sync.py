@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
     Weights = Iterator[tuple[str, torch.Tensor]]  # by the names of a checkpoint
 
+_AHEAD = (
+    1 << 30
+)  # bytes of weights that may be made before those before them are sent, as many as a sender collects
+
 
 def send_merged_weights(trainer) -> None:
     """Has a TRL trainer with a vLLM, in this process or in a server, send weights that are merged in copies.
@@ -127,7 +131,11 @@ def _whole(parameter):
 
 
 def of_this_stream(weights: Weights) -> Weights:
-    """The same weights, made on the CUDA stream that is current in this call; others that ask wait."""
+    """The same weights, made on the CUDA stream that is current in this call; others that ask wait.
+
+    Weights are made faster than they are sent: those of a model of 7B parameters would lie in memory all at once
+    (30 GB on an H100), so this waits now and then for what was handed out.
+    """
     import torch
 
     return _of_stream(weights, torch.cuda.current_stream()) if torch.cuda.is_available() else weights
@@ -136,11 +144,16 @@ def of_this_stream(weights: Weights) -> Weights:
 def _of_stream(weights: Weights, own) -> Weights:
     import torch
 
+    ahead = 0
     while True:
+        if ahead > _AHEAD:
+            torch.cuda.current_stream().synchronize()
+            ahead = 0
         with torch.cuda.stream(own):
             pair = next(weights, None)
         if pair is None:
             return
+        ahead += pair[1].nbytes
         asking = torch.cuda.current_stream()
         asking.wait_stream(own)
         pair[1].record_stream(asking)
