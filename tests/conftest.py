@@ -26,6 +26,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if _workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // _workers)))
 
+# What tests start keeps the bytecode of the package, as Python does unless it is told otherwise: hundreds of
+# processes would compile it anew, a seventh of what a small notebook takes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Garbage is looked for after 50,000 new objects: after 700 it is a tenth of a session's time. A power cut is
+# no test's matter, and each file that is to outlive one is waited for.
+gc.set_threshold(50_000, 10, 10)
+os.fsync = lambda file: None
+
 LONGEST = 30.0  # seconds that a test may take which gives no reason, where a sum takes SUM_SECONDS
 SUM, SUM_SECONDS = 20_000_000, 0.24
 SESSION = "ARCNB_TEST_SESSION"  # in the environment of whatever tests start

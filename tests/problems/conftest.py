@@ -1,14 +1,11 @@
 """What tests of problems share: an executor, and q played by a script."""
 
-from pathlib import Path
-
 import pytest
 
 from arcnb.problems.languages.q.language import QLanguage
 from arcnb.problems.languages.registry import Languages
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Limits
-from tests.paths import ROOT
 from tests.problems.problem_examples import scripted
 
 
@@ -29,8 +26,3 @@ def q():
     language = QLanguage(scripted(), Limits(seconds=3.0, memory_mb=256, output_mb=0.5), workers=2)
     yield language
     language.close()
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    return ROOT

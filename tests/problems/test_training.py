@@ -36,6 +36,7 @@ from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import TermLimits
+from tests.in_process import carried_out
 from tests.paths import NOTEBOOKS
 from tests.problems.problem_examples import ADD
 
@@ -306,6 +307,12 @@ def test_memory_says_no_to_what_cannot_fit():
     assert weights[0] == pytest.approx(7 * weights[1], rel=0.01)
 
 
+def preset(name):
+    """What a profile says of notebook 09."""
+    declared = declared_beside(NOTEBOOKS / "09_testcase_rl.ipynb", name)
+    return profile_values(NOTEBOOKS / "profiles" / f"{name}.yaml", "09_testcase_rl", declared)
+
+
 @pytest.mark.parametrize(
     ("size", "name"),
     [
@@ -313,10 +320,8 @@ def test_memory_says_no_to_what_cannot_fit():
         *(("14B", "testcase_32b"), ("32B", "testcase_32b")),
     ],
 )
-def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path, repository):
-    folder = repository / "notebooks"
-    declared = declared_beside(folder / "09_testcase_rl.ipynb", name)
-    chosen = profile_values(folder / "profiles" / f"{name}.yaml", "09_testcase_rl", declared)
+def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path):
+    chosen = preset(name)
     assert chosen["learning_rate"] == 2e-6
     assert chosen["answer_format"] == ("reasoning" if name == "testcase_32b" else "plain")
     assert chosen["model"].lower() == f"qwen/qwen2.5-{name.removeprefix('testcase_')}-instruct"
@@ -355,7 +360,7 @@ def run_notebook(runs, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.long("a notebook trains and evaluates, and then evaluates alone")
+@pytest.mark.long("a notebook trains and evaluates in a kernel of its own")
 def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
     values = {
         **{"model": small_model.folder, "tasks": "simple*4", "eval_tasks": "simple/held_out*2"},
@@ -372,15 +377,13 @@ def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
     outcome = json.loads((run / "manifest.json").read_text())["outcome"]
     assert (outcome["training"], outcome["steps"]) == ("done", 2)
     assert list(outcome)[:4] == ["headline", "solved", "of", "pass@1"]
-    values |= {"evaluate_only": "true", "adapter": run / "adapter", "tasks": "nothing/here.jsonl"}
-    result = run_notebook(tmp_path, *(item for pair in values.items() for item in ("-p", *pair)), "--again")
-    assert result.returncode == 0, result.stderr[-2000:]
-    alone = Path(result.stdout.strip().splitlines()[-1])
-    same, other = (json.loads((one / "evaluation.json").read_text()) for one in (run, alone))
+    values |= {"evaluate_only": True, "adapter": run / "adapter", "tasks": "nothing/here.jsonl"}
+    alone = carried_out(tmp_path, "09", **values)
+    same, other = (json.loads((one / "evaluation.json").read_text()) for one in (run, alone.path))
     assert same.keys() == other.keys()
     assert other["step"] == 0
-    assert not (alone / "adapter").exists()
-    assert json.loads((alone / "manifest.json").read_text())["outcome"]["of"] == 2
+    assert not (alone.path / "adapter").exists()
+    assert alone.outcome["of"] == 2
 
 
 def test_an_evaluation_alone_is_refused_for_what_it_would_end_on(plan, problem_sets):
@@ -406,13 +409,10 @@ def test_a_dry_run_finds_a_problem_that_stands_in_both_sets(plan, problem_sets):
     assert called.startswith("print("), "in every run, dry ones too"
 
 
-@pytest.mark.slow
 def test_a_dry_run_that_cannot_fit_fails_with_its_sentence(tmp_path):
-    result = run_notebook(
-        tmp_path, "-f", "testcase_32b", "-p", "dry_run", "true", "-p", "gpu_memory_gib", "40"
-    )
-    assert result.returncode != 0
-    assert "Qwen/Qwen2.5-32B-Instruct cannot fit: each" in result.stderr + result.stdout
+    asked = preset("testcase_32b") | {"dry_run": True, "gpu_memory_gib": 40.0}
+    with pytest.raises(ArcnbError, match=r"Qwen/Qwen2\.5-32B-Instruct cannot fit: each"):
+        carried_out(tmp_path, "09", **asked)
 
 
 def test_examples_say_what_is_right_and_show_the_program_that_ran(tmp_path):

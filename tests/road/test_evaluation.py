@@ -1,22 +1,17 @@
 """Notebook 06 on a small set, part of it without test outputs."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import write_tasks
+from tests.in_process import carried_out
 from tests.search.comparing.test_evaluation import judged, right
 from tests.search.sampling.test_predict import small_tasks
 
 
-@pytest.mark.long("a whole notebook")
 def test_an_evaluation_scores_the_outputs_that_are_known_and_names_the_others(tmp_path):
     *known, last = small_tasks()
     tasks = [*known, replace(last, test=tuple(Pair(pair.input) for pair in last.test))]
@@ -28,18 +23,11 @@ def test_an_evaluation_scores_the_outputs_that_are_known_and_names_the_others(tm
         PredictionSet(tmp_path / name / "predictions").write_part(rows, 0)
     sets = f"{tmp_path}/before/predictions, {tmp_path}/after/predictions"
 
-    command = [sys.executable, "-m", "arcnb.lab.cli", "run", "06", "--quiet", "-p", "predictions", sets]
-    command += ["-p", "tasks", str(tmp_path / "tasks.parquet"), "-p", "submission_set", "after"]
-    environment = os.environ | {"ARCNB_RUNS": str(tmp_path / "runs")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    run = Path(done.stdout.strip())
-    came = json.loads((run / "manifest.json").read_text())["outcome"]
+    asked = {"predictions": sets, "tasks": tmp_path / "tasks.parquet", "submission_set": "after"}
+    run = carried_out(tmp_path / "runs", "06", **asked)
+    came = run.outcome
     assert list(came)[:5] == ["headline", "solved", "of", "pass@1", "submission"]
     assert (came["solved"], came["of"], came["submission"]) == (2, 3, pytest.approx(2 / 3))
     assert [(row["set"], row["solved"]) for row in came["sets"]] == [("before", 1), ("after", 2)]
-    assert (
-        f"Not scored, as test outputs are unknown: 1 of 4 tasks, {last.task_id}"
-        in (run / "06_evaluate.html").read_text()
-    )
+    assert f"Not scored, as test outputs are unknown: 1 of 4 tasks, {last.task_id}" in run.text
     assert came["headline"].endswith("1 more are unknown and not scored.")

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import pytest
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, write_tasks
+from arcnb.errors import ArcnbError
 from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.models.training.log import read_metrics
+from tests.in_process import carried_out
 from tests.rl.conftest import gpus, letter_model  # noqa: F401  fixtures
 
 pytestmark = pytest.mark.slow
@@ -131,12 +134,12 @@ def ends_in_one_sentence(process, sentence):
     return run
 
 
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_a_checkpoint_of_other_settings_is_refused_and_the_settings_named(start, small, stopped):
     run, *_ = stopped
     sentence = "is of other settings: beta was 0.01 and is 0.5; temperature was 1.0 and is 0.9; set accept_o"
-    refused = ends_in_one_sentence(start(*notebook_05(**small | OTHER, resume=run)), sentence)
-    assert not (refused / "metrics.jsonl").exists()
+    with pytest.raises(ArcnbError, match=re.escape(sentence)):
+        carried_out(start.runs, "05", **small | OTHER, resume=str(run))
+    assert list(start.runs.glob("*/metrics.jsonl")) == [run / "metrics.jsonl"]
 
 
 @pytest.mark.repetition  # tests/test_early_refusals.py asks for these sentences without a kernel

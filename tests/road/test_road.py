@@ -1,9 +1,11 @@
-"""The whole road by `arcnb run`, as a user goes it. (about a minute and a half)
+"""The whole road by `arcnb run`, as a user goes it: the stages of `make demo` with its profile and its seed,
+then notebook 03 stopped and resumed. (about two minutes)
 
-01 -> 03 -> 04 -> 06 with the transformers backend and the embedded model; `make demo` takes vLLM. Trainings
-are in test_sft.py and test_grpo.py.
+01 -> 03 -> 04, 05 -> 06; half the samples of a task, and of GRPO the first two steps of eight. Other
+trainings are in test_sft.py and test_grpo.py.
 """
 
+import importlib.util
 import json
 import os
 import random
@@ -18,21 +20,31 @@ import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
+from arcnb.errors import ArcnbError
+from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.models.training.log import read_metrics
+from tests.in_process import carried_out
+from tests.paths import NOTEBOOKS
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),  # vLLM's threads wait for one another, and other tests use the cores
+]
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the demo samples by vLLM")
+DEMO = NOTEBOOKS / "pipelines" / "demo.yaml"
 
 
-def arcnb(runs, *arguments, **settings):
+def arcnb(runs, *arguments):
     """A finished `arcnb` process; its run folders are below `runs`."""
     command = [sys.executable, "-m", "arcnb.lab.cli", *map(str, arguments)]
     environment = os.environ | {"ARCNB_RUNS": str(runs)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, **settings)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
 
 
 def done(runs, notebook, **parameters):
-    """The run folder of a notebook that ran to its end."""
+    """The run folder of a notebook with the demo's profile that ran to its end."""
     pairs = [item for name, value in parameters.items() for item in ("-p", name, value)]
-    result = arcnb(runs, "run", notebook, "--quiet", *pairs)
+    result = arcnb(runs, "run", notebook, "-f", "demo", "--quiet", *pairs)
     assert result.returncode == 0, result.stderr[-3000:]
     return Path(result.stdout.strip().splitlines()[-1])
 
@@ -48,48 +60,45 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(runs):
-    return done(runs, "01", n_tasks=60, max_prompt_length=420)
+    return done(runs, "01")
 
 
 @pytest.fixture(scope="module")
 def sampled(runs, data):
-    sizes = {
-        "n_tasks": 2,
-        "n_predictions": 3,
-        "per_prompt": 3,
-        "max_completion_length": 64,
-        "max_length": 1024,
-    }
-    return done(runs, "03", tasks=data / "tasks.parquet", backend="transformers", **sizes)
+    return done(runs, "03", tasks=data / "tasks.parquet", n_predictions=4, per_prompt=4)
+
+
+@pytest.fixture(scope="module")
+def trained(runs, data, sampled):
+    given = {"tasks": data / "tasks.parquet", "learn_from": sampled / "predictions"}
+    return done(runs, "05", **given, max_steps=2)
 
 
 def test_data_holds_only_tasks_that_fit(data):
     tasks = load_tasks(data / "tasks.parquet")
     facts = outcome(data)
     assert len(tasks) == facts["tasks"] > 3
-    assert facts["longest_prompt"] <= 420
-    assert len(facts["left_out"]) + len(tasks) == 60
+    assert facts["longest_prompt"] <= 280
+    assert len(facts["left_out"]) + len(tasks) == 400
 
 
-def test_inference_leaves_every_prediction_judged(sampled):
+@needs_vllm
+def test_inference_leaves_every_prediction_judged(data, sampled):
     rows = list(PredictionSet(sampled / "predictions").iter_predictions())
-    assert Counter(row.task_id for row in rows) == dict.fromkeys({row.task_id for row in rows}, 3)
-    assert len(rows) == 6
+    assert Counter(row.task_id for row in rows) == dict.fromkeys(load_tasks(data / "tasks.parquet").ids, 4)
     assert all(row.status and row.completion is not None for row in rows)
-    assert outcome(sampled)["n_preds"] == 3
-    assert outcome(sampled)["engine"].startswith("transformers ")
+    assert outcome(sampled)["n_preds"] == 4
+    assert outcome(sampled)["engine"].startswith("vllm ")
 
 
+@needs_vllm
 def test_a_set_of_the_whole_model_takes_no_predictions_of_one_in_four_bits(runs, data, sampled):
-    asked = {"tasks": data / "tasks.parquet", "n_tasks": 2, "n_predictions": 3, "per_prompt": 3}
-    asked |= {"max_completion_length": 64, "load_in_4bit": True, "output": sampled / "predictions"}
-    pairs = [str(item) for name, value in asked.items() for item in ("-p", name, value)]
-    result = arcnb(runs, "run", "03", "--quiet", *pairs)
-    assert result.returncode == 1
-    assert "begun with model 'default', not 'default (4 bit)'" in result.stderr.strip().splitlines()[-1]
+    asked = {"tasks": data / "tasks.parquet", "n_tasks": 0, "n_predictions": 4, "per_prompt": 4}
+    asked |= {"max_completion_length": 112, "max_length": 512, "load_in_4bit": True}
+    with pytest.raises(ArcnbError, match=r"begun with model 'default', not 'default \(4 bit\)'"):
+        carried_out(runs, "03", **asked, output=sampled / "predictions")
 
 
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
     sizes = {
         "n_tasks": 1,
@@ -100,21 +109,20 @@ def test_a_shard_without_a_task_is_done_and_says_so(runs, small_model):
         "max_length": 2048,
         "output": runs / "shards",
     }
-    run = done(runs, "03", model=small_model.path, adapter="", backend="transformers", **sizes)
-    assert outcome(run)["inference_asked"] == outcome(run)["n_preds"] == 0
-    executed = (run / "03_inference.ipynb").read_text()
-    assert "adapter none: predictions of 0 of 1 tasks" in executed
-    assert "There are no predictions yet." in executed
+    run = carried_out(runs, "03", model=small_model.path, adapter="", backend="transformers", **sizes)
+    assert run.outcome["inference_asked"] == run.outcome["n_preds"] == 0
+    assert "adapter none: predictions of 0 of 1 tasks" in run.text
+    assert "There are no predictions yet." in run.text
 
 
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
+@needs_vllm
 def test_refinement_conversations_come_out_of_the_predictions(runs, data, sampled):
-    given = {"tasks": data / "tasks.parquet", "predictions": sampled / "predictions"}
-    refined = done(runs, "04", **given, chooser="diverse", keep_solved=True)  # the adapter may solve both
+    refined = done(runs, "04", tasks=data / "tasks.parquet", predictions=sampled / "predictions")
     assert outcome(refined)["conversations"] > 0
     assert (refined / "refine.parquet").is_file()
 
 
+@needs_vllm
 def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data, sampled):
     table = done(runs, "06", tasks=data / "tasks.parquet", predictions=sampled / "predictions")
     submission = json.loads((table / "submission.json").read_text())
@@ -122,12 +130,41 @@ def test_evaluation_ends_with_the_table_a_page_and_a_valid_submission(runs, data
     assert next(table.glob("*.html")).stat().st_size > 10_000
 
 
+@needs_vllm
 def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(runs, sampled):
     result = arcnb(
         runs, "run", "06", "--quiet", "-p", "tasks", "arc-agi-2/evaluation", "-p", "predictions", sampled
     )
     assert result.returncode == 1
     assert "which is not in the task set" in result.stderr.strip().splitlines()[-1]
+
+
+@needs_vllm
+def test_groups_of_the_demo_differ_and_the_gradient_is_not_zero_on_the_default_seed(trained):
+    rows = [row for row in read_metrics(trained / "metrics.jsonl") if "reward" in row]
+    assert len(rows) == 2
+    for row in rows:
+        assert row["groups_without_spread"] < 1
+        assert row["reward_std"] > 0
+        assert row["grad_norm"] > 0
+    assert outcome(trained)["adapter_moved"] is True
+    assert "groups differed in 2 of 2 steps. No eval tasks were sampled" in outcome(trained)["headline"]
+
+
+@needs_vllm
+def test_no_warning_of_a_library_stands_on_the_page_of_a_training(trained):
+    cells = json.loads((trained / "05_grpo.ipynb").read_text())["cells"]
+    printed = [
+        "".join(o["text"]) for cell in cells for o in cell.get("outputs", []) if o.get("name") == "stderr"
+    ]
+    assert [text for text in printed if "Warning" in text or "Triton" in text] == []
+
+
+def test_the_road_of_the_demo_is_closed_and_in_order():
+    pipeline = read_pipeline(DEMO)
+    assert list(pipeline.stages) == ["data", "inference", "refinement", "grpo", "trained", "evaluation"]
+    assert pipeline.stages["trained"].written["adapter"] == "${grpo.adapter}"
+    assert "minutes" in pipeline.about
 
 
 @pytest.mark.long("whole notebooks, each in a kernel of its own")

@@ -1,4 +1,4 @@
-"""Notebook 02 by `arcnb run` on tasks that notebook 01 made, stopped by a signal and run again."""
+"""Notebook 02 on tasks that notebook 01 made; by `arcnb run`, stopped by a signal and run again."""
 
 import json
 import os
@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
+from tests.in_process import carried_out
 
 pytestmark = pytest.mark.slow
 
-STEPS = 12
+STEPS = 8
 
 
 @pytest.fixture(scope="module")
@@ -53,38 +54,35 @@ def manifest(run):
 
 
 @pytest.fixture(scope="module")
-def made(arcnb):
+def made(runs):
     """A run of notebook 01 that made tasks."""
-    recipe = {"tasks": "rearc*6 + dsl*12", "max_cells": 800, "max_prompt_length": 3000}
-    return done(arcnb("run", "01", "--quiet", **recipe))
+    return carried_out(runs, "01", tasks="rearc*6 + dsl*12", max_cells=800, max_prompt_length=3000)
 
 
 @pytest.fixture(scope="module")
 def training(made, small_model):
     """Parameters of a small training on them."""
-    tasks = {"tasks": made / "tasks.parquet", "eval_tasks": "dsl/held_out*4", "max_cells": 800}
+    tasks = {"tasks": made.path / "tasks.parquet", "eval_tasks": "dsl/held_out*4", "max_cells": 800}
     rows = {"augment_programs": True, "packing": True, "max_length": 2000, "workers": 1}
     sizes = {"lora_r": 2, "max_steps": STEPS, "learning_rate": 1e-2}
     return tasks | rows | sizes | {"model": small_model.path, "backend": "transformers"}
 
 
 @pytest.fixture(scope="module")
-def whole(arcnb, training):
+def whole(runs, training):
     """A run of notebook 02 that nothing stops."""
-    return done(arcnb("run", "02", "--quiet", **training, n_shown=1))
+    return carried_out(runs, "02", **training, n_shown=1)
 
 
 def test_made_tasks_are_counted(made):
-    facts = manifest(made)["outcome"]
-    assert facts["with_program"] == facts["tasks"] >= 12
-    assert facts["tasks_per_second_per_core"] > 0
+    assert made.outcome["with_program"] == made.outcome["tasks"] >= 12
+    assert made.outcome["tasks_per_second_per_core"] > 0
 
 
-@pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_fine_tuning_learns_from_them(whole):
-    assert manifest(whole)["outcome"]["steps"] == STEPS
-    assert (whole / "adapter" / "adapter_model.safetensors").is_file()
-    assert len(PredictionSet(whole / "predictions").read()) == 4
+    assert whole.outcome["steps"] == STEPS
+    assert (whole.path / "adapter" / "adapter_model.safetensors").is_file()
+    assert len(PredictionSet(whole.path / "predictions").read()) == 4
 
 
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
@@ -105,10 +103,9 @@ def test_a_run_that_is_stopped_saves_and_goes_on_as_if_it_had_not_been(arcnb, ru
 
     assert done(arcnb("run", "--quiet", "--resume", run)) == run
     assert manifest(run)["status"] == "done"
-    losses = [
-        [row["loss"] for row in read_metrics(one / "metrics.jsonl") if "loss" in row] for one in (run, whole)
-    ]
+    both = (run, whole.path)
+    losses = [[row["loss"] for row in read_metrics(one / "metrics.jsonl") if "loss" in row] for one in both]
     assert losses[0] == losses[1]
     assert len(losses[0]) == STEPS
-    weights = [load_file(one / "adapter" / "adapter_model.safetensors") for one in (run, whole)]
+    weights = [load_file(one / "adapter" / "adapter_model.safetensors") for one in both]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

@@ -1,17 +1,12 @@
 """Notebooks 03 and 06 on several sets, as a user goes: sample with two adapters, refine the same first turns,
-compare adapters and arms.
-
-(about forty seconds)
-"""
+compare adapters and arms."""
 
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import write_tasks
-from tests.road.test_road import done, outcome
-
-pytestmark = [pytest.mark.slow, pytest.mark.long("whole notebooks, each in a kernel of its own")]
+from tests.in_process import carried_out
 
 
 @pytest.fixture(scope="module")
@@ -53,56 +48,57 @@ def parameters(tasks, small_model):
 @pytest.fixture(scope="module")
 def sampled(runs, parameters, other):
     """A run of notebook 03 without an adapter and with one."""
-    return done(runs, "03", **parameters, adapter=f"none, {other}")
+    return carried_out(runs, "03", **parameters, adapter=f"none, {other}")
 
 
 @pytest.fixture(scope="module")
 def refined(runs, parameters, sampled):
     """A run of notebook 03 that refines what was sampled without an adapter."""
-    return done(runs, "03", **parameters, adapter="", turns=2, refine_from=sampled / "predictions" / "none")
+    first = sampled.path / "predictions" / "none"
+    return carried_out(runs, "03", **parameters, adapter="", turns=2, refine_from=first)
 
 
 @pytest.fixture(scope="module")
 def table(runs, tasks, sampled, refined):
     """The outcome of notebook 06 on all of these."""
-    sets, first = sampled / "predictions", sampled / "predictions" / "none"
-    arms = f"sampled = {first}; refined = {first}[:2] + {refined / 'predictions'}"
+    sets, first = sampled.path / "predictions", sampled.path / "predictions" / "none"
+    arms = f"sampled = {first}; refined = {first}[:2] + {refined.path / 'predictions'}"
     asked = {"predictions": sets, "compare": arms, "first": 2, "budget": 4, "n_explored": 0}
-    return outcome(done(runs, "06", tasks=tasks, **asked))
+    return carried_out(runs, "06", tasks=tasks, **asked).outcome
 
 
 def test_adapters_compared_in_one_run_are_told_apart(sampled, other):
     told = {}
     for name in ("none", other.name):
-        rows = list(PredictionSet(sampled / "predictions" / name).iter_predictions())
+        rows = list(PredictionSet(sampled.path / "predictions" / name).iter_predictions())
         told[name] = [(row.key, row.color_map, row.pair_order, row.n_prompt_tokens) for row in rows]
         assert len({row.completion for row in rows}) > 1
         told[name, "texts"] = [row.completion for row in rows]
-        assert f"adapter {name}: predictions of 2 of 2 tasks" in (sampled / "03_inference.ipynb").read_text()
+        assert f"adapter {name}: predictions of 2 of 2 tasks" in sampled.text
     assert told["none"] == told[other.name]
     assert told["none", "texts"] != told[other.name, "texts"]
 
 
 def test_fewer_tasks_of_the_same_sets_count_those_alone(runs, parameters, sampled, other):
-    asked = parameters | {"adapter": f"none, {other}", "n_tasks": 1, "output": sampled / "predictions"}
-    fewer = outcome(done(runs, "03", **asked))
+    asked = parameters | {"adapter": f"none, {other}", "n_tasks": 1, "output": sampled.path / "predictions"}
+    fewer = carried_out(runs, "03", **asked).outcome
     assert fewer["none"]["inference_found"] == 4
     assert fewer["none"]["n_tasks"] == 1
 
 
 def test_the_same_first_turns_are_refined(sampled, refined):
-    rows = list(PredictionSet(refined / "predictions").iter_predictions())
+    rows = list(PredictionSet(refined.path / "predictions").iter_predictions())
     assert len(rows) == 4
     assert {row.turn for row in rows} == {1}
-    first = PredictionSet(sampled / "predictions" / "none").iter_predictions()
+    first = PredictionSet(sampled.path / "predictions" / "none").iter_predictions()
     assert {row.parent for row in rows} <= {row.id for row in first if row.round == 0}
-    assert outcome(refined)["turns"][0]["made"] == 4
-    assert (refined / "trees-none.html").stat().st_size > 500
+    assert refined.outcome["turns"][0]["made"] == 4
+    assert (refined.path / "trees-none.html").stat().st_size > 500
 
 
 def test_adapters_and_arms_are_evaluated_together(table, sampled, other):
     compared = {row["set"]: row["of"] for row in table["sets"]}
-    assert compared.keys() == {f"{sampled.name}/none", f"{sampled.name}/{other.name}"}
+    assert compared.keys() == {f"{sampled.path.name}/none", f"{sampled.path.name}/{other.name}"}
     arms = table["fair_comparison"]
     assert [one["budget"] for one in arms] == ["completions", "tokens"]
     assert {one["verdict"] for one in arms} == {"not shown (1 of at least 3 seeds)"}

@@ -10,7 +10,7 @@ from arcnb.synth.splits import training_split
 from arcnb.synth.task_sets import build_task_set
 from arcnb.synth.validation.reports import TaskReport
 
-RECIPE = "rearc*40 + dsl*200 + dsl/scenes*5"
+RECIPE = "rearc*12 + dsl*140 + dsl/scenes*5"
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,13 @@ def test_a_recipe_gives_the_same_tasks_in_any_number_of_processes(built):
 
 def test_what_was_taken_and_rejected_is_counted(built):
     (tasks, report), (_, again) = built.values()
-    assert report.accepted == len(tasks) == 40 + 200 + 5
+    assert report.accepted == len(tasks) == 12 + 140 + 5
     assert report.rejected == again.rejected
     assert report.rejected["duplicate program"] > 0
     assert report.tasks_per_second_per_core > 0
     table = report.origins()
     assert table["taken"].sum() == report.accepted
-    assert table.loc["rearc", "taken"] == 40
+    assert table.loc["rearc", "taken"] == 12
     assert "tasks a second and core" in report._repr_html_()
 
 

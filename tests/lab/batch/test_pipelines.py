@@ -1,6 +1,7 @@
 """Pipelines here: references, what is skipped and what runs again, what is refused before anything runs."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -269,3 +270,32 @@ def test_a_stage_that_asks_for_no_gpu_runs_beside_others(file, notebook, tmp_pat
     first, second = newest("road-first"), newest("road-second")
     assert first.manifest["outcome"] == {"waited": True}
     assert capsys.readouterr().out.split() == [str(first.path), str(second.path)]
+
+
+LATE = """import time
+from pathlib import Path
+from arcnb.lab.pages import export
+
+def late(run, write=export.export_run):
+    end = time.monotonic() + 60
+    while not Path({there!r}).is_file() and time.monotonic() < end:
+        time.sleep(0.05)
+    return write(run)
+
+export.export_run = late"""
+
+
+@pytest.mark.long("two notebooks run")
+def test_a_stage_begins_before_the_page_of_the_one_before_is_written(file, notebook, tmp_path, monkeypatch):
+    """Pages are written once the second stage has looked for the first one's, or after a minute."""
+    folder, there = tmp_path / "late", tmp_path / "there"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(LATE.format(there=str(there)))
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    look = "from pathlib import Path\npages = len(list(Path(label).parent.glob('*.html')))"
+    notebook(look, f"open({str(there)!r}, 'w').close()\nrun.record({{'pages': pages}})", name="look")
+    looking = {"notebook": "look.ipynb", "parameters": {"label": "${data.tasks}"}}
+    assert cli.main(["pipeline", str(file({"data": {"notebook": "a.ipynb"}, "look": looking}))]) == 0
+    assert newest("road-look").manifest["outcome"] == {"pages": 0}
+    assert newest("road-data").page_path.is_file()

@@ -220,9 +220,9 @@ def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_r
 
 
 def test_a_cell_that_says_nothing_is_in_the_log_once_a_minute(notebook, monkeypatch, capsys):
-    monkeypatch.setattr(journal, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.2)
-    assert cli.main(["run", str(notebook("# Load", "import time\ntime.sleep(3)"))]) == 0
+    monkeypatch.setattr(journal, "SILENT_SECONDS", 0.25)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    assert cli.main(["run", str(notebook("# Load", "import time\ntime.sleep(1.5)"))]) == 0
     assert capsys.readouterr().err.count("[5/5] Load · 0 min") in range(3, 7)
 
 

@@ -3,14 +3,16 @@
 import json
 import os
 import signal
-import time
+import subprocess
+import sys
+from pathlib import Path
 
 import nbformat
-import pytest
 
 from arcnb.lab import cli
 from arcnb.lab.plots.live_curves import live_curves
 from arcnb.lab.runs.run import list_runs
+from tests.lab.watching import wait_for
 
 WRITE = """
 import json, time
@@ -43,21 +45,20 @@ def test_one_picture_stays_and_shows_the_last_step(notebook):
     assert ">loss<" in picture
 
 
-@pytest.mark.long("a notebook runs and is killed")
-def test_a_killed_run_keeps_the_picture_that_was_drawn_live(notebook, start):
-    process = start("run", notebook(WRITE), "-p", "n", "1000", "-p", "seconds", "0.2", "--quiet")
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        runs = list_runs()
-        copy = runs[0].copy_path if runs else None
-        if copy is not None and copy.is_file() and pictures(copy):
-            break
-        time.sleep(0.3)
-    os.killpg(process.pid, signal.SIGKILL)
+def test_a_killed_run_keeps_the_picture_that_was_drawn_live(notebook, tmp_path):
+    copy, program = tmp_path / "copy.ipynb", Path(sys.executable).with_name("papermill")
+    command = [program, "--engine", "arcnb", "--autosave-cell-every", "1", "--no-progress-bar"]
+    command += ["-p", "n", "1000", "-p", "seconds", "0.2", notebook(WRITE), copy]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: process.poll() is not None or (copy.is_file() and pictures(copy)))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     (run,) = list_runs()
     logged = len((run.path / "metrics.jsonl").read_text().splitlines())
     assert 1 < logged < 1000
-    assert len(pictures(run.copy_path)) == 1
+    assert len(pictures(copy)) == 1
 
 
 def test_trouble_is_said_and_stops_nothing(notebook):

@@ -251,8 +251,9 @@ def merged(tiny, adapter, tmp_path_factory):
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         envs.enable_envs_cache()
         assert not envs.VLLM_ENABLE_V1_MULTIPROCESSING
-        with open_backend("vllm", tiny.path, adapter, options, announce=lambda line: None) as backend:
-            yield backend
+        opened = open_backend("vllm", tiny.path, adapter, options, announce=lambda line: None)
+    with opened as backend:
+        yield backend
 
 
 def test_an_engine_opens_after_one_inside_this_process(merged):

@@ -162,18 +162,6 @@ def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(
     assert train_sft(plan, RowStream(rows), output).steps == 4, "what is done is not trained a step more"
 
 
-@pytest.mark.long("two processes import torch and train")
-def test_two_processes_share_the_rows(tasks, stream, folder, small_model, tmp_path):
-    settings = {"max_steps": 2, "learning_rate": 1.0, "lr_scheduler_type": "constant", "optim": "sgd"}
-    one = plan_of(small_model, **settings, per_device_train_batch_size=4)
-    two = plan_of(small_model, **settings, per_device_train_batch_size=2, num_processes=2)
-    alone = curve(train_sft(one, RowStream(folder), tmp_path / "1"))
-    with stream(tasks, tmp_path / "rows", PLAN) as coming:
-        shared = curve(train_sft(two, coming, tmp_path / "2"))
-    assert len(alone) == 2
-    assert shared == pytest.approx(alone, rel=1e-4)
-
-
 def test_a_stream_has_no_end_of_its_own(folder, small_model, tmp_path):
     with pytest.raises(ArcnbError, match="max_steps says how long"):
         train_sft(plan_of(small_model, max_steps=-1), RowStream(folder), tmp_path)

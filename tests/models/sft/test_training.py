@@ -17,15 +17,19 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
+from arcnb.models.sft import training
 from arcnb.models.sft.plan import SftPlan
-from arcnb.models.sft.rows import IGNORED, check_max_length, collator, packed_rows, sft_rows
-from arcnb.models.sft.training import train_sft
+from arcnb.models.sft.row_stream import RowPlan, RowStream, row_stream
+from arcnb.models.sft.rows import IGNORED, RowBuilder, check_max_length, collator, packed_rows, sft_rows
+from arcnb.models.sft.training import SftReport, train_sft
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import LaunchError, launch
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.task_sets import build_task_set
+from tests.models.sft.rounds import Rounds
+from tests.paths import ROOT
 from tests.rl.stop_at import StopAt
 
 PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
@@ -223,9 +227,29 @@ def test_dora_and_all_weights_train_too(tasks, small_model, tmp_path, kind):
     assert any(report.adapter.glob("*.safetensors"))
 
 
-@pytest.mark.long("two processes are interrupted, and train again")
-def test_two_processes_that_are_interrupted_go_on_to_what_one_learns_with_batches_twice_as_large(
-    tasks, small_model, tmp_path
+class Waits(Exception):
+    """The job is written, to be carried out with the next one."""
+
+
+@pytest.fixture
+def in_turn(monkeypatch):
+    """in_turn() -> from now on the job of a first training waits for a second one's: one pair of processes
+    carries out both."""
+    folders = []
+
+    def later(module, arguments, *others, **more):
+        folders.extend(arguments)
+        if len(folders) == 1:
+            raise Waits
+        more["environment"] = {"PYTHONPATH": str(ROOT)}
+        return launch("tests.models.sft.in_turn", folders, *others, **more)
+
+    return lambda: monkeypatch.setattr(training, "launch", later)
+
+
+@pytest.mark.long("two processes are interrupted, and two others go on and train once more")
+def test_two_processes_learn_what_one_does_with_batches_twice_as_large_also_after_an_interrupt(
+    tasks, small_model, tmp_path, in_turn
 ):
     rows = rows_of(tasks, small_model, n_rows=8).dataset
     settings = {
@@ -233,8 +257,9 @@ def test_two_processes_that_are_interrupted_go_on_to_what_one_learns_with_batche
         "learning_rate": 1.0,  # steps so large that gradients which differ would show
         "optim": "sgd",  # Adam turns the rounding errors of zero gradients into full steps
     }
+    halves = {"per_device_train_batch_size": 1, "num_processes": 2}
     alone = train_sft(plan_of(small_model, **settings, per_device_train_batch_size=2), rows, tmp_path / "1")
-    plan = plan_of(small_model, **settings, per_device_train_batch_size=1, num_processes=2)
+    plan = plan_of(small_model, **settings, **halves)
     two = tmp_path / "2"
 
     def interrupt():
@@ -246,13 +271,26 @@ def test_two_processes_that_are_interrupted_go_on_to_what_one_learns_with_batche
     stopped = train_sft(plan, rows, two)
     assert stopped.status == "preempted"
     assert newest_complete(two / "checkpoints").name == f"checkpoint-{stopped.steps}"
-    resumed = train_sft(plan, rows, two)
+
+    in_turn()
+    with pytest.raises(Waits):
+        train_sft(plan, rows, two)
+    settings |= {"max_steps": 2, "lr_scheduler_type": "constant", "warmup_steps": 0}
+    builder, made = RowBuilder(small_model, prompt_format(), seed=0), RowPlan(16, 1000, block_rows=16)
+    with row_stream(Rounds(tasks.tasks), builder, tmp_path / "rows", made) as coming:
+        shared = train_sft(plan_of(small_model, **settings, **halves), coming, tmp_path / "3")
+    resumed = SftReport.read(two)
     assert resumed.status == alone.status == "done"
     assert len(losses(alone)) == 25
     assert losses(resumed) == pytest.approx(losses(alone), rel=1e-4)
     expected = weights(alone.adapter)
     for name, tensor in weights(resumed.adapter).items():
         assert torch.allclose(tensor, expected[name], rtol=1e-4, atol=1e-5), name
+
+    whole = plan_of(small_model, **settings, per_device_train_batch_size=2)
+    read = train_sft(whole, RowStream(tmp_path / "rows"), tmp_path / "4")
+    assert len(losses(read)) == 2
+    assert losses(shared) == pytest.approx(losses(read), rel=1e-4), "rows that are made meanwhile"
 
 
 def test_a_process_that_fails_is_quoted(tmp_path):

@@ -62,11 +62,18 @@ def interrupt_when(ready):
 
 
 @pytest.fixture(scope="module")
-def plan(letter_model):
+def temporary(tmp_path_factory):
+    """The temporary folder of all processes that are started here."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def plan(letter_model, temporary):
     """plan(folder, **options)"""
     two = {"model": str(letter_model.folder), "num_processes": 2, "workers": 2}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("TMPDIR", str(temporary))
         yield lambda folder, **options: GrpoPlan.of(QUICK | two | SIZES | options, output=folder)
 
 
@@ -133,6 +140,11 @@ def test_two_processes_go_on_where_two_others_were_interrupted(interrupted, carr
     assert (report.status, report.steps) == ("done", stopped + 2)
     assert [row["step"] for row in steps(interrupted.folder)] == list(range(1, stopped + 3))
     assert not (interrupted.folder / "abandoned").exists(), "they began anew"
+
+
+def test_launchers_leave_no_folder_behind(interrupted, carried_out, temporary):
+    """The one that torch starts makes a folder for logs, and removes none."""
+    assert not list(temporary.glob("torchelastic_*"))
 
 
 def test_two_processes_roll_back_together_and_stop_together(carried_out):

@@ -3,8 +3,8 @@
 (needs deepspeed, or `make install`)
 """
 
+import json
 import os
-import shutil
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,8 +15,10 @@ from safetensors.torch import load_file
 
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
+from arcnb.models.training.processes import launch
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
+from tests.paths import ROOT
 from tests.rl.conftest import QUICK
 
 SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
@@ -30,29 +32,31 @@ APART = Path(sys.prefix) / "zero3"  # see requirements-zero3.txt
 
 pytestmark = [
     pytest.mark.skipif(not APART.is_dir() and find_spec("deepspeed") is None, reason="needs deepspeed"),
-    pytest.mark.long("deepspeed starts three pairs of processes that import torch"),
+    pytest.mark.long("deepspeed starts two pairs of processes that import torch"),
 ]
 
 
 @pytest.fixture(scope="module")
 def runs(letter_model, tasks, tmp_path_factory):
-    """The folders of an unbroken run and of one that went on from its second step and rolled back at its
-    fourth, and the report of that one."""
+    """The folders of an unbroken run, of one that went on from its second step, and of one that rolled back
+    at its fourth, and the report of the last. One pair of processes carries out all three; another one goes
+    on from the rollback, as run_grpo starts it."""
     folder = tmp_path_factory.mktemp("zero3")
-    unbroken, broken = folder / "unbroken", folder / "broken"
+    unbroken, resumed, broken = (folder / name for name in ("unbroken", "resumed", "broken"))
     two = {"model": str(letter_model.folder), "workers": 2, "num_processes": 2, "parallel": "zero3"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("DS_ACCELERATOR", "cpu")
         patch.syspath_prepend(APART)
-        paths = [str(APART), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        paths = [str(APART), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
         plan = GrpoPlan.of(QUICK | SIZES | STEPS | two, output=unbroken)
-        assert run_grpo(plan, tasks, tasks).status == "done"
-        shutil.copytree(unbroken, broken)
-        shutil.rmtree(broken / "checkpoints" / "checkpoint-4")
-        shutil.rmtree(broken / "adapter")
-        return unbroken, broken, run_grpo(replace(plan.changed(ALWAYS), output=broken), tasks, tasks)
+        goes_on = replace(plan, output=resumed, resume=str(unbroken / "checkpoints" / "checkpoint-2"))
+        guarded = replace(plan.changed(ALWAYS), output=broken)
+        written = [str(one.write(tasks, tasks)) for one in (plan, goes_on, guarded)]
+        launch("tests.rl.launch.in_turn", [str(folder), *written], 2, folder / "log.txt", parallel="zero3")
+        assert json.loads((broken / "launch" / "report.json").read_text())["status"] == "rolled back"
+        return unbroken, resumed, broken, run_grpo(guarded, tasks, tasks)
 
 
 def steps(folder):
@@ -60,17 +64,18 @@ def steps(folder):
 
 
 def test_a_resumed_run_goes_on_as_an_unbroken_one(runs):
-    unbroken, resumed = steps(runs[0]), steps(runs[1] / "abandoned" / "2")
+    unbroken, resumed = steps(runs[0]), steps(runs[1])
     assert [row["step"] for row in unbroken] == [1, 2, 3, 4]
+    assert [row["step"] for row in resumed] == [3, 4]
     assert max(row["kl"] for row in unbroken) > 0.1, "it learns"
     for name in ("loss", "kl", "reward", "learning_rate"):
-        assert [row[name] for row in resumed] == [row[name] for row in unbroken]
+        assert [row[name] for row in resumed] == [row[name] for row in unbroken[2:]]
 
 
 def test_it_rolls_back_to_its_start(runs):
-    _, broken, report = runs
+    *_, broken, report = runs
     assert (report.status, report.rollbacks, len(report.pages)) == ("collapsed", 1, 2)
-    first, again = steps(broken / "abandoned" / "2"), steps(broken)
+    first, again = steps(broken / "abandoned" / "1"), steps(broken)
     assert first[-1]["kl"] > 1e-4 > again[0]["kl"], "it went on with weights of before"
     assert {row["learning_rate"] for row in first} == {1e-2}
     assert {row["learning_rate"] for row in again} == {5e-3}
@@ -78,7 +83,7 @@ def test_it_rolls_back_to_its_start(runs):
 
 
 def test_the_adapter_is_left_whole(runs):
-    for folder in runs[:2]:
+    for folder in runs[:3]:
         last = newest_complete(folder / "checkpoints")
         left, saved = (load_file(one / "adapter_model.safetensors") for one in (folder / "adapter", last))
         assert left.keys() == saved.keys()
