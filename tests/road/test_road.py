@@ -1,7 +1,7 @@
 """The whole road by `arcnb run`, as a user goes it: the stages of `make demo` with its profile and its seed,
 then notebook 03 stopped and resumed. (about two minutes)
 
-01 -> 03 -> 04, 05 -> 06; half the samples of a task, and of GRPO the first two steps of eight. Other
+01 -> 03 -> 04, 05 -> 06; of GRPO the first two steps of eight. Other
 trainings are in test_sft.py and test_grpo.py.
 """
 
@@ -65,7 +65,7 @@ def data(runs):
 
 @pytest.fixture(scope="module")
 def sampled(runs, data):
-    return done(runs, "03", tasks=data / "tasks.parquet", n_predictions=4, per_prompt=4)
+    return done(runs, "03", tasks=data / "tasks.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +85,15 @@ def test_data_holds_only_tasks_that_fit(data):
 @needs_vllm
 def test_inference_leaves_every_prediction_judged(data, sampled):
     rows = list(PredictionSet(sampled / "predictions").iter_predictions())
-    assert Counter(row.task_id for row in rows) == dict.fromkeys(load_tasks(data / "tasks.parquet").ids, 4)
+    assert Counter(row.task_id for row in rows) == dict.fromkeys(load_tasks(data / "tasks.parquet").ids, 8)
     assert all(row.status and row.completion is not None for row in rows)
-    assert outcome(sampled)["n_preds"] == 4
+    assert outcome(sampled)["n_preds"] == 8
     assert outcome(sampled)["engine"].startswith("vllm ")
 
 
 @needs_vllm
 def test_a_set_of_the_whole_model_takes_no_predictions_of_one_in_four_bits(runs, data, sampled):
-    asked = {"tasks": data / "tasks.parquet", "n_tasks": 0, "n_predictions": 4, "per_prompt": 4}
+    asked = {"tasks": data / "tasks.parquet", "n_tasks": 0, "n_predictions": 8, "per_prompt": 8}
     asked |= {"max_completion_length": 112, "max_length": 512, "load_in_4bit": True}
     with pytest.raises(ArcnbError, match=r"begun with model 'default', not 'default \(4 bit\)'"):
         carried_out(runs, "03", **asked, output=sampled / "predictions")
