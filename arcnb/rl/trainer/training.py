@@ -81,6 +81,10 @@ def train_grpo(
         trainer, config = make_trainer(parts, callbacks)
         try:
             status, seconds = _train(trainer, state, resumed)
+        except OSError as error:
+            if not (plan.by_server and type(error).__module__ == "requests.exceptions"):
+                raise
+            raise ArcnbError(f"the vLLM server at {plan.server_address} does not answer: {error}") from error
         finally:
             if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
                 close()  # an engine in a process of its own
