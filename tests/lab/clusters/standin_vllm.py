@@ -34,7 +34,8 @@ class Answer(BaseHTTPRequestHandler):
     end = 0
 
     def do_GET(self):
-        self.say({"data": [{"id": "model"}]})
+        about = {"model_config": {"logprobs_mode": "processed_logprobs"}}
+        self.say({"data": [{"id": "model"}], "vllm_config": about})
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
