@@ -11,7 +11,7 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.models.training import nodes
-from arcnb.models.training.output import failure
+from arcnb.models.training.output import failure, is_consequence
 from arcnb.models.training.processes import LaunchError, launch, parallel_problem
 from tests.lab.watching import process_exists, wait_for
 from tests.paths import ROOT
@@ -188,3 +188,13 @@ def test_a_process_that_aborts_behind_its_exception_failed_by_the_exception():
     report = "  rank      : 1 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
     assert failure("[rank1]: ValueError: it had enough\n" + report) == "ValueError: it had enough"
     assert failure(report) == "process 1 was killed by SIGABRT"
+
+
+@pytest.mark.parametrize(
+    "cause", ["node 2 of 2 (b) is lost: no sign of it for 8 s", "failed in one of 2: ValueError: bad data"]
+)
+@pytest.mark.parametrize("words", ["Connection closed by peer [127.0.0.1]:20626", "remote process exited or"])
+def test_who_lost_a_connection_speaks_after_who_broke_it(cause, words):
+    consequence = f"node 3 of 3 failed: RuntimeError: {words}"
+    assert sorted([consequence, cause], key=is_consequence) == [cause, consequence]
+    assert sorted([cause, consequence], key=is_consequence) == [cause, consequence]
