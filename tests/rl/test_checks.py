@@ -57,6 +57,14 @@ def test_a_port_that_another_program_has_by_now_is_refused(said, gpus, answer):
     assert f"no vLLM server answers at {address} (another program does); start one first" in sentence
 
 
+def test_a_node_that_serves_has_to_be_asked(said, monkeypatch):
+    monkeypatch.setenv("ARCNB_SERVER_NODE", "1")
+    (sentence,) = said(vllm_mode="colocate")
+    assert (
+        sentence == "a node of this job serves (--serve), which is for vllm_mode='server' and use_vllm=True"
+    )
+
+
 def test_a_server_has_to_be_there_or_to_be_started(said, gpus):
     gpus("0, GPU-1, 81920, 81000")
     (sentence,) = said(use_vllm=True, vllm_mode="server", vllm_server_gpus=0)

@@ -25,6 +25,7 @@ pipeline's stage; later ones win. The names are the same everywhere:
 
 import math
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -124,18 +125,11 @@ def resources_of(options: Mapping[str, Any], where: str, scheduler: str) -> Reso
             raise ArcnbError(f"{where}: {name} must be {wanted}, got {options[name]}")
     if options["serve"] and options["nodes"] < 2:
         raise ArcnbError(f"{where}: serve needs nodes of at least 2: the last one serves, the others train")
-    same = (
-        "gpus",
-        "nodes",
-        "serve",
-        "cpus",
-        "partition",
-        "constraint",
-        "at_once",
-        "requeue",
-        "grace",
-        "extra",
-    )
+    try:
+        shlex.split(options["serve"])
+    except ValueError as error:
+        raise ArcnbError(f"{where}: serve {options['serve']!r}: {error}") from None
+    same = Resources.__dataclass_fields__.keys() & _DEFAULTS.keys()
     sizes = {"memory_mb": megabytes(options["memory"], where)}
     sizes["minutes"] = minutes(options["time"], where, scheduler)
     return Resources(**sizes, **{name: options[name] for name in same})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from arcnb.machine.gpus import Gpu, visible_gpus
 from arcnb.models.memory.fitting import free_problem
 from arcnb.models.registry import ModelPath
-from arcnb.models.training.nodes import ALONE, Others, job_server
+from arcnb.models.training.nodes import ALONE, SERVER, Others, job_server
 from arcnb.rl.engine.server import READY_SECONDS
 from arcnb.rl.plan.grpo import SHARE_BESIDE_TRAINING, GrpoPlan
 
@@ -34,6 +35,8 @@ def machine_problems(plan: GrpoPlan) -> Iterator[str]:
             yield from _without_gpu(plan)
     if plan.half and not visible_gpus():
         yield "fp16=True needs a GPU; a CPU trains in float32"
+    if SERVER in os.environ and not plan.by_server:
+        yield "a node of this job serves (--serve), which is for vllm_mode='server' and use_vllm=True"
     if plan.by_server and not (visible_gpus() or _torch_sees_gpu()):
         yield "vllm_mode='server' needs a GPU to train on, which sends the server its weights; there is none"
     elif plan.by_server and plan.server_address:

@@ -186,6 +186,8 @@ def test_the_last_node_serves_and_the_others_train(path, capsys):
     assert "export ARCNB_SERVER_NODE=$ARCNB_NODES\n" in shown
     assert dry_run(path, "slurm", "--serve", "default") == 2
     assert "serve needs nodes of at least 2: the last one serves, the others train" in capsys.readouterr().err
+    assert dry_run(path, "slurm", "--nodes", 2, "--serve", "'default") == 2
+    assert """serve "'default": No closing quotation""" in capsys.readouterr().err
     assert list_runs() == []
 
 
