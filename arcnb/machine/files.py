@@ -25,6 +25,7 @@ from arcnb.machine.processes import pid_place
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 _TEMPORARY = re.compile(r"\..+\.(\w*)-(\d+)-[0-9a-f]{8}\.tmp")  # place and number of the writer
+_PROBE_BYTES = 2**20  # a quota that has room for less will not last for a run
 _DAY = 24 * 3600.0
 
 
@@ -85,6 +86,18 @@ def _temporary_beside(path: Path, give_name: Callable[[Path], object]) -> Iterat
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def room_problem(folder: Path) -> str | None:
+    """Why the folder cannot take a file of a megabyte, or None if it can."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".arcnb-probe-") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return None
 
 
 @contextmanager

@@ -36,8 +36,9 @@ VARIABLES = {
     "ARCNB_ENVIRONMENTS": "where `--packed` environments of cluster jobs are kept",
     "ARCNB_SCRATCH": "local disk of a cluster node, for a packed environment",
     "ARCNB_RUN_DIR": "set by `arcnb run` for the kernel: the run folder",
-    "ARCNB_NODES": "set by the script of a job of several nodes: how many they are",
+    "ARCNB_NODES": "set by the script of a job of several nodes: how many of them train",
     "ARCNB_NODES_FOLDER": "set by it as well: where the nodes of this job meet",
+    "ARCNB_SERVER_NODE": "set by it as well, with `--serve`: the number of the node that serves, from 0",
     "ARCNB_JOB": "set by a job's script: the scheduler's name and number of the job",
     "ARCNB_ENGINE_MARK": "set by arcnb for its own engine processes",
 }

@@ -1,6 +1,8 @@
 """What a GRPO run is refused for by its machine, server and packages."""
 
 import importlib.util
+import socket
+import threading
 
 import pytest
 
@@ -25,14 +27,46 @@ def test_a_share_of_gpu_memory_that_is_not_free_is_refused(said, quick, letter_m
         {"vllm_server_host": "127.0.0.1", "vllm_server_port": 9},
     ],
 )
-def test_a_server_that_does_not_answer_is_refused(said, address):
+def test_a_server_that_does_not_answer_is_refused(said, address, gpus):
+    assert said(use_vllm=True, vllm_mode="server", **address) == [
+        "vllm_mode='server' needs a GPU to train on, which sends the server its weights; there is none"
+    ]
+    gpus("0, GPU-1, 81920, 81000")
     (sentence,) = said(use_vllm=True, vllm_mode="server", **address)
     assert "no vLLM server answers at http://127.0.0.1:9 (" in sentence
     assert "refused" in sentence
     assert said(use_vllm=False, **address | {"vllm_server_base_url": None}) == []
 
 
-def test_a_server_has_to_be_there_or_to_be_started(said):
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.0 200 OK\r\n\r\n<html>", b"HTTP/1.0 200 OK\r\n\r\n{}"]
+)
+def test_a_port_that_another_program_has_by_now_is_refused(said, gpus, answer):
+    gpus("0, GPU-1, 81920, 81000")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reply():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        threading.Thread(target=reply, daemon=True).start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        (sentence,) = said(use_vllm=True, vllm_mode="server", vllm_server_base_url=address)
+    assert f"no vLLM server answers at {address} (another program does); start one first" in sentence
+
+
+def test_a_node_that_serves_has_to_be_asked(said, monkeypatch):
+    monkeypatch.setenv("ARCNB_SERVER_NODE", "1")
+    (sentence,) = said(vllm_mode="colocate")
+    assert (
+        sentence == "a node of this job serves (--serve), which is for vllm_mode='server' and use_vllm=True"
+    )
+
+
+def test_a_server_has_to_be_there_or_to_be_started(said, gpus):
+    gpus("0, GPU-1, 81920, 81000")
     (sentence,) = said(use_vllm=True, vllm_mode="server", vllm_server_gpus=0)
     assert sentence.startswith("vllm_mode='server' needs a vllm_server_base_url, or vllm_server_gpus of at l")
 

@@ -120,14 +120,18 @@ def plan_sweep(
         if dry_run:
             return Sweep(folder, [Member(m, s.label, known.get(m) or Run(folder / m)) for m, s in named])
         surroundings = provenance.surroundings()
-        members = []
-        for member, one in named:
-            run = known.get(member) or queue_run(
-                f"{name}.{member}", notebook, fixed | one.values, surroundings
-            )
-            record["members"][member] = {"label": plain(one.label), "run": run.path.name}
-            write_whole(folder / SWEEP, json.dumps(record, indent=2) + "\n")
-            members.append(Member(member, one.label, run))
+        members, fresh = [], []
+        try:
+            for member, one in named:
+                if (run := known.get(member)) is None:
+                    run = queue_run(f"{name}.{member}", notebook, fixed | one.values, surroundings)
+                    fresh.append(run)
+                record["members"][member] = {"label": plain(one.label), "run": run.path.name}
+                write_whole(folder / SWEEP, json.dumps(record, indent=2) + "\n")
+                members.append(Member(member, one.label, run))
+        except ArcnbError:  # there is no space for all of them
+            withdraw(fresh)
+            raise
     return Sweep(folder, members)
 
 

@@ -5,6 +5,8 @@ pipeline's stage; later ones win. The names are the same everywhere:
 
     gpus: 1             of each run, on each of its nodes
     nodes: 1            of each run: notebooks 02 and 05 train on all (num_processes = nodes x gpus)
+    serve: default      ... but the last, which serves this model by vLLM (vllm_mode = server); options of
+                        `vllm serve` may follow
     cpus: 4
     memory: 16G         a bare number is megabytes, as with both schedulers
     time: 4h            also 90m, 1d12h, 2:30:00, or the scheduler's own notation (Slurm: 30:00 is half an
@@ -23,6 +25,7 @@ pipeline's stage; later ones win. The names are the same everywhere:
 
 import math
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,9 +38,9 @@ from arcnb.lab.runs.run import Run
 from arcnb.values import range_problem
 
 _DEFAULTS = {
-    "gpus": 1, "nodes": 1, "cpus": 4, "memory": "16G", "time": "4h", "partition": "", "constraint": "",
-    "at_once": 0, "requeue": True, "grace": 60, "extra": [], "venv": "", "container": "", "packed": "",
-    "env": {},
+    "gpus": 1, "nodes": 1, "serve": "", "cpus": 4, "memory": "16G", "time": "4h", "partition": "",
+    "constraint": "", "at_once": 0, "requeue": True, "grace": 60, "extra": [], "venv": "", "container": "",
+    "packed": "", "env": {},
 }  # fmt: skip
 _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 _SECONDS = (86400, 3600, 60, 1)  # of a day, an hour, a minute, a second
@@ -58,6 +61,7 @@ OPTIONS = {
 class Resources:
     gpus: int
     nodes: int
+    serve: str
     cpus: int
     memory_mb: int
     minutes: int
@@ -119,7 +123,13 @@ def resources_of(options: Mapping[str, Any], where: str, scheduler: str) -> Reso
     for name, within in _RANGES.items():
         if wanted := range_problem(options[name], within):
             raise ArcnbError(f"{where}: {name} must be {wanted}, got {options[name]}")
-    same = ("gpus", "nodes", "cpus", "partition", "constraint", "at_once", "requeue", "grace", "extra")
+    if options["serve"] and options["nodes"] < 2:
+        raise ArcnbError(f"{where}: serve needs nodes of at least 2: the last one serves, the others train")
+    try:
+        shlex.split(options["serve"])
+    except ValueError as error:
+        raise ArcnbError(f"{where}: serve {options['serve']!r}: {error}") from None
+    same = Resources.__dataclass_fields__.keys() & _DEFAULTS.keys()
     sizes = {"memory_mb": megabytes(options["memory"], where)}
     sizes["minutes"] = minutes(options["time"], where, scheduler)
     return Resources(**sizes, **{name: options[name] for name in same})

@@ -44,6 +44,7 @@ def write_script(job: Job, scheduler: str) -> list[Path]:
         runs_root=runs_root(),
         repository=repository,
         places=list(dict.fromkeys(str(place) for place in places if place)),
+        words=shlex.split(job.resources.serve),
         packed_name=environment_name(packed) if packed else "",
         packed_archive=archive_path(packed) if packed else "",
     )

@@ -5,6 +5,8 @@ run that its manifest calls running, though the scheduler has ended its task, ha
 down for good.
 """
 
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,10 +125,19 @@ def settle(run: Run, task: str, state: TaskState | None) -> None:
             _write_end(run, manifest, sentence)
         elif not again and (manifest.get("waits_for") == task or _of_this_dag(manifest, task)):
             if manifest["status"] == "queued":
-                sentence = f"it never started: {task} is {words}{on}; see {run.path / LOG}"
+                sentence = f"it never started: {task} is {words}{on}{_said(run)}; see {run.path / LOG}"
                 _write_end(run, manifest, sentence)
             else:  # a resubmission that came to nothing leaves the earlier end
                 write_manifest(run.path, manifest | {"waits_for": None})
+
+
+def _said(run: Run) -> str:
+    """What the job's script came to grief by, if it began: the last line of the log behind its first one."""
+    with contextlib.suppress(OSError):
+        lines = (run.path / LOG).read_text(encoding="utf-8", errors="replace").split("\n== ")[-1].splitlines()
+        if lines[1:]:
+            return f", {re.sub(r'^.*: line [0-9]+: ', '', lines[-1])}"
+    return ""
 
 
 def write_cancelled(run: Run) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PROBE_BYTES = 2**20  # a quota that has room for less will not last for a run
+from arcnb.machine.files import room_problem
 
 # Variables of programs that write to the home of their own accord, and where below the substitute.
 HABITS = {
@@ -29,17 +29,9 @@ HABITS = {
 def _home_problem() -> str | None:
     """Why the home cannot take a file of a megabyte, or None if it can."""
     try:
-        home = Path.home()
+        return room_problem(Path.home())
     except RuntimeError as error:  # a container that does not know this user
         return str(error)
-    try:
-        with tempfile.NamedTemporaryFile(dir=home, prefix=".arcnb-probe-") as file:
-            file.write(bytes(PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return f"{home}: {error.strerror or error}"
-    return None
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, re
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
 from arcnb.models.sft.row_stream import RowStream
 from arcnb.models.sft.rows import SftRows, collator
-from arcnb.models.training.checkpoints import newest_complete, set_aside_log, step_of
+from arcnb.models.training.checkpoints import naming_what_is_whole, set_aside_log, step_of
 from arcnb.models.training.log import (
     logged_as,
     metrics_log,
@@ -157,14 +157,12 @@ def _run_job(output: Path) -> None:
 def _train(
     plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, steps: int, checkpoint, callbacks=()
 ) -> SftReport:
-    from safetensors import SafetensorError
-
     started = time.monotonic()
     limit = _time_limit(plan.max_seconds)
     with saving_on_signals():
         trainer = _trainer(plan, model, rows, output, eval_rows, steps, [*callbacks, limit])
         listen(trainer, Stop())
-        try:
+        with naming_what_is_whole(output, trainer):
             with (
                 input_casting(trainer.model, enabled=trainer.args.use_cpu),  # on a GPU all is under autocast
                 reporting(output, plan.trl["report_to"]),
@@ -175,12 +173,6 @@ def _train(
                 else:
                     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
             trainer.save_model(str(output / "adapter"))
-        except (OSError, SafetensorError) as error:  # a full disk, above all
-            kept = newest_complete(output / "checkpoints")
-            raise ArcnbError(
-                f"training under {output} ended at step {trainer.state.global_step}: {error}; "
-                + (f"{kept.name} is complete, resume from it" if kept else "there is no complete checkpoint")
-            ) from error
     trainer.accelerator.wait_for_everyone()  # the first process alone writes the log that all of them read
     report = SftReport(
         output / "adapter",

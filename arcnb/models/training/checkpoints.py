@@ -10,11 +10,12 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import write_whole
+from arcnb.machine.files import room_problem, write_whole
 from arcnb.models.lora.compatibility import tensor_shapes
 from arcnb.plans import refusals
 
@@ -73,6 +74,27 @@ def newest_complete(folder: Path, announce=print) -> Path | None:
             return checkpoint
         announce(f"{checkpoint.name} cannot be resumed from: {problem}")
     return None
+
+
+@contextmanager
+def naming_what_is_whole(output: Path, trainer) -> Iterator[None]:
+    """A full disk ends training in a sentence with the checkpoint that is left: tokenizers, safetensors and
+    torch raise errors of many kinds, some of which do not say why."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except ArcnbError:
+        raise
+    except Exception as error:
+        why = room_problem(output) or (error if isinstance(error, OSError | SafetensorError) else None)
+        if why is None:
+            raise
+        kept = newest_complete(output / "checkpoints")
+        raise ArcnbError(
+            f"training under {output} ended at step {trainer.state.global_step}: {why}; "
+            + (f"{kept.name} is complete, resume from it" if kept else "there is no complete checkpoint")
+        ) from error
 
 
 def checkpoint_to_resume(resume: str, own: Path, announce=print) -> Path | None:

@@ -4,13 +4,14 @@ The first node runs the notebook. Each other one runs `python -m arcnb.models.tr
 carries out its part of whatever the first launches, and ends when FOLDER/done is there. In the environment of
 all of them:
 
-    ARCNB_NODES=2                       how many they are
+    ARCNB_NODES=2                       how many train
     ARCNB_NODES_FOLDER=RUN/nodes/JOB    where they meet: a folder of this job alone
+    ARCNB_SERVER_NODE=2                 the rank of one more, which runs a server for them (`serve`)
 
-Every node counts in RANK.alive, and says in launch-N.failed-RANK why its part of a launch failed; the job's
-script says in RANK.failed that a node could do nothing at all. A node that failed, or whose count stands
-still, fails the launch with its name. A stop needs no way of its own: the processes agree on one that any of
-them was told.
+Every node counts in RANK.alive, and says in launch-N.failed-RANK why its part of a launch failed; a server,
+or the job's script where a node could do nothing at all, says so in RANK.failed. A node that failed, or whose
+count stands still, fails the launch with its name. A stop needs no way of its own: the processes agree on one
+that any of them was told.
 """
 
 from __future__ import annotations
@@ -29,18 +30,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.processes import end_session, ending_with_parent
 from arcnb.machine.starts import free_port
 from arcnb.models.training.output import copy_lines, failure
 
-COUNT, FOLDER = "ARCNB_NODES", "ARCNB_NODES_FOLDER"
+COUNT, FOLDER, SERVER = "ARCNB_NODES", "ARCNB_NODES_FOLDER", "ARCNB_SERVER_NODE"
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 60.0  # without a beat; shared disks show what another node wrote after up to half a minute
 ARRIVAL_SECONDS = 600.0
 REPORT_SECONDS = 10.0  # that a failed part waits for what other nodes say of theirs
 GRACE = 60.0
 LINES = 5000  # of a part's output, in which the cause of its failure is looked for
+ADDRESS = "server"  # the file that says it
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Meeting:
 
 
 def n_nodes() -> int:
-    """Nodes of this job, 1 outside one of several."""
+    """Nodes of this job that train, 1 outside one of several."""
     return max(1, int(os.environ.get(COUNT, "1")))
 
 
@@ -94,13 +97,16 @@ def together(words: Sequence[str], environment: dict[str, str], nodes: int) -> I
 
 
 class Others:
-    """The other nodes during a launch, as the first one hears of them; none for one node. `lost`: a sentence
-    for each that failed, and for whatever else `needed` finds lost."""
+    """The other nodes during a launch, the one with a server among them, as the first one hears of them; none
+    for one node. `lost`: a sentence for each that failed, and for whatever else `needed` finds lost."""
 
     def __init__(self, meeting: Meeting, needed: Callable[[], str | None] | None = None):
         self.meeting, self._needed = meeting, needed
         self.lost: list[str] = []
-        self._seen = {rank: ("", time.monotonic()) for rank in range(1, meeting.n_nodes)}
+        server = [int(os.environ[SERVER])] if SERVER in os.environ else []
+        ranks = [*range(1, meeting.n_nodes), *server]
+        self._n_nodes = max(ranks, default=0) + 1
+        self._seen = {rank: ("", time.monotonic()) for rank in ranks}
 
     @contextmanager
     def watched(self, end: Callable[[], None]) -> Iterator[None]:
@@ -109,8 +115,7 @@ class Others:
 
         def watch() -> None:
             while (self._seen or self._needed) and not over.wait(BEAT_SECONDS):
-                self._look(LOST_SECONDS)
-                if self.lost:
+                if self.failed():
                     return end()
 
         thread = threading.Thread(target=watch, daemon=True)
@@ -131,6 +136,11 @@ class Others:
             self._look(REPORT_SECONDS * 0.8)
         return self.lost
 
+    def failed(self) -> bool:
+        """Whether one has failed or is lost by now."""
+        self._look(LOST_SECONDS)
+        return bool(self.lost)
+
     def _look(self, lost_seconds: float) -> None:
         """Counts are compared by this process's clock: clocks of other machines may jump."""
         if self._needed and (sentence := self._needed()):
@@ -144,7 +154,7 @@ class Others:
             if text != last:
                 self._seen[rank] = (text, time.monotonic())
             silent = time.monotonic() - self._seen[rank][1]
-            name = f"node {rank + 1} of {self.meeting.n_nodes}" + (f" ({text.split()[0]})" if text else "")
+            name = f"node {rank + 1} of {self._n_nodes}" + (f" ({text.split()[0]})" if text else "")
             if failed:
                 self.lost.append(f"{name} failed: {failed.strip()}")
             elif text and silent > lost_seconds:
@@ -156,47 +166,85 @@ class Others:
             del self._seen[rank]  # which is told once
 
 
+def job_server() -> str:
+    """The address of the server on a node of this job, which may not be ready yet; "" without such a node.
+
+    Waits until the node has said it; ArcnbError where the node fails or does not come.
+    """
+    if SERVER not in os.environ:
+        return ""
+    others = Others(ALONE)
+    while not (address := _read(Path(os.environ[FOLDER], ADDRESS))):
+        if others.failed():
+            raise ArcnbError("; ".join(others.lost))
+        time.sleep(BEAT_SECONDS / 4)
+    return address
+
+
 def follow(folder: Path, rank: int) -> None:
     """Carry out this node's part of each launch until the first node is done. A part that fails is said to
     the first node, which decides how the job ends."""
+    number, done = 0, folder / "done"
+    with _present(folder, rank):
+        while not done.exists():
+            path = folder / f"launch-{number}.json"
+            if path.exists():
+                order = json.loads(path.read_text())
+                command = launcher(Meeting(n_nodes(), rank, order["host"], order["port"]), order["words"])
+                code, why = _run(command, order["environment"], path.with_suffix(".ended"), GRACE)
+                if code:
+                    write_whole(path.with_suffix(f".failed-{rank}"), why)
+                number += 1
+            time.sleep(BEAT_SECONDS / 4)
+
+
+def serve(folder: Path, rank: int, command: Sequence[str], environment: dict[str, str], address: str) -> None:
+    """Run a server on this node until the first node is done. That it ends before is said there."""
+    with _present(folder, rank):
+        write_whole(folder / ADDRESS, address)
+        code, why = _run(command, environment, folder / "done")
+        if code is not None:
+            write_whole(folder / f"{rank}.failed", f"the server at {address} ended ({code}): {why}")
+
+
+@contextmanager
+def _present(folder: Path, rank: int) -> Iterator[None]:
+    """Count while the block lasts, deaf to SIGTERM: the first node is told as well, and all agree to save."""
     folder.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the first node is told as well, and all agree to save
+    signal.signal(signal.SIGTERM, lambda *_: None)
     ended = threading.Event()
     beat = threading.Thread(target=_beat, args=(folder / f"{rank}.alive", ended), daemon=True)
     beat.start()
-    number = 0
-    while not (folder / "done").exists():
-        path = folder / f"launch-{number}.json"
-        if path.exists():
-            _part(json.loads(path.read_text()), rank, path)
-            number += 1
-        time.sleep(BEAT_SECONDS / 4)
+    yield
     ended.set()
     beat.join()
 
 
 def _beat(path: Path, ended: threading.Event) -> None:
-    number = 0
+    number, name = 0, os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     while not ended.wait(BEAT_SECONDS):
         number += 1
-        write_whole(path, f"{socket.gethostname()} {number}")
+        write_whole(path, f"{name} {number}")
 
 
-def _part(order: dict, rank: int, path: Path) -> None:
-    meeting = Meeting(n_nodes(), rank, order["host"], order["port"])
-    process = started(launcher(meeting, order["words"]), os.environ | order["environment"])
+def _run(
+    command: Sequence[str], environment: dict[str, str], over: Path, seconds: float = 0.0
+) -> tuple[int | None, str]:
+    """(exit code of a command that ended before `over` was there, else None; why it failed). Afterwards it
+    has so many seconds to end by itself."""
+    process = started(command, os.environ | environment)
     lines: deque[str] = deque(maxlen=LINES)
     copy = threading.Thread(target=copy_lines, args=(process, lines.append), daemon=True)
     copy.start()
-    over = path.with_suffix(".ended")
     try:
         while process.poll() is None and not over.exists():
             time.sleep(BEAT_SECONDS / 4)
-        if process.poll() and not over.exists():
+        if process.returncode is not None and not over.exists():
             copy.join(GRACE)
-            write_whole(path.with_suffix(f".failed-{rank}"), failure("".join(lines)))
+            return process.returncode, failure("".join(lines))
         with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+            process.wait(seconds)
+        return None, ""
     finally:
         end_session(process, GRACE)
 

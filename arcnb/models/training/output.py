@@ -10,6 +10,7 @@ _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(?!ChildFailedError)(\w*(?:Error|Exception|Interrupt): .*)$", re.MULTILINE
 )
 _ENDED = re.compile(r"^ *rank +: (\d+) \(.*\n *exitcode +: -(\d+)", re.MULTILINE)  # of the launcher's report
+_OF_OTHERS = re.compile(r"\bpeer\b|remote (?:process|worker)", re.I)  # gloo's and NCCL's words
 _OF_LAUNCHER = signal.SIGTERM  # what it ends the others with
 
 
@@ -33,3 +34,8 @@ def failure(text: str) -> str:
                 " (by hand, or for want of memory)" if name == "SIGKILL" else ""
             )
     return found[1] if found else "no exception was printed"
+
+
+def is_consequence(sentence: str) -> bool:
+    """Whether a failure is that of a process which lost the connection to another one."""
+    return _OF_OTHERS.search(sentence) is not None

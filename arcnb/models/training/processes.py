@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from arcnb.machine.processes import end_session
 from arcnb.machine.starts import tried_again
 from arcnb.models.training.nodes import ALONE, Others, launcher, n_nodes, started, together
-from arcnb.models.training.output import copy_lines, failure
+from arcnb.models.training.output import copy_lines, failure, is_consequence
 
 PARALLEL = ("ddp", "zero3")
 GRACE = 60  # seconds that processes get to save when the caller is stopped
@@ -144,7 +144,8 @@ def _launched(
         if process.returncode and not sentences:
             why = failure(log.read_bytes()[began:].decode(errors="replace"))
             which = f"one of {num_processes} processes" if num_processes > 1 else "its process"
-            sentences = [f"failed in {which} (exit {process.returncode}): {why}", *others.heard()]
+            own = f"failed in {which} (exit {process.returncode}): {why}"
+            sentences = sorted([own, *others.heard()], key=is_consequence)
     if sentences:
         raise LaunchError(f"{module}: {'; '.join(sentences)}; see {log}")
     return interrupted

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 
 from arcnb.machine.gpus import Gpu, visible_gpus
 from arcnb.models.memory.fitting import free_problem
 from arcnb.models.registry import ModelPath
+from arcnb.models.training.nodes import ALONE, SERVER, Others, job_server
+from arcnb.rl.engine.server import READY_SECONDS
 from arcnb.rl.plan.grpo import SHARE_BESIDE_TRAINING, GrpoPlan
 
 
@@ -30,7 +35,11 @@ def machine_problems(plan: GrpoPlan) -> Iterator[str]:
             yield from _without_gpu(plan)
     if plan.half and not visible_gpus():
         yield "fp16=True needs a GPU; a CPU trains in float32"
-    if plan.by_server and plan.server_address:
+    if SERVER in os.environ and not plan.by_server:
+        yield "a node of this job serves (--serve), which is for vllm_mode='server' and use_vllm=True"
+    if plan.by_server and not (visible_gpus() or _torch_sees_gpu()):
+        yield "vllm_mode='server' needs a GPU to train on, which sends the server its weights; there is none"
+    elif plan.by_server and plan.server_address:
         yield from _silent_server(plan.server_address)
 
 
@@ -44,9 +53,7 @@ def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
 
     See `arcnb.rl.engine.cpu_generation`.
     """
-    import torch
-
-    if torch.cuda.is_available():
+    if _torch_sees_gpu():
         return
     if importlib.util.find_spec("vllm") is None:
         yield "use_vllm=True needs vLLM, which is not installed; use_vllm=False samples by transformers"
@@ -69,14 +76,33 @@ def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
             yield f"{setting} with use_vllm=True needs a GPU, and torch sees none"
 
 
+def _torch_sees_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def _silent_server(address: str) -> Iterator[str]:
-    from urllib.error import URLError
+    """That nobody answers there, or another program; a server on a node of this job is waited for."""
+    from http.client import HTTPException
     from urllib.request import urlopen
 
-    try:
-        urlopen(f"{address}/health", timeout=10).close()
-    except (URLError, OSError, ValueError) as error:
-        yield f"vllm_mode='server', but no vLLM server answers at {address} ({error}); start one first"
+    deadline = time.monotonic() + (READY_SECONDS if address == job_server() else 0)
+    others = Others(ALONE)
+    while True:
+        try:
+            with urlopen(f"{address}/v1/models", timeout=10) as answer:
+                json.load(answer)["data"][0]["id"]
+                return
+        except (json.JSONDecodeError, UnicodeError, LookupError, TypeError, HTTPException):
+            why = "another program does"
+        except (OSError, ValueError) as error:
+            why = str(error)
+        if others.failed() or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    why = "; ".join(others.lost) or why
+    yield f"vllm_mode='server', but no vLLM server answers at {address} ({why}); start one first"
 
 
 def free_memory_problems(plan: GrpoPlan, gpus: Sequence[Gpu], default: float) -> Iterator[str]:

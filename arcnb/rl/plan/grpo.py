@@ -21,6 +21,7 @@ from pkgutil import resolve_name
 from typing import ClassVar, Self
 
 from arcnb.models.lora.options import Lora
+from arcnb.models.training.nodes import job_server
 from arcnb.plans import Plan, Settings, branch, library, option
 from arcnb.rl.plan.guard import GuardOptions
 from arcnb.rl.plan.settings import GRPO_CONFIG, Learner
@@ -247,6 +248,8 @@ class GrpoPlan(Plan):
         """What GRPOConfig is asked for, but for what the trainer derives: TRL's settings that have a
         value."""
         given = {name: value for name, value in self.trl.items() if value is not None}
+        if self.by_server and self.server_address:
+            given["vllm_server_base_url"] = self.server_address
         scaled = self.advantages if self.advantages in ("group", "batch") else "none"
         return given | {"use_vllm": self.samples_by_vllm, "scale_rewards": scaled}
 
@@ -277,9 +280,10 @@ class GrpoPlan(Plan):
 
     @property
     def server_address(self) -> str:
-        """Of the vLLM server that samples, where one runs already; else ""."""
+        """Of the vLLM server that samples, where one runs already, or on a node of this job; else ""."""
         host, port = self.trl.get("vllm_server_host"), self.trl.get("vllm_server_port", 8000)
-        return self.trl.get("vllm_server_base_url") or (f"http://{host}:{port}" if host else "")
+        given = self.trl.get("vllm_server_base_url") or (f"http://{host}:{port}" if host else "")
+        return given or job_server()
 
     @property
     def weights(self) -> dict[str, float]:

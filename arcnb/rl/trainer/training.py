@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
-from arcnb.models.training.checkpoints import checkpoint_to_resume, step_of
+from arcnb.models.training.checkpoints import checkpoint_to_resume, naming_what_is_whole, step_of
 from arcnb.models.training.log import read_metrics, reporting
 from arcnb.models.training.preemption import Stop, listen, saving_on_signals
 from arcnb.plans import refuse
@@ -80,7 +81,8 @@ def train_grpo(
     with saving_on_signals(), reporting(output, settings["report_to"]):
         trainer, config = make_trainer(parts, callbacks)
         try:
-            status, seconds = _train(trainer, state, resumed)
+            with naming_what_is_whole(output, trainer), _naming_server(plan):
+                status, seconds = _train(trainer, state, resumed)
         finally:
             if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
                 close()  # an engine in a process of its own
@@ -106,6 +108,16 @@ def train_grpo(
     if dropped:
         report.notes.append(f"{dropped} eval tasks were passed over, since their prompts are too long")
     return report
+
+
+@contextmanager
+def _naming_server(plan: GrpoPlan) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not (plan.by_server and type(error).__module__ == "requests.exceptions"):
+            raise
+        raise ArcnbError(f"the vLLM server at {plan.server_address} does not answer: {error}") from error
 
 
 def _rows(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int, history: SignalHistory) -> PromptRows:

@@ -1,6 +1,8 @@
 """Sweeps: every parameter set a run folder; failures stay alone; what is done is not done again."""
 
 import csv
+import errno
+import os
 import shutil
 import signal
 import time
@@ -37,6 +39,24 @@ def path(notebook):
 
 def sets_of(*numbers):
     return [ParameterSet({"n": n}, {"n": n}) for n in numbers]
+
+
+@pytest.mark.parametrize("room", [1, 2, 3])
+def test_a_sweep_without_space_for_all_of_its_runs_leaves_none(path, runs_root, monkeypatch, room):
+    plan_sweep("wide", path, VALUES, sets_of(1))
+    calls = iter(range(room))
+
+    def fill(descriptor):
+        if next(calls, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fill)
+    with pytest.raises(ArcnbError, match="No space left on device"):
+        plan_sweep("wide", path, VALUES, sets_of(1, 2, 3))
+    monkeypatch.undo()
+    monkeypatch.setenv("ARCNB_RUNS", str(runs_root))
+    assert [run.name for run in list_runs()] == ["wide.n_1"]
+    assert len(plan_sweep("wide", path, VALUES, sets_of(1, 2, 3)).members) == 3
 
 
 def runs_by_name():

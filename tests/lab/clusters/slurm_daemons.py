@@ -84,7 +84,7 @@ class SlurmDaemons:
     def start(self) -> None:
         self.start_controller()
         for name in self.nodes:
-            self.call("slurmd", "-N", name)
+            self.start_node(name)
         end = time.monotonic() + 20
         while set(self.call("sinfo", "-h", "-o", "%T").split()) != {"idle"}:
             if time.monotonic() > end:
@@ -121,22 +121,29 @@ class SlurmDaemons:
         return result.stdout.strip()
 
     def kill(self, daemon: str) -> None:
-        """End `slurmctld` or all of `slurmd` on the spot."""
+        """End `slurmctld`, all of `slurmd`, or one node's `slurmd-NODE` on the spot."""
         for path in self.folder.glob(f"{daemon}*.pid"):
             with contextlib.suppress(OSError, ValueError):
                 os.kill(int(path.read_text()), signal.SIGKILL)
 
-    def kill_node(self) -> None:
-        """slurmd, the daemons of its jobs, and the jobs: as if the power were cut."""
-        self.kill("slurmd")
+    def kill_node(self, node: str = "") -> None:
+        """slurmd, the daemons of its jobs, and the jobs, of one node or of all: as if the power were cut."""
+        self.kill(f"slurmd-{node}")
         for process in own_processes(self.folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+            if not node or self.node_of(process) == node:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def start_node(self, node: str) -> None:
+        self.call("slurmd", "-N", node)
 
     def node_of(self, process: int) -> str:
-        """The node that a process of a job is on, "" for others."""
+        """The node that a process of a job, or the daemon of its jobs, is on, "" for others."""
         with contextlib.suppress(psutil.Error):
-            return psutil.Process(process).environ().get("SLURMD_NODENAME", "")
+            one = psutil.Process(process)
+            for own in [one, *(one.children() if one.name() == "slurmstepd" else ())]:
+                if node := own.environ().get("SLURMD_NODENAME"):
+                    return node
         return ""
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from arcnb.lab import cli
 from arcnb.lab.runs.heartbeat import HEARTBEAT, read_heartbeat
 from arcnb.lab.runs.run import list_runs
-from tests.lab.clusters import condor_daemons
+from tests.lab.clusters import condor_daemons, standin_vllm
 from tests.lab.clusters.clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
 from tests.lab.watching import wait_for
 
@@ -100,6 +100,32 @@ def test_a_container_is_taken_and_waits_for_a_node_that_has_such(path, capsys):
     assert submit(path, "--container", "/images/arcnb.sif", "--name", "boxed") == 0
     assert "Idle" in status(capsys, "boxed")[0]
     assert cli.main(["cancel", "boxed"]) == 0
+
+
+# Done when the other node has counted and its server has an address.
+MEETS = """
+from pathlib import Path
+from arcnb.models.training.nodes import job_server
+address = job_server()
+(folder,) = run.path.glob('nodes/*')
+while not (folder / '1.alive').exists():
+    time.sleep(0.1)
+run.record({'served': address.startswith('http://')})
+"""
+
+
+def test_the_last_node_of_a_parallel_job_serves_and_ends_with_it(notebook, tmp_path, small_model, capsys):
+    standin_vllm.write_sitecustomize(tmp_path / "site")
+    path = notebook("import time", MEETS)
+    site = f"PYTHONPATH={tmp_path / 'site'}"
+    how = ["--nodes", 2, "--serve", small_model.path, "--gpus", 0, "--env", site]
+    assert submit(path, *how) == 0
+    run = only_run()
+    wait_for(lambda: run.status in ("done", "failed", "killed"), 120)
+    assert run.status == "done", (run.path / "log.txt").read_text()[-2000:]
+    assert run.manifest["outcome"] == {"served": True}
+    wait_for(lambda: "Completed" in status(capsys, run.path.name)[0], 60)
+    assert "the stand-in serves " in (run.path / "log-node1.txt").read_text()
 
 
 def test_a_pipeline_is_a_dag_and_a_stage_that_fails_ends_those_behind_it(notebook, tmp_path, capsys):

@@ -174,6 +174,23 @@ def test_htcondor_has_its_own_words(path, capsys):
     assert "command=(python3)\n" in shown
 
 
+def test_the_last_node_serves_and_the_others_train(path, capsys):
+    assert dry_run(path, "slurm", "--nodes", 3, "--serve", "default --max-model-len 4096") == 0
+    shown = capsys.readouterr().out
+    assert "#SBATCH --nodes=3\n" in shown
+    assert "\nexport ARCNB_NODES=2 " in shown
+    assert 'arcnb.rl.engine.server_node "${role[@]:1}" default --max-model-len 4096)\n' in shown
+    assert dry_run(path, "htcondor", "--nodes", 2, "--serve", "/model") == 0
+    shown = capsys.readouterr().out
+    assert "machine_count = 2\n" in shown
+    assert "export ARCNB_SERVER_NODE=$ARCNB_NODES\n" in shown
+    assert dry_run(path, "slurm", "--serve", "default") == 2
+    assert "serve needs nodes of at least 2: the last one serves, the others train" in capsys.readouterr().err
+    assert dry_run(path, "slurm", "--nodes", 2, "--serve", "'default") == 2
+    assert """serve "'default": No closing quotation""" in capsys.readouterr().err
+    assert list_runs() == []
+
+
 def test_a_container_sees_runs_notebooks_and_the_package(path, tmp_path, monkeypatch, capsys):
     """With a stand-in for apptainer that says what it was given and runs the command here."""
     tools = tmp_path / "tools"

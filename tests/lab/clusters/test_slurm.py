@@ -218,8 +218,7 @@ def test_a_node_without_the_python_ends_the_run_and_says_so(path, tmp_path, caps
     run = only_run()
     wait_for(lambda: status(capsys, run.path.name) and run.status == "killed", 60)
     assert "it never started: slurm" in run.verdict()[1]
-    assert str(run.path / "log.txt") in run.verdict()[1]
-    assert f"{python}: No such file or directory" in (run.path / "log.txt").read_text()
+    assert f", {python}: No such file or directory; see {run.path / 'log.txt'}" in run.verdict()[1]
 
 
 # `apptainer exec [--nv] [--bind PLACE]... IMAGE COMMAND...` by bubblewrap: an image is this system's programs

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.models.training import nodes
-from arcnb.models.training.output import failure
+from arcnb.models.training.output import failure, is_consequence
 from arcnb.models.training.processes import LaunchError, launch, parallel_problem
-from tests.lab.watching import wait_for
+from tests.lab.watching import process_exists, wait_for
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long("two processes load torch")]
@@ -112,6 +113,70 @@ def test_a_node_that_never_comes_is_told(tmp_path, monkeypatch):
         start(tmp_path, "ends")
 
 
+SERVER = """
+import sys, time
+from pathlib import Path
+from arcnb.models.training.nodes import serve
+program = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); "
+command = [sys.executable, "-c", program + sys.argv[2], sys.argv[1] + "/pid"]
+serve(Path(sys.argv[1]), 1, command, {}, "http://far:8000")
+"""
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """served("pass"): the last node of two runs a server that does so; this process is on the first."""
+    monkeypatch.setenv(nodes.SERVER, "1")
+    monkeypatch.setenv(nodes.FOLDER, str(tmp_path / "nodes"))
+    (tmp_path / "nodes").mkdir()
+    processes = []
+
+    def start_server(does):
+        words = [sys.executable, "-c", SERVER, str(tmp_path / "nodes"), does]
+        processes.append(subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(ROOT)}))
+        return processes[0]
+
+    yield start_server
+    (tmp_path / "nodes" / "done").touch()
+    for process in processes:
+        process.wait(60)
+
+
+def test_a_server_of_the_job_is_known_by_its_address_and_ends_with_it(tmp_path, served, monkeypatch):
+    process = served("import time; time.sleep(600)")
+    assert nodes.job_server() == "http://far:8000"
+    pid = int(
+        wait_for(lambda: (tmp_path / "nodes" / "pid").exists() and (tmp_path / "nodes" / "pid").read_text())
+    )
+    process.terminate()  # the job is to stop, and the training wants samples until it has saved
+    (tmp_path / "nodes" / "done").touch()
+    assert process.wait(60) == 0
+    assert not process_exists(pid)
+    monkeypatch.delenv(nodes.SERVER)
+    assert nodes.job_server() == ""
+
+
+def test_a_server_that_ends_fails_the_launch_with_its_node_and_address(tmp_path, served):
+    def kill():
+        wait_for((tmp_path / "1.txt").exists)
+        os.kill(int((tmp_path / "nodes" / "pid").read_text()), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    served("import time; time.sleep(600)")
+    said = r"node 2 of 2 \(.+\) failed: the server at http://far:8000 ended \(-9\): "
+    with pytest.raises(LaunchError, match=said):
+        start(tmp_path, "waits")
+
+
+def test_a_server_that_never_comes_or_cannot_start_is_told(served, monkeypatch):
+    monkeypatch.setattr(nodes, "ARRIVAL_SECONDS", 0.5)
+    with pytest.raises(ArcnbError, match="node 2 of 2 did not come"):
+        nodes.job_server()
+    Path(os.environ[nodes.FOLDER], "1.failed").write_text("exit code 127, see log-node1.txt\n")
+    with pytest.raises(ArcnbError, match=r"node 2 of 2 failed: exit code 127, see log-node1\.txt"):
+        nodes.job_server()
+
+
 def test_processes_are_shared_equally_by_the_nodes(monkeypatch):
     monkeypatch.setenv(nodes.COUNT, "3")
     assert parallel_problem(4, "ddp") == "num_processes=4 cannot be shared equally by 3 nodes"
@@ -123,3 +188,13 @@ def test_a_process_that_aborts_behind_its_exception_failed_by_the_exception():
     report = "  rank      : 1 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
     assert failure("[rank1]: ValueError: it had enough\n" + report) == "ValueError: it had enough"
     assert failure(report) == "process 1 was killed by SIGABRT"
+
+
+@pytest.mark.parametrize(
+    "cause", ["node 2 of 2 (b) is lost: no sign of it for 8 s", "failed in one of 2: ValueError: bad data"]
+)
+@pytest.mark.parametrize("words", ["Connection closed by peer [127.0.0.1]:20626", "remote process exited or"])
+def test_who_lost_a_connection_speaks_after_who_broke_it(cause, words):
+    consequence = f"node 3 of 3 failed: RuntimeError: {words}"
+    assert sorted([consequence, cause], key=is_consequence) == [cause, consequence]
+    assert sorted([cause, consequence], key=is_consequence) == [cause, consequence]

@@ -2,10 +2,12 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 
 import pytest
+from transformers import TrainerCallback
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
@@ -151,6 +153,30 @@ def test_the_guard_may_be_another_one_in_a_resumed_run(letter_model, tasks):
     plans = GrpoPlan.of(QUICK), GrpoPlan.of(QUICK | other | {"guard_action": "stop", "guard_window": 5})
     found = [run_identity(plan, plan.settings, letter_model, None, tasks, ()) for plan in plans]
     assert found[0] == found[1]
+
+
+class FullFrom(TrainerCallback):
+    """From the end of this step on no file grows beyond so many bytes, as if the disk were full."""
+
+    def __init__(self, step, bytes_):
+        self.step, self.bytes = step, bytes_
+
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == self.step:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.bytes, self.hard))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+
+@pytest.mark.parametrize("bytes_", [500, 6000])
+def test_a_disk_that_fills_up_ends_in_one_sentence_with_the_checkpoint_that_is_left(train, tmp_path, bytes_):
+    full = FullFrom(2, bytes_)
+    try:
+        with pytest.raises(ArcnbError, match=r"ended at step 2: .*File too large; checkpoint-1 is complete"):
+            train(tmp_path, max_steps=3, save_steps=1, callbacks=[full])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (full.soft, full.hard))
+    assert train(tmp_path, max_steps=3, save_steps=1).steps == 3
 
 
 def test_without_resuming_a_run_starts_anew_and_keeps_what_was_there(train, tmp_path):
