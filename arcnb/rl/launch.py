@@ -84,7 +84,7 @@ def _train_on_folded(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> T
 def _train_with_server(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> TrainingReport:
     """Training on some GPUs, sampling by a server on others; both end with the run."""
     if n_nodes() > 1:
-        remedy = "give vllm_server_base_url, of one on a node of its own, or vllm_mode='colocate'"
+        remedy = "`arcnb submit --serve MODEL` puts one on a node of its own; or vllm_mode='colocate'"
         raise ArcnbError(f"a job of several nodes starts no server: {remedy}")
     model = resolve_model(plan.model)
     for_server, for_training = shared_out(plan.vllm.server_gpus, plan.num_processes)
