@@ -47,9 +47,11 @@ SHIPPED = {
 }
 
 
-def found(kind, dtype, sample, kernel=None):
-    """(log-probabilities, gradients) by the ordinary path, or by shared prompts with a kernel."""
+def found(kind, dtype, sample, kernel=None, changed=lambda model: None):
+    """(log-probabilities, gradients) by the ordinary path, or by shared prompts with a kernel. changed: what
+    the model goes through first."""
     model = tiny(kind, **SHAPE).to(DEVICE, dtype)
+    changed(model)
     if kernel is None:
         outputs = ordinary(model, *sample)
     else:
@@ -168,8 +170,24 @@ def test_layer_kernels_learn_the_same_with_shared_prompts_and_without(tmp_path, 
         run_grpo(GrpoPlan.of(asked, output=tmp_path / str(kernels)), tasks)
         lines = (tmp_path / str(kernels) / "metrics.jsonl").read_text().splitlines()
         first.append(next(row for row in map(json.loads, lines) if "loss" in row))
-    for name in ("entropy", "grad_norm"):
-        assert first[1][name] == pytest.approx(first[0][name], rel=0.05), name
+    for name in ("entropy", "grad_norm"):  # samples part where rounding chooses another token
+        assert first[1][name] == pytest.approx(first[0][name], rel=0.15), name
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3", "Mistral"])
+def test_layer_kernels_are_as_near_to_float32_as_the_ordinary_layers(kind):
+    liger = pytest.importorskip("liger_kernel.transformers")
+    ids, mask, n_completion = batch([600, 431], [[40, 130, 1, 300], [64, 0, 257, 90]])
+    sample = ids.to(DEVICE), mask.to(DEVICE), n_completion
+    truth, true_gradients = found(kind, torch.float32, sample)
+    shared, shared_gradients = found(kind, torch.bfloat16, sample, "flash")
+    kernels = liger._apply_liger_kernel_to_instance
+    fused, fused_gradients = found(kind, torch.bfloat16, sample, "flash", lambda model: kernels(model=model))
+    assert relative_error(fused, truth) < 1.25 * relative_error(shared, truth)
+    for name, grad in true_gradients.items():
+        bound = 1.25 * relative_error(shared_gradients[name], grad) + 0.01
+        assert relative_error(fused_gradients[name], grad) < bound, name
 
 
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")

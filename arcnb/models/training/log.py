@@ -87,11 +87,20 @@ def metrics_log(path: Path, without: Sequence[str] = ()):
 
         def on_log(self, args, state, control, logs=None, **kwargs):
             if logs and state.is_world_process_zero:
-                kept = {name: value for name, value in logs.items() if name not in without}
+                kept = {name: value for name, value in logs.items() if name not in without} | _peak_memory()
                 with open(path, "a") as file:
                     file.write(json.dumps({"step": state.global_step, **kept}) + "\n")
 
     return MetricsLog()
+
+
+def _peak_memory() -> dict[str, float]:
+    """{"gpu_peak_gib": what torch has held of this process's GPU at most}; nothing where there is none."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return {}
+    return {"gpu_peak_gib": torch.cuda.max_memory_reserved() / 2**30}
 
 
 def stop_printing(trainer) -> None:
