@@ -135,10 +135,8 @@ class SftPlan(Plan):
     def said_of_reserved(self, n_left_out: int) -> str:
         """What the page says of reserved tasks; "" where none was met."""
         if self.train_on_held_out:
-            return (
-                "train_on_held_out: reserved tasks were learnt where they came; results on them are memory."
-            )
-        return f"{n_left_out:,} reserved tasks were left out." if n_left_out else ""
+            return "train_on_held_out: reserved tasks were learnt, too; results on them are memory."
+        return f"Reserved tasks left out: {n_left_out:,}." if n_left_out else ""
 
     def steps(self, n_rows: int) -> int:
         """Optimizer steps of the training: max_steps, or so many rounds of n_rows rows."""

@@ -228,7 +228,8 @@ def conversation_rows(
     if not len(table):
         too_long = table.too_long
         longest = f"; the shortest has {min(too_long.values())} tokens" if too_long else ""
-        kept = f" (those of {len(left_out)} reserved tasks need train_on_held_out=True)" if left_out else ""
+        n = len(left_out)
+        kept = f" (reserved tasks left out: {n}; train_on_held_out=True takes them)" if n else ""
         raise ArcnbError(
             f"{path}: none of {len(found)} conversations{kept} fits max_length={max_length}{longest}"
         )
