@@ -44,6 +44,11 @@ class ProblemPlan(GrpoPlan):
         "problems to train on: simple*N, human-eval, or a .jsonl or .parquet (docs/how-to/problems.md)",
         free=True,
     )
+    train_on_held_out: bool = option(
+        False,
+        "train also on problems of the eval split simple/held_out, which are refused otherwise",
+        free=True,
+    )
     n_tasks: int = option(0, "problems to sample from it, among those whose prompts fit; 0 takes all")
     eval_tasks: str = option(
         "simple/held_out*16", "problems that are never trained on, in the same forms", free=True

@@ -21,7 +21,8 @@ from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.processes import shared_context
 from arcnb.plans import refuse
-from arcnb.synth.sources import SourceSettings, never_ends
+from arcnb.synth.sources import SourceSettings, never_ends, only_reserved
+from arcnb.synth.splits import is_held_out
 from arcnb.synth.task_sets import parsed_recipe, recipe_problems, source_tasks
 
 CHUNK = 16  # tasks that go from process to process at a time
@@ -34,31 +35,41 @@ class TaskStream:
     """Iterates over (task, how often it was seen before). Picklable; its processes start with the iteration.
 
     recipe: as of `build_task_set`; of a source without end, the number is its share. fresh: False makes so
-    many tasks once and goes round them.
+    many tasks once and goes round them. train_on_held_out: else None stands in the place of a reserved task.
     """
 
     recipe: str
     settings: SourceSettings = field(default_factory=SourceSettings)
     workers: int = 1
     fresh: bool = True
+    train_on_held_out: bool = False
 
-    def parts(self) -> list[tuple[str, int, bool]]:
-        """(source, tasks in one round, whether it makes new ones for ever). ArcnbError names a wrong one."""
+    def parts(self) -> list[tuple[int, tuple[str, int | None, bool]]]:
+        """(tasks in one round, arguments of `part`) of each source. ArcnbError names a wrong one, or one of
+        reserved tasks alone."""
         refuse(recipe_problems(self.recipe))
-        return [
-            (source, n or len(list(self._made(source, None))), never_ends(source) and self.fresh)
-            for source, n in parsed_recipe(self.recipe)
-        ]
+        found = []
+        for source, asked in parsed_recipe(self.recipe):
+            if asked == 0:
+                continue
+            n = asked or sum(task is not None for task in self._made(source, None))
+            if not n or (not self.train_on_held_out and only_reserved(source)):
+                raise ArcnbError(
+                    f"tasks: {source} has no tasks but reserved ones, which training leaves out; take it "
+                    "out of the recipe, or set train_on_held_out=True"
+                )
+            found.append((n, (source, asked, never_ends(source) and self.fresh)))
+        return found
 
     def __len__(self) -> int:
         """Tasks in one round of the recipe."""
-        return sum(n for _, n, _ in self.parts())
+        return sum(n for n, _ in self.parts())
 
-    def __iter__(self) -> Iterator[tuple[Task, int]]:
+    def __iter__(self) -> Iterator[tuple[Task | None, int]]:
         parts = self.parts()
         with ExitStack() as stack:
-            readers = [stack.enter_context(_Reader(self, part)) for part in parts]
-            shares = [n for _, n, _ in parts]
+            readers = [stack.enter_context(_Reader(self, part)) for _, part in parts]
+            shares = [n for n, _ in parts]
             given = [0] * len(parts)
             while readers:
                 # The source that is furthest behind its share is next.
@@ -70,8 +81,8 @@ class TaskStream:
                     given[i] += 1
                     yield item
 
-    def part(self, source: str, n: int, fresh: bool) -> Iterator[tuple[Task, int]]:
-        """What one source gives."""
+    def part(self, source: str, n: int | None, fresh: bool) -> Iterator[tuple[Task | None, int]]:
+        """What one source gives: new tasks where fresh, else n tasks, or all of them, round after round."""
         if fresh:
             yield from ((task, 0) for task in self._made(source, FOREVER))
             return
@@ -80,8 +91,9 @@ class TaskStream:
             for index in rng(self.settings.seed, "round", source, round_).permutation(len(tasks)):
                 yield tasks[int(index)], round_
 
-    def _made(self, source: str, n: int | None) -> Iterator[Task]:
-        return source_tasks(source, n, self.settings, workers=self.workers)
+    def _made(self, source: str, n: int | None) -> Iterator[Task | None]:
+        tasks = source_tasks(source, n, self.settings, workers=self.workers)
+        return (task if self.train_on_held_out or not is_held_out(task) else None for task in tasks)
 
 
 class _Reader:

@@ -135,6 +135,14 @@ def never_ends(source: str) -> bool:
     return _find(source)[0] in (_rearc, _dsl)
 
 
+def only_reserved(source: str) -> bool:
+    """Whether a source without end makes reserved tasks alone. ArcnbError if it does not exist."""
+    make, argument = _find(source)
+    if make is _rearc:
+        return set(_rearc_part(argument)).isdisjoint(training_split().trainable)
+    return make is _dsl and all(one.family in HELD_OUT_FAMILIES for one in _generators(argument))
+
+
 def source_names() -> list[str]:
     """Every name that `build_tasks` knows, paths aside."""
     rearc = ["rearc", *(f"rearc/{part}" for part in (*REARC_PARTS, "originals"))]
@@ -157,9 +165,13 @@ def _task_set(
 def _rearc(
     argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport
 ) -> Iterator[Task]:
+    return rearc_tasks(_rearc_part(argument), settings, report)
+
+
+def _rearc_part(argument: str) -> Sequence[str]:
     split = training_split()
     parts = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}
-    return rearc_tasks(parts.get(argument, (argument,)), settings, report)
+    return parts.get(argument, (argument,))
 
 
 def rearc_tasks(

@@ -6,6 +6,7 @@ was made by `training_split(seed=0)`; a test compares the two, so that neither c
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
@@ -60,17 +61,24 @@ def _never_trained() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(task.task_id for task in tasks), frozenset(task.fingerprint for task in tasks)
 
 
-def is_held_out(task: Task) -> bool:
-    """Whether a task is reserved: by its id, the id of the task it was made of, or its content.
+def is_held_out(task: Task | Mapping) -> bool:
+    """Whether a task is reserved: by its id, the id of the task it was made of, its family, or its content.
 
-    Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's evaluation set and 77 of the
-    80, most with other pairs. One trainable task has an evaluation task's content; it stays trainable.
+    task: or a row about one, with `task_id` and perhaps `task_fingerprint`; what it says of itself in
+    `reserved` is taken for true. Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's
+    evaluation set and 77 of the 80, most with other pairs. One trainable task has an evaluation task's
+    content; it stays trainable.
     """
+    facts = task.meta | {"task_id": task.task_id, "reserved": None} if isinstance(task, Task) else task
+    if facts.get("reserved") is not None:
+        return bool(facts["reserved"])
     ids, fingerprints = _never_trained()
-    named = {task.task_id, task.meta.get("original")}
+    named = {facts.get(name) for name in ("task_id", "original", "real")}
     if not named.isdisjoint(_stored_split().trainable):
         return False
-    return not named.isdisjoint(ids) or task.fingerprint in fingerprints
+    if not named.isdisjoint(ids) or facts.get("family") in HELD_OUT_FAMILIES:
+        return True
+    return (task.fingerprint if isinstance(task, Task) else task.get("task_fingerprint")) in fingerprints
 
 
 def trainable_tasks(tasks: TaskSet) -> TaskSet:

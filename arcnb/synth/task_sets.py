@@ -23,9 +23,11 @@ from arcnb.machine.progress import progress
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth.sources import SourceSettings, build_tasks, counted, never_ends, rearc_tasks
-from arcnb.synth.splits import training_split
+from arcnb.synth.splits import is_held_out, training_split
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.values import bare, split_unquoted
+
+SPLITS = ("", "trainable", "held_out")
 
 
 def build_task_set(
@@ -40,17 +42,15 @@ def build_task_set(
 ) -> TaskSet:
     """The tasks of a recipe, in its order.
 
-    n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" or "held_out" keeps that
-    part of the ARC-AGI-1 training tasks, by id, and n_tasks counts those (but a source that never ends makes
-    so many before). augment: RE-ARC tasks are turned and recolored together with their programs (see
+    n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" leaves reserved tasks
+    out, "held_out" all others, and n_tasks counts what is kept (but a source that never ends makes so many
+    before). augment: RE-ARC tasks are turned and recolored together with their programs (see
     `arcnb.synth.rearc.augmented`). report: gets the counts of tasks taken and rejected. ArcnbError names the
     source, the split or the number that is wrong, before a task is made, and a recipe that gives no task.
     """
     report = TaskReport() if report is None else report
-    parts_of_split = training_split()._asdict()
-    if split and split not in parts_of_split:
-        raise ArcnbError(f"split is {split!r}, it must be one of {', '.join(parts_of_split)} or empty")
-    kept = frozenset(parts_of_split.get(split, ()))
+    if split not in SPLITS:
+        raise ArcnbError(f"split is {split!r}, it must be one of {', '.join(SPLITS[1:])} or empty")
     if n_tasks < 0:
         raise ArcnbError(f"n_tasks must not be negative, it is {n_tasks}")
     if not n_tasks:
@@ -68,7 +68,7 @@ def build_task_set(
         making = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)
         with closing(making):
             if split:
-                of_split = (task for task in making if task.meta.get("original", task.task_id) in kept)
+                of_split = (task for task in making if is_held_out(task) == (split == "held_out"))
                 making, n = islice(of_split, left), left
             tasks += progress(making, f"tasks of {source}", n, "task")
     report.core_seconds += workers * (time.monotonic() - started)

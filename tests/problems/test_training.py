@@ -24,7 +24,7 @@ from arcnb.models.training.log import read_metrics
 from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
-from arcnb.problems.sets.files import load_problems
+from arcnb.problems.sets.files import ProblemSet, load_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.dry_run import memory_and_commands
 from arcnb.problems.training.examples import examples
@@ -145,6 +145,19 @@ def test_q_problems_without_a_q_are_refused_before_anything_is_loaded(tmp_path, 
     }
     (said,) = problems_anywhere(ProblemPlan.of({"eval_steps": 0}), [Problem.from_row(row)], [])
     assert said.startswith("problems in q need a q interpreter, and none was found; install")
+
+
+def test_problems_of_the_eval_split_are_not_trained_on_wherever_they_come_from():
+    own = load_problems("simple*2")
+    asked = {"workers": 1, "check_solutions": False}
+    for seed in (0, 7):
+        mixed = ProblemSet([*own, *load_problems("simple/held_out*3", seed)])
+        with pytest.raises(
+            ArcnbError, match=f"3 problems are of the eval split .*, first {mixed[2].problem_id};"
+        ):
+            checked(ProblemPlan.of(asked), mixed, [])
+        assert "not run" in checked(ProblemPlan.of(asked | {"train_on_held_out": True}), mixed, [])
+    assert "not run" in checked(ProblemPlan.of(asked), load_problems("simple"), [])
 
 
 def test_a_problem_in_both_sets_is_refused(languages):

@@ -56,7 +56,8 @@ def manifest(run):
 @pytest.fixture(scope="module")
 def made(runs):
     """A run of notebook 01 that made tasks."""
-    return carried_out(runs, "01", tasks="rearc*6 + dsl*12", max_cells=800, max_prompt_length=3000)
+    recipe = "rearc*6 + dsl*12 + rearc/held_out*2"
+    return carried_out(runs, "01", tasks=recipe, max_cells=800, max_prompt_length=3000)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +80,10 @@ def test_made_tasks_are_counted(made):
     assert made.outcome["tasks_per_second_per_core"] > 0
 
 
-def test_fine_tuning_learns_from_them(whole):
+def test_fine_tuning_learns_from_them_but_from_reserved_ones(whole):
     assert whole.outcome["steps"] == STEPS
+    assert whole.outcome["n_reserved"] == 2
+    assert "Reserved tasks left out: 2." in (whole.path / "manifest.json").read_text()
     assert (whole.path / "adapter" / "adapter_model.safetensors").is_file()
     assert len(PredictionSet(whole.path / "predictions").read()) == 4
 

@@ -26,6 +26,7 @@ from arcnb.search.refinement.rows import refinement_rows, turn_numbers, write_co
 from arcnb.search.refinement.successes import successful_rows
 from arcnb.search.refinement.tree import ConversationView
 from arcnb.search.turns.selection import choose
+from arcnb.synth.splits import HELD_OUT_TRAINING, is_held_out
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
 COPIES = "def transform(grid):\n    return grid\n```"
@@ -342,6 +343,30 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
         conversation_rows(path, small_model, max_length=10)
     with pytest.raises(ArcnbError, match=r"none\.parquet: no such file"):
         conversation_rows(tmp_path / "none.parquet", small_model, max_length=10)
+
+
+def test_successes_of_reserved_tasks_are_marked_and_left_out_of_training(
+    written, tasks, executor, small_model, tmp_path
+):
+    reserved = replace(tasks[1], meta={"original": HELD_OUT_TRAINING[0]})
+    some = TaskSet("some", (tasks[0], reserved))
+    answers = [
+        prediction(task, text, index=i, view=PLAIN)
+        for task in some
+        for i, text in enumerate((COPIES, SOLVES))
+    ]
+    rows = successful_rows([written("both", answers)], some, prompt_format(), executor)
+    assert [(row["task_id"], row["reserved"]) for row in rows] == [("mirror0", False), ("mirror1", True)]
+    told, untold = tmp_path / "sft.parquet", tmp_path / "untold.parquet"
+    write_conversations(rows, told)
+    assert len(conversation_rows(told, small_model, max_length=2048)) == 2
+    learnt = conversation_rows(told, small_model, max_length=2048, reserved=is_held_out)
+    assert (len(learnt), learnt.counts()["n_reserved"]) == (1, 1)
+    by_id = [row | {"task_id": HELD_OUT_TRAINING[0], "reserved": None} for row in rows]
+    write_conversations(by_id, untold)
+    sentence = r"none of 2 conversations \(reserved tasks left out: 1; train_on_held_out=True"
+    with pytest.raises(ArcnbError, match=sentence):
+        conversation_rows(untold, small_model, max_length=2048, reserved=is_held_out)
 
 
 def test_a_child_of_a_parent_that_solved_the_task_is_no_success(written, tasks, executor):

@@ -5,14 +5,16 @@ from itertools import islice
 
 import pytest
 
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth import endless
 from arcnb.synth.endless import TaskStream
+from arcnb.synth.rearc.tasks import rearc_task
 from arcnb.synth.sources import SourceSettings
-from arcnb.synth.splits import training_split
+from arcnb.synth.splits import HELD_OUT_TRAINING, training_split
 
 SETTINGS = SourceSettings(seed=3, n_train=2, diff_ub=0.3, max_cells=1000, block_size=32)
-RECIPE = "rearc*30 + dsl*20 + arc-agi-1/training*5"
+RECIPE = "rearc*30 + dsl*20 + ladder/lines*5"
 
 
 def taken(stream, n):
@@ -38,13 +40,13 @@ def test_sources_are_mixed_in_their_shares_from_the_start(drawn):
     for end in (55, 110):
         sources = Counter(task.source for task, _ in drawn[1][:end])
         assert sources["rearc"] == 30 * end // 55
-        assert sources["arc-agi-1/training"] == 5 * end // 55
+        assert sources["ladder"] == 5 * end // 55
 
 
 def test_made_tasks_are_always_new_and_sets_come_round_in_another_order(drawn):
-    made = [task.fingerprint for task, _ in drawn[1] if task.source != "arc-agi-1/training"]
+    made = [task.fingerprint for task, _ in drawn[1] if task.source != "ladder"]
     assert len(set(made)) == len(made)
-    rounds = [[task.task_id for task, n in drawn[1] if task.source[:3] == "arc" and n == i] for i in (0, 1)]
+    rounds = [[task.task_id for task, n in drawn[1] if task.source == "ladder" and n == i] for i in (0, 1)]
     assert len(rounds[0]) == 5
     assert sorted(rounds[0]) == sorted(rounds[1])
 
@@ -61,6 +63,47 @@ def test_without_fresh_tasks_a_source_goes_round(drawn):
 def test_held_out_tasks_are_never_streamed(drawn):
     originals = {task.meta["original"] for task, _ in drawn[1] if task.source == "rearc"}
     assert originals <= set(training_split().trainable)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A file of three tasks with programs, one of them reserved."""
+    ids = [*training_split().trainable[:2], HELD_OUT_TRAINING[0]]
+    tasks = [rearc_task(task_id, seed=0, index=0, diff_ub=0.3) for task_id in ids]
+    return str(write_tasks(tasks, tmp_path_factory.mktemp("mixed") / "tasks.parquet"))
+
+
+def test_none_stands_in_the_place_of_a_reserved_task_of_a_file_unless_it_is_asked_for(mixed):
+    ids = set(load_tasks(mixed).ids)
+    for asked, n_learnt in ((False, 2), (True, 3)):
+        stream = TaskStream(mixed, SETTINGS, train_on_held_out=asked)
+        assert len(stream) == n_learnt
+        items = taken(stream, 6)
+        assert Counter(number for _, number in items) == {0: 3, 1: 3}
+        assert sum(task is None for task, _ in items) == 2 * (3 - n_learnt)
+        learnt = {task.task_id for task, _ in items if task is not None}
+        assert learnt == {id_ for id_ in ids if asked or HELD_OUT_TRAINING[0] not in id_}
+
+
+@pytest.mark.parametrize(
+    "source", ["rearc/held_out*5", f"rearc/{HELD_OUT_TRAINING[3]}*5", "dsl/held_out*5", "dsl/sorting*5"]
+)
+def test_a_source_of_reserved_tasks_alone_is_refused_before_a_task_is_made(source):
+    recipe = f"rearc*5 + {source}"
+    with pytest.raises(ArcnbError, match=f"tasks: {source[:-2]} has no tasks but reserved ones"):
+        len(TaskStream(recipe))
+    assert len(TaskStream(recipe, train_on_held_out=True)) == 10
+
+
+def test_a_set_of_reserved_tasks_alone_is_refused():
+    with pytest.raises(ArcnbError, match="tasks: arc-agi-1/evaluation has no tasks but reserved ones"):
+        len(TaskStream("arc-agi-1/evaluation"))
+
+
+def test_a_part_of_no_tasks_is_passed_over():
+    assert [
+        task.source for task, _ in taken(TaskStream("rearc*0 + arc-agi-1/training*5", SETTINGS), 3) if task
+    ]
 
 
 def test_a_share_is_needed_for_what_never_ends_and_sources_must_exist():

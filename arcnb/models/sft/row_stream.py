@@ -72,10 +72,10 @@ class RowStream:
         return IterableDataset.from_generator(read_rows, gen_kwargs={"folder": str(self.folder)})
 
     def counts(self) -> dict:
-        """rows, tokens, too_long (task id -> tokens), n_without_program: so far."""
+        """rows, tokens, too_long (task id -> tokens), n_without_program, n_reserved: so far."""
         with suppress(FileNotFoundError):
             return json.loads((self.folder / COUNTS).read_text())
-        return {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
+        return _no_counts()
 
     def lengths(self) -> list[int]:
         """Tokens of the rows of all blocks so far."""
@@ -88,14 +88,14 @@ class RowStream:
 
 @contextmanager
 def row_stream(
-    tasks: Iterable[tuple[Task, int]], builder: RowBuilder, folder: Path, plan: RowPlan
+    tasks: Iterable[tuple[Task | None, int]], builder: RowBuilder, folder: Path, plan: RowPlan
 ) -> Iterator[RowStream]:
     """The stream, with its maker at work in a process of its own until the end of the context.
 
     tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
-    are counted and passed over. Blocks of an earlier try are taken over where its tasks, builder and plan
-    have the same text. ArcnbError when no row can be made; later errors of the maker are raised in the
-    readers.
+    and reserved ones, in whose place None stands, are counted and passed over. Blocks of an earlier try are
+    taken over where its tasks, builder and plan have the same text. ArcnbError when no row can be made; later
+    errors of the maker are raised in the readers.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan) -> None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    counts = {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0}
+    counts = _no_counts()
     for number, table in enumerate(_tables(tasks, builder, plan, counts)):
         if plan.packing:
             rows = packed_rows(table.dataset(), plan.max_length).with_format("arrow")[:]
@@ -213,7 +213,7 @@ def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator
     """Tables of block_rows rows; the last may have fewer."""
     table = RowTable(plan.max_length, counts["too_long"])
     fruitless = 0
-    drawn = _with_program(tasks, counts)
+    drawn = _learnable(tasks, counts)
     for rows in builder.rows(drawn, plan.workers, "spawn", min(CHUNK, plan.block_rows)):
         for row in rows:
             fruitless = 0 if table.add(*row) else fruitless + 1
@@ -229,20 +229,24 @@ def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator
         yield table
 
 
-def _with_program(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
+def _no_counts() -> dict:
+    return {"rows": 0, "tokens": 0, "too_long": {}, "n_without_program": 0, "n_reserved": 0}
+
+
+def _learnable(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
     index = fruitless = 0
     for task, number in tasks:
-        if task.program:
+        if task is not None and task.program:
             yield index, task, number
             index, fruitless = index + 1, 0
             continue
         fruitless += 1
-        counts["n_without_program"] += number == 0
+        counts["n_reserved" if task is None else "n_without_program"] += number == 0
         if fruitless > ENOUGH:
-            different = counts["n_without_program"]
             raise ArcnbError(
-                f"tasks: none of {fruitless:,} in a row has a program to learn from ({different:,} different "
-                "ones so far); rearc, dsl and BARC-style rows have some"
+                f"tasks: none of {fruitless:,} in a row can be learnt from; so far "
+                f"{counts['n_without_program']:,} different ones have no program (rearc, dsl and BARC-style "
+                f"rows have some), {counts['n_reserved']:,} are reserved (train_on_held_out=True takes them)"
             )
 
 

@@ -11,7 +11,7 @@ Rows that exceed max_length are left out and counted, never cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -51,11 +51,13 @@ class SftRows:
     """Rows that are all there. Used like a RowStream: in a `with`, and with its `counts` and `lengths`.
 
     dataset: columns input_ids, labels, length. too_long: task id -> tokens, of the rows left out.
+    n_without_program, n_reserved: tasks left out.
     """
 
     dataset: object
     too_long: dict[str, int] = field(default_factory=dict)
     n_without_program: int = 0
+    n_reserved: int = 0
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -75,8 +77,8 @@ class SftRows:
         return replace(self, dataset=packed_rows(self.dataset, max_length))
 
     def counts(self) -> dict:
-        """rows, tokens, too_long (task id -> tokens), n_without_program."""
-        left_out = {"too_long": self.too_long, "n_without_program": self.n_without_program}
+        """rows, tokens, too_long (task id -> tokens), n_without_program, n_reserved."""
+        left_out = {name: getattr(self, name) for name in ("too_long", "n_without_program", "n_reserved")}
         return {"rows": len(self), "tokens": sum(self.lengths()), **left_out}
 
 
@@ -201,14 +203,24 @@ def conversations_problem(path: str | Path) -> str | None:
     return None
 
 
-def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) -> SftRows:
+def conversation_rows(
+    path: str | Path,
+    model: ModelPath,
+    *,
+    max_length: int,
+    reserved: Callable[[Mapping], bool] | None = None,
+) -> SftRows:
     """Tokenised rows `input_ids, labels, length`; labels count the last answer and its end token only.
 
-    Rows beyond max_length are left out and counted. ArcnbError when none is left, or for other files.
+    Rows beyond max_length and tasks of which `reserved` is true, asked by a row, are left out and counted.
+    ArcnbError when none is left, or for other files.
     """
     found = list(read_conversations(path, LEARNT))
+    left_out = {row["task_id"] for _, row in found if reserved is not None and reserved(row)}
     tokenizer, table = load_tokenizer(model), RowTable(max_length, {})
     for place, row in found:
+        if row["task_id"] in left_out:
+            continue
         with naming(place):
             read = render(tokenizer, row["messages"], row["prefix"])
         learnt = answer_ids(tokenizer, row["answer"])
@@ -216,8 +228,12 @@ def conversation_rows(path: str | Path, model: ModelPath, *, max_length: int) ->
     if not len(table):
         too_long = table.too_long
         longest = f"; the shortest has {min(too_long.values())} tokens" if too_long else ""
-        raise ArcnbError(f"{path}: none of {len(found)} conversations fits max_length={max_length}{longest}")
-    return SftRows(table.dataset(), table.too_long)
+        n = len(left_out)
+        kept = f" (reserved tasks left out: {n}; train_on_held_out=True takes them)" if n else ""
+        raise ArcnbError(
+            f"{path}: none of {len(found)} conversations{kept} fits max_length={max_length}{longest}"
+        )
+    return SftRows(table.dataset(), table.too_long, n_reserved=len(left_out))
 
 
 def check_max_length(model: ModelPath, max_length: int, prompt_format: PromptFormat) -> None:

@@ -10,6 +10,7 @@ One in five (kind, values) belongs to the eval split, by a hash: the splits shar
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from arcnb.arc.seeds import derive_seed, rng
 from arcnb.errors import ArcnbError
@@ -37,6 +38,16 @@ def held_out(number: int, k: int, word: str) -> bool:
     return derive_seed(0, "held out problem", number, k, word) % 5 == 0
 
 
+def is_held_out(problem: Problem) -> bool:
+    """Whether a problem is one of the eval split, by its description, wherever it comes from."""
+    return problem.description in _held_out_descriptions()
+
+
+@cache
+def _held_out_descriptions() -> frozenset[str]:
+    return frozenset(_asked(*choice)[1] for choice in _choices() if held_out(*choice))
+
+
 def _choices() -> list[tuple[int, int, str]]:
     found = []
     for number, kind in enumerate(KINDS):
@@ -45,10 +56,16 @@ def _choices() -> list[tuple[int, int, str]]:
     return found
 
 
-def _problem(number: int, k: int, word: str, seed: int) -> Problem:
+def _asked(number: int, k: int, word: str) -> tuple[str, str]:
+    """The function's head, and the description."""
     kind = KINDS[number]
     # A name of numbers below zero has to stay a name.
     head = kind.signature.format(k=str(k).replace("-", "_minus_"), w=word)
+    return head, f"Write a Python function {head}. {kind.text.format(k=k, w=word)}"
+
+
+def _problem(number: int, k: int, word: str, seed: int) -> Problem:
+    kind, (head, description) = KINDS[number], _asked(number, k, word)
     entry = head.split("(")[0]
     solution = f"def {head}:\n    {kind.body.format(k=k, w=word)}\n"
     stream = rng(seed, "simple tests", number, k, word)
@@ -62,11 +79,10 @@ def _problem(number: int, k: int, word: str, seed: int) -> Problem:
             tests.append({"input": arguments, "expected": namespace[entry](*arguments)})
         if len(tests) == N_TESTS:
             break
-    text = f"Write a Python function {head}. {kind.text.format(k=k, w=word)}"
     return Problem.from_row(
         {
             "problem_id": f"{entry}-{number}",
-            "description": text,
+            "description": description,
             "language": "python",
             "entry_point": entry,
             "tests": tests,

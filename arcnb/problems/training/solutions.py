@@ -9,17 +9,24 @@ from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.files import ProblemSet
+from arcnb.problems.sets.generated import is_held_out
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.executor.executor import Executor
 
 
 def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> str:
     """Run all reference solutions, where the plan wants that; one sentence. ArcnbError names a problem that
-    stands in both sets, and the first problem whose solution fails."""
+    stands in both sets, one of the eval split to train on, and the first problem whose solution fails."""
     shared = {problem.fingerprint for problem in training} & {problem.fingerprint for problem in evaluation}
     for problem in evaluation:
         if problem.fingerprint in shared:
             raise ArcnbError(f"problem {problem.problem_id} is in both the training and the evaluation set")
+    kept = [] if plan.train_on_held_out else [one.problem_id for one in training if is_held_out(one)]
+    if kept:
+        raise ArcnbError(
+            f"tasks={plan.tasks}: {len(kept)} problems are of the eval split simple/held_out, first "
+            f"{kept[0]}; nothing is trained on them unless train_on_held_out=True"
+        )
     if not plan.tests.check_solutions:
         return "Reference solutions are not run: check_solutions is off"
     with Executor(plan.workers or None, plan.subject.limits) as executor, Languages(executor) as languages:

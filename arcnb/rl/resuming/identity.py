@@ -83,6 +83,8 @@ def evaluated_before(checkpoint: Path, eval_tasks: Mapping[str, str]) -> tuple[b
 def run_notes(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, adapter: Path | None) -> list[str]:
     """Sentences about what a run rests on that its numbers do not show."""
     notes = []
+    if plan.train_on_held_out:
+        notes.append("train_on_held_out: what is reserved was not left out; results on it are memory")
     trained = {task.fingerprint for task in tasks}
     seen = sum(task.fingerprint in trained for task in eval_tasks)
     if seen:

@@ -20,6 +20,7 @@ from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.refinement.rows import Gathered, gather
 from arcnb.search.turns.selection import choose
+from arcnb.synth.splits import is_held_out
 
 PARTNERS = ("children", "siblings", "both")
 
@@ -43,14 +44,16 @@ def successful_rows(
     per_task: int = 8,
     seed: int = 0,
 ) -> list[dict]:
-    """At most `per_task` conversations a task, `{task_id, turn, parent, prediction, source, messages, prefix,
-    answer}`: what the model reads, how its answer begins, and the rest of it. Empty when nothing succeeded.
+    """At most `per_task` conversations a task, `{task_id, reserved, turn, parent, prediction, source,
+    messages, prefix, answer}`: what the model reads, how its answer begins, and the rest of it; reserved:
+    whether training leaves the task out. Empty when nothing succeeded.
 
     Solved means right on every pair whose output is known; distinct answers first come, first kept.
     chooser: which of a prompt's misses are corrected. ArcnbError as `refinement_rows`.
     """
     check_successes(partners, per_task)
-    book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
+    by_id = {task.task_id: task for task in tasks}
+    book = Conversations(by_id, prompt_format, executor)
     rows = []
     for task_id, found in gather(sets, tasks):
         pairs = [*(_children(found) if partners != "siblings" else ())]
@@ -68,6 +71,7 @@ def successful_rows(
             prompt = book.refining(parent, found.ancestors(number))
             kept[key] = {
                 "task_id": task_id,
+                "reserved": is_held_out(by_id[task_id]),
                 "turn": parent.turn + 1,
                 "parent": parent.id,
                 "prediction": better.id,

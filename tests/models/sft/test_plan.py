@@ -106,6 +106,13 @@ def test_all_problems_are_named_at_once_and_a_good_plan_has_none(small_model, tm
     assert len(problems(SftPlan.of(good | wrong), tmp_path)) == 4
 
 
+def test_the_page_says_what_became_of_reserved_tasks():
+    assert SftPlan.of({}).said_of_reserved(0) == ""
+    assert SftPlan.of({}).said_of_reserved(80) == "Reserved tasks left out: 80."
+    said = SftPlan.of({"train_on_held_out": True}).said_of_reserved(0)
+    assert said.startswith("train_on_held_out: reserved tasks were learnt, too")
+
+
 def test_conversations_are_those_to_learn_from(small_model, tmp_path):
     row = {"task_id": "t", "messages": [{"role": "user", "content": "a"}], "prefix": "", "parent": "t/0/0/0"}
     for name, columns in {"refine": {}, "sft": {"answer": "x"}}.items():

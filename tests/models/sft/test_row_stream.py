@@ -170,7 +170,12 @@ def test_a_stream_has_no_end_of_its_own(folder, small_model, tmp_path):
 @pytest.mark.parametrize(
     ("program", "breaks", "max_length", "sentence"),
     [
-        (None, {}, 1000, r"^tasks: none of 2,001 in a row has a program .*\(1 different"),
+        (
+            None,
+            {},
+            1000,
+            r"^tasks: none of 2,001 in a row .* 1 different ones have no program .* 0 are reserved",
+        ),
         (PROGRAM, {}, 100, r"rows in a row exceed max_length=100; the shortest has \d"),
         (PROGRAM, {"breaks_at": 3}, 1000, "ValueError: task 7 of file x has no grid"),
         (PROGRAM, {"dies_at": 3}, 1000, "the process that makes the rows in .* has died"),
@@ -183,6 +188,15 @@ def test_what_goes_wrong_in_the_maker_is_said(least, stream, tmp_path, program, 
         stream((replace(least, program=program),), tmp_path, plan, **breaks),
     ):
         list(read_rows(str(tmp_path)))
+
+
+def test_reserved_tasks_are_counted_and_refused_where_nothing_else_comes(tasks, stream, tmp_path):
+    with stream((None, *tasks[:2], None), tmp_path / "some", replace(PLAN, n_rows=4)) as made:
+        assert len(list(read_rows(str(made.folder)))) >= 4
+    assert made.counts()["n_reserved"] == 2
+    sentence = r"0 different ones have no program .*, 1 are reserved \(train_on_held_out=True takes them\)"
+    with pytest.raises(ArcnbError, match=sentence), stream((None,), tmp_path / "none", PLAN):
+        pass
 
 
 def test_blocks_that_rows_fill_exactly_are_not_taken_for_fruitless(least, stream, tmp_path):

@@ -9,10 +9,11 @@ from tests.rl.conftest import QUICK
 
 
 def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
-    def notes(held_out=(), adapter=None, **lora):
-        return run_notes(GrpoPlan.of(lora), list(tasks)[:2], held_out, adapter)
+    def notes(held_out=(), adapter=None, **asked):
+        return run_notes(GrpoPlan.of(asked), list(tasks)[:2], held_out, adapter)
 
     assert notes(list(tasks)[2:]) == []
+    assert notes(train_on_held_out=True)[0].startswith("train_on_held_out: what is reserved was not left out")
     (note,) = notes(list(tasks))
     assert note.startswith("2 of 3 eval tasks are trained on, too")
     config = {"r": 8, "lora_alpha": 16, "use_rslora": True, "target_modules": ["q_proj"]}
