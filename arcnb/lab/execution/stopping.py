@@ -56,6 +56,7 @@ class StopSignals:
         self.cell_is_running = False
         self.nudge_at = float("inf")
         self.told = False  # whether the running cell has been interrupted
+        self.too_late = False  # whether it was killed at the end of the grace time
         self.written = False
         self.previous: dict[int, Any] = {}
 
@@ -97,6 +98,7 @@ class StopSignals:
             return
         self.write_request()  # so that the reason is known even if this process is killed next
         if time.monotonic() > self.deadline:
+            self.too_late = self.deadline > 0
             self.kill()
         elif time.monotonic() > self.nudge_at and self.pid:
             self.nudge_at = time.monotonic() + NUDGE_SECONDS
@@ -117,4 +119,7 @@ class StopSignals:
 
     def stopped(self) -> Stopped:
         name = signal.Signals(self.received).name if self.received else "a signal"
-        return Stopped("preempted", name, f"stopped by {name}" + (" (Ctrl-C)" if name == "SIGINT" else ""))
+        cause = f"stopped by {name}" + (" (Ctrl-C)" if name == "SIGINT" else "")
+        if self.too_late:
+            cause += f" and killed, since it had not saved within {self.grace_seconds:g} s (--grace)"
+        return Stopped("preempted", name, cause)

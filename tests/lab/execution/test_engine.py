@@ -232,7 +232,8 @@ def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, sta
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
-    assert only_run().verdict() == ("preempted", 'cell 4 of 4 ("Small"): stopped by SIGINT (Ctrl-C)')
+    late = "stopped by SIGINT (Ctrl-C) and killed, since it had not saved within 1 s (--grace)"
+    assert only_run().verdict() == ("preempted", f'cell 4 of 4 ("Small"): {late}')
     assert not process_exists(kernel)
 
 
