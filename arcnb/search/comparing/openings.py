@@ -10,6 +10,7 @@ from arcnb.arc.scores.intervals import share_text
 from arcnb.arc.scores.tables import aggregate
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.search.comparing.showcase import Showcase, highlights
+from arcnb.search.learning.plan import ARMS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,7 @@ def solved_opening(
     best = max(counts, key=lambda name: counts[name][0])
     told = sorted(counts, key=lambda name: -counts[name][0])[:MOST] if len(counts) > MOST else list(counts)
     texts = [
-        share_text(*counts[name][:2], "tasks") + (f" by {name}" if len(counts) > 1 else "") for name in told
+        share_text(*counts[name][:2], "tasks") + (f" by {ARMS.get(name, name)}" if len(counts) > 1 else "") for name in told
     ]
     rest = f", no more by {len(counts) - len(told)} other sets" if len(told) < len(counts) else ""
     known = any(known for _, _, known in counts.values())

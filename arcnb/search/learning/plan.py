@@ -21,7 +21,8 @@ from arcnb.values import COUNT, SEED, SOME_SHARE, listed
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task_set import TaskSet
 
-ALONE, LEARN = "alone", "learn"  # arms: search alone, and search and learn
+ALONE, LEARN = "alone", "learn"  # arms
+ARMS = {ALONE: "search alone", LEARN: "search and learn"}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(s
         "Solved: 1 of 4 tasks (25%, 95% interval 4.6 to 70%) by a, "
         "3 of 4 tasks (75%, 95% interval 30 to 95%) by b; train and test pairs by one program."
     )
+    by_arm = dict(zip(("alone", "learn"), frames.values(), strict=True))
+    arms, _ = solved_opening(by_arm, dict(zip(by_arm, sets.values(), strict=True)), tasks)
+    assert "by search alone, 3 of 4 tasks" in arms
+    assert "by search and learn;" in arms
     assert [head.partition(":")[0] for head in shown.heads] == ["Solved"] * 3 + ["Near miss"]
     assert shown._repr_html_().count('class="arcnb-card"') == 4
     programs = [judged(task, 1, right(task), "other" * 3) for task in tasks[2:]]
