@@ -28,9 +28,8 @@ def solved_opening(
     counts = {name: _solved(frame, tasks) for name, frame in frames.items()}
     best = max(counts, key=lambda name: counts[name][0])
     told = sorted(counts, key=lambda name: -counts[name][0])[:MOST] if len(counts) > MOST else list(counts)
-    texts = [
-        share_text(*counts[name][:2], "tasks") + (f" by {ARMS.get(name, name)}" if len(counts) > 1 else "") for name in told
-    ]
+    by = {name: f" by {ARMS.get(name, name)}" if len(counts) > 1 else "" for name in told}
+    texts = [share_text(*counts[name][:2], "tasks") + by[name] for name in told]
     rest = f", no more by {len(counts) - len(told)} other sets" if len(told) < len(counts) else ""
     known = any(known for _, _, known in counts.values())
     how = "train and test pairs by one program" if known else "train pairs only; test outputs are unknown"
