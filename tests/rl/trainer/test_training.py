@@ -166,12 +166,12 @@ def test_a_best_that_was_saved_and_not_kept_when_the_run_was_killed_is_kept_late
 
     def killed(checkpoint, best):
         if checkpoint.name == "checkpoint-2":
-            raise InterruptedError
+            raise RuntimeError("killed")
         return keep_best(checkpoint, best)
 
     keep_best = callbacks.keep_best
     monkeypatch.setattr(callbacks, "keep_best", killed)
-    with pytest.raises(InterruptedError):
+    with pytest.raises(RuntimeError, match="killed"):
         train(tmp_path, **EVERY_OTHER, eval_tasks=eval_tasks)
     monkeypatch.setattr(callbacks, "keep_best", keep_best)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["checkpoint-0"]
