@@ -121,7 +121,8 @@ def test_a_stopped_job_of_two_nodes_saves_and_goes_on(slurm, notebook):
     assert len(list(run.path.glob("nodes/*/1.alive"))) == 2
 
 
-@pytest.mark.repetition  # tests/models/training/test_nodes.py loses a node without Slurm; another kills one process
+# tests/models/training/test_nodes.py loses a node without Slurm, and the test above a process with it.
+@pytest.mark.repetition
 @pytest.mark.long("a notebook trains on two nodes, twice")
 def test_a_killed_node_fails_the_run_with_its_name_and_it_goes_on_as_an_unbroken_one(
     slurm, settings, tmp_path
