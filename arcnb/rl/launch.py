@@ -98,9 +98,8 @@ def _train_with_server(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) ->
         served = replace(plan, trl=ports | {"vllm_server_base_url": server.address})
         gpus = {VARIABLE: ",".join(for_training)}
         report = _train_in_processes(served, tasks, eval_tasks, gpus, server.lost)
-        if len(for_server) > 1 and (sampled := server.sampled()) and sum(sampled):
-            parts = ", ".join(f"{100 * tokens / sum(sampled):.0f}%" for tokens in sampled)
-            report.notes.append(f"the server's copies sampled {parts} of {sum(sampled):,} tokens")
+        if len(for_server) > 1:
+            report.notes.append(server.shares())
         return report
 
 

@@ -1,9 +1,9 @@
 """What a run will need of each GPU, counted before anything starts; what cannot fit is refused.
 
 An estimate from shapes: weights, gradients and Adam's state as ZeRO-3 or DDP keep them, LoRA or full, what a
-step keeps for the backward pass, and the server's weights and cache. What is
-not counted (fragments, NCCL, kernels' workspace) is the overhead of 10% and 2 GiB. Measured once: 28.2 GiB of
-21.4 for a 7B shape under ZeRO-3 (docs/results/log/2026-11-26_four_gpus.md).
+step keeps for the backward pass, and the server's weights and cache. What is not counted (fragments, NCCL,
+kernels' workspace) is the overhead of 10% and 2 GiB. It is too low: a 7B shape under ZeRO-3 took 28.2 GiB of
+a GPU where this says 21.4 (one run, docs/results/log/2026-11-26_four_gpus.md).
 """
 
 from __future__ import annotations

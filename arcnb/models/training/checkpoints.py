@@ -87,7 +87,9 @@ def naming_what_is_whole(output: Path, trainer) -> Iterator[None]:
     except ArcnbError:
         raise
     except Exception as error:
-        why = room_problem(output) or (error if isinstance(error, OSError | SafetensorError) else None)
+        why = room_problem(output)
+        if why is None and isinstance(error, OSError | SafetensorError):
+            why = str(error) or type(error).__name__
         if why is None:
             raise
         kept = newest_complete(output / "checkpoints")

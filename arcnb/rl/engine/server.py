@@ -71,6 +71,15 @@ class GenerationServer:
         last = lines[-1].strip() if lines else "it said nothing"
         return f"the vLLM server ended ({self.process.returncode}): {last}; see {self.log}"
 
+    def shares(self) -> str:
+        """What share of the tokens each copy has sampled, or why that is not known, in a sentence."""
+        try:
+            sampled = self.sampled()
+        except (OSError, LookupError, StopIteration) as error:  # the training is done all the same
+            return f"the server did not say what its copies sampled ({type(error).__name__}: {error})"
+        parts = ", ".join(f"{100 * tokens / max(1, sum(sampled)):.0f}%" for tokens in sampled)
+        return f"the server's copies sampled {parts} of {sum(sampled):,} tokens"
+
     def sampled(self) -> list[int]:
         """Tokens that each copy has sampled."""
         from prometheus_client.parser import text_string_to_metric_families

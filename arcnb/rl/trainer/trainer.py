@@ -268,8 +268,9 @@ def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
         engine["kv_cache_dtype"] = cache
     if rank:
         engine |= room_for_adapters(rank)
-    # TRL (1.15, 1.16) takes the first free one of four ports, which runs that start together all find free.
-    os.environ.setdefault("MASTER_PORT", str(free_port()))
+    if plan.colocated and not on_cpu:
+        # TRL (1.15, 1.16) takes the first free one of four ports, which is free for all that start together.
+        os.environ.setdefault("MASTER_PORT", str(free_port()))
     with ExitStack() as stack:
         if on_cpu:
             from arcnb.rl.engine.cpu_generation import generating_on_cpu

@@ -137,6 +137,8 @@ def test_what_each_copy_has_sampled_is_counted(small_model, tmp_path, monkeypatc
     monkeypatch.setattr(servers, "server_command", lambda *asked: [*words, str(asked[3])])
     with servers.generation_server(small_model, ["2", "3"], 512, tmp_path / "log.txt") as server:
         assert server.sampled() == [12, 30]
+        assert server.shares() == "the server's copies sampled 29%, 71% of 42 tokens"
+    assert server.shares().startswith("the server did not say what its copies sampled (URLError")
 
 
 def test_a_server_ends_with_a_training_that_is_killed(tmp_path):
