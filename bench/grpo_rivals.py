@@ -5,12 +5,12 @@
     python bench/grpo_rivals.py toy --ways shared lean trl    # a look on a CPU, with a tiny model
 
 Ways: `trl` (TRL's GRPOTrainer), `async` (TRL's AsyncGRPOTrainer, bench/grpo_async.py), `unsloth`, `shared`
-(ours on policy), `lean` (ours with everything: samples for four steps, the sampler's log-probabilities, a
-quarter of the references, half of each group, the adapter alone to vLLM, layer kernels if they are
-installed), `ahead` (the same with samples for one step, drawn while the step before is learnt
-from). Each in a process of its own with a time limit. The table has seconds a step, its parts, the most
-memory, completions a second, and under it the floor: counted operations at 700 T a second (1 on a CPU), and
-bytes read at 4.8 TB a second; what `lean` leaves out is left out of its floor.
+(ours on policy), `lean` (ours with what pays: samples for four steps, the sampler's log-probabilities, a
+quarter of the references, half of each group, layer kernels if they are installed), `once` (the same with
+samples for one step), `ahead` (these drawn while the step before is learnt from). Each in a process of its
+own with a time limit. The table has seconds a step, its parts, the most memory, completions a second, and
+under it the floor: counted operations at 700 T a second (1 on a CPU), and bytes read at 4.8 TB a second; what
+`lean` leaves out is left out of its floor.
 """
 
 import argparse
@@ -29,11 +29,12 @@ import shared_prefix
 PARTS = ("generation", "weights", "reward", "old and reference", "forward", "backward", "optimizer", "rest")
 GROUP = {"toy": 4}
 SHARE = 0.35
-OURS = ("shared", "lean", "ahead")
+OURS = ("shared", "lean", "once", "ahead")
 # way -> (steps, of which not timed, seconds at most)
 STEPS = {
     "shared": (10, 2, 150),
     "lean": (12, 4, 150),
+    "once": (12, 4, 150),
     "ahead": (12, 4, 150),
     "trl": (5, 1, 200),
     "unsloth": (4, 2, 200),
@@ -41,7 +42,6 @@ STEPS = {
 }
 LEAN = {
     "generations": 4,
-    "adapter_alone": True,
     "learner": {"old_log_probs": "sampler", "reference_part": 0.25, "trained_part": 0.5},
 }
 
@@ -70,13 +70,13 @@ def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, 
         job["accumulation"] = grpo_speed.accumulation_of(way, job["group"], length, job["micro_tokens"])
         if way in OURS:
             job["group_attention"] = not toy
-        if way in ("lean", "ahead"):
+        if way in ("lean", "once", "ahead"):
             job |= LEAN | {"layer_kernels": not toy and find_spec("liger_kernel") is not None}
             if toy:  # what needs vLLM
                 learner = LEAN["learner"] | {"old_log_probs": "pass"}
-                job |= {"adapter_alone": False, "learner": learner, "generations": 2}
-        if way == "ahead":
-            job |= {"generations": 1, "ahead": not toy}
+                job |= {"learner": learner, "generations": 2}
+        if way in ("once", "ahead"):
+            job |= {"generations": 1, "ahead": way == "ahead" and not toy}
         found.append((job, warm, limit))
     return found
 

@@ -205,7 +205,7 @@ def work(job: dict) -> None:
 def plan_of(job: dict):
     from arcnb.rl.plan.grpo import GrpoPlan
 
-    shared, longest = job["way"] in ("shared", "lean", "ahead"), job["prompt_tokens"][1]
+    shared, longest = job["way"] in ("shared", "lean", "once", "ahead"), job["prompt_tokens"][1]
     asked = {
         "n_tasks": 0,
         "eval_steps": 0,

@@ -22,12 +22,15 @@ def release_engine(trainer) -> None:
         return
     from torch.utils._pytree import tree_leaves
     from vllm.compilation.cuda_graph import CUDAGraphWrapper
+    from vllm.platforms import current_platform
 
     runner = llm.llm_engine.model_executor.driver_worker.model_runner
     # Buffers stay: vLLM hands its tables of positions to the next engine (`_ROPE_DICT`), and they are small.
     for tensor in (*tree_leaves(runner.kv_caches), *runner.model.parameters()):
         tensor.untyped_storage().resize_(0)
     CUDAGraphWrapper.clear_all_graphs()
+    # The next engine captures its graphs in memory of its own: torch bears no pool whose last graph is gone.
+    type(current_platform)._global_graph_pool = None
     generation.llm = None
     gc.unfreeze()
     release_memory()
