@@ -84,10 +84,6 @@ def successful_rows(
     return rows
 
 
-def _solved(prediction: Prediction) -> bool:
-    return bool(prediction.train_is_correct) and prediction.test_is_correct in (None, 1)
-
-
 def _whole(prediction: Prediction) -> bool:
     """Whether the completion ended by itself: a cut one would teach not to end."""
     return prediction.finish_reason == "stop"
@@ -98,9 +94,9 @@ Pair = tuple[int, Prediction, Prediction, str]  # set number, what missed, what 
 
 def _children(found: Gathered) -> Iterator[Pair]:
     for number, prediction in found.rows:
-        if prediction.parent and _solved(prediction) and _whole(prediction):
+        if prediction.parent and prediction.solved and _whole(prediction):
             parent = found.ancestors(number).get(prediction.parent)
-            if parent is not None and not _solved(parent):
+            if parent is not None and not parent.solved:
                 yield number, parent, prediction, "children"
 
 
@@ -112,7 +108,7 @@ def _siblings(found: Gathered, chooser: str, random) -> Iterator[Pair]:
         prompt = (number, prediction.turn, prediction.round, prediction.parent, view)
         prompts.setdefault(prompt, []).append(prediction)
     for (number, *_), answers in prompts.items():
-        right = list({p.program: p for p in answers if _solved(p) and _whole(p)}.values())
+        right = list({p.program: p for p in answers if p.solved and _whole(p)}.values())
         if not right:
             continue
         for i, parent in enumerate(choose(chooser, answers, 2 * len(right), random)):
