@@ -255,11 +255,6 @@ def _row(parent: Prediction, one: PredictionSet, prompt: Prompt, ids: list[int])
     }
 
 
-def write_refinement(dataset: RefinementDataset, path: Path) -> Path:
-    """Write the rows as Parquet, whole or not at all."""
-    return write_conversations(dataset.rows, path)
-
-
 def write_conversations(rows: Sequence[Mapping], path: Path) -> Path:
     """Conversations as Parquet, whole or not at all."""
     import pyarrow as pa
