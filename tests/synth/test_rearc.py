@@ -1,7 +1,6 @@
 """RE-ARC sources: programs that solve the originals, examples that repeat everywhere."""
 
 import ast
-import hashlib
 import json
 import os
 import random
@@ -17,7 +16,6 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.programs.libraries import rearc_dsl
 from arcnb.synth.rearc.tasks import (
     UNREPRODUCED,
-    rearc_examples,
     rearc_ids,
     rearc_input,
     rearc_program,
@@ -93,27 +91,25 @@ def test_examples_repeat_under_another_hash_seed():
 
 def test_examples_are_the_recorded_ones():
     """Pins generators, seeds and rewriting: a change of any makes other data than the adapter's."""
-    pairs = rearc_examples("05f2a901", 3, seed=0)
-    digest = hashlib.sha256(b"".join(pair.input.tobytes() + pair.output.tobytes() for pair in pairs))
-    assert digest.hexdigest()[:16] == "8f980c1627eae967"
+    assert rearc_task("05f2a901", seed=0, index=0).fingerprint[:16] == "b960df7dd94857b5"
 
 
 def test_more_examples_keep_the_first_ones():
-    few, many = rearc_examples("05f2a901", 2, seed=1), rearc_examples("05f2a901", 5, seed=1)
-    assert many[:2] == few
+    few, many = (rearc_task("05f2a901", seed=1, index=0, n_train=n) for n in (2, 5))
+    assert many.train[:3] == (*few.train, *few.test)
 
 
 def test_global_random_state_is_untouched():
     random.seed(1)
     before = random.getstate()
-    rearc_examples("8731374e", 3, seed=1)
+    rearc_task("8731374e", seed=1, index=0)
     assert random.getstate() == before
 
 
 def test_difficulty_bounds_set_the_size():
-    easy = rearc_examples("007bbfb7", 5, seed=0, diff_lb=0.0, diff_ub=0.1)
-    hard = rearc_examples("007bbfb7", 5, seed=0, diff_lb=0.9, diff_ub=1.0)
-    assert sum(pair.input.size for pair in easy) < sum(pair.input.size for pair in hard)
+    easy = rearc_task("007bbfb7", seed=0, index=0, diff_lb=0.0, diff_ub=0.1)
+    hard = rearc_task("007bbfb7", seed=0, index=0, diff_lb=0.9, diff_ub=1.0)
+    assert max(pair.input.size for pair in easy.train) < min(pair.input.size for pair in hard.train)
 
 
 def test_cells_and_sides_are_bounded():
@@ -127,7 +123,7 @@ def test_bad_requests_are_refused():
     with pytest.raises(ArcnbError, match="no task 'nonsense'"):
         rearc_program("nonsense")
     with pytest.raises(ArcnbError, match="0 <= diff_lb <= diff_ub <= 1"):
-        rearc_examples("007bbfb7", 1, seed=0, diff_lb=0.7, diff_ub=0.2)
+        rearc_task("007bbfb7", seed=0, index=0, diff_lb=0.7, diff_ub=0.2)
     with pytest.raises(NoExample, match="never fit in 20 cells"):
         rearc_task("007bbfb7", seed=0, index=0, max_cells=20)
 

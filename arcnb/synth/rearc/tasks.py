@@ -25,9 +25,7 @@ from arcnb.synth.rearc.programs import rewritten_verifier, verifier_ids
 from arcnb.synth.rules import NoExample
 from arcnb.synth.splits import draw_n_train
 
-MAX_DRAWS = (
-    200_000  # random numbers an example may use; the most seen in 120,000 examples was a tenth of this
-)
+MAX_DRAWS = 200_000  # random numbers an example may use, ten times the most seen in 120,000 examples
 INPUT_ATTEMPTS = 10  # of a lone input: some generators never fit in a small grid, and take seconds to say so
 MAX_ATTEMPTS = 200  # draws of one example until generator and verifier agree
 MAX_SET_DRAWS = 10  # draws of a task's examples until they are small enough
@@ -79,14 +77,6 @@ def _originals() -> TaskSet:
     return load_tasks("arc-agi-1/training")
 
 
-def rearc_examples(task_id: str, n: int, seed: int, diff_lb: float = 0.0, diff_ub: float = 1.0) -> list[Pair]:
-    """`n` pairs with distinct inputs; asking for more extends the list without changing its beginning.
-
-    diff_lb, diff_ub: bounds, within 0..1, of the uniform number that sets each size or count of an example.
-    """
-    return [pair for pair, _ in _drawn_examples(task_id, n, seed, diff_lb, diff_ub)]
-
-
 def rearc_task(
     task_id: str,
     seed: int,
@@ -98,9 +88,10 @@ def rearc_task(
 ) -> Task:
     """Task number `index` made from the generator of `task_id`, with its program.
 
-    n_train: None draws it from ARC's distribution. max_cells: bound on the cells of all inputs and outputs
-    together; while exceeded, or while all outputs are equal, the examples are drawn again, each time 20%
-    easier. NoExample, too large, when ten draws do not fit.
+    n_train: None draws it from ARC's distribution; with more pairs, the first are the same. diff_lb, diff_ub:
+    bounds, within 0..1, of the uniform number that sets each size or count of an example. max_cells: bound
+    on the cells of all inputs and outputs together; while exceeded, or while all outputs are equal, the
+    examples are drawn again, each time 20% easier. NoExample, too large, when ten draws do not fit.
     """
     if n_train is None:
         n_train = draw_n_train(rng(seed, "rearc n_train", task_id, index))
@@ -174,7 +165,7 @@ def _drawn_examples(
     seed: int,
     diff_lb: float,
     diff_ub: float,
-    max_cells: float = float("inf"),
+    max_cells: int,
 ) -> list[tuple[Pair, float]]:
     _check_id(task_id)
     if not 0.0 <= diff_lb <= diff_ub <= 1.0:
@@ -215,9 +206,7 @@ def _example(
             rows, output = example["input"], example["output"]
             good = _fits(rows, max_side) and _fits(output, max_side) and rows != output
             good = good and verify(rows) == output
-        except (
-            Exception
-        ):  # third-party code on unlucky draws: min() of nothing, sample larger than population
+        except Exception:  # their code on unlucky draws: min() of nothing, sample larger than population
             continue
         if good:
             samples = getattr(source, "difficulty_samples", [])
