@@ -205,6 +205,14 @@ def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
     return []
 
 
+def conflicts(options: Mapping[str, Any], reasons: Mapping[str, Any]) -> list[str]:
+    """A sentence for each option that is asked for, and each reason against it that holds."""
+    against = [reason for reason, holds in reasons.items() if holds]
+    return [
+        f"{one} does not go with {reason}" for one, asked in options.items() if asked for reason in against
+    ]
+
+
 def opened(
     parameters: Mapping[str, Any], whole: Callable[[str], bool] = lambda name: False
 ) -> dict[str, Any]:

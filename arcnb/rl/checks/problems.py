@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Sized
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
-from arcnb.plans import refusals
+from arcnb.plans import conflicts, refusals
 from arcnb.rl.checks.machine import context_of, machine_problems
 from arcnb.rl.checks.sampling import sampling_problems
 from arcnb.rl.checks.trainers import trainer_problems
@@ -93,11 +93,7 @@ def _advantages(plan: GrpoPlan) -> Iterator[str]:
         "guide_programs, whose answers begin in the prompt": plan.guide.programs,
         "parallel='zero3', whose processes all make the same passes": plan.zero3,
     }
-    yield from (
-        f"self_teacher does not go with {reason}"
-        for reason, holds in reasons.items()
-        if holds and plan.self_teacher
-    )
+    yield from conflicts({"self_teacher": plan.self_teacher}, reasons)
     if plan.trl.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         yield "multi_objective_aggregation is of several reward functions; a run has one"
 

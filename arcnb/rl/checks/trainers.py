@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from arcnb.models.lora.precision import four_bits_problem
+from arcnb.plans import conflicts
 from arcnb.rl.plan.grpo import GrpoPlan
 
 TRAINERS = ("trl", "unsloth")
@@ -74,22 +75,16 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
         },
     }
     for name, reasons in wrong.items():
-        for reason, holds in reasons.items():
-            if getattr(plan.vllm, name) and holds:
-                yield f"vllm_{name}=True does not go with {reason}"
+        yield from conflicts({f"vllm_{name}=True": getattr(plan.vllm, name)}, reasons)
 
 
 def _shared_prompt(plan: GrpoPlan) -> Iterator[str]:
     """What shared prompts cannot go together with; the model itself is looked at at the first step."""
-    if not plan.shared_prompt:
-        return
     reasons = {
         f"trainer={plan.trainer!r}, which computes log-probabilities in its own way": plan.trainer != "trl",
         "parallel='zero3', with which it was never tried; use ddp": plan.zero3,
     }
-    for reason, holds in reasons.items():
-        if holds:
-            yield f"shared_prompt=True does not go together with {reason}"
+    yield from conflicts({"shared_prompt=True": plan.shared_prompt}, reasons)
 
 
 def _learner(plan: GrpoPlan) -> Iterator[str]:
@@ -136,6 +131,4 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
     for option, holds in options.items():
         if holds and plan.trainer != "trl":
             yield f"{option} needs trainer='trl'; {plan.trainer} computes log-probabilities in its own way"
-        for reason, applies in reasons.items():
-            if holds and applies and option in left_out:
-                yield f"{option} does not go together with {reason}"
+    yield from conflicts(left_out, reasons)

@@ -128,7 +128,7 @@ def test_a_sequence_longer_than_the_model_was_built_for_is_refused(said):
 
 def test_shared_prompts_are_not_for_unsloth(said):
     (sentence,) = said(shared_prompt=True, trainer="unsloth")
-    assert sentence.startswith("shared_prompt=True does not go together with trainer='unsloth'")
+    assert sentence.startswith("shared_prompt=True does not go with trainer='unsloth'")
 
 
 class Opened(Exception):
