@@ -55,13 +55,11 @@ class TaskFilter:
         )
 
 
-def entries(
-    tasks: Iterable[Task], sets: Mapping[str, PredictionSet] | None = None, per_task: int = 8
-) -> list[Entry]:
-    """An entry a task, in order, with its `per_task` best predictions of all sets together; of predictions
-    with the same outputs the first."""
+def entries(tasks: Iterable[Task], sets: Mapping[str, PredictionSet] | None = None) -> list[Entry]:
+    """An entry a task, in order, with the 8 best predictions of it in all sets together; of predictions with
+    the same outputs the first."""
     tasks = list(tasks)
-    rates, best = _best(sets or {}, [task.task_id for task in tasks], per_task)
+    rates, best = _best(sets or {}, [task.task_id for task in tasks])
     return [
         Entry(task, *_facts(task), rates.get(task.task_id), tuple(best.get(task.task_id, ())))
         for task in tasks
@@ -78,7 +76,7 @@ def _facts(task: Task) -> tuple[int, frozenset[int]]:
 
 
 def _best(
-    sets: Mapping[str, PredictionSet], ids: Sequence[str], per_task: int
+    sets: Mapping[str, PredictionSet], ids: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, list[tuple[str, Prediction]]]]:
     import pandas as pd
 
@@ -94,7 +92,7 @@ def _best(
     rates = solving.groupby(of_task).mean()[known].to_dict()
     ranked = best_first(frame).sort_values("status", key=lambda status: status != "ok", kind="stable")
     repeated = ranked.duplicated(["task_id", "fingerprint"]) & ranked["fingerprint"].notna()
-    chosen = ranked[~repeated].groupby("task_id", sort=False).head(per_task)
+    chosen = ranked[~repeated].groupby("task_id", sort=False).head(8)
     keys = list(chosen[["set", "task_id", "round", "index", "turn"]].itertuples(index=False, name=None))
     rows = {
         (name, *key): row

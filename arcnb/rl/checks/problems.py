@@ -13,7 +13,7 @@ from arcnb.rl.checks.sampling import sampling_problems
 from arcnb.rl.checks.trainers import trainer_problems
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.advantages import ADVANTAGES
-from arcnb.rl.rows import SignalHistory, row_problems
+from arcnb.rl.rows import row_problems
 
 GUARD_ACTIONS = ("warn", "stop", "rollback")
 TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_reward
@@ -41,8 +41,7 @@ def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> 
     found += row_problems(plan, tasks, eval_tasks)
     found += [*_turns(plan), *trainer_problems(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
-    found += refusals(lambda: plan.subject.limits)
-    return found + refusals(SignalHistory, plan.signal.visits, plan.signal.weight)
+    return found + refusals(lambda: plan.subject.limits)
 
 
 def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:

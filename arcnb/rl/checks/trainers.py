@@ -103,10 +103,7 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
             f"learner_old_log_probs={asked.old_log_probs!r} needs use_vllm=True, whose samples come with "
             "log-probabilities, and vllm_importance_sampling_correction=True"
         )
-    for name in ("reference_part", "trained_part"):
-        if not 0 < getattr(asked, name) <= 1:
-            yield f"learner_{name} must be above 0 and at most 1, not {getattr(asked, name)}"
-    if 0 < asked.trained_part < 1 and round(asked.trained_part * group) < 2:
+    if asked.trained_part < 1 and round(asked.trained_part * group) < 2:
         yield f"{part} of num_generations={group} leaves fewer than 2 completions to compare"
     if asked.reference_part < 1 and not plan.trl["beta"]:
         yield f"learner_reference_part={asked.reference_part:g} needs a beta above 0; it would do nothing"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Iterator[str]:
     """What guided tasks and groups of several sizes cannot go together with."""
     guide = plan.guide
-    if guide.after < 1 or not 0 <= guide.free < 1:
-        yield f"guide_after={guide.after} must be at least 1, guide_free={guide.free} within 0..1 and below 1"
     evaluated = {task.fingerprint for task in eval_tasks} if plan.eval_steps else set()
     reasons = {
         "train_on_held_out=True: it shows solutions": plan.train_on_held_out,

@@ -122,12 +122,12 @@ class Showcase:
         return "\n".join(p.verdict for p in self.predictions) or _NOTHING
 
 
-def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:
+def highlights(tasks: TaskSet, predictions: PredictionSet) -> Showcase:
     """Three solved tasks and the one that came closest without being solved, each with its program; tasks of
     different programs come before tasks of the same program."""
-    found = best_predictions(predictions, 4 * n_solved, True, tasks.ids)
+    found = best_predictions(predictions, 12, True, tasks.ids)
     once = {one.program: one for one in reversed(found)}.values()
-    solved = sorted(found, key=lambda one: not any(one is other for other in once))[:n_solved]
+    solved = sorted(found, key=lambda one: not any(one is other for other in once))[:3]
     missed = best_predictions(predictions, 1, False, tasks.ids)
     heads = [f"Solved: {one.task_id}" for one in solved]
     for one in missed:
@@ -136,12 +136,12 @@ def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) ->
     return Showcase(tasks, [*solved, *missed], heads)
 
 
-def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction], n: int = 4) -> Showcase:
-    """The first prediction of each of n tasks, drawn small under its task and what was right."""
+def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
+    """The first prediction of each of four tasks, drawn small under its task and what was right."""
     first: dict[str, Prediction] = {}
     for one in predictions:
         first.setdefault(one.task_id, one)
-    shown = list(first.values())[:n]
+    shown = list(first.values())[:4]
     return Showcase(tasks, shown, [f"{p.task_id}: {p.verdict.partition(' · ')[2]}" for p in shown])
 
 

@@ -168,10 +168,6 @@ def _drawn_examples(
     max_cells: int,
 ) -> list[tuple[Pair, float]]:
     _check_id(task_id)
-    if not 0.0 <= diff_lb <= diff_ub <= 1.0:
-        raise ArcnbError(
-            f"difficulty bounds must satisfy 0 <= diff_lb <= diff_ub <= 1, not {diff_lb}, {diff_ub}"
-        )
     found: dict[tuple, tuple[Pair, float]] = {}
     n_cells = 0
     for index in range(10 * n + 20):

@@ -136,7 +136,5 @@ def test_spread_among_wrong_programs_is_signal_and_equal_half_right_ones_are_too
 
 @pytest.mark.parametrize(("visits", "weight"), [(-1, 0.0), (1, 1.5)])
 def test_impossible_choices_of_prompts_are_refused(said, visits, weight):
-    with pytest.raises(ValueError, match="signal_visits"):
-        SignalHistory(visits, weight)
     with pytest.raises(ArcnbError, match=r"parameter 'signal_(visits|weight)' must be at least 0"):
         said(signal_visits=visits, signal_weight=weight)
