@@ -22,7 +22,7 @@ first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
@@ -203,6 +203,12 @@ def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
     except ValueError as error:
         return str(error).splitlines()
     return []
+
+
+def unknown(option: str, value: Any, known: Collection) -> list[str]:
+    """A sentence for a value that is none of those known."""
+    there = ", ".join(map(str, known))
+    return [] if value in known else [f"{option}={value!r} does not exist; there are {there}"]
 
 
 def conflicts(options: Mapping[str, Any], reasons: Mapping[str, Any]) -> list[str]:

@@ -171,7 +171,7 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, gpus, monkeypa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vllm_kv_cache_dtype": "int3"}, "vllm_kv_cache_dtype is one of auto, fp8, not 'int3'"),
+        ({"vllm_kv_cache_dtype": "int3"}, "vllm_kv_cache_dtype='int3' does not exist; there are auto, fp8"),
         ({"vllm_kv_cache_dtype": "fp8", "trainer": "unsloth"}, "vllm_kv_cache_dtype is for trainer='trl'"),
         ({"vllm_kv_cache_dtype": "fp8"}, "vllm_kv_cache_dtype='fp8' needs use_vllm=True"),
         ({"vllm_group_attention": True}, "vllm_group_attention=True does not go with use_vllm=False"),
