@@ -46,7 +46,7 @@ def judge(
     prediction of a task that is not among `tasks`.
     """
     waiting: deque[tuple[Prediction, Extraction]] = deque()
-    asked = Asked(tasks, executor.entry)
+    asked = Asked(tasks)
 
     def jobs() -> Iterator[Job]:
         for prediction in predictions:
@@ -60,27 +60,21 @@ def judge(
 
 
 class Asked:
-    """What the executor is asked about predictions: their programs, on the inputs that their prompts showed.
+    """What the executor is asked about predictions: their programs, on the inputs that prompts showed."""
 
-    entry: the function that a program has to define.
-    """
-
-    def __init__(self, tasks: Mapping[str, Task], entry: str) -> None:
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
         @lru_cache(AUGMENTED_INPUTS)
         def inputs(task_id: str, augmentation: Augmentation) -> tuple[Grid, ...]:
             return tuple(augmentation.apply(grid) for grid in tasks[task_id].inputs)
 
-        self._tasks, self._entry, self._inputs = tasks, entry, inputs
+        self._tasks, self._inputs = tasks, inputs
 
     def about(self, prediction: Prediction) -> tuple[Extraction, Job]:
         """The program as it was found, and the job. ArcnbError: the prediction's task is not at hand."""
         if prediction.task_id not in self._tasks:
             raise ArcnbError(f"prediction {prediction.id}: task {prediction.task_id} is not at hand")
-        found = extract_program(
-            prediction.completion_prefix + prediction.completion,
-            entry=self._entry,
-            truncated=prediction.finish_reason == "length",
-        )
+        completion = prediction.completion_prefix + prediction.completion
+        found = extract_program(completion, truncated=prediction.finish_reason == "length")
         inputs = self._inputs(prediction.task_id, prediction.augmentation)
         return found, Job(found.program, inputs)
 
