@@ -129,8 +129,7 @@ def rule_task(name: str, seed: int, index: int, n_train: int | None = None) -> T
 def _without_idle_lines(text: str, pairs: list[Pair]) -> tuple[str, int]:
     """The program without the lines that change none of these outputs, and how many those were.
 
-    One line at a time, each judged on the program as it is by then. It runs here, since the text is ours;
-    `validation` does the same in the sandbox with programs that come from elsewhere.
+    One line at a time, each judged on the program as it is by then. It runs here, since the text is ours.
     """
     n_removed = 0
     candidates = removals(text)

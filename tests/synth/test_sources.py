@@ -86,12 +86,6 @@ def test_validated_source_ends_when_nothing_is_new():
     assert report.rejected["duplicate program"] > 50
 
 
-def test_programs_of_a_model_do_not_share_processes(tmp_path):
-    (tmp_path / "tasks.jsonl").write_text("")
-    with Executor(workers=1, shared=True) as executor, pytest.raises(ArcnbError, match="cannot share"):
-        build_tasks(str(tmp_path / "tasks.jsonl"), 1, executor=executor, require_programs=True)
-
-
 def test_generators_are_given_up_alike_in_any_number_of_processes(monkeypatch):
     """What was drawn ahead for a generator that is given up meanwhile changes nothing."""
     made = []
@@ -134,8 +128,3 @@ def test_unknown_generators_name_the_nearest():
 def test_endless_sources_need_a_number():
     with pytest.raises(ArcnbError, match="never ends"):
         build_tasks("dsl")
-
-
-def test_arc_tasks_have_no_programs():
-    with pytest.raises(ArcnbError, match="none of its tasks has a program"):
-        list(build_tasks("arc-agi-1/training", require_programs=True))
