@@ -189,11 +189,11 @@ class Plan:
             return f"<details><summary>{head}</summary>{table.to_html()}</details>"
 
 
-def refuse(problems: Iterable[str], error: type[ValueError] = ArcnbError) -> None:
+def refuse(problems: Iterable[str]) -> None:
     """Raise one error with every problem, if there is any."""
     problems = list(dict.fromkeys(problems))
     if problems:
-        raise error("\n".join(problems))
+        raise ArcnbError("\n".join(problems))
 
 
 def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:

@@ -50,13 +50,11 @@ def rearc_ids() -> tuple[str, ...]:
     return verifier_ids()
 
 
-def rearc_program(task_id: str, line_length: int = 60) -> str:
+def rearc_program(task_id: str) -> str:
     """A program, `transform(grid)` on `rearc_dsl`, that solves task `task_id`: its verifier, rewritten.
-
-    `line_length` as in `rewritten_verifier`: 0 keeps one call a line. ArcnbError for an unknown task.
-    """
+    ArcnbError for an unknown task."""
     _check_id(task_id)
-    return rewritten_verifier(task_id, line_length)
+    return rewritten_verifier(task_id)
 
 
 def reproduced_ids() -> tuple[str, ...]:
