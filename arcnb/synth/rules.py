@@ -95,18 +95,17 @@ def _code(text: str) -> CodeType:
     return compile(text.replace(DSL_IMPORT, "", 1), "<rule>", "exec")
 
 
-def rule_task(name: str, seed: int, index: int, n_train: int | None = None) -> Task:
+def rule_task(name: str, seed: int, index: int) -> Task:
     """Task `index` of the generator of this name: rule, inputs and outputs from (name, seed, index) alone.
 
-    n_train: None draws it from ARC's distribution. Inputs are distinct; each pair changes something, and not
-    all outputs are equal; the program has no line without effect. NoExample when 30 tries
-    gave no such task, ArcnbError when there is no such generator.
+    Inputs are distinct; each pair changes something, and not all outputs are equal; the program has no line
+    without effect. NoExample when 30 tries gave no such task, ArcnbError when there is no such generator.
     """
     if name not in GENERATORS:
         raise ArcnbError(f"no generator {name!r}{nearest(name, GENERATORS)}")
     for attempt in range(MAX_TRIES):
         rng = seeded_rng(seed, "dsl task", name, index, attempt)
-        n_pairs = (draw_n_train(rng) if n_train is None else n_train) + 1
+        n_pairs = draw_n_train(rng) + 1
         rule = GENERATORS[name].make(rng)
         pairs = _pairs(rule, n_pairs, rng)
         if pairs is None:

@@ -56,7 +56,6 @@ REARC_PARTS = ("held_out", "all")
 MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
 
 
-Draw: TypeAlias = tuple[str, int, int, int | None]  # generator, seed, index, n_train
 Source: TypeAlias = "Callable[[str, int | None, SourceSettings, TaskReport], Iterator[Task]]"
 
 
@@ -64,26 +63,22 @@ Source: TypeAlias = "Callable[[str, int | None, SourceSettings, TaskReport], Ite
 class SourceSettings:
     """What every source gets: seed, and bounds on the tasks it makes. ArcnbError names a wrong one.
 
-    n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`. workers:
-    processes that make tasks of the DSL; their number changes nothing but the time. They are spawned, so a
-    script that asks for more than one needs the `if __name__ == "__main__":` guard. block_size: candidates
-    validated together, so how long the first task takes; between blocks generators with nothing new are given
-    up, so another size gives other tasks in the end.
+    diff_ub, max_cells: of `rearc_task`. workers: processes that make tasks of the DSL; their number changes
+    nothing but the time. They are spawned, so a script that asks for more than one needs the
+    `if __name__ == "__main__":` guard. block_size: candidates validated together, so how long the first task
+    takes; between blocks generators with nothing new are given up, so another size gives other tasks in the
+    end.
     """
 
     seed: int = 0
-    n_train: int | None = None
-    diff_lb: float = 0.0
     diff_ub: float = 1.0
     max_cells: int = DEFAULT_MAX_CELLS
     workers: int = 1
     block_size: int = BLOCK
 
     def __post_init__(self):
-        if not 0.0 <= self.diff_lb <= self.diff_ub <= 1.0:
-            raise ArcnbError(
-                f"difficulty goes from diff_lb to diff_ub within 0..1, not {self.diff_lb} to {self.diff_ub}"
-            )
+        if not 0.0 <= self.diff_ub <= 1.0:
+            raise ArcnbError(f"diff_ub, the highest difficulty, is within 0..1, not {self.diff_ub}")
         for name in ("max_cells", "workers", "block_size"):
             if getattr(self, name) < 1:
                 raise ArcnbError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -191,8 +186,7 @@ def rearc_tasks(
                 if rejected_in_a_row > MAX_REJECTED:
                     raise ArcnbError(
                         f"source rearc: {rejected_in_a_row:,} tasks in a row were rejected, the last one as "
-                        f"{task!r}, with max_cells {settings.max_cells} and difficulty {settings.diff_lb} to "
-                        f"{settings.diff_ub}"
+                        f"{task!r}, with max_cells {settings.max_cells}, difficulty up to {settings.diff_ub}"
                     )
 
 
@@ -204,11 +198,9 @@ def _rearc_task(
     random = rng(settings.seed, "task set", task_id, index)
     upper = settings.diff_ub
     if varied:
-        share = LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
-        upper = settings.diff_lb + (settings.diff_ub - settings.diff_lb) * share
-    bounds = {"diff_lb": settings.diff_lb, "diff_ub": upper, "max_cells": settings.max_cells}
+        upper *= LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
     try:
-        task = rearc_task(task_id, settings.seed, index, settings.n_train, **bounds)
+        task = rearc_task(task_id, settings.seed, index, upper, settings.max_cells)
     except NoExample as none:
         return none.reason
     if not augment or random.random() < P_PLAIN:
@@ -262,7 +254,7 @@ def _rounds(
     while pool := [generator for generator in pool if not _is_exhausted(report, generator.name)]:
         n_rounds = max(1, BATCH // len(pool))
         draws, likely_next = (
-            [(one.name, settings.seed, index, settings.n_train) for index in indices for one in pool]
+            [(one.name, settings.seed, index) for index in indices for one in pool]
             for indices in (range(first, first + n_rounds), range(first + n_rounds, first + 2 * n_rounds))
         )
         for (name, *_), task in zip(draws, drawing(draws, likely_next), strict=True):
@@ -273,10 +265,10 @@ def _rounds(
         first += n_rounds
 
 
-def _drawn_task(draw: Draw) -> Task | None:
-    name, seed, index, n_train = draw
+def _drawn_task(draw: tuple[str, int, int]) -> Task | None:
+    """draw: generator, seed, index."""
     try:
-        return rule_task(name, seed, index, n_train)
+        return rule_task(*draw)
     except NoExample:
         return None
 
