@@ -110,32 +110,27 @@ def rule_task(name: str, seed: int, index: int) -> Task:
         pairs = _pairs(rule, n_pairs, rng)
         if pairs is None:
             continue
-        text, n_removed = _without_idle_lines(rule.program, pairs)
-        meta = {"generator": name, "family": GENERATORS[name].family, "seed": seed, "index": index}
-        if n_removed:
-            meta["lines_removed"] = n_removed
         return Task(
             f"dsl_{name}_{seed}_{index}",
             tuple(pairs[:-1]),
             tuple(pairs[-1:]),
             source="dsl",
-            program=text,
-            meta=meta,
+            program=_without_idle_lines(rule.program, pairs),
+            meta={"generator": name, "family": GENERATORS[name].family, "seed": seed, "index": index},
         )
     raise NoExample(f"generator {name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries")
 
 
-def _without_idle_lines(text: str, pairs: list[Pair]) -> tuple[str, int]:
-    """The program without the lines that change none of these outputs, and how many those were.
+def _without_idle_lines(text: str, pairs: list[Pair]) -> str:
+    """The program without the lines that change none of these outputs.
 
     One line at a time, each judged on the program as it is by then. It runs here, since the text is ours.
     """
-    n_removed = 0
     candidates = removals(text)
     while (shorter := next(candidates, None)) is not None:
         if _solves(shorter, pairs):
-            text, n_removed, candidates = shorter, n_removed + 1, removals(shorter)
-    return text, n_removed
+            text, candidates = shorter, removals(shorter)
+    return text
 
 
 def _solves(text: str, pairs: list[Pair]) -> bool:
