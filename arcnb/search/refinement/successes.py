@@ -40,7 +40,6 @@ def successful_rows(
     executor: Executor,
     *,
     partners: str = "both",
-    chooser: str = "diverse",
     per_task: int = 8,
     seed: int = 0,
 ) -> list[dict]:
@@ -49,7 +48,7 @@ def successful_rows(
     whether training leaves the task out. Empty when nothing succeeded.
 
     Solved means right on every pair whose output is known; distinct answers first come, first kept.
-    chooser: which of a prompt's misses are corrected. ArcnbError as `refinement_rows`.
+    ArcnbError as `refinement_rows`.
     """
     check_successes(partners, per_task)
     by_id = {task.task_id: task for task in tasks}
@@ -58,7 +57,7 @@ def successful_rows(
     for task_id, found in gather(sets, tasks):
         pairs = [*(_children(found) if partners != "siblings" else ())]
         if partners != "children":
-            pairs += _siblings(found, chooser, rng(seed, "siblings", task_id))
+            pairs += _siblings(found, rng(seed, "siblings", task_id))
         kept: dict[tuple[str, str], dict] = {}
         for number, parent, better, source in pairs:
             key = (parent.program or parent.id, better.program)
@@ -100,7 +99,7 @@ def _children(found: Gathered) -> Iterator[Pair]:
                 yield number, parent, prediction, "children"
 
 
-def _siblings(found: Gathered, chooser: str, random) -> Iterator[Pair]:
+def _siblings(found: Gathered, random) -> Iterator[Pair]:
     prompts: dict[tuple, list[Prediction]] = {}
     for number, prediction in found.rows:
         # Rollouts of a training step may show one task through several views: those are several prompts.
@@ -111,5 +110,5 @@ def _siblings(found: Gathered, chooser: str, random) -> Iterator[Pair]:
         right = list({p.program: p for p in answers if p.solved and _whole(p)}.values())
         if not right:
             continue
-        for i, parent in enumerate(choose(chooser, answers, 2 * len(right), random)):
+        for i, parent in enumerate(choose("diverse", answers, 2 * len(right), random)):
             yield number, parent, right[i % len(right)], "siblings"
