@@ -102,7 +102,7 @@ class SearchAndLearn:
     def run(self) -> SearchReport:
         """Do all that is left to do. What was made is on disk when this returns or raises."""
         with self.clock.stopping_on_interrupt(), self.journal.alone():
-            self._take_rows(self._shared)
+            self._take_rows()
             return self._run()
 
     def _run(self) -> SearchReport:
@@ -334,16 +334,14 @@ class SearchAndLearn:
         wanted = conditions(self.made, self.plan.prompts(0))
         return {**wanted, "settings": wanted["settings"] | settings}
 
-    def _take_rows(self, shared: PredictionSet | None) -> None:
+    def _take_rows(self) -> None:
         """What is on disk from before; for a set just begun the first round of `shared`."""
         found = list(self.predictions.iter_predictions(list(self.tasks)))
         self._file(found)
-        if shared is None or found:
+        if self._shared is None or found:
             return
-        first = [
-            row for row in shared.iter_predictions(list(self.tasks)) if self.plan.round_of(row.round) == 0
-        ]
-        self.predictions.write_part(first, 0)
+        rows = self._shared.iter_predictions(list(self.tasks))
+        self.predictions.write_part([row for row in rows if self.plan.round_of(row.round) == 0], 0)
         self._file(self.predictions.take_fresh())
 
     def _file(self, rows: Sequence[Prediction]) -> None:
