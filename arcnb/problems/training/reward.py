@@ -42,11 +42,6 @@ class TestcaseRewards(RewardPlan):
         if not self.base + self.perfect:
             raise ArcnbError("base_reward_weight and perfect_reward_weight are both 0: tests would not count")
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest reward that any completion can earn."""
-        return -sum(self.weights.values()), self.base + self.perfect + self.format_weight
-
     def parts(self, group: Sequence[Rollout]) -> dict[str, list[float]]:
         """{"tests", "format" or term: its contribution to each completion's reward}."""
         parts = {"tests": [self._tests(rollout) for rollout in group]}
