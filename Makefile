@@ -36,7 +36,7 @@ demo: $(STAMP)
 # Pictures of the pages of all notebooks: the demo's runs, small ones of the others beside them, and a browser.
 gallery: demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" arcnb pipeline notebooks/pipelines/gallery.yaml
-	$(BIN)/python -m arcnb.lab.pages.gallery docs/gallery --index runs/index.html \
+	$(BIN)/python docs/tooling/gallery.py docs/gallery --index runs/index.html \
 	    $(addprefix demo-,data inference refinement grpo evaluation) $(addprefix gallery-,sft search comparison coding untrained)
 
 # Two tests at a time, a file in one process: files share engines and runs.
@@ -55,7 +55,7 @@ lab: $(STAMP)
 
 # The reference pages and the launcher's list, from the notebooks and the code.
 docs: $(STAMP)
-	$(BIN)/python -m arcnb.lab.notebooks.docs
+	$(BIN)/python docs/tooling/notebooks.py
 	$(BIN)/python docs/tooling/reference.py
 
 # docs/ as a site in site/, which opens without a network. Dead links and pages outside its map are errors.

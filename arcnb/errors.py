@@ -1,7 +1,7 @@
-"""The error that one sentence explains, and the nearest known name for a sentence about an unknown one."""
+"""The error that one sentence explains, and how names stand in such sentences."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ArcnbError(ValueError):
@@ -21,3 +21,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
     if len(names) > 40:
         return ""
     return f"; there are {', '.join(names)}" if names else "; there are none"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first five names, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -22,7 +22,7 @@ first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
@@ -189,11 +189,11 @@ class Plan:
             return f"<details><summary>{head}</summary>{table.to_html()}</details>"
 
 
-def refuse(problems: Iterable[str], error: type[ValueError] = ArcnbError) -> None:
+def refuse(problems: Iterable[str]) -> None:
     """Raise one error with every problem, if there is any."""
     problems = list(dict.fromkeys(problems))
     if problems:
-        raise error("\n".join(problems))
+        raise ArcnbError("\n".join(problems))
 
 
 def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
@@ -203,6 +203,20 @@ def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
     except ValueError as error:
         return str(error).splitlines()
     return []
+
+
+def unknown(option: str, value: Any, known: Collection) -> list[str]:
+    """A sentence for a value that is none of those known."""
+    there = ", ".join(map(str, known))
+    return [] if value in known else [f"{option}={value!r} does not exist; there are {there}"]
+
+
+def conflicts(options: Mapping[str, Any], reasons: Mapping[str, Any]) -> list[str]:
+    """A sentence for each option that is asked for, and each reason against it that holds."""
+    against = [reason for reason, holds in reasons.items() if holds]
+    return [
+        f"{one} does not go with {reason}" for one, asked in options.items() if asked for reason in against
+    ]
 
 
 def opened(

@@ -44,6 +44,13 @@ def nvidia_smi(*fields: str) -> list[list[str]]:
     return [[value.strip() for value in line.split(",")] for line in answer.stdout.strip().splitlines()]
 
 
+def torch_sees_gpu() -> bool:
+    """Whether torch can compute on a GPU in this process."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def release_memory() -> None:
     """Give back the GPU memory that torch keeps in this process after its tensors are gone.
 

@@ -4,18 +4,21 @@
         for result in in_order(pool, function, items, ahead=8):
             ...
 
-`Executor.map` would take in all items at once; a source that never ends wants this instead. `Ahead` is for
-work that may be guessed before it is asked for, `prefetched` for work that a second thread does while its
-earlier results are used.
+`Executor.map` would take in all items at once; a source that never ends wants this instead. `Ahead`, with a
+pool of its own `guessing`, is for work that may be guessed before it is asked for, `prefetched` for work that
+a second thread does while its earlier results are used.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import Generic, TypeVar
+
+from arcnb.machine.processes import shared_context
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -78,6 +81,22 @@ class Ahead(Generic[Item, Result]):
             chunk = new[start : start + self._chunk]
             future = self._pool.submit(_each, self._function, chunk)
             self._under_way.update((item, (future, i)) for i, item in enumerate(chunk))
+
+
+@contextmanager
+def guessing(
+    function: Callable[[Item], Result], workers: int, chunk: int
+) -> Iterator[Callable[[list[Item], list[Item]], Iterator[Result]]]:
+    """What `Ahead` does, for a pool of so many processes; one is this process, which guesses nothing."""
+    if workers == 1:
+        yield lambda items, _: map(function, items)
+        return
+    # Spawned: a fork could copy a lock that another thread of ours holds.
+    pool = ProcessPoolExecutor(workers, mp_context=shared_context())
+    try:
+        yield Ahead(pool, function, chunk)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _each(function: Callable[[Item], Result], items: list[Item]) -> list[Result]:

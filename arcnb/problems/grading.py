@@ -31,8 +31,6 @@ class ProblemJudge:
 
     def __post_init__(self):
         check_format(self.answer_format)
-        if self.max_tests < 1:
-            raise ArcnbError(f"max_tests_per_problem must be at least 1, not {self.max_tests}")
 
     def judge(
         self, predictions: Iterable[Prediction], problems: Mapping[str, Problem], all_tests: bool = False

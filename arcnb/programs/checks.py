@@ -24,6 +24,7 @@ from arcnb.programs.syntax import (
     imports_of,
     parse_program,
 )
+from arcnb.programs.wire import ENTRY
 
 IMPORTABLE = {"numpy", "scipy", *LIBRARIES}  # besides the standard library
 PREDEFINED = {"np", "numpy", "List", "Tuple"}  # every program finds these, and all of `common`
@@ -62,9 +63,8 @@ class Hint:
 class _Reading:
     """A parsed program with what several rules ask: its nodes, its imports, the names that it binds."""
 
-    def __init__(self, tree: ast.Module, entry: str):
+    def __init__(self, tree: ast.Module):
         self.tree = tree
-        self.entry = entry
         self.nodes = list(ast.walk(tree))  # breadth first, iterative
 
     @cached_property
@@ -98,10 +98,10 @@ class _Reading:
         return ".".join([self.origins.get(node.id, node.id), *reversed(parts)])
 
 
-def static_checks(program: str, entry: str = "transform") -> list[Hint]:
+def static_checks(program: str) -> list[Hint]:
     """Hints in the order of their lines; a program that does not parse gets a single `syntax` hint."""
     try:
-        reading = _Reading(parse_program(program), entry)
+        reading = _Reading(parse_program(program))
     except ProgramSyntaxError as error:
         return [Hint("syntax", error.line, str(error))]
     hints = {Hint(rule, line, text) for rule, check in RULES.items() for line, text in check(reading)}
@@ -109,21 +109,21 @@ def static_checks(program: str, entry: str = "transform") -> list[Hint]:
 
 
 def _entry(reading: _Reading) -> Iterator[tuple[int, str]]:
-    if reading.entry not in defined_names(reading.tree) and not _unknown_star(reading):
-        yield 0, f"no function {reading.entry} at module level"
+    if ENTRY not in defined_names(reading.tree) and not _unknown_star(reading):
+        yield 0, f"no function {ENTRY} at module level"
 
 
 def _arity(reading: _Reading) -> Iterator[tuple[int, str]]:
-    defined = [n for n in reading.tree.body if isinstance(n, ast.FunctionDef) and n.name == reading.entry]
+    defined = [n for n in reading.tree.body if isinstance(n, ast.FunctionDef) and n.name == ENTRY]
     for node in defined[-1:]:
         a = node.args
         positional = len(a.posonlyargs) + len(a.args)
         needed = positional - len(a.defaults)
         keywords = [k.arg for k, default in zip(a.kwonlyargs, a.kw_defaults, strict=True) if default is None]
         if needed > 1 or (positional == 0 and a.vararg is None):
-            yield node.lineno, f"{reading.entry} takes {needed or 'no'} arguments, it is called with one grid"
+            yield node.lineno, f"{ENTRY} takes {needed or 'no'} arguments, it is called with one grid"
         elif keywords:
-            yield node.lineno, f"{reading.entry} needs the keyword argument {keywords[0]}"
+            yield node.lineno, f"{ENTRY} needs the keyword argument {keywords[0]}"
 
 
 def _import(reading: _Reading) -> Iterator[tuple[int, str]]:

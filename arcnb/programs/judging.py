@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions.prediction import Prediction, output_fingerprint
 from arcnb.arc.scores.similarity import score
 from arcnb.errors import ArcnbError
-from arcnb.programs.executor.limits import Execution, Job, Limits
+from arcnb.programs.executor.limits import Execution, Job
 from arcnb.programs.extraction import Extraction, extract_program
 from arcnb.programs.wire import printable
 
@@ -36,20 +36,17 @@ AUGMENTED_INPUTS = 256  # tasks whose augmented inputs are remembered: predictio
 
 
 def judge(
-    predictions: Iterable[Prediction],
-    tasks: Mapping[str, Task],
-    executor: Executor,
-    limits: Limits | None = None,
+    predictions: Iterable[Prediction], tasks: Mapping[str, Task], executor: Executor
 ) -> Iterator[Prediction]:
     """Yield a judged copy of each prediction, in order, as results come in.
 
     The copy keeps everything that was asked and answered, the completion first of all, whatever went wrong;
     program, extraction, status, error, outputs, fingerprint, scores and times are set anew. Predictions may
-    be an endless iterator: a bounded number of them is under way at a time. `limits` replace the executor's
-    own. ArcnbError: a prediction of a task that is not among `tasks`.
+    be an endless iterator: a bounded number of them is under way at a time. ArcnbError: a
+    prediction of a task that is not among `tasks`.
     """
     waiting: deque[tuple[Prediction, Extraction]] = deque()
-    asked = Asked(tasks, executor.entry, limits)
+    asked = Asked(tasks)
 
     def jobs() -> Iterator[Job]:
         for prediction in predictions:
@@ -63,29 +60,23 @@ def judge(
 
 
 class Asked:
-    """What the executor is asked about predictions: their programs, on the inputs that their prompts showed.
+    """What the executor is asked about predictions: their programs, on the inputs that prompts showed."""
 
-    entry: the function that a program has to define.
-    """
-
-    def __init__(self, tasks: Mapping[str, Task], entry: str, limits: Limits | None = None) -> None:
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
         @lru_cache(AUGMENTED_INPUTS)
         def inputs(task_id: str, augmentation: Augmentation) -> tuple[Grid, ...]:
             return tuple(augmentation.apply(grid) for grid in tasks[task_id].inputs)
 
-        self._tasks, self._entry, self._limits, self._inputs = tasks, entry, limits, inputs
+        self._tasks, self._inputs = tasks, inputs
 
     def about(self, prediction: Prediction) -> tuple[Extraction, Job]:
         """The program as it was found, and the job. ArcnbError: the prediction's task is not at hand."""
         if prediction.task_id not in self._tasks:
             raise ArcnbError(f"prediction {prediction.id}: task {prediction.task_id} is not at hand")
-        found = extract_program(
-            prediction.completion_prefix + prediction.completion,
-            entry=self._entry,
-            truncated=prediction.finish_reason == "length",
-        )
+        completion = prediction.completion_prefix + prediction.completion
+        found = extract_program(completion, truncated=prediction.finish_reason == "length")
         inputs = self._inputs(prediction.task_id, prediction.augmentation)
-        return found, Job(found.program, inputs, self._limits)
+        return found, Job(found.program, inputs)
 
 
 def judged(prediction: Prediction, found: Extraction, execution: Execution, task: Task) -> Prediction:
@@ -112,8 +103,6 @@ def judged(prediction: Prediction, found: Extraction, execution: Execution, task
     )
 
 
-def run_program(
-    program: str | None, task: Task, executor: Executor, limits: Limits | None = None
-) -> Execution:
+def run_program(program: str | None, task: Task, executor: Executor) -> Execution:
     """The verdict on one program, run on the task's train and then test inputs."""
-    return executor.submit(Job(program, tuple(task.inputs), limits)).result()
+    return executor.submit(Job(program, tuple(task.inputs))).result()

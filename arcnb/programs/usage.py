@@ -126,15 +126,14 @@ def usage_table(counts: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(["programs", "uses"], ascending=False, kind="stable").rename_axis("name")
 
 
-def usage_correlation(counts: pd.DataFrame, min_programs: int = 2) -> pd.DataFrame:
+def usage_correlation(counts: pd.DataFrame) -> pd.DataFrame:
     """Correlation (phi, -1..1) of two names being used by the same programs; symmetric, 1 on the diagonal.
 
-    Only names that at least `min_programs` programs use and at least one does not: others have no
-    correlation.
+    Only names that at least two programs use and at least one does not: others have no correlation.
     """
     present = counts > 0
     used = present.sum()
-    kept = present.loc[:, (used >= min_programs) & (used < len(present))]
+    kept = present.loc[:, (used >= 2) & (used < len(present))]
     return kept.astype(float).corr()
 
 

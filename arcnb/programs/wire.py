@@ -27,6 +27,7 @@ RECORD = struct.Struct("<IHBHIddfHH")
 
 _SIZE, _INDEX, _STATUS = struct.Struct("<I"), struct.Struct("<4xH"), struct.Struct("<6xB")
 
+ENTRY = "transform"  # the function that a program has to define
 SHARED, ALONE = 0, 1  # lanes
 RECORDS, DONE, HELLO = 0, 1, 2  # replies
 

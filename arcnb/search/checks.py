@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.sampling.backends import backend_name
-from arcnb.plans import refusals
+from arcnb.plans import refusals, unknown
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
 from arcnb.search.inference import InferencePlan, compared_adapters, sampled_sets
@@ -59,22 +59,14 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
 
 def _round_problems(plan: InferencePlan) -> list[str]:
     rounds = plan.rounds
-    found = _augment_problems(rounds.augment)
+    found = unknown("augment", rounds.augment, AUGMENTATIONS)
     if not 0 <= rounds.shard < rounds.n_shards:
         found.append(f"shard must be from 0 to n_shards - 1, not {rounds.shard} of {rounds.n_shards}")
     return found
 
 
-def _augment_problems(augment: str) -> list[str]:
-    if augment in AUGMENTATIONS:
-        return []
-    return [f"augment must be one of {', '.join(AUGMENTATIONS)}, not {augment!r}"]
-
-
 def _turn_problems(plan: InferencePlan) -> list[str]:
-    found = []
-    if plan.chooser not in CHOOSERS:
-        found.append(f"chooser {plan.chooser!r} does not exist; there are {', '.join(CHOOSERS)}")
+    found = unknown("chooser", plan.chooser, CHOOSERS)
     if not found and min(plan.quotas) < 1:
         found.append(
             f"{plan.rounds.n_predictions} predictions cannot be divided among {plan.turns} turns "
@@ -97,13 +89,13 @@ def _shared_problems(plan: InferencePlan | SearchPlan) -> list[str]:
 def _search_problems(plan: SearchPlan) -> list[str]:
     from arcnb.models.prompts.format import prompt_format
 
-    found = _augment_problems(plan.augment) + refusals(prompt_format, plan.template, plan.encoding)
+    found = unknown("augment", plan.augment, AUGMENTATIONS)
+    found += refusals(prompt_format, plan.template, plan.encoding)
     if not set(plan.searches) <= {ALONE, LEARN}:
         found.append(f"arms are {ALONE} and {LEARN}, not {plan.arms or 'none'}")
     elif len(set(plan.searches)) < len(plan.searches):
         found.append(f"arms names a search twice: {plan.arms}")
-    if plan.submission_rule not in RULES:
-        found.append(f"no submission_rule {plan.submission_rule!r}; there are {', '.join(RULES)}")
+    found += unknown("submission_rule", plan.submission_rule, RULES)
     if not any(vars(plan.budget).values()):
         found.append(
             "the budget of a task needs a limit: n_predictions, budget_tokens or budget_seconds above 0"
@@ -125,13 +117,9 @@ def _learning_round_problems(rounds: LearningRounds) -> list[str]:
 def _learning_problems(plan: SearchPlan) -> list[str]:
     """Of what is learned from, and how."""
     lora = plan.lora
-    found = []
+    found = unknown("lr_scheduler_type", lora.lr_scheduler_type, SCHEDULES)
     if lora.warmup_steps > 1 and lora.warmup_steps % 1:
         found.append(f"warmup_steps is {lora.warmup_steps}: whole steps, or a share below 1")
-    if lora.lr_scheduler_type not in SCHEDULES:
-        found.append(
-            f"lr_scheduler_type is {lora.lr_scheduler_type!r}, it must be one of {', '.join(SCHEDULES)}"
-        )
     if not lora.modules:
         found.append("lora_target_modules names no layer for the adapter")
     return found

@@ -95,49 +95,42 @@ def _code(text: str) -> CodeType:
     return compile(text.replace(DSL_IMPORT, "", 1), "<rule>", "exec")
 
 
-def rule_task(name: str, seed: int, index: int, n_train: int | None = None) -> Task:
+def rule_task(name: str, seed: int, index: int) -> Task:
     """Task `index` of the generator of this name: rule, inputs and outputs from (name, seed, index) alone.
 
-    n_train: None draws it from ARC's distribution. Inputs are distinct; each pair changes something, and not
-    all outputs are equal; the program has no line without effect. NoExample when 30 tries
-    gave no such task, ArcnbError when there is no such generator.
+    Inputs are distinct; each pair changes something, and not all outputs are equal; the program has no line
+    without effect. NoExample when 30 tries gave no such task, ArcnbError when there is no such generator.
     """
     if name not in GENERATORS:
         raise ArcnbError(f"no generator {name!r}{nearest(name, GENERATORS)}")
     for attempt in range(MAX_TRIES):
         rng = seeded_rng(seed, "dsl task", name, index, attempt)
-        n_pairs = (draw_n_train(rng) if n_train is None else n_train) + 1
+        n_pairs = draw_n_train(rng) + 1
         rule = GENERATORS[name].make(rng)
         pairs = _pairs(rule, n_pairs, rng)
         if pairs is None:
             continue
-        text, n_removed = _without_idle_lines(rule.program, pairs)
-        meta = {"generator": name, "family": GENERATORS[name].family, "seed": seed, "index": index}
-        if n_removed:
-            meta["lines_removed"] = n_removed
         return Task(
             f"dsl_{name}_{seed}_{index}",
             tuple(pairs[:-1]),
             tuple(pairs[-1:]),
             source="dsl",
-            program=text,
-            meta=meta,
+            program=_without_idle_lines(rule.program, pairs),
+            meta={"generator": name, "family": GENERATORS[name].family, "seed": seed, "index": index},
         )
     raise NoExample(f"generator {name}, seed {seed}, index {index}: no usable task in {MAX_TRIES} tries")
 
 
-def _without_idle_lines(text: str, pairs: list[Pair]) -> tuple[str, int]:
-    """The program without the lines that change none of these outputs, and how many those were.
+def _without_idle_lines(text: str, pairs: list[Pair]) -> str:
+    """The program without the lines that change none of these outputs.
 
-    One line at a time, each judged on the program as it is by then. It runs here, since the text is ours;
-    `validation` does the same in the sandbox with programs that come from elsewhere.
+    One line at a time, each judged on the program as it is by then. It runs here, since the text is ours.
     """
-    n_removed = 0
     candidates = removals(text)
     while (shorter := next(candidates, None)) is not None:
         if _solves(shorter, pairs):
-            text, n_removed, candidates = shorter, n_removed + 1, removals(shorter)
-    return text, n_removed
+            text, candidates = shorter, removals(shorter)
+    return text
 
 
 def _solves(text: str, pairs: list[Pair]) -> bool:

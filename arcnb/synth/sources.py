@@ -17,8 +17,6 @@ Adding a source is a function `(argument, n_tasks, settings, report) -> iterator
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
@@ -30,8 +28,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks import task_set
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError, nearest
-from arcnb.machine.pools import Ahead
-from arcnb.machine.processes import shared_context
+from arcnb.machine.pools import guessing
 from arcnb.machine.reading import read_rows
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import generators as _registers_all  # noqa: F401
@@ -48,7 +45,7 @@ from arcnb.synth.rearc.tasks import (
 from arcnb.synth.rules import GENERATORS, NoExample, TaskGenerator, rule_task
 from arcnb.synth.splits import HELD_OUT_FAMILIES, training_split
 from arcnb.synth.validation.reports import TaskReport
-from arcnb.synth.validation.validation import BLOCK, ValidationSettings, origin, validated
+from arcnb.synth.validation.validation import BLOCK, origin, validated
 
 # A generator that had this many candidates judged and a smaller share accepted has little new to give.
 ENOUGH_SEEN, LEAST_ACCEPTANCE = 60, 0.2
@@ -59,7 +56,6 @@ REARC_PARTS = ("held_out", "all")
 MAX_REJECTED = 1000  # RE-ARC tasks in a row that do not fit `max_cells` before the source gives up
 
 
-Draw: TypeAlias = tuple[str, int, int, int | None]  # generator, seed, index, n_train
 Source: TypeAlias = "Callable[[str, int | None, SourceSettings, TaskReport], Iterator[Task]]"
 
 
@@ -67,26 +63,22 @@ Source: TypeAlias = "Callable[[str, int | None, SourceSettings, TaskReport], Ite
 class SourceSettings:
     """What every source gets: seed, and bounds on the tasks it makes. ArcnbError names a wrong one.
 
-    n_train: None draws it from ARC's distribution. diff_lb, diff_ub, max_cells: of `rearc_task`. workers:
-    processes that make tasks of the DSL; their number changes nothing but the time. They are spawned, so a
-    script that asks for more than one needs the `if __name__ == "__main__":` guard. block_size: candidates
-    validated together, so how long the first task takes; between blocks generators with nothing new are given
-    up, so another size gives other tasks in the end.
+    diff_ub, max_cells: of `rearc_task`. workers: processes that make tasks of the DSL; their number changes
+    nothing but the time. They are spawned, so a script that asks for more than one needs the
+    `if __name__ == "__main__":` guard. block_size: candidates validated together, so how long the first task
+    takes; between blocks generators with nothing new are given up, so another size gives other tasks in the
+    end.
     """
 
     seed: int = 0
-    n_train: int | None = None
-    diff_lb: float = 0.0
     diff_ub: float = 1.0
     max_cells: int = DEFAULT_MAX_CELLS
     workers: int = 1
     block_size: int = BLOCK
 
     def __post_init__(self):
-        if not 0.0 <= self.diff_lb <= self.diff_ub <= 1.0:
-            raise ArcnbError(
-                f"difficulty goes from diff_lb to diff_ub within 0..1, not {self.diff_lb} to {self.diff_ub}"
-            )
+        if not 0.0 <= self.diff_ub <= 1.0:
+            raise ArcnbError(f"diff_ub, the highest difficulty, is within 0..1, not {self.diff_ub}")
         for name in ("max_cells", "workers", "block_size"):
             if getattr(self, name) < 1:
                 raise ArcnbError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -97,34 +89,25 @@ def build_tasks(
     n_tasks: int | None = None,
     settings: SourceSettings = SourceSettings(),
     executor: Executor | None = None,
-    require_programs: bool = False,
     report: TaskReport | None = None,
 ) -> Iterator[Task]:
     """Up to `n_tasks` tasks of a source, always the same and in the same order for the same settings.
 
-    n_tasks: None is for sources that end. require_programs: tasks without a program are counted and left out;
-    ArcnbError when none is left. executor: where it is given, tasks of the DSL are validated (see
-    `arcnb.synth.validation.validation`), and tasks of BARC data when programs are required; RE-ARC's tasks
-    are checked as they are made. report: gets the counts.
-
-    A source with fewer different tasks than asked for ends early.
-    ArcnbError for an unknown source names the nearest one.
+    n_tasks: None is for sources that end. executor: where it is given, tasks of the DSL are validated (see
+    `arcnb.synth.validation.validation`); RE-ARC's tasks are checked as they are made. report: gets the
+    counts. A source with fewer different tasks than asked for ends early. ArcnbError for an unknown source
+    names the nearest one.
     """
     make, argument = _find(source)
     if n_tasks is None and never_ends(source):
         raise ArcnbError(f"source {source} never ends: n_tasks is needed")
     report = TaskReport() if report is None else report
     tasks = make(argument, n_tasks, settings, report)
-    if require_programs:
-        tasks = _with_program(source, tasks, report)
-    if executor is not None and (make is _dsl or (make is _barc and require_programs)):
+    if executor is not None and make is _dsl:
         # The sandbox has hash seed 0; so has this process when randomization is off.
-        if executor.shared and make is not _dsl:
-            raise ArcnbError(f"source {source}: a model wrote its programs, so they cannot share processes")
-        first_run_here = make is _dsl and sys.flags.hash_randomization == 1
-        validation = ValidationSettings(reduce=make is not _dsl)  # whose programs come reduced
-        block_size = settings.block_size if n_tasks is None else max(16, min(settings.block_size, n_tasks))
-        tasks = validated(tasks, executor, validation, report, first_run_here, block_size)
+        first_run_here = sys.flags.hash_randomization == 1
+        block_size = max(16, min(settings.block_size, n_tasks))
+        tasks = validated(tasks, executor, report, first_run_here, block_size)
     else:
         tasks = counted(tasks, report)
     return islice(tasks, n_tasks)
@@ -189,7 +172,7 @@ def rearc_tasks(
     """
     make = partial(_rearc_task, ids=ids, settings=settings, varied=varied, augment=augment)
     rejected_in_a_row = 0
-    with _drawing(make, settings.workers) as drawing:
+    with guessing(make, settings.workers, DRAWN_TOGETHER) as drawing:
         step = 2 * DRAWN_TOGETHER * settings.workers
         for start in count(0, step):
             now, likely_next = (list(range(first, first + step)) for first in (start, start + step))
@@ -203,8 +186,7 @@ def rearc_tasks(
                 if rejected_in_a_row > MAX_REJECTED:
                     raise ArcnbError(
                         f"source rearc: {rejected_in_a_row:,} tasks in a row were rejected, the last one as "
-                        f"{task!r}, with max_cells {settings.max_cells} and difficulty {settings.diff_lb} to "
-                        f"{settings.diff_ub}"
+                        f"{task!r}, with max_cells {settings.max_cells}, difficulty up to {settings.diff_ub}"
                     )
 
 
@@ -216,11 +198,9 @@ def _rearc_task(
     random = rng(settings.seed, "task set", task_id, index)
     upper = settings.diff_ub
     if varied:
-        share = LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
-        upper = settings.diff_lb + (settings.diff_ub - settings.diff_lb) * share
-    bounds = {"diff_lb": settings.diff_lb, "diff_ub": upper, "max_cells": settings.max_cells}
+        upper *= LEAST_DIFFICULTY + (1 - LEAST_DIFFICULTY) * random.random()
     try:
-        task = rearc_task(task_id, settings.seed, index, settings.n_train, **bounds)
+        task = rearc_task(task_id, settings.seed, index, upper, settings.max_cells)
     except NoExample as none:
         return none.reason
     if not augment or random.random() < P_PLAIN:
@@ -250,7 +230,8 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: T
     chosen = _generators(argument)
     composers = [generator for generator in chosen if generator.family == "composed"]
     named = [generator for generator in chosen if generator.family != "composed"]
-    with _drawing(_drawn_task, settings.workers if n_tasks > BATCH else 1) as drawing:
+    workers = settings.workers if n_tasks > BATCH else 1
+    with guessing(_drawn_task, workers, DRAWN_TOGETHER) as drawing:
         streams = [_rounds(pool, settings, report, drawing) for pool in (named, composers) if pool]
         while streams:
             for stream in list(streams):
@@ -259,21 +240,6 @@ def _dsl(argument: str, n_tasks: int | None, settings: SourceSettings, report: T
                     streams.remove(stream)
                 else:
                     yield task
-
-
-@contextmanager
-def _drawing(function: Callable, workers: int) -> Iterator[Callable[[list, list], Iterator]]:
-    """The function's results for the items asked for, made here, or by processes that go on with the items
-    likely to follow."""
-    if workers == 1:
-        yield lambda items, _: map(function, items)
-        return
-    # Spawned: a fork could copy a lock that another thread of ours holds.
-    pool = ProcessPoolExecutor(workers, mp_context=shared_context())
-    try:
-        yield Ahead(pool, function, DRAWN_TOGETHER)
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _rounds(
@@ -288,22 +254,21 @@ def _rounds(
     while pool := [generator for generator in pool if not _is_exhausted(report, generator.name)]:
         n_rounds = max(1, BATCH // len(pool))
         draws, likely_next = (
-            [(one.name, settings.seed, index, settings.n_train) for index in indices for one in pool]
+            [(one.name, settings.seed, index) for index in indices for one in pool]
             for indices in (range(first, first + n_rounds), range(first + n_rounds, first + 2 * n_rounds))
         )
         for (name, *_), task in zip(draws, drawing(draws, likely_next), strict=True):
             if task is None:
                 report.reject("no usable task", name)
             else:
-                report.lines_removed += task.meta.get("lines_removed", 0)
                 yield task
         first += n_rounds
 
 
-def _drawn_task(draw: Draw) -> Task | None:
-    name, seed, index, n_train = draw
+def _drawn_task(draw: tuple[str, int, int]) -> Task | None:
+    """draw: generator, seed, index."""
     try:
-        return rule_task(name, seed, index, n_train)
+        return rule_task(*draw)
     except NoExample:
         return None
 
@@ -368,15 +333,3 @@ def counted(tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:
     for task in tasks:
         report.accept(origin(task))
         yield task
-
-
-def _with_program(source: str, tasks: Iterable[Task], report: TaskReport) -> Iterator[Task]:
-    n_with = 0
-    for task in tasks:
-        if task.program is None:
-            report.reject("no program", origin(task))
-        else:
-            n_with += 1
-            yield task
-    if not n_with:
-        raise ArcnbError(f"source {source}: none of its tasks has a program")

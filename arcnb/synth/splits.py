@@ -1,10 +1,9 @@
 """What nothing is ever trained on, written down once: reserved tasks and families.
 
-`data/training_split.json` lists 320 trainable and 80 reserved ids of the 400 ARC-AGI-1 training tasks. It
-was made by `training_split(seed=0)`; a test compares the two, so that neither can drift.
+`data/training_split.json` lists 320 trainable and 80 reserved ids of the 400 ARC-AGI-1 training tasks:
+reserved are the 80 whose SHA-256 of "0:id" is smallest.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -16,8 +15,6 @@ import numpy as np
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
-
-N_HELD_OUT = 80
 
 # How many train pairs the 2,261 public ARC tasks have: number of pairs -> tasks.
 TRAIN_PAIR_COUNTS = {2: 355, 3: 1281, 4: 433, 5: 123, 6: 43, 7: 17, 8: 6, 10: 2}
@@ -33,23 +30,15 @@ class TrainingSplit(NamedTuple):
     held_out: tuple[str, ...]
 
 
-def training_split(seed: int = 0) -> TrainingSplit:
-    """320 trainable and 80 reserved ids: the 80 whose SHA-256 of "seed:id" is smallest are reserved."""
-    ids = [task_id for part in _stored_split() for task_id in part]
-    by_hash = sorted(ids, key=lambda task_id: hashlib.sha256(f"{seed}:{task_id}".encode()).hexdigest())
-    return TrainingSplit(tuple(sorted(by_hash[N_HELD_OUT:])), tuple(sorted(by_hash[:N_HELD_OUT])))
-
-
 @cache
-def _stored_split() -> TrainingSplit:
+def training_split() -> TrainingSplit:
+    """320 trainable and 80 reserved ids, as they are written down."""
     text = resources.files("arcnb.synth").joinpath("data/training_split.json").read_text()
     stored = json.loads(text)
     return TrainingSplit(tuple(stored["trainable"]), tuple(stored["held_out"]))
 
 
-HELD_OUT_TRAINING: tuple[str, ...] = _stored_split().held_out
-
-
+HELD_OUT_TRAINING: tuple[str, ...] = training_split().held_out
 EVALUATION_SETS = ("arc-agi-1/evaluation", "arc-agi-2/evaluation")
 
 
@@ -74,7 +63,7 @@ def is_held_out(task: Task | Mapping) -> bool:
         return bool(facts["reserved"])
     ids, fingerprints = _never_trained()
     named = {facts.get(name) for name in ("task_id", "original", "real")}
-    if not named.isdisjoint(_stored_split().trainable):
+    if not named.isdisjoint(training_split().trainable):
         return False
     if not named.isdisjoint(ids) or facts.get("family") in HELD_OUT_FAMILIES:
         return True

@@ -128,5 +128,4 @@ def source_tasks(
         yield from islice(counted(tasks, report), n)
         return
     with Executor(workers, shared=True) as executor:  # only programs of our own generators are run
-        validating = executor if source not in SOURCES else None
-        yield from build_tasks(source, n, settings, validating, report=report)
+        yield from build_tasks(source, n, settings, executor, report)

@@ -16,7 +16,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.rl.rows import tasks_solved_between
+from arcnb.rl.rows import tasks_solved_at_most
 from arcnb.synth.splits import trainable_tasks
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     args = parser.parse_args()
     made = trainable_tasks(load_tasks(args.tasks))
     made = made.subset([task.task_id for task in made if task.program])
-    silent = tasks_solved_between(made, PredictionSet(args.predictions), 0.0, 0.0)
+    silent = tasks_solved_at_most(0.0, made, PredictionSet(args.predictions))
     trained, kept = split(list(silent), args.trained)
     if len(trained) < args.trained:
         raise ArcnbError(

@@ -14,7 +14,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.rl.rows import prompt_rows, tasks_solved_between
+from arcnb.rl.rows import prompt_rows, tasks_solved_at_most
 from arcnb.synth.splits import trainable_tasks
 
 N_KEPT = 36
@@ -24,7 +24,7 @@ MAX_PROMPT_TOKENS = 1000
 
 def solved_at_times(tasks: TaskSet, predictions: Path, tokenizer) -> list:
     """Those that fit, in an order drawn from seed 0."""
-    solved = tasks_solved_between(tasks, PredictionSet(predictions), 0.0, MAX_SOLVED)
+    solved = tasks_solved_at_most(MAX_SOLVED, tasks, PredictionSet(predictions))
     asked = {"seed": 0, "n_tasks": len(solved), "max_prompt_tokens": MAX_PROMPT_TOKENS}
     return list(prompt_rows(solved, prompt_format(), tokenizer, **asked).tasks)
 

@@ -10,7 +10,9 @@ from urllib.parse import urlparse
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.pages.gallery import chromium, resize
+from tests.paths import tooling
+
+gallery = tooling("gallery")
 
 
 class Browser:
@@ -24,7 +26,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         media = {"media": "print" if printed else "screen", "features": [scheme]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        resize(self.driver, width, 1000)
+        gallery.resize(self.driver, width, 1000)
         self.driver.get("about:blank")  # what the page before has to say on leaving belongs to it
         self.driver.get_log("performance")
         self.driver.get_log("browser")
@@ -75,7 +77,7 @@ class Browser:
 @pytest.fixture(scope="module")  # an idle driver did not outlive a quarter of an hour of other tests
 def browser(tmp_path_factory) -> Iterator[Browser]:
     try:
-        with chromium(tmp_path_factory.mktemp("profile"), log=True) as driver:
+        with gallery.chromium(tmp_path_factory.mktemp("profile"), log=True) as driver:
             yield Browser(driver)
     except ArcnbError as error:
         pytest.skip(str(error))

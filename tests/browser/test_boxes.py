@@ -18,10 +18,10 @@ from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab import opening, plots
 from arcnb.lab.explorer.live import Explorer
 from arcnb.lab.pages.export import export_run, notebook_page
-from arcnb.lab.pages.gallery import write_gallery
 from arcnb.lab.pages.index import write_index
 from arcnb.lab.runs.run import Run, new_run
 from arcnb.search.comparing.showcase import highlights
+from tests.paths import tooling
 
 WIDTHS = (390, 800, 1600)
 PAPER = 718  # pixels between the margins of A4
@@ -211,7 +211,7 @@ def test_every_picture_has_a_text_that_says_numbers(browser, pages):
 def test_the_gallery_has_every_page_at_two_widths_in_a_few_kilobytes(browser, pages, tmp_path):
     page = Path(pages["page"].removeprefix("file://"))
     index = Path(pages["index"].removeprefix("file://"))
-    made = write_gallery(tmp_path / "gallery", [Run(page.parent)] * 2, index)
+    made = tooling("gallery").write_gallery(tmp_path / "gallery", [Run(page.parent)] * 2, index)
     names = ("index", "06_evaluate", "06_evaluate-boxes")
     pictures = {path.name: path for path in made.parent.glob("*.webp")}
     assert set(pictures) == {f"{name}-{width}.webp" for name in names for width in (1300, 390)}

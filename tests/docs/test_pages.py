@@ -1,6 +1,5 @@
 """Pages for readers: links lead somewhere, none is lost, what is made from code is fresh, words are few."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -9,20 +8,13 @@ import tomllib
 import pytest
 import yaml
 
-from tests.paths import ROOT
+from tests.paths import ROOT, tooling
 
 DOCS = ROOT / "docs"
 PAGES = [
     *sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("bench/**/README.md")),
     ROOT / "tests/README.md", ROOT / "arcnb/models/adapters/default/README.md",
 ]  # fmt: skip
-
-
-def tooling(name):
-    spec = importlib.util.spec_from_file_location(name, DOCS / "tooling" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def links(page):

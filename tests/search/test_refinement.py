@@ -22,7 +22,7 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft.rows import IGNORED, conversation_rows
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.search.refinement.rows import refinement_rows, turn_numbers, write_conversations, write_refinement
+from arcnb.search.refinement.rows import refinement_rows, turn_numbers, write_conversations
 from arcnb.search.refinement.successes import successful_rows
 from arcnb.search.refinement.tree import ConversationView
 from arcnb.search.turns.selection import choose
@@ -279,7 +279,7 @@ def test_rows_are_written_with_what_rewards_need_and_shown_with_grids(
     written, tasks, tokenizer, executor, tmp_path
 ):
     dataset = built([written("a", [prediction(tasks[0], COPIES, view=PLAIN)])], tasks, tokenizer, executor)
-    (row,) = pq.read_table(write_refinement(dataset, tmp_path / "refine.parquet")).to_pylist()
+    (row,) = pq.read_table(write_conversations(dataset.rows, tmp_path / "refine.parquet")).to_pylist()
     parent = dataset.parents[0]
     assert row["parent_train_correct_grids"] == parent.train_correct_grids
     assert row["parent_test_is_correct"] == 0

@@ -169,13 +169,6 @@ def test_wrong_files_are_named(tmp_path):
         list(barc_tasks(tmp_path / "c.csv"))
 
 
-def test_a_dataset_without_programs_is_refused_when_programs_are_required(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"examples": flips(4)}])
-    assert len(list(build_tasks(f"barc:{path}"))) == 1
-    with pytest.raises(ArcnbError, match="none of its tasks has a program"):
-        list(build_tasks(f"barc:{path}", require_programs=True))
-
-
 @pytest.mark.parametrize(
     "messages",
     ["text", ["text"], [{"role": "assistant"}], [{"role": "assistant", "content": None}], {"role": "user"}],

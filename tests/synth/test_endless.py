@@ -13,7 +13,7 @@ from arcnb.synth.rearc.tasks import rearc_task
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.splits import HELD_OUT_TRAINING, training_split
 
-SETTINGS = SourceSettings(seed=3, n_train=2, diff_ub=0.3, max_cells=1000, block_size=32)
+SETTINGS = SourceSettings(seed=3, diff_ub=0.3, max_cells=1000, block_size=32)
 RECIPE = "rearc*30 + dsl*20 + ladder/lines*5"
 
 

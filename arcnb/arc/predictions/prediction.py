@@ -99,6 +99,11 @@ class Prediction:
         return Augmentation(self.hflip, self.n_rot90, self.color_map and tuple(self.color_map))
 
     @property
+    def solved(self) -> bool:
+        """Whether the program is right on every grid whose expected output is known."""
+        return bool(self.train_is_correct) and self.test_is_correct in (None, 1)
+
+    @property
     def failure(self) -> str:
         """What went wrong with the program, on one line; empty where nothing did."""
         if self.status in (None, "ok"):

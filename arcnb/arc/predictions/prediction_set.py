@@ -25,6 +25,7 @@ from arcnb.arc.pictures.cards import SET_COLUMNS, prediction_set_card
 from arcnb.arc.predictions.layout import PART_SCHEMA, from_part, part_columns, to_part
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
 from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, records, to_frame, to_table
+from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file, remove_abandoned
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PART_NAME = re.compile(r"round(\d{5})-shard(\d{2,})-of-(\d{2,})-pa(?:rt|ck)(\d{5})\.parquet")
+SLICE = 50  # tasks whose predictions are in memory at the same time
 _PACKED_ROWS = 65536  # of a row group, at least: what packing holds in memory
 
 # How parts are compressed. Dictionaries pay for texts that repeat; whole columns as one page let zstd see
@@ -53,6 +55,11 @@ _WRITING = {
 
 # Once, at the end, when nobody waits for the next part: many times slower, for another fifth.
 _PACKING = _WRITING | {"compression_level": 19}
+
+
+def slices(tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
+    """The tasks, as many at a time as may have their predictions in memory together."""
+    return (tasks[start : start + SLICE] for start in range(0, len(tasks), SLICE))
 
 
 class PredictionSet:

@@ -40,6 +40,14 @@ PREDICTION_SCHEMA = pa.schema(
     [pa.field(name, _TYPES.get(name, pa.string()), nullable=name not in _REQUIRED) for name in FIELD_NAMES]
 )
 
+RANKING = [
+    "train_is_correct",
+    "test_is_correct",
+    "train_correct_grids",
+    "test_correct_grids",
+    "train_pixel_score",
+]
+
 _COLOUR = bytes(range(10)).rjust(48 + 10, b"\xff").ljust(256, b"\xff")  # b"0" becomes 0
 _DIGIT = b"0123456789".ljust(256, b"x")
 _OUTPUTS = re.compile(r"(?:(?:-|[0-9]{1,2}:[0-9]{1,900})(?: (?!$)|$))*")
@@ -61,6 +69,14 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     frame = table.drop_columns("outputs").to_pandas()
     frame.insert(table.column_names.index("outputs"), "outputs", _outputs_from_arrow(table["outputs"]))
     return frame
+
+
+def best_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a frame with the columns RANKING by how close they came, equal ones in their order; unknown
+    scores count as 0."""
+    return frame.sort_values(
+        RANKING, ascending=False, kind="stable", key=lambda scores: scores.astype(float).fillna(0.0)
+    )
 
 
 def to_table(predictions: list[Prediction]) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,35 +33,25 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def pass_at_k_curve(
-    frame: pd.DataFrame,
-    ks: Sequence[int] | None = None,
-    seed: int = 0,
-    task_ids: Iterable[str] | Iterable[Task] | None = None,
-    column: str = "is_correct",
+    frame: pd.DataFrame, seed: int = 0, task_ids: Iterable[str] | Iterable[Task] | None = None
 ) -> pd.DataFrame:
     """Columns k, mean, low, high (95%, bootstrap over tasks), n_tasks and n_short.
 
-    ks: default powers of two up to the most predictions of a task, and that number. column: what counts as
-    right, "is_correct" (train and test by one program), "train_is_correct" or "test_is_correct". A task with
-    fewer than k predictions, counted in n_short, enters with those it has, which is a lower bound. Tasks
-    without known test outputs are left out where `column` needs them.
+    k: powers of two up to the most predictions of a task, and that number. A task with fewer than k
+    predictions, counted in n_short, enters with those it has, which is a lower bound. Tasks without known
+    test outputs are left out.
     """
     import pandas as pd
 
-    needed = {"is_correct": ["train_is_correct", "test_is_correct"]}.get(column, [column])
-    if not set(needed) <= {"train_is_correct", "test_is_correct"}:
-        raise ArcnbError(f"pass@k is of is_correct, train_is_correct or test_is_correct, not {column!r}")
     table = aggregate(frame, task_ids)
-    table = table[table[column].notna()]
-    right = frame[needed].astype(float).fillna(0).prod(axis=1)
+    table = table[table["is_correct"].notna()]
+    right = frame[["train_is_correct", "test_is_correct"]].astype(float).fillna(0).prod(axis=1)
     n = table["n_preds"].to_numpy(int)
     c = right.groupby(frame["task_id"].astype(object)).sum().reindex(table.index, fill_value=0).to_numpy(int)
-    if ks is None:
-        most = int(n.max(initial=0))
-        ks = sorted({2**i for i in range(most.bit_length())} | {most} - {0})
+    most = int(n.max(initial=0))
     weights = resampled_weights(len(table), rng(seed, "pass at k"), RESAMPLES)
     rows = []
-    for k in ks:
+    for k in sorted({2**i for i in range(most.bit_length())} | {most} - {0}):
         chances = [
             pass_at_k(a, b, min(k, a)) if a else 0.0 for a, b in zip(n.tolist(), c.tolist(), strict=True)
         ]

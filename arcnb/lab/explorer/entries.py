@@ -7,16 +7,10 @@ from dataclasses import dataclass, field
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.tasks.task import Task
 
 MAX_SIDE = 30
-_RANKING = (
-    "train_is_correct",
-    "test_is_correct",
-    "train_correct_grids",
-    "test_correct_grids",
-    "train_pixel_score",
-)
 
 
 @dataclass(frozen=True)
@@ -61,13 +55,11 @@ class TaskFilter:
         )
 
 
-def entries(
-    tasks: Iterable[Task], sets: Mapping[str, PredictionSet] | None = None, per_task: int = 8
-) -> list[Entry]:
-    """An entry a task, in order, with its `per_task` best predictions of all sets together; of predictions
-    with the same outputs the first."""
+def entries(tasks: Iterable[Task], sets: Mapping[str, PredictionSet] | None = None) -> list[Entry]:
+    """An entry a task, in order, with the 8 best predictions of it in all sets together; of predictions with
+    the same outputs the first."""
     tasks = list(tasks)
-    rates, best = _best(sets or {}, [task.task_id for task in tasks], per_task)
+    rates, best = _best(sets or {}, [task.task_id for task in tasks])
     return [
         Entry(task, *_facts(task), rates.get(task.task_id), tuple(best.get(task.task_id, ())))
         for task in tasks
@@ -84,11 +76,11 @@ def _facts(task: Task) -> tuple[int, frozenset[int]]:
 
 
 def _best(
-    sets: Mapping[str, PredictionSet], ids: Sequence[str], per_task: int
+    sets: Mapping[str, PredictionSet], ids: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, list[tuple[str, Prediction]]]]:
     import pandas as pd
 
-    columns = ["task_id", "round", "index", "turn", "status", "fingerprint", *_RANKING]
+    columns = ["task_id", "round", "index", "turn", "status", "fingerprint", *RANKING]
     frames = [one.read(columns=columns, task_ids=ids).assign(set=name) for name, one in sets.items()]
     frames = [frame for frame in frames if len(frame)]
     if not frames:
@@ -96,13 +88,11 @@ def _best(
     frame = pd.concat(frames, ignore_index=True)
     of_task = frame["task_id"].astype(object)
     known = frame["test_is_correct"].notna().groupby(of_task).any()
-    frame = frame.assign(**{name: frame[name].astype(float).fillna(0.0) for name in _RANKING})
     solving = (frame["train_is_correct"] == 1) & (frame["test_is_correct"] == 1)
     rates = solving.groupby(of_task).mean()[known].to_dict()
-    ranked = frame.assign(ran=frame["status"] == "ok")
-    ranked = ranked.sort_values(["ran", *_RANKING], ascending=False, kind="stable")
+    ranked = best_first(frame).sort_values("status", key=lambda status: status != "ok", kind="stable")
     repeated = ranked.duplicated(["task_id", "fingerprint"]) & ranked["fingerprint"].notna()
-    chosen = ranked[~repeated].groupby("task_id", sort=False).head(per_task)
+    chosen = ranked[~repeated].groupby("task_id", sort=False).head(8)
     keys = list(chosen[["set", "task_id", "round", "index", "turn"]].itertuples(index=False, name=None))
     rows = {
         (name, *key): row

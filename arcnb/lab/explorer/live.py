@@ -23,7 +23,7 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.explorer.entries import MAX_SIDE, Entry, TaskFilter, entries
 from arcnb.lab.explorer.static import explorer_html
 from arcnb.lab.runs.manifest import RUN_DIR
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import judged, run_program
 
@@ -42,24 +42,15 @@ _FIRST_PROGRAM = "def transform(grid):\n    return grid\n"
 
 
 class Explorer:
-    """Tasks, and predictions of them, to look through.
-
-    predictions: one set, several by name, or none. per_task: predictions a task, the best ones. limits: of a
-    program that is run from here.
-    """
+    """Tasks, and predictions of them, to look through. predictions: one set, several by name, or none."""
 
     def __init__(
-        self,
-        tasks: TaskSet,
-        predictions: PredictionSet | Mapping[str, PredictionSet] | None = None,
-        per_task: int = 8,
-        limits: Limits = Limits(),
+        self, tasks: TaskSet, predictions: PredictionSet | Mapping[str, PredictionSet] | None = None
     ):
         sets = {"": predictions} if isinstance(predictions, PredictionSet) else dict(predictions or {})
-        self.entries = entries(tasks, sets, per_task)
+        self.entries = entries(tasks, sets)
         nothing = bool(sets) and not any(entry.predictions for entry in self.entries)
         self.title = f"{tasks.name}: {len(tasks)} tasks" + (", and no predictions of them" if nothing else "")
-        self.limits = limits
         self.found = self.entries
         self.executor: Executor | None = None
         self.panel: Any = None
@@ -78,7 +69,7 @@ class Explorer:
     def run(self, program: str, entry: Entry) -> Prediction:
         """The program judged on the entry's task; it runs in the sandbox, as any program here."""
         task = entry.task
-        self.executor = self.executor or Executor(1, self.limits)
+        self.executor = self.executor or Executor(1)
         execution = run_program(program, task, self.executor)
         asked = Prediction(task.task_id, task.fingerprint, 0, 0)
         return judged(asked, Extraction(program, "edited"), execution, task)
@@ -89,7 +80,7 @@ class Explorer:
         The sandbox lets nothing out but grids and one short message an exception, so that is how it comes: of
         each input as many characters as a message has.
         """
-        ran = self.executor or Executor(1, self.limits)
+        ran = self.executor or Executor(1)
         jobs = [Job(_PRINTING.replace("{program}", program), (grid,)) for grid in entry.task.inputs]
         said = [one.error_message for one in ran.run(jobs) if one.error_type == "Printed"]
         return "\n".join(text for text in said if text)

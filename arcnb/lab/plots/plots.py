@@ -128,7 +128,7 @@ def correlation(table: "pd.DataFrame") -> "Figure":
     return figure
 
 
-def heat_map(rates: "pd.DataFrame", title: str = "Solve rate of each task") -> "Figure":
+def heat_map(rates: "pd.DataFrame") -> "Figure":
     """One row a prediction set, one column a solved task (most solved first), shares 0..1 as colors.
 
     rates: index task_id, one column a set; NaN (unknown) stays empty. Colors spread the small shares.
@@ -144,9 +144,8 @@ def heat_map(rates: "pd.DataFrame", title: str = "Solve rate of each task") -> "
     norm = PowerNorm(0.4, vmin=0, vmax=1)
     image = axes.imshow(values, norm=norm, cmap="viridis", aspect="auto", interpolation="nearest")
     others = "; the others are left out" if 0 < solved.sum() < len(rates) else ""
-    _finish(
-        figure, axes, title, f"{solved.sum()} of {len(rates)} tasks are solved by some prediction{others}", ""
-    )
+    said = f"{solved.sum()} of {len(rates)} tasks are solved by some prediction{others}"
+    _finish(figure, axes, "Solve rate of each task", said, "")
     axes.grid(False)
     axes.set_yticks(range(len(values)), list(rates.columns), fontsize=9)
     if len(ordered) <= 40:
@@ -158,12 +157,12 @@ def heat_map(rates: "pd.DataFrame", title: str = "Solve rate of each task") -> "
     return figure
 
 
-def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: int = 16) -> "Figure":
-    """How many tasks are solved by exactly which prediction sets, the `most` largest groups.
+def upset(solved: "pd.DataFrame") -> "Figure":
+    """How many tasks are solved by exactly which prediction sets, the 16 largest groups.
 
     solved: index task_id, one boolean column a set. Dots under a bar mark the sets of its group.
     """
-    groups = solved[solved.any(axis=1)].value_counts(sort=True).head(most)
+    groups = solved[solved.any(axis=1)].value_counts(sort=True).head(16)
     figure, _ = _figure()
     figure.clear()
     figure.set_size_inches(max(4.8, 1.8 + 0.45 * len(groups)), 2.6 + 0.3 * solved.shape[1])
@@ -173,7 +172,7 @@ def upset(solved: "pd.DataFrame", title: str = "Tasks solved by which", most: in
         bars.text(number, count, f"{count}", ha="center", va="bottom", color=INK, fontsize=9)
         rows = [row for row, member in enumerate(members) if member]
         dots.plot([number] * len(rows), rows, color=SERIES[0], marker="o", markersize=7)
-    _finish(figure, bars, title, "", "tasks")
+    _finish(figure, bars, "Tasks solved by which", "", "tasks")
     names = [f"{name} ({int(solved[name].sum())})" for name in solved]
     _finish(figure, dots, "", "" if len(groups) else "no task is solved", "")
     dots.set_yticks(range(len(names)), names)
@@ -207,16 +206,15 @@ def score_evolution(rows: "pd.DataFrame", title: str) -> "Figure":
     return _finish(figure, axes, title, "completion (a color a round; below zero: no valid outputs)", score)
 
 
-def solved_against_completions(pairs: "pd.DataFrame", title: str = "Tasks solved") -> "Figure":
+def solved_against_completions(pairs: "pd.DataFrame") -> "Figure":
     """Left: both searches at equal budgets. Right: their difference with its 95% interval.
 
     pairs: the table of `arcnb.search.comparing.searches.paired_curve`.
     """
     figure, (both, difference) = _figure(2)
     x = pairs["completions"]
-    for name, label, color in zip(
-        ("alone", "learned"), ("search alone", "search and learn"), SERIES, strict=False
-    ):
+    labels = {"alone": "search alone", "learned": "search and learn"}
+    for (name, label), color in zip(labels.items(), SERIES, strict=False):
         both.plot(x, 100 * pairs[name], color=color, marker="o", markersize=4, label=label)
     both.set_ylim(bottom=0)
     difference.fill_between(
@@ -224,7 +222,7 @@ def solved_against_completions(pairs: "pd.DataFrame", title: str = "Tasks solved
     )
     difference.plot(x, 100 * pairs["difference"], color=SERIES[2], marker="o", markersize=4)
     difference.axhline(0, color=INK, linewidth=0.8)
-    _finish(figure, both, title, "completions a task", "tasks (%)", legend=True)
+    _finish(figure, both, "Tasks solved", "completions a task", "tasks (%)", legend=True)
     return _finish(figure, difference, "Learned minus alone", "completions a task", "percentage points")
 
 

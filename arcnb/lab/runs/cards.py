@@ -8,7 +8,6 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-
 # The numbers that every notebook which has them records by these names, and in this order.
 FLAT = ("headline", "solved", "of", r"pass@\d+", "short_tasks", "submission", "seconds", "tokens")
 LIST_CHARACTERS = 120  # of a list or dictionary that is shown; the manifest has all of it
@@ -150,15 +149,15 @@ def _place(name: str) -> int:
 
 
 def news(outcome: dict[str, Any]) -> str:
-    """What came out, in a line: flat numbers, of several evaluations by name, then the headline; where there is
-    neither, the first numbers."""
+    """What came out, in a line: flat numbers, of several evaluations by name, then the headline; where there
+    is neither, the first numbers."""
     told = [text for text in (summary(outcome), str(outcome.get("headline", ""))) if text]
     numbers = (f"{name} {value:.4g}" for name, value in outcome.items() if type(value) in (int, float))
     return " · ".join(told) or ", ".join(islice(numbers, 5))
 
 
 def summary(outcome: dict[str, Any]) -> str:
-    """ "6 of 16 solved, pass@1 13%, pass@8 38%, submission 40%", or for each evaluation inside, by its name."""
+    """ "6 of 16 solved, pass@1 13%, pass@8 38%, submission 40%", or so for each evaluation, by name."""
     pieces = [f"{outcome['solved']} of {outcome['of']} solved"] if {"solved", "of"} <= outcome.keys() else []
     rates = [name for name in outcome if re.fullmatch(r"pass@\d+|submission", name)]
     pieces += [f"{name} {outcome[name]:.1%}" for name in rates if type(outcome[name]) in (int, float)]
@@ -170,7 +169,8 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lines of words, each word as wide as the widest of its column."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(f"{word:{width}}" for word, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(f"{word:{width}}" for word, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     )
 
 

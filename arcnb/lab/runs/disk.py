@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.runs.manifest import (MANIFEST)
 from arcnb.errors import ArcnbError
+from arcnb.lab.runs.manifest import MANIFEST
 from arcnb.lab.runs.named_paths import pieces
 from arcnb.lab.runs.run import Run, is_run, list_runs, runs_root
 
-REMOVED = ".removed"  # .PID, below the root: a folder moves there first, so that no half of it looks like a run
+# A folder moves to .removed.PID, below the root, first, so that no half of it looks like a run.
+REMOVED = ".removed"
 
 
 def disk_bytes(folder: Path) -> int:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arcnb.values import misfit
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.manifest import BEAT, now, plain
 from arcnb.machine.files import age_of, write_whole
-from arcnb.errors import ArcnbError
+from arcnb.values import misfit
 
 HEARTBEAT = "heartbeat.json"
 HEARTBEAT_SECONDS = 5.0

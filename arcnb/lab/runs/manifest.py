@@ -25,7 +25,7 @@ Only in runs that were queued first (arcnb.lab.runs.queueing):
 
     references                  {stage: run folder} that `${stage...}` in the parameters speaks of
     waits_for                   the scheduler's job that is to run it ("slurm 12_3"), until it starts
-    inputs                      what a pipeline stage depends on, with fingerprints (arcnb.lab.runs.fingerprints)
+    inputs                      what a pipeline stage depends on, with their fingerprints
 """
 
 import dataclasses
@@ -37,10 +37,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from arcnb.values import misfit
 from arcnb.errors import ArcnbError
 from arcnb.machine import locks
 from arcnb.machine.files import write_whole
+from arcnb.values import misfit
 
 RUNS = "ARCNB_RUNS"  # the root of all runs
 RUN_DIR = "ARCNB_RUN_DIR"  # set for the kernel by the engine: the run folder it belongs to
@@ -99,7 +99,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
         raise ArcnbError(f"{path} is not a manifest of arcnb: it has no schema number")
     if manifest["schema"] != SCHEMA:
-        raise ArcnbError(f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}")
+        raise ArcnbError(
+            f"{path} has schema {manifest['schema']}, this version of arcnb reads schema {SCHEMA}"
+        )
     wrong = misfit(manifest, _SHAPE, "it")
     try:
         datetime.fromisoformat(manifest["start"] if not wrong else now())

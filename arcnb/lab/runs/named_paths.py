@@ -4,7 +4,8 @@
     runs/a/tasks.parquet*100 + barc:rows.jsonl    a recipe of tasks
     sampled = A | B; refined = A[:64] + R         arms of a comparison
 
-A name with any of the separators in it stands in double quotes. What a stage depends on, the parents of a run, and the runs that others still need are all found by this.
+A name with any of the separators in it stands in double quotes. What a stage depends on, the parents of a
+run, and the runs that others still need are all found by this.
 """
 
 import os

@@ -4,8 +4,8 @@ ${data.folder}              the run folder of stage `data`
 ${data.tasks}               its artifact tasks.parquet, by path, file name or stem
 ${data.outcome.longest}     a value of its outcome, with its type where the text is nothing else
 
-On the command line the name of a run stands for what it left of the kind that a parameter takes: `-p tasks data`
-for runs/...-data/tasks.parquet.
+On the command line the name of a run stands for what it left of the kind that a parameter takes:
+`-p tasks data` for runs/...-data/tasks.parquet.
 """
 
 import re
@@ -31,8 +31,8 @@ TAKEN = {
 
 
 def with_runs(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the path of what a run left in the place of its name, wherever a parameter takes that. A
-    text that is a path, and the name of a run that left nothing of the kind, stay as they are."""
+    """The values with the path of what a run left in the place of its name, wherever a parameter takes that.
+    A text that is a path, and the name of a run that left nothing of the kind, stay as they are."""
     return {
         name: _with_runs(value, TAKEN[last])
         if isinstance(value, str) and (last := name.rpartition(".")[2]) in TAKEN

@@ -34,7 +34,9 @@ def out_of_memory_kills() -> int:
     The cgroup's own counter where there is one, else the machine's; a rise during a run that ends in SIGKILL
     is the best evidence that an ordinary user gets.
     """
-    files = [folder / name for folder in _cgroup_folders() for name in ("memory.events", "memory.oom_control")]
+    files = [
+        folder / name for folder in _cgroup_folders() for name in ("memory.events", "memory.oom_control")
+    ]
     return max((_oom_kills(file) for file in files), default=0) + _oom_kills(Path("/proc/vmstat"))
 
 

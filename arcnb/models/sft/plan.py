@@ -22,7 +22,7 @@ from arcnb.models.sft.rows import check_max_length, conversations_problem
 from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_differences
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
-from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals
+from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals, unknown
 from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED
 
 PLAN = "plan.json"  # beside the checkpoints: the settings that they are of
@@ -167,9 +167,8 @@ def _numbers(plan: SftPlan) -> Iterator[str]:
 
 
 def _names(plan: SftPlan) -> Iterator[str]:
-    schedules, asked = enum_values(SCHEDULES), plan.trl["lr_scheduler_type"]
-    if schedules and asked not in schedules:
-        yield f"lr_scheduler_type {asked!r} does not exist; there are {', '.join(schedules)}"
+    if schedules := enum_values(SCHEDULES):
+        yield from unknown("lr_scheduler_type", plan.trl["lr_scheduler_type"], schedules)
     yield from refusals(backend_name, plan.backend)
     for problem in (log_problem(plan.trl["report_to"]), parallel_problem(plan.num_processes, "ddp")):
         if problem:

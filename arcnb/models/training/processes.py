@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from arcnb.machine.gpus import torch_sees_gpu
 from arcnb.machine.processes import end_session
 from arcnb.machine.starts import tried_again
 from arcnb.models.training.nodes import ALONE, Others, launcher, n_nodes, started, together
@@ -33,8 +34,6 @@ class LaunchError(RuntimeError):
 
 def parallel_problem(num_processes: int, parallel: str) -> str | None:
     """Why so many processes cannot be started in this way, as a sentence; None where they can."""
-    if num_processes < 1:
-        return f"num_processes must be at least 1, not {num_processes}"
     if parallel not in PARALLEL:
         return f"parallel={parallel!r} does not exist; there are {', '.join(PARALLEL)}"
     if num_processes == 1:
@@ -75,7 +74,7 @@ def _words(
     module: str, arguments: Sequence[str], num_processes: int, parallel: str, gradient_accumulation_steps: int
 ) -> list[str]:
     """What `accelerate launch` is told on every node alike."""
-    precision = "bf16" if parallel == "zero3" and _on_gpu() else "no"
+    precision = "bf16" if parallel == "zero3" and torch_sees_gpu() else "no"
     words = ["--mixed_precision", precision, "--dynamo_backend", "no", "--num_processes", str(num_processes)]
     if parallel == "zero3":
         words += ["--use_deepspeed", "--zero_stage", "3", "--zero3_save_16bit_model", "true"]
@@ -116,7 +115,7 @@ def _launched(
     interrupted = False
     nodes = n_nodes() if num_processes > 1 else 1
     defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) * nodes // num_processes))}
-    if not _on_gpu():
+    if not torch_sees_gpu():
         defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
     given = {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -149,12 +148,6 @@ def _launched(
     if sentences:
         raise LaunchError(f"{module}: {'; '.join(sentences)}; see {log}")
     return interrupted
-
-
-def _on_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def announce(pids: Path, rank: int) -> None:

@@ -27,7 +27,7 @@ class TestcaseRewards(RewardPlan):
     """base x share of tests passed + perfect when all pass; binary: base + perfect, or nothing.
 
     format_weight: added when the answer kept its format. The terms of arcnb.rl.rewards.terms come on top.
-    ArcnbError for a negative weight, or weights that are all zero.
+    ArcnbError for weights that are all zero.
     """
 
     __test__ = False
@@ -39,17 +39,8 @@ class TestcaseRewards(RewardPlan):
 
     def __post_init__(self):
         self.check_weights()
-        named = {"base_reward_weight": self.base, "perfect_reward_weight": self.perfect}
-        for name, weight in (named | {"format_reward_weight": self.format_weight}).items():
-            if weight < 0:
-                raise ArcnbError(f"{name} is {weight}; it must be at least 0")
         if not self.base + self.perfect:
             raise ArcnbError("base_reward_weight and perfect_reward_weight are both 0: tests would not count")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest reward that any completion can earn."""
-        return -sum(self.weights.values()), self.base + self.perfect + self.format_weight
 
     def parts(self, group: Sequence[Rollout]) -> dict[str, list[float]]:
         """{"tests", "format" or term: its contribution to each completion's reward}."""

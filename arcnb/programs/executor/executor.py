@@ -38,24 +38,17 @@ class Executor:
     """A pool of sandboxed servers, started when the first job comes.
 
     ``workers`` is how many programs run at the same time (default: the processors this process may use).
-    ``limits`` apply to jobs without limits of their own; ``entry`` is the function a program must define.
+    ``limits`` apply to jobs without limits of their own.
     ``shared``: every program that comes was written by our own generators, so that many may share a process,
     which is several times as fast; one could change the answers of the next. Never for a model's programs.
     """
 
-    def __init__(
-        self,
-        workers: int | None = None,
-        limits: Limits = Limits(),
-        entry: str = "transform",
-        shared: bool = False,
-    ) -> None:
+    def __init__(self, workers: int | None = None, limits: Limits = Limits(), shared: bool = False) -> None:
         if workers is not None and workers < 1:
             raise ArcnbError(f"workers must be at least 1, got {workers}")
         self.limits = limits
-        self.entry = entry
         self.shared = shared
-        self._service = Service(workers, entry, shared)
+        self._service = Service(workers, shared)
         self.workers = self._service.workers
         self._end = weakref.finalize(self, self._service.close)
 

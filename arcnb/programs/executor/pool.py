@@ -34,9 +34,8 @@ _warned: set[str] = set()
 class Pool:
     """Servers of several kinds; ``selector`` wakes the service when one of them has news."""
 
-    def __init__(self, workers: int, entry: str, selector: selectors.BaseSelector) -> None:
+    def __init__(self, workers: int, selector: selectors.BaseSelector) -> None:
         self.workers = workers
-        self.entry = entry
         self.servers: list[WarmServer] = []
         self._selector = selector
         self._failed_starts = 0
@@ -75,7 +74,7 @@ class Pool:
             self._start(kind)
 
     def _start(self, kind: tuple[str, int]) -> WarmServer:
-        server = WarmServer(*kind, self.entry)
+        server = WarmServer(*kind)
         self.servers.append(server)
         server.watch(self._selector)
         return server

@@ -32,9 +32,8 @@ SLOW_PATIENCE = 5.0  # seconds after which a slow program may hold up quick ones
 class Service:
     """Servers, lanes and the thread between them; started by the first job."""
 
-    def __init__(self, workers: int | None, entry: str, shared: bool = False) -> None:
+    def __init__(self, workers: int | None, shared: bool = False) -> None:
         self.workers = workers or usable_processors()
-        self.entry = entry
         self.shared = shared
         self._reset()
 
@@ -100,7 +99,7 @@ class Service:
     def _work(self) -> None:
         selector = selectors.DefaultSelector()
         selector.register(self._woken, selectors.EVENT_READ, None)
-        self.pool = Pool(self.workers, self.entry, selector)
+        self.pool = Pool(self.workers, selector)
         self._lanes = Lanes()
         self._flying: dict[tuple, Ticket] = {}
         self._remembered: OrderedDict[tuple, Execution] = OrderedDict()

@@ -33,7 +33,7 @@ from arcnb.programs.sandbox import preload
 loaded = preload.load({kind!r})
 heap.use_up_crumbs()
 from arcnb.programs.sandbox import server
-serve = server.start(*loaded, {entry!r}, {caller!r})
+serve = server.start(*loaded, {caller!r})
 del loaded
 """
 _PROGRAMS = Path(__file__).parents[1]
@@ -58,7 +58,7 @@ class ServerError(RuntimeError):
 class WarmServer:
     """One server process, with the tasks in its hands in order (the first is being worked on)."""
 
-    def __init__(self, kind: str, hash_seed: int, entry: str) -> None:
+    def __init__(self, kind: str, hash_seed: int) -> None:
         self.kind = kind
         self.hash_seed = hash_seed
         self.tasks: deque = deque()
@@ -83,8 +83,8 @@ class WarmServer:
                 start_new_session=True,
                 cwd="/",
             )
-        values = {"kind": kind, "entry": entry, "caller": os.getpid()}
-        start = START.format(libraries=_library_folders(), packages=_PACKAGES, **values).encode()
+        values = {"kind": kind, "caller": os.getpid(), "packages": _PACKAGES}
+        start = START.format(libraries=_library_folders(), **values).encode()
         with contextlib.suppress(OSError):  # one that died already is noticed later
             self.control.sendall(wire.LENGTH.pack(len(start)) + start)
         self.control.setblocking(False)

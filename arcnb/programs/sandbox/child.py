@@ -139,16 +139,16 @@ def compile_program(program: bytes) -> types.CodeType:
     return compile(program.decode("utf-8", "surrogatepass"), PROGRAM_FILE, "exec", dont_inherit=True)
 
 
-def run_code(code: types.CodeType, grids: list, entry: str, namespace: dict, progress: Progress) -> Verdict:
+def run_code(code: types.CodeType, grids: list, namespace: dict, progress: Progress) -> Verdict:
     """Execute a program's module, then call its entry function on every grid.
 
     ``progress(number)`` is called before input ``number`` (from 1), so that the parent can time the call.
     """
     try:
         exec(code, namespace)
-        transform = namespace.get(entry)
+        transform = namespace.get(wire.ENTRY)
         if not callable(transform):
-            raise NameError(f"the program does not define {entry}", name=entry)
+            raise NameError(f"the program does not define {wire.ENTRY}", name=wire.ENTRY)
     except BaseException as error:
         return failure(_status_of(error), error)
     outputs = []
@@ -175,13 +175,13 @@ def run_code(code: types.CodeType, grids: list, entry: str, namespace: dict, pro
     return "ok", outputs, None, None, None
 
 
-def run_alone(program: bytes, grids: list, entry: str, namespace: dict, progress: Progress) -> Verdict:
+def run_alone(program: bytes, grids: list, namespace: dict, progress: Progress) -> Verdict:
     """The verdict on one program in a process of its own, whose ``namespace`` nobody else uses."""
     try:
         code = compile_program(program)
     except BaseException as error:  # also the MemoryError of a parser that is nested too deeply
         return failure("syntax", error)
-    return run_code(code, grids, entry, namespace, progress)
+    return run_code(code, grids, namespace, progress)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

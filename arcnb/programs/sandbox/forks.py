@@ -35,10 +35,9 @@ class Forks:
 
     RESULT = 3  # the only descriptor a child keeps besides /dev/null (and a number in `fork`)
 
-    def __init__(self, control, sandbox: Sandbox, entry: str, names: dict[str, object]) -> None:
+    def __init__(self, control, sandbox: Sandbox, names: dict[str, object]) -> None:
         self.control = control
         self.sandbox = sandbox
-        self.entry = entry
         self.names = names
         # Made once and never used here: every child finds a fresh copy, made by the fork.
         self.namespace = child.new_namespace(names)
@@ -63,7 +62,7 @@ class Forks:
             try:
                 if orders.seed:
                     seed_generators(orders.seed)
-                verdict = child.run_alone(program, arrays, self.entry, self.namespace, self.page.note)
+                verdict = child.run_alone(program, arrays, self.namespace, self.page.note)
                 child.write_all(self.RESULT, wire.encode_record(0, *verdict))
             finally:
                 _exit(0)

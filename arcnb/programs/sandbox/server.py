@@ -80,7 +80,7 @@ class Control:
         return data
 
 
-def start(libraries: dict, readable: list, entry: str, caller: int) -> Callable[[], None]:
+def start(libraries: dict, readable: list, caller: int) -> Callable[[], None]:
     """Build the walls around what was loaded, say hello; what then serves until the executor goes.
 
     Nothing of these arguments is left in a frame that a program's child finds.
@@ -90,7 +90,7 @@ def start(libraries: dict, readable: list, entry: str, caller: int) -> Callable[
     warnings.simplefilter("ignore")
     sys.argv = sys.orig_argv = [""]
     heap.settle()
-    forks = Forks(control, Sandbox(readable), entry, program_names(libraries))
+    forks = Forks(control, Sandbox(readable), program_names(libraries))
     for name, module in sys.modules.items():
         if name.split(".")[0] == "arcnb" and hasattr(module, "__path__"):
             module.__path__ = []  # nothing more is imported from here

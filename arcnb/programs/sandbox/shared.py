@@ -81,7 +81,7 @@ def _run_all(forks: Forks, jobs: list, indices: list[int]) -> None:
         forks.page.note(index)
         program, grids = jobs[index]
         grids = [child.input_array(grid) for grid in grids]
-        verdict = child.run_alone(program, grids, forks.entry, child.new_namespace(forks.names), _ignore)
+        verdict = child.run_alone(program, grids, child.new_namespace(forks.names), _ignore)
         if verdict[0] == "memory":
             break
         used = time.monotonic() - start, time.thread_time() - cpu, _peak_mb() - base

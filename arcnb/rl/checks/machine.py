@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from arcnb.machine.gpus import Gpu, visible_gpus
+from arcnb.machine.gpus import Gpu, torch_sees_gpu, visible_gpus
 from arcnb.models.memory.fitting import free_problem
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.nodes import ALONE, SERVER, Others, job_server
@@ -37,7 +37,7 @@ def machine_problems(plan: GrpoPlan) -> Iterator[str]:
         yield "fp16=True needs a GPU; a CPU trains in float32"
     if SERVER in os.environ and not plan.by_server:
         yield "a node of this job serves (--serve), which is for vllm_mode='server' and use_vllm=True"
-    if plan.by_server and not (visible_gpus() or _torch_sees_gpu()):
+    if plan.by_server and not (visible_gpus() or torch_sees_gpu()):
         yield "vllm_mode='server' needs a GPU to train on, which sends the server its weights; there is none"
     elif plan.by_server and plan.server_address:
         yield from _silent_server(plan.server_address)
@@ -53,7 +53,7 @@ def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
 
     See `arcnb.rl.engine.cpu_generation`.
     """
-    if _torch_sees_gpu():
+    if torch_sees_gpu():
         return
     if importlib.util.find_spec("vllm") is None:
         yield "use_vllm=True needs vLLM, which is not installed; use_vllm=False samples by transformers"
@@ -74,12 +74,6 @@ def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
     for setting, asked in needs_gpu.items():
         if asked:
             yield f"{setting} with use_vllm=True needs a GPU, and torch sees none"
-
-
-def _torch_sees_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _silent_server(address: str) -> Iterator[str]:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence, Sized
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
-from arcnb.plans import refusals
+from arcnb.plans import conflicts, refusals, unknown
 from arcnb.rl.checks.machine import context_of, machine_problems
 from arcnb.rl.checks.sampling import sampling_problems
 from arcnb.rl.checks.trainers import trainer_problems
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.advantages import ADVANTAGES
-from arcnb.rl.rows import SignalHistory, row_problems
+from arcnb.rl.rows import row_problems
 
 GUARD_ACTIONS = ("warn", "stop", "rollback")
 TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_reward
@@ -41,13 +41,11 @@ def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> 
     found += row_problems(plan, tasks, eval_tasks)
     found += [*_turns(plan), *trainer_problems(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
-    found += refusals(lambda: plan.subject.limits)
-    return found + refusals(SignalHistory, plan.signal.visits, plan.signal.weight)
+    return found + refusals(lambda: plan.subject.limits)
 
 
 def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
-    if plan.use_vllm not in (True, False, "auto"):
-        yield f"use_vllm={plan.use_vllm!r} does not exist; there are auto, True, False"
+    yield from unknown("use_vllm", plan.use_vllm, ("auto", True, False))
     rewards, signal, turn_reward = plan.rewards, plan.signal, plan.turn_reward
     idle = {
         f"turn_reward={turn_reward!r} needs turns above 1": plan.turns == 1 and turn_reward != "last",
@@ -75,8 +73,7 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
 
 
 def _advantages(plan: GrpoPlan) -> Iterator[str]:
-    if plan.advantages not in ADVANTAGES:
-        yield f"advantages={plan.advantages!r} does not exist; there are {', '.join(ADVANTAGES)}"
+    yield from unknown("advantages", plan.advantages, ADVANTAGES)
     most = plan.trl["num_generations"]
     if plan.advantages == "pass_at_k":
         for name, least in (("pass_at_k", 1), ("pass_at_k_last", 0)):
@@ -93,19 +90,14 @@ def _advantages(plan: GrpoPlan) -> Iterator[str]:
         "guide_programs, whose answers begin in the prompt": plan.guide.programs,
         "parallel='zero3', whose processes all make the same passes": plan.zero3,
     }
-    yield from (
-        f"self_teacher does not go with {reason}"
-        for reason, holds in reasons.items()
-        if holds and plan.self_teacher
-    )
+    yield from conflicts({"self_teacher": plan.self_teacher}, reasons)
     if plan.trl.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         yield "multi_objective_aggregation is of several reward functions; a run has one"
 
 
 def _guard(plan: GrpoPlan) -> Iterator[str]:
     guard = plan.guard
-    if guard.action not in GUARD_ACTIONS:
-        yield f"the guard's action is {guard.action!r}, it must be one of {', '.join(GUARD_ACTIONS)}"
+    yield from unknown("guard_action", guard.action, GUARD_ACTIONS)
     if guard.action == "rollback" and not plan.eval_steps:
         yield (
             "the guard's action 'rollback' goes back to the best checkpoint by solve rate of the eval tasks; "
@@ -115,8 +107,7 @@ def _guard(plan: GrpoPlan) -> Iterator[str]:
 
 def _turns(plan: GrpoPlan) -> Iterator[str]:
     """What conversations cannot go together with."""
-    if plan.turn_reward not in TURN_REWARDS:
-        yield f"turn_reward={plan.turn_reward!r} does not exist; there are {', '.join(TURN_REWARDS)}"
+    yield from unknown("turn_reward", plan.turn_reward, TURN_REWARDS)
     if plan.tree and (plan.turns != 2 or plan.turn_reward != "last" or plan.num_processes > 1):
         yield f"tree={plan.tree} needs turns=2, turn_reward='last' and one process"
     if plan.tree < 0 or (plan.tree and plan.trl["num_generations"] < 2 * (1 + plan.tree)):

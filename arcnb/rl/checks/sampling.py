@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from arcnb.machine.library_source import SCHEDULES, enum_values
+from arcnb.plans import unknown
 from arcnb.rl.plan.grpo import GrpoPlan
 
 # What TRL looks at only when it computes the first loss, after the first round of sampling.
@@ -35,8 +36,8 @@ def sampling_problems(plan: GrpoPlan) -> Iterator[str]:
     settings = plan.settings
     schedules = enum_values(SCHEDULES)
     for name, known in {**CHOICES, "lr_scheduler_type": schedules}.items():
-        if known and settings.get(name, known[0]) not in known:
-            yield f"{name}={settings[name]!r} does not exist; there are {', '.join(known)}"
+        if known and name in settings:
+            yield from unknown(name, settings[name], known)
     yield from _group(plan, settings)
     if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
         yield "either max_steps or num_train_epochs must be positive"

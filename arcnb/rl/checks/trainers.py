@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from arcnb.models.lora.precision import four_bits_problem
+from arcnb.plans import conflicts, unknown
 from arcnb.rl.plan.grpo import GrpoPlan
 
 TRAINERS = ("trl", "unsloth")
@@ -14,14 +15,13 @@ KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 
 def trainer_problems(plan: GrpoPlan) -> Iterator[str]:
     """What the trainer or the sampling engine cannot do."""
-    if plan.trainer not in TRAINERS:
-        yield f"trainer={plan.trainer!r} does not exist; there are {', '.join(TRAINERS)}"
+    yield from unknown("trainer", plan.trainer, TRAINERS)
     unsloth = plan.trainer == "unsloth"
     if plan.load_in_4bit and (problem := four_bits_problem(unsloth and plan.samples_by_vllm)):
         yield problem
     cache = plan.vllm.kv_cache_dtype
     if cache not in KV_CACHE_DTYPES:
-        yield f"vllm_kv_cache_dtype is one of {', '.join(KV_CACHE_DTYPES)}, not {cache!r}"
+        yield from unknown("vllm_kv_cache_dtype", cache, KV_CACHE_DTYPES)
     elif cache != "auto" and unsloth:
         yield "vllm_kv_cache_dtype is for trainer='trl'; unsloth chooses its engine's cache"
     elif cache != "auto" and not plan.samples_by_vllm:
@@ -74,22 +74,16 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
         },
     }
     for name, reasons in wrong.items():
-        for reason, holds in reasons.items():
-            if getattr(plan.vllm, name) and holds:
-                yield f"vllm_{name}=True does not go with {reason}"
+        yield from conflicts({f"vllm_{name}=True": getattr(plan.vllm, name)}, reasons)
 
 
 def _shared_prompt(plan: GrpoPlan) -> Iterator[str]:
     """What shared prompts cannot go together with; the model itself is looked at at the first step."""
-    if not plan.shared_prompt:
-        return
     reasons = {
         f"trainer={plan.trainer!r}, which computes log-probabilities in its own way": plan.trainer != "trl",
         "parallel='zero3', with which it was never tried; use ddp": plan.zero3,
     }
-    for reason, holds in reasons.items():
-        if holds:
-            yield f"shared_prompt=True does not go together with {reason}"
+    yield from conflicts({"shared_prompt=True": plan.shared_prompt}, reasons)
 
 
 def _learner(plan: GrpoPlan) -> Iterator[str]:
@@ -97,10 +91,7 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
     asked, group = plan.learner, plan.trl["num_generations"]
     part = f"learner_trained_part={asked.trained_part:g}"
     if asked.old_log_probs not in OLD_LOG_PROBS:
-        yield (
-            f"learner_old_log_probs={asked.old_log_probs!r} does not exist; "
-            f"there are {', '.join(OLD_LOG_PROBS)}"
-        )
+        yield from unknown("learner_old_log_probs", asked.old_log_probs, OLD_LOG_PROBS)
     elif asked.old_log_probs != "pass" and not (
         plan.samples_by_vllm and plan.trl["vllm_importance_sampling_correction"]
     ):
@@ -108,10 +99,7 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
             f"learner_old_log_probs={asked.old_log_probs!r} needs use_vllm=True, whose samples come with "
             "log-probabilities, and vllm_importance_sampling_correction=True"
         )
-    for name in ("reference_part", "trained_part"):
-        if not 0 < getattr(asked, name) <= 1:
-            yield f"learner_{name} must be above 0 and at most 1, not {getattr(asked, name)}"
-    if 0 < asked.trained_part < 1 and round(asked.trained_part * group) < 2:
+    if asked.trained_part < 1 and round(asked.trained_part * group) < 2:
         yield f"{part} of num_generations={group} leaves fewer than 2 completions to compare"
     if asked.reference_part < 1 and not plan.trl["beta"]:
         yield f"learner_reference_part={asked.reference_part:g} needs a beta above 0; it would do nothing"
@@ -136,6 +124,4 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
     for option, holds in options.items():
         if holds and plan.trainer != "trl":
             yield f"{option} needs trainer='trl'; {plan.trainer} computes log-probabilities in its own way"
-        for reason, applies in reasons.items():
-            if holds and applies and option in left_out:
-                yield f"{option} does not go together with {reason}"
+    yield from conflicts(left_out, reasons)

@@ -64,9 +64,11 @@ class GuideOptions:
         "",
         'known solutions: gold (the tasks\' own), a folder of predictions, or several with commas; "": none',
     )
-    after: int = option(1, "a task is guided when so many of its groups in a row solved nothing")
+    after: int = option(
+        1, "a task is guided when so many of its groups in a row solved nothing", within=COUNT
+    )
     free: float = option(
-        0.25, "how often a guided task is shown without guidance, share of its turns", within=SHARE
+        0.25, "how often a guided task is shown without guidance, share of its turns", within="[0, 1)"
     )
 
 

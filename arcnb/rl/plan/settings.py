@@ -82,10 +82,14 @@ class Learner:
         "or a mixture of both policies (interpolated)",
     )
     reference_part: float = option(
-        1.0, "share of the trained completions that the KL is estimated on, drawn for each round of samples"
+        1.0,
+        "share of the trained completions that the KL is estimated on, drawn for each round of samples",
+        within=SOME_SHARE,
     )
     trained_part: float = option(
-        1.0, "share of each group that is trained: its lowest and highest rewards, of the largest variance"
+        1.0,
+        "share of each group that is trained: its lowest and highest rewards, of the largest variance",
+        within=SOME_SHARE,
     )
     skip_silent: bool = option(
         False, "groups whose rewards are all equal are left out of the learner's passes"

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
+from arcnb.errors import some
 from arcnb.models.registry import ModelPath, adapter_digest
 from arcnb.models.training.checkpoints import STATE, plain_difference, refuse_differences, step_of
 from arcnb.rl.plan.grpo import GrpoPlan
@@ -61,12 +62,8 @@ def _difference(name: str, before, now) -> str:
         "have besides": [id_ for id_ in now if id_ not in before],
         "have another version of": changed,
     }
-    said = [f"{what} {_some(sorted(ids))}" for what, ids in parts.items() if ids]
+    said = [f"{what} {some(sorted(ids))}" for what, ids in parts.items() if ids]
     return f"{name} now {', '.join(said)}"
-
-
-def _some(ids: list[str]) -> str:
-    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
 
 
 def evaluated_before(checkpoint: Path, eval_tasks: Mapping[str, str]) -> tuple[bool, str]:

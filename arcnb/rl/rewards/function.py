@@ -20,7 +20,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge as judge_programs
 from arcnb.rl.rewards.cheating import find_cheats
 from arcnb.rl.rewards.metrics import batch_metrics, error_classes, groups_of, guided_metrics
-from arcnb.rl.rewards.rollout import Rollout, Scores, finish_reason, is_solved
+from arcnb.rl.rewards.rollout import Rollout, Scores, finish_reason
 from arcnb.rl.rewards.terms import RewardPlan
 from arcnb.rl.rows import SignalHistory
 
@@ -246,7 +246,7 @@ class ProgramReward:
 def program_rollout(prediction: Prediction, task: Task) -> Rollout:
     """What rewards are made of, from a judged program for an ARC task."""
     scores = Scores.of(prediction, len(task.train), len(task.test))
-    return Rollout(scores, (), is_solved(prediction))
+    return Rollout(scores, (), prediction.solved)
 
 
 def parent_scores(columns: Mapping, tasks: Mapping[str, Task]) -> list[Scores | None]:

@@ -71,11 +71,6 @@ class Rollout:
     truncated: bool = False
 
 
-def is_solved(prediction: Prediction) -> bool:
-    """Whether the program is right on every grid whose expected output is known."""
-    return bool(prediction.train_is_correct) and prediction.test_is_correct in (None, True, 1)
-
-
 def finish_reason(ids: Sequence[int], ends: Collection[int]) -> str:
     """Why a completion ends, "length" where it is truncated. ids: its tokens. ends: the tokens that end an
     answer, the trainer's `eos_token_ids`."""

@@ -1,4 +1,4 @@
-from .choice import tasks_solved_between as tasks_solved_between
+from .choice import tasks_solved_at_most as tasks_solved_at_most
 from .choice import training_tasks as training_tasks
 from .guides import Guides as Guides
 from .guides import guides_of as guides_of

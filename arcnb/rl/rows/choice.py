@@ -22,26 +22,19 @@ def training_tasks(plan: GrpoPlan) -> tuple[TaskSet, TaskSet]:
     tasks, eval_tasks = load_tasks(plan.tasks), load_tasks(plan.eval_tasks)
     tasks = tasks if plan.train_on_held_out else trainable_tasks(tasks)
     if plan.learn_from:
-        tasks = tasks_solved_between(tasks, PredictionSet(plan.learn_from), 0.0, plan.max_solved)
+        tasks = tasks_solved_at_most(plan.max_solved, tasks, PredictionSet(plan.learn_from))
     return tasks, eval_tasks
 
 
-def tasks_solved_between(
-    tasks: TaskSet, predictions: PredictionSet, min_solved: float, max_solved: float
-) -> TaskSet:
-    """The tasks, in order, of whose samples a share above min_solved and up to max_solved solves them; where
-    both are 0, those that no sample solves.
+def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: PredictionSet) -> TaskSet:
+    """The tasks, in order, that some of their samples solve, at most this share of them; for 0 those that no
+    sample solves.
 
     A sample solves a task if its program is right on all train pairs and on all test pairs whose outputs are
-    known. Only first turns count. Tasks without predictions are left out. Raises ArcnbError for shares
-    that are none, for predictions of another version of a task, for tasks that early stop ended (their share
-    is too high: see arcnb.arc.predictions.stop_rules), and when no task is left.
+    known. Only first turns count. Tasks without predictions are left out. Raises ArcnbError for
+    predictions of another version of a task, for tasks that early stop ended (their share is too high: see
+    arcnb.arc.predictions.stop_rules), and when no task is left.
     """
-    if not (0 <= min_solved < max_solved <= 1 or min_solved == max_solved == 0):
-        raise ArcnbError(
-            "min_solved and max_solved are shares, 0 <= min_solved < max_solved <= 1 or both 0, "
-            f"not {min_solved:g} and {max_solved:g}"
-        )
     frame = predictions.read(columns=_JUDGED)
     frame = frame[(frame["turn"] == 0) & frame["task_id"].isin(tasks.ids)]
     if frame.empty:
@@ -57,11 +50,11 @@ def tasks_solved_between(
         )
     right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
     shares = right.groupby(frame["task_id"].astype(object)).mean()
-    chosen = shares.index[(shares > min_solved) & (shares <= max_solved) if max_solved else shares == 0]
+    chosen = shares.index[(shares > 0) & (shares <= max_solved) if max_solved else shares == 0]
     if chosen.empty:
         raise ArcnbError(
-            f"{predictions.folder}: no task is solved by more than {min_solved:g} and at most {max_solved:g} "
-            f"of its samples; the shares are {shares.min():.3g} to {shares.max():.3g}"
+            f"{predictions.folder}: no task is solved by some and at most {max_solved:g} of its samples; the "
+            f"shares are {shares.min():.3g} to {shares.max():.3g}"
         )
     kept = set(chosen)
     return tasks.subset([task_id for task_id in tasks.ids if task_id in kept])

@@ -116,11 +116,7 @@ def _gold(tasks: Sequence[Task]) -> Iterator[tuple[str, Guide]]:
 def _solved(predictions: PredictionSet, tasks: Sequence[Task]) -> Iterator[tuple[str, Guide]]:
     """Of each task the shortest program among the predictions that solve it."""
     versions = {task.task_id: task.fingerprint for task in tasks}
-    right = [
-        one
-        for one in predictions.iter_predictions(task_ids=versions)
-        if one.train_is_correct and one.test_is_correct in (None, 1)
-    ]
+    right = [one for one in predictions.iter_predictions(task_ids=versions) if one.solved]
     for one in sorted(right, key=lambda one: (one.program.count("\n"), len(one.program), one.key)):
         if one.task_fingerprint != versions[one.task_id]:
             raise ArcnbError(f"{predictions.folder}: predictions of another version of {one.task_id}")

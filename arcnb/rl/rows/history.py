@@ -37,20 +37,12 @@ class SignalHistory:
     weight 0 drops silent tasks, weights below 1 show them less, visits 0 switches the choice off. What a row
     may know is fixed, so that a resumed run chooses as the unbroken run would have: the groups of rows at
     least `lag` before it, since loaders fetch a batch ahead.
-
     """
 
     visits: int = 0
     weight: float = 0.0
     lag: int = 2
     groups: dict[int, Group] = field(default_factory=dict)
-
-    def __post_init__(self):
-        if self.visits < 0 or not 0 <= self.weight <= 1:
-            raise ValueError(
-                f"signal_visits={self.visits}, signal_weight={self.weight}: visits must be at least 0 and "
-                "the weight within 0..1"
-            )
 
     def record(
         self, row: int, task_id: str, rewards: Sequence[float], solved: Sequence[bool], lines: int = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from arcnb.plans import conflicts
 
 if TYPE_CHECKING:
     from arcnb.rl.plan.grpo import GrpoPlan
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
 def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Iterator[str]:
     """What guided tasks and groups of several sizes cannot go together with."""
     guide = plan.guide
-    if guide.after < 1 or not 0 <= guide.free < 1:
-        yield f"guide_after={guide.after} must be at least 1, guide_free={guide.free} within 0..1 and below 1"
     evaluated = {task.fingerprint for task in eval_tasks} if plan.eval_steps else set()
     reasons = {
         "train_on_held_out=True: it shows solutions": plan.train_on_held_out,
@@ -24,7 +24,7 @@ def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Itera
         ),
         "evaluation tasks among the trained ones": any(task.fingerprint in evaluated for task in tasks),
     }
-    yield from _against("guide_programs", reasons if guide.programs else {})
+    yield from conflicts({"guide_programs": guide.programs}, reasons)
     reasons = {
         "one prompt a round (prompts_per_step)": plan.prompts_per_step * plan.steps_a_round < 2,
         f"num_processes={plan.num_processes}, each of which has a part of a round": plan.num_processes > 1,
@@ -32,8 +32,4 @@ def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Itera
         "trainer='unsloth'": plan.trainer == "unsloth",
         "refine_conversations": plan.refine_conversations,
     }
-    yield from _against("adaptive_groups=True", reasons if plan.adaptive_groups else {})
-
-
-def _against(option: str, reasons: Mapping[str, object]) -> Iterator[str]:
-    return (f"{option} does not go with {reason}" for reason, holds in reasons.items() if holds)
+    yield from conflicts({"adaptive_groups=True": plan.adaptive_groups}, reasons)

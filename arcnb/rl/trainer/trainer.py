@@ -11,6 +11,7 @@ from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
+from arcnb.machine.gpus import torch_sees_gpu
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.starts import free_port
 from arcnb.models.lora.compatibility import adapter_rank
@@ -134,17 +135,11 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     return trainer, check_effective(asked, trainer.args, plan.accept_other_config)
 
 
-def _on_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def _policy(parts: TrainerParts) -> tuple:
     """(model, peft_config) for TRL's trainer."""
     plan, lora = parts.plan, parts.plan.lora.config
     if plan.trainer == "trl":
-        how = {"load_in_4bit": plan.load_in_4bit, "on_gpu": _on_gpu(), "half": plan.half}
+        how = {"load_in_4bit": plan.load_in_4bit, "on_gpu": torch_sees_gpu(), "half": plan.half}
         policy, peft_config = load_policy(parts.model, parts.adapter, lora, **how)
         if parts.settings.get("cast_lm_head_to_fp32"):
             # TRL (1.15, 1.16) looks for the embeddings of a tied head here, which is right for a whole model
@@ -169,7 +164,7 @@ def _policy(parts: TrainerParts) -> tuple:
 
 def _asked(parts: TrainerParts, n_processes: int) -> dict:
     """What GRPOConfig is asked for, beside where it writes."""
-    on_gpu = _on_gpu()
+    on_gpu = torch_sees_gpu()
     asked = parts.settings | {
         "per_device_train_batch_size": parts.plan.completions_a_part,
         "shuffle_dataset": False,
@@ -234,7 +229,7 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
     """The trainer, opened so that its sampling engine is as the plan wants it, if vLLM samples."""
     plan = parts.plan
     shared = SharedWeights(policy) if plan.vllm.shared_weights else None
-    on_cpu = plan.colocated and not _on_gpu()
+    on_cpu = plan.colocated and not torch_sees_gpu()
     with _engines(parts, on_cpu), shared.opening() if shared else ExitStack():
         trainer = open_trainer()
     if on_cpu:

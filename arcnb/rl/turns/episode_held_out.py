@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
-from arcnb.rl.rewards.rollout import is_solved
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, solved_at, solved_by
 from arcnb.rl.watching.held_out import HeldOut, pass_rates, row_of
@@ -38,7 +37,7 @@ class EpisodeHeldOut(HeldOut):
         rollout.play(trainer, episodes, step, derive_seed(self.seed, "held out"))
         answers = [prediction for episode in episodes for prediction, _ in episode.turns]
         self.predictions.write_part(answers, round=step, shard=process, n_shards=n_processes)
-        found = [(row_of(one.turns[-1][0]), is_solved(one.turns[0][0]), solved_at(one)) for one in episodes]
+        found = [(row_of(one.turns[-1][0]), one.turns[0][0].solved, solved_at(one)) for one in episodes]
         found = gather_object(found)
         values = pass_rates([row for row, _, _ in found], self.repeats)
         values["held_out/first_turn_pass@1"] = sum(first for _, first, _ in found) / len(found)

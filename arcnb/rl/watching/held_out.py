@@ -21,7 +21,7 @@ from arcnb.arc.views import View
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.rollout import finish_reason, is_solved
+from arcnb.rl.rewards.rollout import finish_reason
 
 
 @dataclass
@@ -109,7 +109,7 @@ def plainly_shown(task: Task) -> tuple[Task, dict]:
 
 def row_of(one: Prediction) -> tuple[str, bool, bool, str | None, bool]:
     """What evaluation is summed up from: task, solved, valid outputs, their fingerprint, truncated."""
-    return (one.task_id, is_solved(one), one.status == "ok", one.fingerprint, one.finish_reason == "length")
+    return (one.task_id, one.solved, one.status == "ok", one.fingerprint, one.finish_reason == "length")
 
 
 def pass_rates(rows: list[tuple], repeats: int) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.scores.intervals import percent, range_text
 from arcnb.arc.tasks.task import Task
 
@@ -32,14 +33,6 @@ FIRST_LOOK = (
     "executor_seconds",
     "step_time",
 )
-# What the best specimens have most of.
-RANKING = [
-    "test_is_correct",
-    "train_is_correct",
-    "test_correct_grids",
-    "train_correct_grids",
-    "train_pixel_score",
-]
 ROLLED_BACK = "rolled back"  # where training goes on in other processes only, see arcnb.rl.launch
 
 
@@ -221,18 +214,15 @@ class Specimens:
         return prediction.card(self.tasks[prediction.task_id], head)
 
 
-def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task], n_best: int = 2) -> Specimens:
-    """The n_best rollouts that came closest, each of another task, and the first that was truncated."""
+def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task]) -> Specimens:
+    """The two rollouts that came closest, each of another task, and the first that was truncated."""
     frame = rollouts.read(columns=["task_id", "round", "index", "turn", "status", "finish_reason", *RANKING])
-    good = frame[frame["status"] == "ok"]
-    good = good.assign(**{name: good[name].astype(float).fillna(0.0) for name in RANKING})
-    best = good.sort_values(RANKING, ascending=False, kind="stable").drop_duplicates("task_id").head(n_best)
+    best = best_first(frame[frame["status"] == "ok"]).drop_duplicates("task_id").head(2)
     cut = frame[frame["finish_reason"] == "length"].sort_values(["round", "index"], kind="stable").head(1)
-    wanted = [("best", row) for row in best.itertuples()] + [
-        ("first truncated", row) for row in cut.itertuples()
+    wanted = [
+        (name, (row.task_id, row.round, row.index, row.turn))
+        for name, rows in {"best": best, "first truncated": cut}.items()
+        for row in rows.itertuples()
     ]
-    ids = {row.task_id for _, row in wanted}
-    found = {row.key: row for row in rollouts.iter_predictions(task_ids=ids)} if ids else {}
-    return Specimens(
-        tasks, [(name, found[row.task_id, row.round, row.index, row.turn]) for name, row in wanted]
-    )
+    found = rollouts.get(key for _, key in wanted)
+    return Specimens(tasks, [(name, found[key]) for name, key in wanted])

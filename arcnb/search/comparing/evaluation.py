@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet, slices
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
 from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.scores.intervals import interval, percent, range_text
@@ -41,7 +41,6 @@ STOPPED_TOO_HIGH = tuple(
 )
 SCORE_READ = [*TABLE_READ, "program", "outputs"]
 RESAMPLES = 2000
-SLICE = 50  # tasks whose programs and outputs are in memory at the same time
 
 
 def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
@@ -344,8 +343,7 @@ def solved_by(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd
 def set_submission(predictions: PredictionSet, tasks: TaskSet, rule: str = "train-score") -> Submission:
     """`create_submission` from a set of any size: a slice of the tasks is in memory at a time."""
     entries, padded = {}, {}
-    for start in range(0, len(tasks), SLICE):
-        some = tasks.subset(slice(start, start + SLICE))
+    for some in slices(tasks):
         part = create_submission(predictions.read(columns=SCORE_READ, task_ids=some.ids), some, rule)
         entries |= part
         padded |= part.padded

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet, slices
 from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule, certainty
 from arcnb.arc.scores.intervals import percent, points, share_text
 from arcnb.arc.scores.submission import SUBMISSION_COLUMNS, task_candidates
@@ -25,7 +25,6 @@ from arcnb.errors import ArcnbError
 if TYPE_CHECKING:
     import pandas as pd
 
-SLICE = 50  # tasks whose programs and outputs are in memory at the same time
 HALVES = 20  # random halves of a task's valid predictions, as other seeds at half the budget would have them
 SIDES, COLORS, LENGTHS = (5, 10, 20), (3, 5, 7), (100, 200, 400)  # upper ends of groups, the last one open
 CERTAINTIES = (0.0, 0.499, 0.999)
@@ -165,8 +164,7 @@ def losses(
 def _by_task(
     sets: Mapping[str, PredictionSet], tasks: TaskSet
 ) -> Iterator[tuple[Task, dict[str, list[Candidate]]]]:
-    for start in range(0, len(tasks), SLICE):
-        some = tasks.subset(slice(start, start + SLICE))
+    for some in slices(tasks):
         frames = {}
         for name, one in sets.items():
             frame = one.read(columns=list(SUBMISSION_COLUMNS), task_ids=some.ids)

@@ -209,22 +209,18 @@ def _rank(row: Prediction) -> tuple[float, float, int]:
     return row.train_correct_grids, row.train_pixel_score, -len(row.program)
 
 
-def usage_by_round(
-    predictions: PredictionSet, task_ids: Sequence[str], plan: SearchPlan, library: str = "", most: int = 15
-) -> pd.DataFrame:
-    """Share of a round's programs (0..1) that use a name, for the `most` used names of a library.
-
-    library: "" takes the one that most programs import.
-    """
+def usage_by_round(predictions: PredictionSet, task_ids: Sequence[str], plan: SearchPlan) -> pd.DataFrame:
+    """Share of a round's programs (0..1) that use a name, for the 15 most used names of the library that most
+    programs import."""
     import pandas as pd
 
     frame = predictions.read(columns=["task_id", "round", "program"], task_ids=task_ids)
     frame = frame[frame["program"].notna()].reset_index(drop=True)
     programs = frame["program"].to_dict()
-    used = usage_counts(programs, library or main_library(programs.values())) > 0
+    used = usage_counts(programs, main_library(programs.values())) > 0
     by_round = used.groupby(frame["round"].map(plan.round_of).reindex(used.index)).mean()
     ordered = used.mean().sort_values(ascending=False, kind="stable")
-    table = pd.DataFrame(by_round.T.loc[ordered[ordered > 0].index[:most]])
+    table = pd.DataFrame(by_round.T.loc[ordered[ordered > 0].index[:15]])
     return table.rename_axis("name").rename_axis("round", axis=1)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.machine.files import new_file
 from arcnb.models.prompts.format import PromptFormat
@@ -21,13 +22,6 @@ from arcnb.search.sampling.sampled_set import SampledSet
 if TYPE_CHECKING:
     import pandas as pd
 
-_RANKING = [
-    "train_is_correct",
-    "test_is_correct",
-    "train_correct_grids",
-    "test_correct_grids",
-    "train_pixel_score",
-]
 _NOTHING = "There is no program with valid outputs to show."
 
 
@@ -59,10 +53,10 @@ def best_programs(sets: Mapping[str, PredictionSet]) -> pd.DataFrame:
 
     ranked = [_ranked(one, ["program"]).assign(set=name) for name, one in sets.items()]
     frame = pd.concat(ranked).assign(length=lambda f: f["program"].str.len())
-    frame = _best_first(frame.sort_values("length", kind="stable"))
+    frame = best_first(frame.sort_values("length", kind="stable")).drop_duplicates("task_id")
     parts = zip(frame["task_id"], frame["round"], frame["index"], frame["turn"], strict=True)
     frame["prediction"] = ["/".join(map(str, key)) for key in parts]
-    columns = ["task_id", "set", "prediction", "solved", *_RANKING, "program"]
+    columns = ["task_id", "set", "prediction", "solved", *RANKING, "program"]
     return frame[columns].reset_index(drop=True)
 
 
@@ -77,22 +71,14 @@ def _ranked(
     predictions: PredictionSet, more: Sequence[str] = (), task_ids: Iterable[str] | None = None
 ) -> pd.DataFrame:
     """The best valid prediction of each task, best first, with the columns of the ranking and "solved"."""
-    columns = ["task_id", "round", "index", "turn", "status", *_RANKING, *more]
+    columns = ["task_id", "round", "index", "turn", "status", *RANKING, *more]
     frame = predictions.read(columns, task_ids)
     frame = frame[frame["status"] == "ok"]
     train, test = (frame[name].astype("Float64") == 1 for name in ("train_is_correct", "test_is_correct"))
     frame = frame.assign(solved=train.fillna(False) & test)  # unknown where only test is
     if more:
         frame = frame.assign(length=frame["program"].str.len()).sort_values("length", kind="stable")
-    return _best_first(frame)
-
-
-def _best_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """The best row of each task, of equal ones the first; unknown scores count as 0."""
-    ordered = frame.sort_values(
-        _RANKING, ascending=False, kind="stable", key=lambda scores: scores.astype(float).fillna(0.0)
-    )
-    return ordered.drop_duplicates("task_id")
+    return best_first(frame).drop_duplicates("task_id")
 
 
 def sample_tasks(
@@ -136,12 +122,12 @@ class Showcase:
         return "\n".join(p.verdict for p in self.predictions) or _NOTHING
 
 
-def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) -> Showcase:
+def highlights(tasks: TaskSet, predictions: PredictionSet) -> Showcase:
     """Three solved tasks and the one that came closest without being solved, each with its program; tasks of
     different programs come before tasks of the same program."""
-    found = best_predictions(predictions, 4 * n_solved, True, tasks.ids)
+    found = best_predictions(predictions, 12, True, tasks.ids)
     once = {one.program: one for one in reversed(found)}.values()
-    solved = sorted(found, key=lambda one: not any(one is other for other in once))[:n_solved]
+    solved = sorted(found, key=lambda one: not any(one is other for other in once))[:3]
     missed = best_predictions(predictions, 1, False, tasks.ids)
     heads = [f"Solved: {one.task_id}" for one in solved]
     for one in missed:
@@ -150,12 +136,12 @@ def highlights(tasks: TaskSet, predictions: PredictionSet, n_solved: int = 3) ->
     return Showcase(tasks, [*solved, *missed], heads)
 
 
-def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction], n: int = 4) -> Showcase:
-    """The first prediction of each of n tasks, drawn small under its task and what was right."""
+def side_by_side(tasks: TaskSet, predictions: Iterable[Prediction]) -> Showcase:
+    """The first prediction of each of four tasks, drawn small under its task and what was right."""
     first: dict[str, Prediction] = {}
     for one in predictions:
         first.setdefault(one.task_id, one)
-    shown = list(first.values())[:n]
+    shown = list(first.values())[:4]
     return Showcase(tasks, shown, [f"{p.task_id}: {p.verdict.partition(' · ')[2]}" for p in shown])
 
 

@@ -134,7 +134,7 @@ class LoraLearner:
             raise ArcnbError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
         self._net.create_or_update_model_card = lambda folder: None  # without a word of its own
         self._modules = settings.modules
-        self._size = PartSize(settings.batch_tokens, False)
+        self._size = PartSize(settings.batch_tokens)
         if settings.gradient_checkpointing:
             self._recompute()
         self._collate = collator(load_tokenizer(model).pad_token_id)

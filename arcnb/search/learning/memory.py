@@ -12,8 +12,8 @@ from collections.abc import Sequence
 class PartSize:
     """Padded tokens of a part and whether activations are recomputed; both give way when memory runs out."""
 
-    def __init__(self, tokens: int, checkpointing: bool):
-        self.asked, self.tokens, self.checkpointing = tokens, tokens, checkpointing
+    def __init__(self, tokens: int):
+        self.asked, self.tokens, self.checkpointing = tokens, tokens, False
 
     def parts(self, rows: Sequence[dict]) -> list[list[dict]]:
         """The rows cut into parts of at most so many padded tokens, or of a single longer row."""

@@ -58,8 +58,7 @@ class SearchAndLearn:
     base: the model that the engine runs, to be trained; None for search alone, on the same prompts. shard:
     (i, n), the tasks of shard i of n. open_learner: called with base and `plan.lora` when there is something
     to learn. shared: a set whose rows of the first round are taken over (search alone, say: both arms then
-    begin with the same programs). submission: kept up to date. after_round: called with the number of each
-    round whose predictions are on disk and counted, before anything is learned from them.
+    begin with the same programs). submission: kept up to date.
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class SearchAndLearn:
         submission: SubmissionFile | None = None,
         shared: PredictionSet | None = None,
         announce: Callable[[str], None] = print,
-        after_round: Callable[[int], None] = lambda round_: None,
     ):
         self.clock = clock or Clock()
         self.engine, self.executor = TimedEngine(engine, self.clock), executor
@@ -98,14 +96,13 @@ class SearchAndLearn:
         self.current: dict[int, Path | None] = dict.fromkeys(range(len(self.groups)))
         self.states = {task_id: TaskState() for task_id in self.tasks}
         self.report = SearchReport(tasks=len(self.tasks))
-        self._after_round = after_round
         self._unsubmitted: set[str] = set(self.tasks)
         self._shared = shared
 
     def run(self) -> SearchReport:
         """Do all that is left to do. What was made is on disk when this returns or raises."""
         with self.clock.stopping_on_interrupt(), self.journal.alone():
-            self._take_rows(self._shared)
+            self._take_rows()
             return self._run()
 
     def _run(self) -> SearchReport:
@@ -116,7 +113,6 @@ class SearchAndLearn:
                 going = [group for group in range(len(self.groups)) if self._active_tasks(group)]
                 if not going or not self._predict_round(round_, going):
                     break
-                self._after_round(round_)
                 if self.base is not None:
                     self._learn_round(round_, going)
                 round_ += 1
@@ -129,12 +125,6 @@ class SearchAndLearn:
             self.report.by_round = self.journal.seconds_by_round()
             self.report.seconds = time.monotonic() - started
         return self.report
-
-    def solved_tasks(self) -> list[str]:
-        """Tasks that get no further rounds because their train pairs are solved."""
-        return [
-            task_id for task_id, state in self.states.items() if state.is_solved(self.plan.rounds.stop_after)
-        ]
 
     # ----------------------------------------------------------------- predict
 
@@ -344,16 +334,14 @@ class SearchAndLearn:
         wanted = conditions(self.made, self.plan.prompts(0))
         return {**wanted, "settings": wanted["settings"] | settings}
 
-    def _take_rows(self, shared: PredictionSet | None) -> None:
+    def _take_rows(self) -> None:
         """What is on disk from before; for a set just begun the first round of `shared`."""
         found = list(self.predictions.iter_predictions(list(self.tasks)))
         self._file(found)
-        if shared is None or found:
+        if self._shared is None or found:
             return
-        first = [
-            row for row in shared.iter_predictions(list(self.tasks)) if self.plan.round_of(row.round) == 0
-        ]
-        self.predictions.write_part(first, 0)
+        rows = self._shared.iter_predictions(list(self.tasks))
+        self.predictions.write_part([row for row in rows if self.plan.round_of(row.round) == 0], 0)
         self._file(self.predictions.take_fresh())
 
     def _file(self, rows: Sequence[Prediction]) -> None:

@@ -67,10 +67,8 @@ class TaskState:
         self.spent.seconds += seconds
         self.solving |= {normal_form(row.program) for row in rows if row.train_is_correct}
 
-    def is_solved(self, stop_after: int) -> bool:
-        """Whether so many programs solve its train pairs; 0 is never enough."""
-        return 0 < stop_after <= len(self.solving)
-
     def goes_on(self, budget: Budget, stop_after: int) -> bool:
-        """Whether the task gets another round."""
-        return not self.ended and not self.is_solved(stop_after) and self.spent.within(budget)
+        """Whether the task gets another round: not where so many programs solve its train pairs; 0 is never
+        enough."""
+        solved = 0 < stop_after <= len(self.solving)
+        return not self.ended and not solved and self.spent.within(budget)

@@ -1,7 +1,6 @@
 from .rows import refinement_rows as refinement_rows
 from .rows import turn_numbers as turn_numbers
 from .rows import write_conversations as write_conversations
-from .rows import write_refinement as write_refinement
 from .successes import check_successes as check_successes
 from .successes import successful_rows as successful_rows
 from .tree import ConversationView as ConversationView

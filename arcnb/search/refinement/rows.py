@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import KEY_COLUMNS, SCORE_COLUMNS, Prediction
-from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet, slices
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
@@ -27,8 +27,6 @@ from arcnb.search.turns.selection import choose
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SLICE = 50  # tasks whose predictions are in memory at the same time
 
 
 @dataclass
@@ -139,8 +137,8 @@ def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tup
     """(task id, its predictions), some tasks in memory at a time. ArcnbError before the first for sets
     without predictions or completions, and for predictions that do not fit the tasks."""
     _check_sets(sets, {task.task_id: task.fingerprint for task in tasks})
-    for start in range(0, len(tasks), SLICE):
-        ids = [task.task_id for task in tasks[start : start + SLICE]]
+    for some in slices(tasks):
+        ids = [task.task_id for task in some]
         found = {id_: Gathered([]) for id_ in ids}
         for number, one in enumerate(sets):
             for prediction in one.iter_predictions(task_ids=ids):
@@ -253,11 +251,6 @@ def _row(parent: Prediction, one: PredictionSet, prompt: Prompt, ids: list[int])
         "parent_status": parent.status,
         **{f"parent_{name}": getattr(parent, name) for name in SCORE_COLUMNS},
     }
-
-
-def write_refinement(dataset: RefinementDataset, path: Path) -> Path:
-    """Write the rows as Parquet, whole or not at all."""
-    return write_conversations(dataset.rows, path)
 
 
 def write_conversations(rows: Sequence[Mapping], path: Path) -> Path:

@@ -40,7 +40,6 @@ def successful_rows(
     executor: Executor,
     *,
     partners: str = "both",
-    chooser: str = "diverse",
     per_task: int = 8,
     seed: int = 0,
 ) -> list[dict]:
@@ -49,7 +48,7 @@ def successful_rows(
     whether training leaves the task out. Empty when nothing succeeded.
 
     Solved means right on every pair whose output is known; distinct answers first come, first kept.
-    chooser: which of a prompt's misses are corrected. ArcnbError as `refinement_rows`.
+    ArcnbError as `refinement_rows`.
     """
     check_successes(partners, per_task)
     by_id = {task.task_id: task for task in tasks}
@@ -58,7 +57,7 @@ def successful_rows(
     for task_id, found in gather(sets, tasks):
         pairs = [*(_children(found) if partners != "siblings" else ())]
         if partners != "children":
-            pairs += _siblings(found, chooser, rng(seed, "siblings", task_id))
+            pairs += _siblings(found, rng(seed, "siblings", task_id))
         kept: dict[tuple[str, str], dict] = {}
         for number, parent, better, source in pairs:
             key = (parent.program or parent.id, better.program)
@@ -84,10 +83,6 @@ def successful_rows(
     return rows
 
 
-def _solved(prediction: Prediction) -> bool:
-    return bool(prediction.train_is_correct) and prediction.test_is_correct in (None, 1)
-
-
 def _whole(prediction: Prediction) -> bool:
     """Whether the completion ended by itself: a cut one would teach not to end."""
     return prediction.finish_reason == "stop"
@@ -98,13 +93,13 @@ Pair = tuple[int, Prediction, Prediction, str]  # set number, what missed, what 
 
 def _children(found: Gathered) -> Iterator[Pair]:
     for number, prediction in found.rows:
-        if prediction.parent and _solved(prediction) and _whole(prediction):
+        if prediction.parent and prediction.solved and _whole(prediction):
             parent = found.ancestors(number).get(prediction.parent)
-            if parent is not None and not _solved(parent):
+            if parent is not None and not parent.solved:
                 yield number, parent, prediction, "children"
 
 
-def _siblings(found: Gathered, chooser: str, random) -> Iterator[Pair]:
+def _siblings(found: Gathered, random) -> Iterator[Pair]:
     prompts: dict[tuple, list[Prediction]] = {}
     for number, prediction in found.rows:
         # Rollouts of a training step may show one task through several views: those are several prompts.
@@ -112,8 +107,8 @@ def _siblings(found: Gathered, chooser: str, random) -> Iterator[Pair]:
         prompt = (number, prediction.turn, prediction.round, prediction.parent, view)
         prompts.setdefault(prompt, []).append(prediction)
     for (number, *_), answers in prompts.items():
-        right = list({p.program: p for p in answers if _solved(p) and _whole(p)}.values())
+        right = list({p.program: p for p in answers if p.solved and _whole(p)}.values())
         if not right:
             continue
-        for i, parent in enumerate(choose(chooser, answers, 2 * len(right), random)):
+        for i, parent in enumerate(choose("diverse", answers, 2 * len(right), random)):
             yield number, parent, right[i % len(right)], "siblings"

@@ -23,6 +23,7 @@ _STYLE = (
 )
 _PICTURE = 90  # pixels: a grid is drawn about this large, in cells of 4 to 14 pixels
 _SHOWN_PAIRS = 3
+BREADTH = 3
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class Trees:
         return path
 
 
-def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int, breadth: int = 3) -> Trees:
-    """The trees of the n tasks where refinement gained most on train pairs; at most `breadth` a branching.
+def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int) -> Trees:
+    """The trees of the n tasks where refinement gained most on train pairs; at most BREADTH a branching.
 
     sets: the refinements' set and, where it is a different one, the set of the first turns. They may hold
     other tasks, too.
@@ -122,8 +123,8 @@ def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int, bre
         for row in rows.values():
             if row.parent in rows:
                 children.setdefault(row.parent, []).append(row)
-        roots = [_grown(rows[id_], children, breadth) for id_ in children if rows[id_].parent not in rows]
-        trees.append(Tree(by_id[task_id], tuple(sorted(roots, key=_promise)[:breadth])))
+        roots = [_grown(rows[id_], children) for id_ in children if rows[id_].parent not in rows]
+        trees.append(Tree(by_id[task_id], tuple(sorted(roots, key=_promise)[:BREADTH])))
     return Trees(trees)
 
 
@@ -139,9 +140,9 @@ def _gains(sets: Sequence[PredictionSet]) -> dict[str, float]:
     return {str(id_): float(best - first.get(id_, 0.0)) for id_, best in later.items()}
 
 
-def _grown(prediction: Prediction, children: dict[str, list[Prediction]], breadth: int) -> Attempt:
-    grown = [_grown(child, children, breadth) for child in children.get(prediction.id, ())]
-    return Attempt(prediction, tuple(sorted(grown, key=_promise)[:breadth]), len(grown))
+def _grown(prediction: Prediction, children: dict[str, list[Prediction]]) -> Attempt:
+    grown = [_grown(child, children) for child in children.get(prediction.id, ())]
+    return Attempt(prediction, tuple(sorted(grown, key=_promise)[:BREADTH]), len(grown))
 
 
 def _closeness(prediction: Prediction) -> tuple[float, float]:

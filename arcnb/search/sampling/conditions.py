@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import new_file
 from arcnb.models.prompts.rendering import template_path
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
@@ -99,7 +98,7 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
     added = [id_ for id_ in wanted["tasks"] if id_ not in tasks]
     if added:
         raise ArcnbError(
-            f"{predictions.folder} was begun with {len(tasks)} tasks and without {_some(added)}; "
+            f"{predictions.folder} was begun with {len(tasks)} tasks and without {some(added)}; "
             f"use a new folder for the larger task set"
         )
     for name, value in wanted["settings"].items():
@@ -121,10 +120,6 @@ def _compare_rows(predictions: PredictionSet, fingerprints: dict[str, str]) -> N
 
 def _of_other_tasks(predictions: PredictionSet, changed: list[str]) -> str:
     return (
-        f"{predictions.folder} holds predictions of another version of {_some(changed)}; "
+        f"{predictions.folder} holds predictions of another version of {some(changed)}; "
         f"use a new folder for the changed tasks"
     )
-
-
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")

@@ -48,7 +48,7 @@ class ScoringThread:
         self.early_stop, self.there = early_stop, there
         self.program_seconds = 0.0
         self._tasks = {task.task_id: task for task in made.tasks}
-        self._asked = Asked(self._tasks, executor.entry)
+        self._asked = Asked(self._tasks)
         self._room = threading.Semaphore(WAITING_ROWS)
         # What the thread has to do, as engine and executor say in theirs; None: no more completions.
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from arcnb.arc.predictions.prediction import Prediction
-from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.prediction_set import PredictionSet, slices
 from arcnb.arc.scores.attempts import certainty
 from arcnb.arc.scores.submission import SUBMISSION_COLUMNS, task_candidates
 from arcnb.arc.seeds import derive_seed, rng
@@ -23,8 +23,6 @@ from arcnb.search.sampling.questions import Question, first_question
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.turns.budget import TurnPlan
 from arcnb.search.turns.selection import choose
-
-SLICE = 50  # tasks whose rows are in memory at the same time
 
 
 @dataclass
@@ -93,8 +91,8 @@ def choose_parents(
 ) -> TurnChoice:
     """What each of the set's tasks refines in `turn`, from its rows of the turns before."""
     choice = TurnChoice()
-    for start in range(0, len(made.tasks), SLICE):
-        ids = [task.task_id for task in made.tasks[start : start + SLICE]]
+    for slice_ in slices(made.tasks):
+        ids = [task.task_id for task in slice_]
         rows: dict[str, list[Prediction]] = {id_: [] for id_ in ids}
         for row in _rows_so_far(ids, plan, turn, made.predictions, refine_from):
             rows[row.task_id].append(row)
@@ -122,8 +120,8 @@ def least_certain(made: SampledSet, plan: TurnPlan) -> dict[str, float]:
     first turn is left out.
     """
     sure: dict[str, float] = {}
-    for start in range(0, len(made.tasks), SLICE):
-        some = {task.task_id: task for task in made.tasks[start : start + SLICE]}
+    for slice_ in slices(made.tasks):
+        some = {task.task_id: task for task in slice_}
         frame = made.predictions.read(columns=[*SUBMISSION_COLUMNS, "round"], task_ids=some)
         frame = frame[frame["round"] < plan.slots(0)]
         for id_, rows in frame.groupby(frame["task_id"].astype(object)):

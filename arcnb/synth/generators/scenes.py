@@ -33,7 +33,7 @@ def _scene(rng: Rng, task_id: str, difficulty: float, colors: list[int]) -> np.n
     """An input with at least two colors; NoExample when none came."""
     for _ in range(TRIES):
         try:
-            grid = rearc_input(task_id, int(rng.integers(2**31)), 0.0, difficulty, MAX_SIDE)
+            grid = rearc_input(task_id, int(rng.integers(2**31)), difficulty, MAX_SIDE)
         except NoExample:
             continue
         found, counts = np.unique(grid, return_counts=True)

@@ -6,7 +6,7 @@ mechanical and keeps the meaning (every function is pure):
 * numbers and truth values become literals (ZERO -> 0, T -> True); directions keep their names;
 * an expression computed twice is computed once;
 * `astuple(a, b)` becomes `(a, b)`;
-* a value used once moves into the line that uses it, as long as that line stays within `line_length`;
+* a value used once moves into the line that uses it, as long as that line stays within 60 characters;
 * what is left is numbered x0, x1, ... again, one statement a line.
 
 With the embedded 135M model's tokenizer the median program shrinks from 253 tokens to 162 (90%: 679 to 416).
@@ -21,6 +21,7 @@ from arcnb.programs.libraries.rearc_dsl import load_rearc_module
 
 HEADER = "from rearc_dsl import *\n\ndef transform(grid):\n    grid = as_tuples(grid)\n"
 INDENT = "    "
+LINE_LENGTH = 60  # characters, of an expression that folding may produce
 
 # Names of directions and points stay: they say more than their tuples and cost no more tokens.
 _LITERALS = {
@@ -37,19 +38,16 @@ def verifier_ids() -> tuple[str, ...]:
 
 
 @cache
-def rewritten_verifier(task_id: str, line_length: int = 60) -> str:
-    """The verifier of `task_id` as program text that defines `transform(grid)` on `rearc_dsl`.
-
-    `line_length`: longest expression (characters) that folding may produce; 0 keeps one call a line.
-    KeyError for an unknown id.
-    """
+def rewritten_verifier(task_id: str) -> str:
+    """The verifier of `task_id` as program text that defines `transform(grid)` on `rearc_dsl`. KeyError for
+    an unknown id."""
     function = copy.deepcopy(_verifier_trees()[task_id])
     statements = [(_target(line), line.value) for line in function.body[:-1]]
     statements.append(("return", function.body[-1].value))
     literals = {name: ast.parse(repr(value), mode="eval").body for name, value in _LITERALS.items()}
     substitution = _Substitution({"I": ast.Name("grid"), **literals})
     statements = [(target, _PlainTuples().visit(substitution.visit(value))) for target, value in statements]
-    statements = _renumbered(_folded(_computed_once(statements), line_length))
+    statements = _renumbered(_folded(_computed_once(statements)))
     lines = [f"{INDENT}{_assignment(target)}{ast.unparse(value)}\n" for target, value in statements]
     return HEADER + "".join(lines)
 
@@ -99,7 +97,7 @@ def _computed_once(statements: list[tuple[str, ast.expr]]) -> list[tuple[str, as
     return kept
 
 
-def _folded(statements: list[tuple[str, ast.expr]], line_length: int) -> list[tuple[str, ast.expr]]:
+def _folded(statements: list[tuple[str, ast.expr]]) -> list[tuple[str, ast.expr]]:
     uses: dict[str, int] = {}
     for _, value in statements:
         for name in _names(value):
@@ -110,7 +108,7 @@ def _folded(statements: list[tuple[str, ast.expr]], line_length: int) -> list[tu
             if uses[name] != 1 or name not in lines:
                 continue
             folded = _Substitution({name: lines[name]}).visit(copy.deepcopy(value))
-            if len(ast.unparse(folded)) <= line_length or isinstance(folded, ast.Name):
+            if len(ast.unparse(folded)) <= LINE_LENGTH or isinstance(folded, ast.Name):
                 value = folded
                 del lines[name]
         lines[target] = value

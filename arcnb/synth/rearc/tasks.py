@@ -25,9 +25,7 @@ from arcnb.synth.rearc.programs import rewritten_verifier, verifier_ids
 from arcnb.synth.rules import NoExample
 from arcnb.synth.splits import draw_n_train
 
-MAX_DRAWS = (
-    200_000  # random numbers an example may use; the most seen in 120,000 examples was a tenth of this
-)
+MAX_DRAWS = 200_000  # random numbers an example may use, ten times the most seen in 120,000 examples
 INPUT_ATTEMPTS = 10  # of a lone input: some generators never fit in a small grid, and take seconds to say so
 MAX_ATTEMPTS = 200  # draws of one example until generator and verifier agree
 MAX_SET_DRAWS = 10  # draws of a task's examples until they are small enough
@@ -52,13 +50,11 @@ def rearc_ids() -> tuple[str, ...]:
     return verifier_ids()
 
 
-def rearc_program(task_id: str, line_length: int = 60) -> str:
+def rearc_program(task_id: str) -> str:
     """A program, `transform(grid)` on `rearc_dsl`, that solves task `task_id`: its verifier, rewritten.
-
-    `line_length` as in `rewritten_verifier`: 0 keeps one call a line. ArcnbError for an unknown task.
-    """
+    ArcnbError for an unknown task."""
     _check_id(task_id)
-    return rewritten_verifier(task_id, line_length)
+    return rewritten_verifier(task_id)
 
 
 def reproduced_ids() -> tuple[str, ...]:
@@ -79,36 +75,25 @@ def _originals() -> TaskSet:
     return load_tasks("arc-agi-1/training")
 
 
-def rearc_examples(task_id: str, n: int, seed: int, diff_lb: float = 0.0, diff_ub: float = 1.0) -> list[Pair]:
-    """`n` pairs with distinct inputs; asking for more extends the list without changing its beginning.
-
-    diff_lb, diff_ub: bounds, within 0..1, of the uniform number that sets each size or count of an example.
-    """
-    return [pair for pair, _ in _drawn_examples(task_id, n, seed, diff_lb, diff_ub)]
-
-
 def rearc_task(
     task_id: str,
     seed: int,
     index: int,
-    n_train: int | None = None,
-    diff_lb: float = 0.0,
     diff_ub: float = 1.0,
     max_cells: int = DEFAULT_MAX_CELLS,
 ) -> Task:
     """Task number `index` made from the generator of `task_id`, with its program.
 
-    n_train: None draws it from ARC's distribution. max_cells: bound on the cells of all inputs and outputs
-    together; while exceeded, or while all outputs are equal, the examples are drawn again, each time 20%
-    easier. NoExample, too large, when ten draws do not fit.
+    diff_ub: bound, within 0..1, of the uniform number that sets each size or count of an example. max_cells:
+    bound on the cells of all inputs and outputs together; while exceeded, or while all outputs are equal, the
+    examples are drawn again, each time 20% easier. NoExample, too large, when ten draws do not fit.
     """
-    if n_train is None:
-        n_train = draw_n_train(rng(seed, "rearc n_train", task_id, index))
+    n_train = draw_n_train(rng(seed, "rearc n_train", task_id, index))
     for attempt in range(MAX_SET_DRAWS):
-        upper = max(diff_lb, diff_ub * 0.8**attempt)
+        upper = diff_ub * 0.8**attempt
         stream = derive_seed(seed, "rearc task", task_id, index, attempt)
         try:
-            examples = _drawn_examples(task_id, n_train + 1, stream, diff_lb, upper, max_cells)
+            examples = _drawn_examples(task_id, n_train + 1, stream, upper, max_cells)
         except NoExample as none:
             if not none.too_large:
                 raise
@@ -126,7 +111,6 @@ def rearc_task(
         "seed": seed,
         "index": index,
         "difficulty": round(float(np.mean([difficulty for _, difficulty in examples])), 4),
-        "diff_lb": diff_lb,
         "diff_ub": upper,
     }
     return Task(
@@ -139,10 +123,10 @@ def rearc_task(
     )
 
 
-def rearc_input(task_id: str, seed: int, diff_lb: float, diff_ub: float, max_side: int) -> Grid:
+def rearc_input(task_id: str, seed: int, diff_ub: float, max_side: int) -> Grid:
     """One input of the task's generator, a function of the arguments alone; NoExample when none fits."""
     _check_id(task_id)
-    return _example(task_id, seed, 0, diff_lb, diff_ub, max_side, INPUT_ATTEMPTS)[1].input
+    return _example(task_id, seed, 0, diff_ub, max_side, INPUT_ATTEMPTS)[1].input
 
 
 class _TooManyDraws(Exception):
@@ -172,28 +156,23 @@ def _drawn_examples(
     task_id: str,
     n: int,
     seed: int,
-    diff_lb: float,
     diff_ub: float,
-    max_cells: float = float("inf"),
+    max_cells: int,
 ) -> list[tuple[Pair, float]]:
     _check_id(task_id)
-    if not 0.0 <= diff_lb <= diff_ub <= 1.0:
-        raise ArcnbError(
-            f"difficulty bounds must satisfy 0 <= diff_lb <= diff_ub <= 1, not {diff_lb}, {diff_ub}"
-        )
     found: dict[tuple, tuple[Pair, float]] = {}
     n_cells = 0
     for index in range(10 * n + 20):
         if len(found) == n:
             break
-        rows, pair, difficulty = _example(task_id, seed, index, diff_lb, diff_ub)
+        rows, pair, difficulty = _example(task_id, seed, index, diff_ub)
         if rows not in found:
             found[rows] = (pair, difficulty)
             n_cells += pair.input.size + pair.output.size
         if n_cells > max_cells:
             raise NoExample(f"RE-ARC task {task_id}: more than {max_cells} cells", too_large=True)
     if len(found) < n:
-        raise NoExample(f"RE-ARC task {task_id}: no {n} distinct examples (difficulty {diff_lb}..{diff_ub})")
+        raise NoExample(f"RE-ARC task {task_id}: no {n} distinct examples (difficulty up to {diff_ub})")
     return list(found.values())
 
 
@@ -201,7 +180,6 @@ def _example(
     task_id: str,
     seed: int,
     index: int,
-    diff_lb: float,
     diff_ub: float,
     max_side: int = MAX_SIDE,
     attempts: int = MAX_ATTEMPTS,
@@ -211,21 +189,19 @@ def _example(
     for attempt in range(attempts):
         source = _CountedRandom(derive_seed(seed, "rearc example", task_id, index, attempt))
         try:
-            example = generate(source, diff_lb, diff_ub)
+            example = generate(source, 0.0, diff_ub)
             rows, output = example["input"], example["output"]
             good = _fits(rows, max_side) and _fits(output, max_side) and rows != output
             good = good and verify(rows) == output
-        except (
-            Exception
-        ):  # third-party code on unlucky draws: min() of nothing, sample larger than population
+        except Exception:  # their code on unlucky draws: min() of nothing, sample larger than population
             continue
         if good:
             samples = getattr(source, "difficulty_samples", [])
-            difficulty = sum(samples) / len(samples) if samples else diff_lb
+            difficulty = sum(samples) / len(samples) if samples else 0.0
             return rows, Pair(as_grid(np.array(rows)), as_grid(np.array(output))), difficulty
     raise NoExample(
         f"RE-ARC task {task_id}: no valid example in {attempts} draws "
-        f"(difficulty {diff_lb}..{diff_ub}, max_side {max_side})"
+        f"(difficulty up to {diff_ub}, max_side {max_side})"
     )
 
 

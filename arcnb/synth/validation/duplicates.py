@@ -6,9 +6,8 @@ task before that task is called a duplicate.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -39,19 +38,18 @@ def transform(grid):
 class Duplicates:
     """Programs and behaviours accepted so far."""
 
-    def __init__(self, max_per_program: int):
-        self._max_per_program = max_per_program
-        self._programs: Counter[bytes] = Counter()
-        self._full: set[bytes] = set()
+    def __init__(self):
+        self._programs: set[bytes] = set()
+        self._texts: set[bytes] = set()
         self._behaviours: dict[str, list[str]] = {}
 
-    def is_full(self, program: str) -> bool:
-        """Whether the program has as many tasks as it may have."""
-        return self.is_known_full(program) or self._is_full(_digest(program), program)
+    def has(self, program: str) -> bool:
+        """Whether the program was accepted, in whatever layout."""
+        return self.has_text(program) or self._has(_digest(program), program)
 
-    def is_known_full(self, program: str) -> bool:
-        """Whether `is_full` can be said without reading the program: this very text was full before."""
-        return _hash(program) in self._full
+    def has_text(self, program: str) -> bool:
+        """Whether that can be said without reading the program: this very text was found accepted before."""
+        return _hash(program) in self._texts
 
     def reasons(
         self, judged: Iterable[tuple[Task, str | None]], executor: Executor, limits: Limits
@@ -80,35 +78,36 @@ class Duplicates:
         """Run, on each task, the programs that act alike and have not been run on it."""
         trials = []
         for one in waiting:
-            if self._programs[one.digest] == 0:
+            if one.digest not in self._programs:
                 alike = self._behaviours.get(one.behaviour, [])
                 trials += [(one, program) for program in alike[one.compared :]]
                 one.compared = len(alike)
-        jobs = [replace(one.task, program=program) for one, program in trials]
-        for (one, _), outputs in zip(trials, outputs_of(jobs, executor, limits), strict=True):
+        jobs = (Job(program, tuple(one.task.inputs), limits) for one, program in trials)
+        for (one, _), execution in zip(trials, executor.run(jobs), strict=True):
+            outputs = execution.outputs
             if outputs is not None and same_outputs(outputs, recorded_outputs(one.task)):
                 one.is_solved = True
 
     def _settle(self, one: "_Candidate", grown: set[str]) -> str | None:
         """The reason against a task that was compared with all it must be, or None and it is recorded."""
-        if self._is_full(one.digest, one.task.program):
+        if self._has(one.digest, one.task.program):
             return "duplicate program"
-        if self._programs[one.digest] == 0 and one.behaviour is not None:
+        if one.behaviour is not None:
             if one.is_solved:
                 return "duplicate behaviour"
             alike = self._behaviours.setdefault(one.behaviour, [])
             if len(alike) < MAX_ALIKE:
                 alike.append(one.task.program)
                 grown.add(one.behaviour)
-        self._programs[one.digest] += 1
-        self._is_full(one.digest, one.task.program)
+        self._programs.add(one.digest)
+        self._texts.add(_hash(one.task.program))
         return None
 
-    def _is_full(self, digest: bytes, program: str) -> bool:
-        full = self._programs[digest] >= self._max_per_program
-        if full:
-            self._full.add(_hash(program))
-        return full
+    def _has(self, digest: bytes, program: str) -> bool:
+        found = digest in self._programs
+        if found:
+            self._texts.add(_hash(program))
+        return found
 
 
 @dataclass(eq=False)
@@ -153,14 +152,8 @@ def probe_grids() -> tuple[Grid, ...]:
     return tuple(as_grid(kind()) for kind in kinds)
 
 
-def outputs_of(tasks: list[Task], executor: Executor, limits: Limits) -> list[tuple[Grid, ...] | None]:
-    """What each task's program makes of its inputs; None where it fails."""
-    jobs = (Job(task.program, tuple(task.inputs), limits) for task in tasks)
-    return [execution.outputs for execution in executor.run(jobs)]
-
-
-def recorded_outputs(task: Task) -> tuple[Grid | None, ...]:
-    """The outputs of the train pairs, then of the test pairs; None where one is unknown."""
+def recorded_outputs(task: Task) -> tuple[Grid, ...]:
+    """The outputs of the train pairs, then of the test pairs."""
     return tuple(pair.output for pair in (*task.train, *task.test))
 
 

@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 class TaskReport:
     """Counts of tasks: accepted, rejected by reason, both by origin (generator or source).
 
-    lines_removed: statements without effect that were taken out of programs. programs_dropped: tasks that
-    were taken without their program, because it does not parse or defines no `transform`. core_seconds: wall
-    time it took, times the processes that worked.
+    programs_dropped: tasks that were taken without their program, because it does not parse or defines no
+    `transform`. core_seconds: wall time it took, times the processes that worked.
     """
 
     accepted: int = 0
-    lines_removed: int = 0
     programs_dropped: int = 0
     core_seconds: float = 0.0
     rejected: Counter = field(default_factory=Counter)

@@ -314,20 +314,14 @@ def test_the_curve_is_the_mean_over_tasks_with_an_interval_around_it():
 
 
 def test_the_curve_counts_tasks_without_or_with_few_predictions():
-    curve = pass_at_k_curve(right_or_wrong(a=(4, 4), b=(2, 2)), ks=[4], task_ids=["a", "b", "c", "d"])
-    assert curve[["mean", "n_tasks", "n_short"]].iloc[0].tolist() == [0.5, 4, 3]
+    curve = pass_at_k_curve(right_or_wrong(a=(4, 4), b=(2, 2)), task_ids=["a", "b", "c", "d"])
+    assert curve[["k", "mean", "n_tasks", "n_short"]].iloc[-1].tolist() == [4, 0.5, 4, 3]
     assert pass_at_k_curve(frame(), task_ids=["a"]).empty
 
 
-def test_the_curve_can_be_of_train_alone_and_leaves_unknown_tasks_out():
+def test_the_curve_leaves_tasks_with_unknown_outputs_out():
     rows = frame(("a", "ok", "x", 1, None), ("b", "ok", "x", 1, 0))
-    assert pass_at_k_curve(rows, [1])[["mean", "n_tasks"]].iloc[0].tolist() == [0, 1]
-    assert pass_at_k_curve(rows, [1], column="train_is_correct")[["mean", "n_tasks"]].iloc[0].tolist() == [
-        1,
-        2,
-    ]
-    with pytest.raises(ArcnbError, match="not 'n_preds'"):
-        pass_at_k_curve(rows, column="n_preds")
+    assert pass_at_k_curve(rows)[["mean", "n_tasks"]].iloc[0].tolist() == [0, 1]
 
 
 # ---------------------------------------------------------------- comparison

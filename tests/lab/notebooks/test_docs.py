@@ -12,9 +12,11 @@ import nbformat
 import pytest
 
 from arcnb.lab import cli
-from arcnb.lab.notebooks import docs, stripping
+from arcnb.lab.notebooks import stripping
 from arcnb.lab.runs.run import list_runs
-from tests.paths import ROOT
+from tests.paths import ROOT, tooling
+
+docs = tooling("notebooks")
 
 
 def test_the_made_pages_are_fresh():

@@ -13,10 +13,9 @@ from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.batch.sweeps import find_sweep
 from arcnb.lab.commands import batch
-from arcnb.lab.notebooks import docs
 from arcnb.lab.runs.run import list_runs
 from tests.lab.scripted_plan import CELL, MAKE, RECORD, flat
-from tests.paths import ROOT
+from tests.paths import ROOT, tooling
 
 
 @pytest.fixture
@@ -233,6 +232,7 @@ def test_params_says_what_one_means(path, capsys):
 
 
 def test_the_page_of_parameters_lists_further_options(path):
+    docs = tooling("notebooks")
     (facts,) = docs.notebook_facts(path.parent)
     page = docs.parameter_page([facts])
     for line in (

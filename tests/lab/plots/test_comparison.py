@@ -11,7 +11,7 @@ from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import plan_sweep
 from arcnb.lab.plots import comparison, plots
-from arcnb.lab.runs.run import latest_run, new_run
+from arcnb.lab.runs.run import find_run, new_run
 
 SEARCH = {"notebook": "07_search_and_learn.ipynb"}
 
@@ -222,7 +222,7 @@ def test_curves_of_several_runs_share_a_panel(runs):
 
 def test_the_notebook_runs_on_them(runs):
     assert cli.main(["run", "08", "--quiet", "-p", "runs", "first, second, trained"]) == 0
-    made = latest_run("08_compare_runs")
+    made = find_run("08_compare_runs")
     assert made.manifest["outcome"]["shared_tasks"] == 1
     assert {row["run"] for row in made.manifest["outcome"]["cost"]} == {"first", "second", "trained"}
     assert sorted(item["path"] for item in made.manifest["artifacts"]) == [

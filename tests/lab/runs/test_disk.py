@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from tests.lab.watching import wait_for
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.execution import usable_home
 from arcnb.lab.runs import disk, provenance
-from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import Run, list_runs, new_run
+from tests.lab.watching import wait_for
 
 
 def run_with(name, size=0, **parameters):

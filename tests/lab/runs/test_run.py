@@ -1,7 +1,5 @@
 """Run folders and manifests: unique, atomic, found again, honest about artifacts."""
 
-from tests.lab.watching import wait_for
-from tests.paths import ROOT
 import errno
 import json
 import math
@@ -17,15 +15,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from arcnb.lab.runs.cards import flat, value_text
-from arcnb.lab.runs import disk, processes, provenance
-from arcnb.lab.runs import manifest as manifests
-from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
-from arcnb.lab.runs.run import find_run, latest_run, list_runs, new_run, runs_root
-from arcnb.lab.execution.sessions import open_run
 from arcnb.errors import ArcnbError
+from arcnb.lab.execution.sessions import open_run
+from arcnb.lab.runs import disk, processes, provenance
+from arcnb.lab.runs.cards import flat, value_text
+from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
+from arcnb.lab.runs.run import find_run, list_runs, new_run, runs_root
 from arcnb.machine.files import write_whole
 from tests.lab.watching import wait_for
+from tests.paths import ROOT
 
 
 def test_folder_name_and_manifest(runs_root):
@@ -184,12 +182,10 @@ def test_record_refuses_artifacts_that_are_not_there():
 def test_finding_runs(runs_root):
     first, second, other = (new_run(name) for name in ("inference", "inference", "evaluate"))
     assert [run.path for run in list_runs()] == sorted(run.path for run in (first, second, other))
-    assert latest_run("inference").path == second.path
+    assert find_run("inference").path == second.path
     assert find_run(str(first.path)).path == first.path
     assert find_run(other.path.name).path == other.path
     assert find_run("evaluate").path == other.path
-    with pytest.raises(ArcnbError, match="there is no run called 'nothing'"):
-        latest_run("nothing")
     with pytest.raises(ArcnbError, match="there is no run 'nothing'"):
         find_run("nothing")
     with pytest.raises(ArcnbError, match="fits 3 runs"):

@@ -55,7 +55,10 @@ def test_two_users_in_one_runs_folder(notebook, runs_root):
     assert "Permission denied" in refused.stderr
     assert refused.stderr.count("\n") == 1
     refused = by_somebody("rm", ours.path.name)
-    assert (refused.returncode, refused.stderr) == (2, f"arcnb: cannot remove {ours.path}: Permission denied\n")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"arcnb: cannot remove {ours.path}: Permission denied\n",
+    )
     assert arcnb("rm", ours.path.name).returncode == 0, "what somebody else could not remove"
     assert [one.name for one in runs_root.iterdir() if one.name.startswith(".")] == []
 
@@ -64,14 +67,17 @@ READ_ONLY = f"mount --bind {ROOT} {ROOT} && mount -o remount,ro,bind {ROOT}"
 
 
 @pytest.mark.long("a notebook runs in a process of its own")
-@pytest.mark.skipif(not usable("unshare", "--mount", "sh", "-c", READ_ONLY), reason="nothing can be mounted here")
+@pytest.mark.skipif(
+    not usable("unshare", "--mount", "sh", "-c", READ_ONLY), reason="nothing can be mounted here"
+)
 def test_a_read_only_checkout_runs_with_runs_elsewhere(notebook, runs_root):
     path = notebook("run.record({'n': n})")
     before = ["unshare", "--mount", "sh", "-c", f'{READ_ONLY} && exec "$@"', "sh"]
     refused = arcnb("run", path, before=before, cwd=ROOT, ARCNB_RUNS=None)
     assert refused.returncode == 2
     assert refused.stderr == (
-        f"arcnb: cannot make a run folder in {ROOT}/runs: Read-only file system; $ARCNB_RUNS names another place\n"
+        f"arcnb: cannot make a run folder in {ROOT}/runs: Read-only file system; "
+        "$ARCNB_RUNS names another place\n"
     )
     assert arcnb("run", path, before=before, cwd=ROOT).returncode == 0
     assert runs_called("01_small")[0].status == "done"

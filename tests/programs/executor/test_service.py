@@ -144,13 +144,6 @@ def test_whole_floats_are_integers(executor):
     assert execution.outputs[0].dtype == np.uint8
 
 
-def test_another_entry_function():
-    with Executor(workers=1, entry="task") as executor:
-        execution = executor.submit(Job("def task(grid):\n    return grid", GRIDS)).result()
-        assert execution.status == "ok"
-        assert executor.submit(Job("def transform(grid):\n    return grid", GRIDS)).result().status == "error"
-
-
 # ---------------------------------------------------------------- limits
 
 

@@ -11,7 +11,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.rollout import Scores, is_solved
+from arcnb.rl.rewards.rollout import Scores
 from arcnb.rl.rewards.schemes import reward_scheme
 from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
 
@@ -83,5 +83,5 @@ def test_a_solved_task_earns_the_top_reward_and_no_other_does(judged, tasks, sch
     for task_id, prediction in judged.items():
         task = tasks[task_id]
         earned = reward(Scores.of(prediction, len(task.train), len(task.test)))
-        assert is_solved(prediction) == (task_id not in EXCEPTIONS)
+        assert prediction.solved == (task_id not in EXCEPTIONS)
         assert (earned == pytest.approx(top)) == (task_id not in EXCEPTIONS)

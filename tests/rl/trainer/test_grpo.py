@@ -128,7 +128,7 @@ def test_a_sequence_longer_than_the_model_was_built_for_is_refused(said):
 
 def test_shared_prompts_are_not_for_unsloth(said):
     (sentence,) = said(shared_prompt=True, trainer="unsloth")
-    assert sentence.startswith("shared_prompt=True does not go together with trainer='unsloth'")
+    assert sentence.startswith("shared_prompt=True does not go with trainer='unsloth'")
 
 
 class Opened(Exception):
@@ -171,7 +171,7 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, gpus, monkeypa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vllm_kv_cache_dtype": "int3"}, "vllm_kv_cache_dtype is one of auto, fp8, not 'int3'"),
+        ({"vllm_kv_cache_dtype": "int3"}, "vllm_kv_cache_dtype='int3' does not exist; there are auto, fp8"),
         ({"vllm_kv_cache_dtype": "fp8", "trainer": "unsloth"}, "vllm_kv_cache_dtype is for trainer='trl'"),
         ({"vllm_kv_cache_dtype": "fp8"}, "vllm_kv_cache_dtype='fp8' needs use_vllm=True"),
         ({"vllm_group_attention": True}, "vllm_group_attention=True does not go with use_vllm=False"),

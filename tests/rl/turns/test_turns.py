@@ -26,7 +26,7 @@ from arcnb.rl.turns.conversation_rows import RememberingRows
 from arcnb.rl.turns.episode_held_out import EpisodeHeldOut
 from arcnb.rl.turns.episode_reward import EpisodeReward
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, episode_metrics
-from arcnb.search.refinement.rows import refinement_rows, write_refinement
+from arcnb.search.refinement.rows import refinement_rows, write_conversations
 from tests.rl.stop_at import StopAt
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
@@ -383,7 +383,7 @@ def refine_file(tasks, letter_model, tmp_path):
         made = refinement_rows(
             [predictions], tasks, load_tokenizer(letter_model), prompt_format(), executor, chooser="promising"
         )
-    return write_refinement(made, tmp_path / "refine.parquet")
+    return write_conversations(made.rows, tmp_path / "refine.parquet")
 
 
 def test_frozen_second_turns_are_trained_with_their_parents(train, tmp_path, refine_file, tasks, monkeypatch):

@@ -279,7 +279,7 @@ def test_thresholds_are_changed_by_name():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("action", "panic", "'panic', it must be one of warn, stop, rollback"),
+        ("action", "panic", "guard_action='panic' does not exist; there are warn, stop, rollback"),
     ],
 )
 def test_options_that_cannot_work_are_refused(option, value, message):

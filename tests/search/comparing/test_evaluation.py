@@ -240,7 +240,7 @@ def test_solved_and_nearly_solved_predictions_are_told_apart(sets, tasks):
 
 
 def test_a_submission_in_slices_is_the_submission(sets, tasks, monkeypatch):
-    monkeypatch.setattr(evaluation, "SLICE", 3)
+    monkeypatch.setattr("arcnb.arc.predictions.prediction_set.SLICE", 3)
     submission = evaluation.set_submission(sets["a"], tasks)
     whole = create_submission(sets["a"].read(), tasks)
     assert dict(submission) == dict(whole)

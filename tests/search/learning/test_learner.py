@@ -216,7 +216,7 @@ def test_recomputing_changes_no_weight(learned):
 
 
 def test_parts_hold_their_tokens_and_halve_down_to_single_rows():
-    size, rows = PartSize(1000, False), rows_of([20, 24, 28, 32])
+    size, rows = PartSize(1000), rows_of([20, 24, 28, 32])
     seen = [size.tokens]
     while size.lower(rows) and not size.checkpointing:
         seen.append(size.tokens)

@@ -39,11 +39,10 @@ def judged(n: int, seed: int) -> list[tuple[Task, str | None]]:
     return tasks
 
 
-@pytest.mark.parametrize("max_per_program", [1, 3])
 @pytest.mark.parametrize("seed", range(10))
-def test_found_together_or_one_by_one(seed, max_per_program):
+def test_found_together_or_one_by_one(seed):
     tasks = judged(80, seed)
-    alone, together = Duplicates(max_per_program), Duplicates(max_per_program)
+    alone, together = Duplicates(), Duplicates()
     expected = [alone.reasons([one], Sandbox(), Limits())[0] for one in tasks]
     assert set(expected) == {None, "duplicate program", "duplicate behaviour"}
     cut = seed * 6
@@ -53,17 +52,17 @@ def test_found_together_or_one_by_one(seed, max_per_program):
 
 def test_comparisons_are_run_together():
     sandbox = Sandbox()
-    Duplicates(1).reasons(judged(200, 0), sandbox, Limits())
+    Duplicates().reasons(judged(200, 0), sandbox, Limits())
     assert sandbox.calls <= MAX_ALIKE + 1
 
 
-def test_a_full_program_is_known_by_its_text_and_by_its_layout():
-    duplicates = Duplicates(1)
+def test_an_accepted_program_is_known_by_its_text_and_by_its_layout():
+    duplicates = Duplicates()
     ((task, behaviour),) = judged(1, 0)
-    assert not duplicates.is_full(task.program)
+    assert not duplicates.has(task.program)
     duplicates.reasons([(task, behaviour)], Sandbox(), Limits())
-    assert duplicates.is_known_full(task.program)
+    assert duplicates.has_text(task.program)
     other = f"# the same\n{task.program}"
-    assert not duplicates.is_known_full(other)
-    assert duplicates.is_full(other)
-    assert duplicates.is_known_full(other)
+    assert not duplicates.has_text(other)
+    assert duplicates.has(other)
+    assert duplicates.has_text(other)

@@ -77,12 +77,12 @@ def status_of(error: str, loading: bool = False) -> str:
     return "error"
 
 
-def same_value(expected: str, value: str, tolerance: float = 1e-6) -> bool:
+def same_value(expected: str, value: str) -> bool:
     """Whether two values are the same as q writes them: types have to agree, floats may differ a little."""
     if expected == value:
         return True
     (a, shape_a), (b, shape_b) = _floats(expected), _floats(value)
-    return shape_a == shape_b and all(_near(x, y, tolerance) for x, y in zip(a, b, strict=True))
+    return shape_a == shape_b and all(map(_near, a, b))
 
 
 def _floats(text: str) -> tuple[list[str], str]:
@@ -107,8 +107,8 @@ def _floats(text: str) -> tuple[list[str], str]:
     return found, _VECTOR.sub(taken, text)
 
 
-def _near(a: str, b: str, tolerance: float) -> bool:
+def _near(a: str, b: str) -> bool:
     if a == b or "0n" in (a, b):
         return a == b
     x, y = (float(number.replace("0w", "inf")) for number in (a, b))
-    return x == y or abs(x - y) <= tolerance * max(1.0, min(abs(x), abs(y)))
+    return x == y or abs(x - y) <= 1e-6 * max(1.0, min(abs(x), abs(y)))

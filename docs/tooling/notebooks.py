@@ -1,7 +1,7 @@
 """Pages made from the notebooks: docs/reference/notebooks.md (every parameter) and the list in the launcher.
 
-python -m arcnb.lab.notebooks.docs            # write both
-python -m arcnb.lab.notebooks.docs --check    # say which is stale, end with 1
+python docs/tooling/notebooks.py            # write both
+python docs/tooling/notebooks.py --check    # say which is stale, end with 1
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pictures of pages as a reader meets them, on a screen and on a phone.
 
     make gallery
-    python -m arcnb.lab.pages.gallery docs/gallery RUN ... --index runs/index.html
+    python docs/tooling/gallery.py docs/gallery RUN ... --index runs/index.html
 
 Takes the first screen of every run's page, and of the index, and writes a README that shows them, says which
 machine each run had, and which page answers what. Needs Debian's `chromium` and `chromium-driver`.
