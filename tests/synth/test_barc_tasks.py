@@ -10,6 +10,7 @@ from arcnb.errors import ArcnbError
 from arcnb.synth.barc_tasks import barc_tasks, transform_of_source
 from arcnb.synth.sources import build_tasks
 from arcnb.synth.validation.reports import TaskReport
+from tests.arc.golden_grids import cases
 
 SCRIPT = """from common import *
 import numpy as np
@@ -99,17 +100,23 @@ def test_every_rejection_is_counted(tmp_path):
     assert report.rejected == {"identity": 1, "too large": 1, "few examples": 3, "unreadable": 1}
 
 
-def test_4500_cells_are_kept_and_one_more_is_not(tmp_path):
-    exact = [[np.full((25, 30), i).tolist(), np.full((25, 30), 9 - i).tolist()] for i in range(3)]
-    over = [[*pair] for pair in exact]
-    over = [[a, [*b, [0] * 30]] for a, b in over]
+@pytest.mark.parametrize("case", cases("arc25_learning.json", "barc_keep"), ids=lambda case: case["id"])
+def test_tasks_are_kept_up_to_the_references_size(tmp_path, case):
+    """4,500 cells in all pairs together, and not one more."""
+    examples = [
+        [np.full(given, i).tolist(), np.full(wanted, 9 - i).tolist()]
+        for i, (given, wanted) in enumerate(case["args"]["shapes"])
+    ]
     report = TaskReport()
-    kept = list(
-        barc_tasks(write(tmp_path / "a.jsonl", [{"examples": exact}, {"examples": over}]), report=report)
-    )
-    assert len(kept) == 1
-    assert sum(p.input.size + p.output.size for p in (*kept[0].train, *kept[0].test)) == 4500
-    assert report.rejected == {"too large": 1}
+    kept = list(barc_tasks(write(tmp_path / "a.jsonl", [{"examples": examples}]), report=report))
+    assert bool(kept) == case["expect"]["value"]
+    assert report.rejected == ({} if kept else {"too large": 1})
+    sizes = [
+        [list(pair.input.shape), list(pair.output.shape)]
+        for task in kept
+        for pair in (*task.train, *task.test)
+    ]
+    assert sorted(sizes) == (sorted(case["args"]["shapes"]) if kept else [])
 
 
 def test_duplicate_tasks_and_pairs_are_dropped(tmp_path):
