@@ -35,7 +35,7 @@ from arcnb.models.training.log import (
 from arcnb.models.training.preemption import Stop, agreed_stop, can_listen, listen, saving_on_signals
 from arcnb.models.training.processes import announce, launch
 
-JOB = "job"  # folder, under output, of what several processes read
+LAUNCH = "launch"  # folder, under output, of what several processes read; job/ is a scheduler's
 REPORT = "training.json"
 
 
@@ -106,8 +106,8 @@ def train_sft(
     checkpoint = resumed_from(plan, output)
     _begin(plan, output, checkpoint, steps)
     if plan.num_processes > 1:
-        _save_job(output / JOB, plan, model, rows, eval_rows, steps, checkpoint)
-        log, pids = output / "processes.log", output / JOB
+        _save_job(output / LAUNCH, plan, model, rows, eval_rows, steps, checkpoint)
+        log, pids = output / "processes.log", output / LAUNCH
         launch("arcnb.models.sft.training", [str(output)], plan.num_processes, log, pids=pids)
         return SftReport.read(output)
     return _train(plan, model, rows, output, eval_rows, steps, checkpoint, callbacks)
@@ -137,16 +137,16 @@ def _save_job(folder: Path, plan: SftPlan, model: ModelPath, rows, eval_rows, st
         eval_rows.save_to_disk(folder / "eval_rows")
     job = {"model": str(model.folder), "stream": stream, "steps": steps, "plan": plan.values()}
     job["checkpoint"] = str(checkpoint) if checkpoint else None
-    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "launch.json").write_text(json.dumps(job))
 
 
 def _run_job(output: Path) -> None:
     """One process of a training that several share."""
     from datasets import load_from_disk
 
-    folder = output / JOB
+    folder = output / LAUNCH
     announce(folder, int(os.environ.get("RANK", "0")))
-    job = json.loads((folder / "job.json").read_text())
+    job = json.loads((folder / "launch.json").read_text())
     eval_rows = load_from_disk(folder / "eval_rows") if (folder / "eval_rows").exists() else None
     rows = RowStream(Path(job["stream"])) if job["stream"] else load_from_disk(folder / "rows")
     checkpoint = Path(job["checkpoint"]) if job["checkpoint"] else None

@@ -255,6 +255,26 @@ def test_a_run_in_a_container_sees_what_it_is_given_and_nothing_else(notebook, t
     assert run.manifest["outcome"] == {"secret": False, "n": 5}
 
 
+@pytest.mark.skipif(shutil.which("apptainer") is None, reason="no apptainer, which Debian has in sid alone")
+def test_a_run_in_an_image_of_a_real_apptainer(notebook, tmp_path):
+    """The image is a folder of mount points, into which system and environment of this machine are bound."""
+    image = tmp_path / "image"
+    for name in ("dev", "etc", "proc", "root", "sys", "tmp", "usr", "var/tmp"):
+        (image / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (image / name).symlink_to(f"usr/{name}")
+    (image / "mark").touch()
+    path = notebook("import os", "run.record({'inside': os.path.exists('/mark'), 'n': n})")
+    places = f"APPTAINER_BIND=/usr,/etc,{sys.prefix},{sys.base_prefix}"
+    python = f"APPTAINERENV_PREPEND_PATH={sys.prefix}/bin"
+    asked = ["-p", "n", "5", "--container", image, "--gpus", "0", "--env", places, "--env", python]
+    assert submit(path, *asked) == 0
+    run = only_run()
+    wait_for(lambda: run.status in ("done", "failed", "killed"), 60)
+    assert run.status == "done", (run.path / "log.txt").read_text()[-2000:]
+    assert run.manifest["outcome"] == {"inside": True, "n": 5}
+
+
 @pytest.mark.long("a real Slurm schedules, preempts and loses jobs")
 def test_z_dead_daemons_are_told_from_dead_nodes(path, slurm, capsys):
     """The last test: it leaves the node without power."""

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
+from arcnb.lab.clusters import submitting
 from arcnb.models.sft.plan import SftPlan
 from arcnb.models.sft.row_stream import RowStream
 from arcnb.models.sft.training import train_sft
@@ -77,6 +78,7 @@ def test_two_nodes_learn_what_one_process_does_with_batches_twice_as_large(slurm
     assert len(losses(report.history)) == 3
     assert losses(read_metrics(run.path / "metrics.jsonl")) == pytest.approx(losses(report.history), rel=1e-4)
     assert list((run.path / "nodes").glob("*/1.alive")), "the second node was there"
+    assert submitting.read_record(run)["task"] == run.manifest["job"].split()[1]
 
 
 def newest_step(run):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
+from arcnb.lab.clusters import submitting
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter
 from arcnb.models.sft import training
@@ -293,9 +294,21 @@ def test_two_processes_learn_what_one_does_with_batches_twice_as_large_also_afte
     assert losses(shared) == pytest.approx(losses(read), rel=1e-4), "rows that are made meanwhile"
 
 
+def test_processes_leave_alone_what_a_scheduler_needs_to_start_the_run_again(
+    tasks, small_model, tmp_path, in_turn
+):
+    script = tmp_path / submitting.JOB_FOLDER / "task.sh"
+    script.parent.mkdir()
+    script.touch()
+    in_turn()
+    with pytest.raises(Waits):
+        train_sft(plan_of(small_model, num_processes=2), rows_of(tasks, small_model).dataset, tmp_path)
+    assert list(script.parent.iterdir()) == [script]
+
+
 def test_a_process_that_fails_is_quoted(tmp_path):
     """Here for want of the job that it was to read."""
-    with pytest.raises(LaunchError, match=r"failed in one of 2 processes .*FileNotFoundError: .*/job/"):
+    with pytest.raises(LaunchError, match=r"failed in one of 2 processes .*FileNotFoundError: .*/launch/"):
         launch("arcnb.models.sft.training", [str(tmp_path)], 2, tmp_path / "processes.log")
 
 
