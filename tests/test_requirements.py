@@ -112,6 +112,10 @@ def test_container_recipes_install_the_pins_and_nothing_else():
         assert re.findall(r"install\.sh (\w+)", recipe) == ["packages", "package"]
         assert re.findall(r"pip install|\w==\w", recipe) == []
         assert re.findall(r"(?i)requirements=(\S+\.txt)", recipe)[-1] == "requirements-cpu.txt"
+    bases = [
+        re.findall(r"(?i)^ *(?:ARG )?base=(?:docker.io/library/)?(\S+)", recipe, re.M) for recipe in recipes
+    ]
+    assert bases[0] == bases[1] != []
     copied = {word for line in re.findall(r"^COPY (.*) \S+$", recipes[0], re.M) for word in line.split()}
     files = recipes[1].partition("%files\n")[2].partition("\n\n")[0]
     assert {line.split()[0] for line in re.findall(r"^ +\S.*$", files, re.M)} - {"{{"} == copied - {
