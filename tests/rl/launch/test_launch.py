@@ -1,7 +1,7 @@
 """Two processes by `accelerate launch`, the command that GPUs get, here on a CPU with gloo.
 
-One pair is started by run_grpo and interrupted. Another one carries out all other plans in turn: to start a
-pair takes longer than ten of them."""
+One pair is started by run_grpo and interrupted, another on two nodes. A third one carries out all other
+plans in turn: to start a pair takes longer than ten of them."""
 
 import json
 import os
@@ -18,10 +18,11 @@ from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import main, run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
+from tests.models.training.test_nodes import second  # noqa: F401
 from tests.paths import ROOT
 from tests.rl.conftest import QUICK
 
-pytestmark = pytest.mark.long("two pairs of processes import TRL, and the second one trains by ten plans")
+pytestmark = pytest.mark.long("three pairs of processes import TRL, and one trains by ten plans")
 SIZES = {"num_generations": 4, "max_completion_length": 4, "rewards.terms": {}, "max_grad_norm": 0.1}
 # Lengths differ, so that there is something to learn.
 SPREAD = {"max_completion_length": 40, "overlong_weight": 1.0, "overlong_buffer": 40}
@@ -161,6 +162,15 @@ def test_two_processes_roll_back_together_and_stop_together(carried_out):
     assert json.loads((folder / "checkpoints" / "rollbacks.json").read_text()) == {"rollbacks": 1}
     assert (folder / "checkpoints" / "checkpoint-2" / "rng_state_1.pth").is_file(), "of both processes"
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_two_nodes_learn_what_two_processes_of_one_do(plan, tasks, carried_out, tmp_path, second):  # noqa: F811
+    assert run_grpo(plan(tmp_path / "run", **ROUNDS), tasks).status == "done"
+    curves = [
+        [row["loss"] for row in steps(folder)] for folder in (tmp_path / "run", carried_out / "unbroken")
+    ]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)
+    assert len(list((tmp_path / "nodes" / "job").glob("launch-*.ended"))) == 1
 
 
 def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(carried_out):
