@@ -94,7 +94,7 @@ def test_inference_leaves_every_prediction_judged(data, sampled):
 @needs_vllm
 def test_a_set_of_the_whole_model_takes_no_predictions_of_one_in_four_bits(runs, data, sampled):
     asked = {"tasks": data / "tasks.parquet", "n_tasks": 0, "n_predictions": 8, "per_prompt": 8}
-    asked |= {"max_completion_length": 112, "max_length": 512, "load_in_4bit": True}
+    asked |= {"augment": "none", "max_completion_length": 112, "max_length": 512, "load_in_4bit": True}
     with pytest.raises(ArcnbError, match=r"begun with model 'default', not 'default \(4 bit\)'"):
         carried_out(runs, "03", **asked, output=sampled / "predictions")
 
