@@ -436,29 +436,34 @@ def test_auto_falls_back_and_says_so(tiny, monkeypatch):
     assert lines[0].startswith("transformers ")
 
 
-def test_a_base_in_four_bits_has_the_quantised_weights(tiny):
-    """Its scores are those of a whole model whose layers hold what four bits leave of their weights; some
-    processors multiply them in bfloat16."""
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_base_in_four_bits_has_the_quantised_weights(tiny, adapter, adapted):
+    """Its scores are those of a whole model whose layers hold what four bits leave of their weights, with and
+    without an adapter; some processors multiply them in bfloat16."""
     import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     ids = torch.tensor(prompts(1))
     with torch.no_grad():
         net = AutoModelForCausalLM.from_pretrained(tiny.path, dtype=torch.float32)
+        net = PeftModel.from_pretrained(net, adapter) if adapted else net
         whole = net(ids).logits
-        for layer in net.model.layers.modules():
-            if isinstance(layer, torch.nn.Linear):
+        for name, layer in net.named_modules():
+            if isinstance(layer, torch.nn.Linear) and ".layers." in name and "lora_" not in name:
                 # As vLLM's loader quantizes.
                 packed = quantize_4bit(layer.weight, compress_statistics=True, quant_type="nf4")
                 layer.weight.copy_(dequantize_4bit(*packed))
         rounded = net(ids).logits
-        with open_backend("transformers", tiny, options=EngineOptions(load_in_4bit=True)) as backend:
+        options = EngineOptions(load_in_4bit=True)
+        with open_backend("transformers", tiny, adapter if adapted else None, options) as backend:
             quantised = backend._net(ids.to(backend.device)).logits.cpu()
     assert (quantised - rounded).norm() < 0.1 * (whole - rounded).norm()
 
 
-def test_an_adapter_on_a_base_in_four_bits(embedded):
+@pytest.mark.repetition
+def test_the_shipped_adapter_on_a_base_in_four_bits(embedded):
     """The shipped adapter writes a program for a task as it does on the whole base."""
     ids = prompt_format().prompt_ids(load_tokenizer(embedded), load_tasks("arc-agi-1/training")["25ff71a9"])
     options, greedy = EngineOptions(load_in_4bit=True), Sampling(max_tokens=8, temperature=0.0)
@@ -537,7 +542,7 @@ def test_leaving_early_does_not_wait_for_slow_servers(make_server, small_model):
             [Request([9] * 5, n=1, seed=i, key=i) for i in range(9)], Sampling(max_tokens=2)
         )
         next(stream)
-        server.delay = 60
+        server.delay = 15
         start = time.monotonic()
         stream.close()
         assert time.monotonic() - start < 10
