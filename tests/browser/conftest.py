@@ -74,6 +74,15 @@ class Browser:
         return hosts - {None, ""}
 
 
+@pytest.fixture(autouse=True)
+def _the_driver_lives(request):
+    """Says so where chromedriver ended by itself, which selenium calls a refused connection."""
+    yield
+    if "browser" in request.fixturenames:
+        code = request.getfixturevalue("browser").driver.service.process.poll()
+        assert code is None, f"chromedriver ended by itself, with exit code {code}, in this test or before it"
+
+
 @pytest.fixture(scope="module")  # an idle driver did not outlive a quarter of an hour of other tests
 def browser(tmp_path_factory) -> Iterator[Browser]:
     try:
