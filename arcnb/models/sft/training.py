@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
@@ -187,10 +188,11 @@ def _train(
 
 
 def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, steps: int, callbacks: list):
-    import torch
-    from peft import LoraConfig, PeftModel
-    from transformers import AutoModelForCausalLM
-    from trl import SFTConfig, SFTTrainer
+    with nothing_collected():
+        import torch
+        from peft import LoraConfig, PeftModel
+        from transformers import AutoModelForCausalLM
+        from trl import SFTConfig, SFTTrainer
 
     tokenizer = load_tokenizer(model)
     on_gpu = torch.cuda.is_available()
