@@ -5,10 +5,12 @@
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
@@ -16,7 +18,6 @@ from safetensors.torch import load_file
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import launch
-from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
 from tests.paths import ROOT
 from tests.rl.conftest import QUICK
@@ -32,15 +33,15 @@ APART = Path(sys.prefix) / "zero3"  # see requirements-zero3.txt
 
 pytestmark = [
     pytest.mark.skipif(not APART.is_dir() and find_spec("deepspeed") is None, reason="needs deepspeed"),
-    pytest.mark.long("deepspeed starts two pairs of processes that import torch"),
+    pytest.mark.long("two processes import deepspeed and TRL and train four times"),
 ]
 
 
 @pytest.fixture(scope="module")
 def runs(letter_model, tasks, tmp_path_factory):
     """The folders of an unbroken run, of one that went on from its second step, and of one that rolled back
-    at its fourth, and the report of the last. One pair of processes carries out all three; another one goes
-    on from the rollback, as run_grpo starts it."""
+    at its fourth, and the report of the last. One pair of processes carries out all of it: that run_grpo
+    starts another one after a rollback is shown in test_rollbacks.py."""
     folder = tmp_path_factory.mktemp("zero3")
     unbroken, resumed, broken = (folder / name for name in ("unbroken", "resumed", "broken"))
     two = {"model": str(letter_model.folder), "workers": 2, "num_processes": 2, "parallel": "zero3"}
@@ -53,10 +54,14 @@ def runs(letter_model, tasks, tmp_path_factory):
         plan = GrpoPlan.of(QUICK | SIZES | STEPS | two, output=unbroken)
         goes_on = replace(plan, output=resumed, resume=str(unbroken / "checkpoints" / "checkpoint-2"))
         guarded = replace(plan.changed(ALWAYS), output=broken)
+        replace(guarded, resume="auto").write(tasks, tasks)
+        again = shutil.copytree(broken / "launch", broken / "again") / "launch.json"
         written = [str(one.write(tasks, tasks)) for one in (plan, goes_on, guarded)]
-        launch("tests.rl.launch.in_turn", [str(folder), *written], 2, folder / "log.txt", parallel="zero3")
-        assert json.loads((broken / "launch" / "report.json").read_text())["status"] == "rolled back"
-        return unbroken, resumed, broken, run_grpo(guarded, tasks, tasks)
+        launched = [str(folder), *written, str(again)]
+        launch("tests.rl.launch.in_turn", launched, 2, folder / "log.txt", parallel="zero3")
+        reports = [json.loads((broken / name / "report.json").read_text()) for name in ("launch", "again")]
+        assert reports[0]["status"] == "rolled back"
+        return unbroken, resumed, broken, SimpleNamespace(**reports[1])
 
 
 def steps(folder):
