@@ -39,8 +39,9 @@ gallery: demo
 	$(BIN)/python docs/tooling/gallery.py docs/gallery --index runs/index.html \
 	    $(addprefix demo-,data inference refinement grpo evaluation) $(addprefix gallery-,sft search comparison coding untrained)
 
-# Two tests at a time, a file in one process: files share engines and runs.
-WORKERS ?= 2
+# Three tests at a time where 16 GB of memory are free, else two: a quarter of what tests take is waiting. A file is in
+# one process: its tests share engines and runs.
+WORKERS ?= $(shell awk '/^MemAvailable/ {print $$2 < 16e6 ? 2 : 3}' /proc/meminfo)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not repetition"

@@ -84,8 +84,8 @@ def pytest_runtest_teardown(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Files with long tests come first, so that of two processes none is left alone with them at the end. A
-    mark without a reason is refused."""
+    """Files with long tests come first, so that no process is left alone with them at the end. A mark without
+    a reason is refused."""
     files = {item.path for item in items if any(item.get_closest_marker(name) for name in ("long", "slow"))}
     items.sort(key=lambda item: item.path not in files)
     for item in items:
