@@ -1,4 +1,4 @@
-"""Notebook 02 on tasks that notebook 01 made; by `arcnb run`, stopped by a signal and run again."""
+"""Notebook 02 by `arcnb run`, on tasks that notebook 01 made; repeated stopped by a signal and run again."""
 
 import json
 import os
@@ -70,9 +70,9 @@ def training(made, small_model):
 
 
 @pytest.fixture(scope="module")
-def whole(runs, training):
-    """A run of notebook 02 that nothing stops."""
-    return carried_out(runs, "02", **training, n_shown=1)
+def whole(arcnb, training):
+    """The folder of a run of notebook 02 that nothing stops."""
+    return done(arcnb("run", "02", "--quiet", **training, n_shown=1))
 
 
 def test_made_tasks_are_counted(made):
@@ -81,13 +81,15 @@ def test_made_tasks_are_counted(made):
 
 
 def test_fine_tuning_learns_from_them_but_from_reserved_ones(whole):
-    assert whole.outcome["steps"] == STEPS
-    assert whole.outcome["n_reserved"] == 2
-    assert "Reserved tasks left out: 2." in (whole.path / "manifest.json").read_text()
-    assert (whole.path / "adapter" / "adapter_model.safetensors").is_file()
-    assert len(PredictionSet(whole.path / "predictions").read()) == 4
+    outcome = manifest(whole)["outcome"]
+    assert (outcome["steps"], outcome["n_reserved"]) == (STEPS, 2)
+    assert "Reserved tasks left out: 2." in (whole / "manifest.json").read_text()
+    assert (whole / "adapter" / "adapter_model.safetensors").is_file()
+    assert len(PredictionSet(whole / "predictions").read()) == 4
 
 
+# test_grpo.py stops and resumes a notebook, tests/models/sft/test_training.py this training without one.
+@pytest.mark.repetition
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_a_run_that_is_stopped_saves_and_goes_on_as_if_it_had_not_been(arcnb, runs, training, whole):
     process = arcnb("run", "02", "--name", "stopped", **training, n_shown=0)
@@ -106,7 +108,7 @@ def test_a_run_that_is_stopped_saves_and_goes_on_as_if_it_had_not_been(arcnb, ru
 
     assert done(arcnb("run", "--quiet", "--resume", run)) == run
     assert manifest(run)["status"] == "done"
-    both = (run, whole.path)
+    both = (run, whole)
     losses = [[row["loss"] for row in read_metrics(one / "metrics.jsonl") if "loss" in row] for one in both]
     assert losses[0] == losses[1]
     assert len(losses[0]) == STEPS
