@@ -134,5 +134,5 @@ def test_a_source_without_a_task_says_what_it_rejected(tmp_path):
 
 def test_rearc_gives_up_when_nothing_fits(monkeypatch):
     monkeypatch.setattr(sources, "MAX_REJECTED", 3)
-    with pytest.raises(ArcnbError, match=r"4 tasks in a row were rejected.*'too large', with max_cells 5 "):
+    with pytest.raises(ArcnbError, match=r"4 tasks in a row were rejected.*'too large', with max_cells 5, "):
         build_task_set("rearc*3", settings=SourceSettings(max_cells=5))

@@ -184,8 +184,8 @@ def test_the_page_of_a_held_out_alarm_shows_its_curve(train, scored, tmp_path, t
     scored({0: [0.8], 2: [0.8], 3: [0.1]}, **{"held_out/pass@1_error": 0.01})
     report = train(tmp_path, **EVERY_OTHER, eval_tasks=list(tasks)[:1])
     (page,) = report.pages
-    row = page.read_text().split("<td class='fired'>held_out</td>")[1].split("</tr>")[0]
-    assert "<td class='n'>0.8</td><td class='n'>0.1</td>" in row
+    row = page.read_text().split('<td class="fired">held_out</td>')[1].split("</tr>")[0]
+    assert '<td class="n">0.8</td><td class="n">0.1</td>' in row
     assert "<polyline" in row
 
 
