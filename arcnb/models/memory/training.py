@@ -3,7 +3,7 @@
 An estimate from shapes: weights, gradients and Adam's state as ZeRO-3 or DDP keep them, LoRA or full, what a
 step keeps for the backward pass, and the server's weights and cache. What is not counted (fragments, NCCL,
 kernels' workspace) is the overhead of 10% and 2 GiB. It is too low: a 7B shape under ZeRO-3 took 28.2 GiB of
-a GPU where this says 21.4 (one run, docs/results/log/2026-11-26_four_gpus.md).
+a GPU where this says 23.4 (one run, docs/results/log/2026-11-26_four_gpus.md).
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from arcnb.models.memory.shape import GIB, Shape
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# DeepSpeed's defaults (0.19), numbers of parameters: those that may be whole on a GPU at a time
+# (`stage3_max_live_parameters`), and those whose gradients are collected before they are sent.
+LIVE, REDUCED = 10**9, 5 * 10**8
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,12 @@ def training_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
     trained = shape.lora(layout.rank) if layout.rank else shape.parameters
     tokens = layout.batch * (layout.prompt + layout.completion)
     logits = layout.batch * layout.completion * shape.vocabulary * (2 + 4 + 4)  # bf16, float32, gradient
-    gathered = 2 * max(2 * shape.layer, shape.vocabulary * shape.hidden) if layout.zero3 else 0
+    largest = max(2 * shape.layer, shape.vocabulary * shape.hidden)
+    gathered = 2 * (max(largest, min(LIVE, shape.parameters)) + REDUCED) if layout.zero3 else 0
     weights = 2 * shape.parameters
     return {
         "weights": weights / parts,
-        "gathered layers": gathered,
+        "gathered layers and gradients": gathered,
         "adapter" if layout.rank else "float32 weights": 4 * trained / parts,
         "gradients": (4 if layout.rank else 2) * trained / parts,
         "optimizer": 8 * trained / parts,
