@@ -29,7 +29,6 @@ import shared_prefix
 PARTS = ("generation", "weights", "reward", "old and reference", "forward", "backward", "optimizer", "rest")
 GROUP = {"toy": 4}
 SHARE = 0.35
-OURS = ("shared", "lean", "once", "ahead")
 # way -> (steps, of which not timed, seconds at most)
 STEPS = {
     "shared": (10, 2, 150),
@@ -68,11 +67,11 @@ def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, 
         job = common | {"way": way, "steps": steps}
         length = longest + job["max_completion_length"]
         job["accumulation"] = grpo_speed.accumulation_of(way, job["group"], length, job["micro_tokens"])
-        if way in OURS:
+        if way in grpo_speed.OURS:
             job["group_attention"] = not toy
-        if way in ("lean", "once", "ahead"):
+        if way in grpo_speed.OURS[1:]:
             job |= LEAN | {"layer_kernels": not toy and find_spec("liger_kernel") is not None}
-            if toy:  # what needs vLLM
+            if toy:  # without what needs vLLM
                 learner = LEAN["learner"] | {"old_log_probs": "pass"}
                 job |= {"learner": learner, "generations": 2}
         if way in ("once", "ahead"):
@@ -157,7 +156,7 @@ def main() -> None:
             print(f"{job['way']}: no time left", flush=True)
             continue
         result = grpo_speed.run(job, min(left, args.limit or limit), warm)
-        if job["way"] in OURS:
+        if job["way"] in grpo_speed.OURS:
             result["floor"] = floor(job, on_gpu=not toy)
         results.append(result)
         print(json.dumps(result), flush=True)

@@ -30,8 +30,8 @@ import time
 from pathlib import Path
 
 WAYS = ("trl", "shared", "unsloth")
+OURS = ("shared", "lean", "once", "ahead")  # with shared prompts; the last three are of grpo_rivals.py
 MORE = {
-    "adapter_alone": False,
     "ahead": False,
     "layer_kernels": False,
     "learner": {},
@@ -205,7 +205,7 @@ def work(job: dict) -> None:
 def plan_of(job: dict):
     from arcnb.rl.plan.grpo import GrpoPlan
 
-    shared, longest = job["way"] in ("shared", "lean", "once", "ahead"), job["prompt_tokens"][1]
+    shared, longest = job["way"] in OURS, job["prompt_tokens"][1]
     asked = {
         "n_tasks": 0,
         "eval_steps": 0,
@@ -227,7 +227,6 @@ def plan_of(job: dict):
         "vllm_kv_cache_dtype": "auto" if job["way"] == "unsloth" else job["kv_cache_dtype"],
         "vllm_group_attention": shared and job["group_attention"],
         "vllm_shared_weights": shared and job["shared_weights"],
-        "vllm_adapter_alone": job["adapter_alone"],
         "vllm_ahead": job["ahead"],
         "use_liger_kernel": job["layer_kernels"],
         **{f"learner_{name}": value for name, value in job["learner"].items()},

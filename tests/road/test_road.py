@@ -1,8 +1,8 @@
 """The whole road by `arcnb run`, as a user goes it: the stages of `make demo` with its profile and its seed.
 (about two minutes)
 
-01 -> 03 -> 04, 05 -> 06; half of the samples, and of GRPO the first step of eight. Other trainings are in
-test_sft.py and test_grpo.py. Repeated with all samples and two steps, and notebook 03 stopped and resumed.
+01 -> 03 -> 04, 05 -> 06; of GRPO the first two steps of eight. Other trainings are in test_sft.py and
+test_grpo.py. Repeated: notebook 03 stopped and resumed.
 """
 
 import importlib.util
@@ -65,17 +65,13 @@ def data(runs):
 
 @pytest.fixture(scope="module")
 def sampled(runs, data):
-    return done(runs, "03", tasks=data / "tasks.parquet", n_predictions=4, per_prompt=4)
+    return done(runs, "03", tasks=data / "tasks.parquet")
 
 
 @pytest.fixture(scope="module")
 def trained(runs, data, sampled):
-    return first_steps(runs, data, sampled, max_steps=1, warmup_steps=0)
-
-
-def first_steps(runs, data, sampled, **steps):
-    """A run of notebook 05 as in the demo, on the tasks that learning from these samples chooses."""
-    return done(runs, "05", tasks=data / "tasks.parquet", learn_from=sampled / "predictions", **steps)
+    given = {"tasks": data / "tasks.parquet", "learn_from": sampled / "predictions"}
+    return done(runs, "05", **given, max_steps=2)
 
 
 def test_data_holds_only_tasks_that_fit(data):
@@ -89,15 +85,15 @@ def test_data_holds_only_tasks_that_fit(data):
 @needs_vllm
 def test_inference_leaves_every_prediction_judged(data, sampled):
     rows = list(PredictionSet(sampled / "predictions").iter_predictions())
-    assert Counter(row.task_id for row in rows) == dict.fromkeys(load_tasks(data / "tasks.parquet").ids, 4)
+    assert Counter(row.task_id for row in rows) == dict.fromkeys(load_tasks(data / "tasks.parquet").ids, 8)
     assert all(row.status and row.completion is not None for row in rows)
-    assert outcome(sampled)["n_preds"] == 4
+    assert outcome(sampled)["n_preds"] == 8
     assert outcome(sampled)["engine"].startswith("vllm ")
 
 
 @needs_vllm
 def test_a_set_of_the_whole_model_takes_no_predictions_of_one_in_four_bits(runs, data, sampled):
-    asked = {"tasks": data / "tasks.parquet", "n_tasks": 0, "n_predictions": 4, "per_prompt": 4}
+    asked = {"tasks": data / "tasks.parquet", "n_tasks": 0, "n_predictions": 8, "per_prompt": 8}
     asked |= {"augment": "none", "max_completion_length": 112, "max_length": 512, "load_in_4bit": True}
     with pytest.raises(ArcnbError, match=r"begun with model 'default', not 'default \(4 bit\)'"):
         carried_out(runs, "03", **asked, output=sampled / "predictions")
@@ -141,27 +137,15 @@ def test_a_prediction_set_of_other_tasks_ends_the_evaluation_in_one_sentence(run
 
 
 @needs_vllm
-def test_groups_differ_and_the_gradient_is_not_zero_on_the_default_seed(trained):
-    differs_and_learns(trained, 1)
-
-
-@needs_vllm
-@pytest.mark.repetition
-@pytest.mark.long("whole notebooks, each with a vLLM engine and the embedded model")
-def test_groups_of_the_demo_differ_and_the_gradient_is_not_zero_in_two_steps(runs, data):
-    all_samples = done(runs, "03", tasks=data / "tasks.parquet")
-    differs_and_learns(first_steps(runs, data, all_samples, max_steps=2), 2)
-
-
-def differs_and_learns(run, steps):
-    rows = [row for row in read_metrics(run / "metrics.jsonl") if "reward" in row]
-    assert len(rows) == steps
+def test_groups_of_the_demo_differ_and_the_gradient_is_not_zero_on_the_default_seed(trained):
+    rows = [row for row in read_metrics(trained / "metrics.jsonl") if "reward" in row]
+    assert len(rows) == 2
     for row in rows:
         assert row["groups_without_spread"] < 1
         assert row["reward_std"] > 0
         assert row["grad_norm"] > 0
-    assert outcome(run)["adapter_moved"] is True
-    assert f"groups differed in {steps} of {steps} steps. No eval tasks were" in outcome(run)["headline"]
+    assert outcome(trained)["adapter_moved"] is True
+    assert "groups differed in 2 of 2 steps. No eval tasks were sampled" in outcome(trained)["headline"]
 
 
 @needs_vllm

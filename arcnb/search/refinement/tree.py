@@ -108,7 +108,7 @@ class Trees:
 
 
 def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int) -> Trees:
-    """The trees of the n tasks where refinement gained most on train pairs; at most BREADTH a branching.
+    """The trees of the n tasks where refinement gained most on train pairs; at most three (BREADTH) a branching.
 
     sets: the refinements' set and, where it is a different one, the set of the first turns. They may hold
     other tasks, too.

@@ -159,7 +159,7 @@ def check(execution) -> None:
 @pytest.mark.parametrize(
     ("seconds", "first_seed"),
     [
-        (8, 1),
+        pytest.param(30, 1, marks=pytest.mark.long("hostile programs for thirty seconds")),
         pytest.param(
             600,
             1_000_000,
