@@ -23,7 +23,7 @@ _STYLE = (
 )
 _PICTURE = 90  # pixels: a grid is drawn about this large, in cells of 4 to 14 pixels
 _SHOWN_PAIRS = 3
-BREADTH = 3
+BREADTH = 3  # refinements of an attempt that are shown
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Trees:
 
 
 def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int) -> Trees:
-    """The trees of the n tasks where refinement gained most on train pairs; at most three (BREADTH) a branching.
+    """The trees of the n tasks where refinement gained most on train pairs; a branching shows three.
 
     sets: the refinements' set and, where it is a different one, the set of the first turns. They may hold
     other tasks, too.
