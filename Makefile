@@ -37,7 +37,7 @@ demo: $(STAMP)
 gallery: demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" arcnb pipeline notebooks/pipelines/gallery.yaml
 	$(BIN)/python docs/tooling/gallery.py docs/gallery --index runs/index.html \
-	    $(addprefix demo-,data inference refinement grpo evaluation) $(addprefix gallery-,sft search comparison coding untrained)
+	    $(addprefix demo-,data inference refinement grpo trained evaluation) $(addprefix gallery-,sft search comparison coding untrained)
 
 # Three tests at a time where 16 GB of memory are free, else two: a quarter of what tests take is waiting. A file is in
 # one process: its tests share engines and runs.

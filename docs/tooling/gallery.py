@@ -1,10 +1,12 @@
-"""Pictures of pages as a reader meets them, on a screen and on a phone.
+"""Pages of runs as a reader meets them: whole, and their first screens on a wide window and on a phone.
 
     make gallery
     python docs/tooling/gallery.py docs/gallery RUN ... --index runs/index.html
 
-Takes the first screen of every run's page, and of the index, and writes a README that shows them, says which
-machine each run had, and which page answers what. Needs Debian's `chromium` and `chromium-driver`.
+Copies every run's page, and the index, to FOLDER/pages, without paths of this machine, with links to each
+other alone. Takes their first screens, and writes a README that shows them, says which machine each run had,
+and which page answers what. Pages of other runs stay: those of a GPU are added by the same command
+(notebooks/pipelines/gpu.yaml). Needs Debian's `chromium` and `chromium-driver`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
+import re
 import shutil
 import sys
 import tempfile
@@ -37,10 +41,19 @@ QUESTIONS = {
 }
 SCREENS = {1300: 900, 390: 900}  # width: height of what is seen at once, pixels
 ABOUT = (
-    "What the pages of runs look like on a screen and on a phone. `make gallery` makes the runs and the "
-    "pictures; the runs are small, and their numbers prove nothing. Whole pages of runs on GPUs: "
+    "Each page whole, and its first screen on a wide window and on a phone. `make gallery` makes runs, pages "
+    "and pictures; runs on two CPU cores are small, and their numbers prove nothing. GitHub shows a page's "
+    "source: open it in a clone or on the site. Pages of experiments: "
     "[results](../results/index.md#executed-notebooks)."
 )
+MADE = "gallery.json"  # of each page: its run's folder and name, its machine and day, its sentences
+EXPLORER = "06_evaluate"  # the page whose explorer is shown, at a task that is solved, by a near miss
+NEAR_MISS = """
+const explorer = document.querySelector('.arcnb-explorer'), rate = explorer.querySelector('select.rate');
+rate.value = 'solved';
+rate.dispatchEvent(new Event('change'));
+for (let n = 0; n < 20 && !explorer.querySelector('svg[aria-label^=difference]'); n++)
+  explorer.querySelector('.prediction-next').click();"""
 QUALITY = 72  # of the pictures, WebP
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions",
@@ -83,7 +96,7 @@ def resize(driver: Any, width: int, height: int) -> None:
 
 
 def screens(pages: Mapping[str, Path], folder: Path) -> list[Path]:
-    """Write NAME-WIDTH.webp of every page into the folder."""
+    """Write NAME-WIDTH.webp of every page into the folder, and explorer.webp if it is among them."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,32 +106,70 @@ def screens(pages: Mapping[str, Path], folder: Path) -> list[Path]:
             for width, height in SCREENS.items():
                 resize(driver, width, height)
                 driver.get(page.resolve().as_uri())
-                picture = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
-                picture.save(path := folder / f"{name}-{width}.webp", "WEBP", quality=QUALITY, method=6)
-                written.append(path)
+                shots = {f"{name}-{width}": driver.get_screenshot_as_png()}
+                if name == EXPLORER and width > 900:
+                    driver.execute_script(NEAR_MISS)
+                    shown = driver.find_element("css selector", ".arcnb-explorer")
+                    shots["explorer"] = shown.screenshot_as_png
+                for stem, shot in shots.items():
+                    picture = Image.open(io.BytesIO(shot)).convert("RGB")
+                    picture.save(path := folder / f"{stem}.webp", "WEBP", quality=QUALITY, method=6)
+                    written.append(path)
     return written
 
 
 def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
-    """The pictures and a README.md that shows them; returns its path."""
-    pages = {"index": index} if index else {}
-    said, made = {"index": "The index of the runs."}, {}
+    """The pages, the pictures and a README.md that shows them; returns its path."""
+    made = json.loads((folder / MADE).read_text()) if (folder / MADE).is_file() else {}
+    fresh: dict[str, tuple[Path, dict[str, Any]]] = {}
+    if index:
+        said = "The index of the runs."
+        fresh["index"] = (index, {"folder": index.name, "run": "", "on": "", "said": said})
     for run in runs:
-        name = f"{run.kind}-{run.name}" if run.kind in pages else run.kind
-        pages[name], said[name] = export_run(run, index), opening_of(run)[0]
-        machine = cards.machine_text(run.manifest["hardware"])
-        made[name] = f"Run `{run.name}` on {machine}, {run.manifest['start'][:10]}."
-    written = screens(pages, folder)
-    lines = ["# Pages", "", ABOUT, ""]
+        on = f"{cards.machine_text(run.manifest['hardware'])}, {run.manifest['start'][:10]}"
+        facts = {"folder": run.path.name, "run": run.name, "on": on, "said": opening_of(run)[0]}
+        taken = run.kind in fresh or made.get(run.kind, facts)["run"] != run.name
+        fresh[f"{run.kind}-{run.name}" if taken else run.kind] = (export_run(run, index), facts)
+    made = dict(sorted((made | {name: facts for name, (_, facts) in fresh.items()}).items()))
+    made = {name: made[name] for name in ["index", *made] if name in made}
+    pages = {name: folder / "pages" / f"{name}.html" for name in made}
+    (folder / "pages").mkdir(parents=True, exist_ok=True)
+    here = {facts["folder"]: f"{name}.html" for name, facts in made.items()}
+    machine = {f"{run.manifest['cwd']}/" for run in runs if run.manifest["cwd"]}
+    for name, (page, _) in fresh.items():
+        text = page.read_text(encoding="utf-8")
+        for start in machine:
+            text = text.replace(start, "")
+        write_whole(pages[name], linked_here(text, here))
+    screens({name: pages[name] for name in fresh}, folder)
+    write_whole(folder / MADE, json.dumps(made, indent=1) + "\n")
+    lines = ["# Pages of runs", "", ABOUT, ""]
     for question, kind in QUESTIONS.items():
         lines.append(f"* {question} The first screen of {f'[{kind}](#{kind})' if kind in pages else kind}.")
-    for name in pages:
-        lines += ["", f"## {name}", "", *([made[name], ""] if name in made else [])]
-        for path in (one for one in written if one.stem.rpartition("-")[0] == name):
-            wide = path.stem.rpartition("-")[2]
-            lines.append(f"![{name}, {wide} pixels wide: {said[name]}]({path.name})")
+    for name, facts in made.items():
+        of_run = f"Run `{facts['run']}` on {facts['on']}. " if facts["run"] else ""
+        lines += ["", f"## {name}", "", f"{of_run}[The whole page](pages/{name}.html)", ""]
+        for wide in SCREENS:
+            lines.append(f"![{name}, {wide} pixels wide: {facts['said']}]({name}-{wide}.webp)")
     write_whole(folder / "README.md", "\n".join(lines) + "\n")
     return folder / "README.md"
+
+
+def linked_here(page: str, here: Mapping[str, str]) -> str:
+    """The page with its links to pages of the gallery; those to other files become their words.
+
+    here: folder of a run, or name of the index -> name of the page beside this one.
+    """
+
+    def moved(match: re.Match[str]) -> str:
+        before, address, after, words = match.groups()
+        parts = address.split("/")
+        known = next((here[part] for part in parts[-2:] if part in here), None)
+        if known is None or not address.endswith(".html"):
+            return words
+        return f'<a {before}href="{known}"{after}>{words}</a>'
+
+    return re.sub(r'<a ([^>]*)href="(?!#|\w+:)([^"]*)"([^>]*)>(.*?)</a>', moved, page, flags=re.DOTALL)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """Pages on a phone, on a wide screen and on paper: the boxes of what they show, not their pixels."""
 
 import base64
+import json
 import re
 import zlib
 from pathlib import Path
@@ -208,20 +209,30 @@ def test_every_picture_has_a_text_that_says_numbers(browser, pages):
 
 
 @pytest.mark.long("starts a browser of its own")
-def test_the_gallery_has_every_page_at_two_widths_in_a_few_kilobytes(browser, pages, tmp_path):
+def test_the_gallery_has_every_page_and_its_screens_in_a_few_kilobytes(pages, tmp_path):
     page = Path(pages["page"].removeprefix("file://"))
     index = Path(pages["index"].removeprefix("file://"))
-    made = tooling("gallery").write_gallery(tmp_path / "gallery", [Run(page.parent)] * 2, index)
+    gallery, run = tooling("gallery"), Run(page.parent)
+    kept = {"05_grpo": {"folder": "1-gpu", "run": "gpu", "on": "a GPU, yesterday", "said": "It learns."}}
+    (tmp_path / gallery.MADE).write_text(json.dumps(kept))
+    made = gallery.write_gallery(tmp_path, [run, run], index)
     names = ("index", "06_evaluate", "06_evaluate-boxes")
     pictures = {path.name: path for path in made.parent.glob("*.webp")}
-    assert set(pictures) == {f"{name}-{width}.webp" for name in names for width in (1300, 390)}
+    screens = {f"{name}-{width}.webp" for name in names for width in (1300, 390)}
+    assert set(pictures) == screens | {"explorer.webp"}
     for name, path in pictures.items():
         assert path.stat().st_size < 150_000
-        assert Image.open(path).width == int(name.rpartition("-")[2].removesuffix(".webp"))
+        assert name not in screens or Image.open(path).width == int(name.rpartition("-")[2][:-5])
     told = (
         "![06_evaluate, 390 pixels wide: One of 8 tasks is solved (13%, 95% interval 2 to 47%).](06_evaluate"
     )
     text = made.read_text()
+    assert "Run `gpu` on a GPU, yesterday." in text, "pages of other runs stay"
     assert f"{told}-390.webp)" in text
     assert "* Did RL help? The first screen of [06_evaluate](#06_evaluate)." in text
-    assert re.search(r"^Run `boxes` on .+, \d+ cores, [\d.]+ GB, .+, 20[\d-]+\.$", text, flags=re.MULTILINE)
+    ran = r"^Run `boxes` on .+, \d+ cores, [\d.]+ GB, .+, 20[\d-]+\. \[The whole page\]\(pages/06_evaluate"
+    assert re.search(ran, text, flags=re.MULTILINE)
+    whole = (made.parent / "pages/06_evaluate.html").read_text()
+    assert '<a href="index.html">all runs</a>' in whole
+    assert "<li>06_evaluate.ipynb</li>" in whole, "a file that is not there has no link"
+    assert str(run.manifest["cwd"]) + "/" not in whole

@@ -8,7 +8,8 @@ import tomllib
 import pytest
 import yaml
 
-from tests.paths import ROOT, tooling
+from arcnb.lab.notebooks.files import declared_beside
+from tests.paths import NOTEBOOKS, ROOT, tooling
 
 DOCS = ROOT / "docs"
 PAGES = [
@@ -54,6 +55,24 @@ def test_the_map_of_the_site_has_every_page_but_the_records():
     listed = re.findall(r"[\w/-]+\.md", str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     there = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md") if path.parent.name != "log"}
     assert set(listed) == there
+
+
+def test_every_notebook_has_an_executed_page_of_the_present_code():
+    declared = declared_beside(NOTEBOOKS / "03_inference.ipynb", profile=True)
+    readme = (ROOT / "README.md").read_text()
+    for stem in sorted(set(declared) - {"00_start"}):
+        page = DOCS / "gallery/pages" / f"{stem}.html"
+        assert f"({page.relative_to(ROOT)})" in readme, "the README's table leads to it"
+        table = page.read_text().partition("<summary>Parameters")[2].partition("</table>")[0]
+        names = re.findall(r"<tr[^>]*><td>([\w.]+)</td>", table)
+        assert names
+        assert [name for name in names if not declared[stem].knows(name)] == [], "make gallery"
+
+
+def test_pages_of_the_gallery_lead_to_each_other_alone():
+    for page in (DOCS / "gallery/pages").glob("*.html"):
+        addresses = re.findall(r'<a [^>]*href="(?!#|https?:)([^"]+)"', page.read_text())
+        assert [one for one in addresses if not (page.parent / one).is_file()] == []
 
 
 def test_reference_pages_are_fresh():

@@ -237,6 +237,9 @@ def test_the_gallery_has_a_run_of_every_notebook():
     assert stems == {f"{number:02}" for number in range(1, 10)}
     makefile = Path(demo.path.parents[2], "Makefile").read_text()
     assert set(more.stages) <= set(makefile.partition("gallery-,")[2].partition(")")[0].split())
+    gpu = read_pipeline(demo.path.with_name("gpu.yaml"))
+    for stage in gpu.stages:
+        assert gpu.run_name(stage) in gpu.path.read_text(), "its command has all pages"
 
 
 def test_stages_run_in_the_order_of_the_file_where_they_may_and_say_what_they_are_for(file, capsys):
