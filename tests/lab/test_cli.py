@@ -179,6 +179,7 @@ def test_every_command_is_grouped_and_has_examples(capsys):
     for name, command in commands.items():
         assert f"\nexamples:\n    arcnb {name}" in command.format_help()
         assert name in known.format_help()
+        assert [action.dest for action in command._actions if not action.help and not action.choices] == []
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out.startswith("arcnb ")

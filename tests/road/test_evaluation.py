@@ -30,4 +30,4 @@ def test_an_evaluation_scores_the_outputs_that_are_known_and_names_the_others(tm
     assert (came["solved"], came["of"], came["submission"]) == (2, 3, pytest.approx(2 / 3))
     assert [(row["set"], row["solved"]) for row in came["sets"]] == [("before", 1), ("after", 2)]
     assert f"Not scored, as test outputs are unknown: 1 of 4 tasks, {last.task_id}" in run.text
-    assert came["headline"].endswith("1 more are unknown and not scored.")
+    assert came["headline"].endswith("1 more is unknown and not scored.")

@@ -1,26 +1,7 @@
 """A job as every scheduler understands it: which runs, on what, in which environment.
 
-Options come from the command line, from a YAML file (`arcnb submit --job site.yaml`) and from the `job:` of a
-pipeline's stage; later ones win. The names are the same everywhere:
-
-    gpus: 1             of each run, on each of its nodes
-    nodes: 1            of each run: notebooks 02 and 05 train on all (num_processes = nodes x gpus)
-    serve: default      ... but the last, which serves this model by vLLM (vllm_mode = server); options of
-                        `vllm serve` may follow
-    cpus: 4
-    memory: 16G         a bare number is megabytes, as with both schedulers
-    time: 4h            also 90m, 1d12h, 2:30:00, or the scheduler's own notation (Slurm: 30:00 is half an
-                        hour, 1-12 a day and a half; HTCondor: seconds); then the run is told to save and stop
-    partition: a100     Slurm only
-    constraint: h200    Slurm: features; HTCondor: an expression for `requirements`
-    at_once: 8          runs of an array at the same time; 0 leaves it to the scheduler
-    requeue: true       a preempted run waits again and goes on in its folder
-    grace: 60           seconds that a stopped run may take to save
-    extra: [--qos=high] lines for the submit file, as they are (Slurm: what follows #SBATCH)
-    venv: /path         environment: a venv that the nodes see; default: the one arcnb runs in
-    container: /x.sif   ... or a container image (Slurm: by apptainer; HTCondor: container universe)
-    packed: file.txt    ... or a venv built once from this requirements file and unpacked on the node's disk
-    env: {NAME: value}  environment variables
+Options (OPTIONS) come from the command line, from a YAML file (`arcnb submit --job site.yaml`) and from the
+`job:` of a pipeline's stage, by the same names; later ones win.
 """
 
 import math
@@ -37,11 +18,32 @@ from arcnb.lab.notebooks.parameters import Parameter, check_parameters
 from arcnb.lab.runs.run import Run
 from arcnb.values import range_problem
 
-_DEFAULTS = {
-    "gpus": 1, "nodes": 1, "serve": "", "cpus": 4, "memory": "16G", "time": "4h", "partition": "",
-    "constraint": "", "at_once": 0, "requeue": True, "grace": 60, "extra": [], "venv": "", "container": "",
-    "packed": "", "env": {},
-}  # fmt: skip
+_OPTIONS: dict[str, tuple[Any, str]] = {  # default, meaning
+    "gpus": (1, "of each run, on each of its nodes"),
+    "nodes": (1, "of each run; notebooks 02 and 05 train on all (num_processes = nodes x gpus)"),
+    "serve": (
+        "",
+        "model that the last node serves by vLLM (vllm_mode = server), and options of `vllm serve`",
+    ),
+    "cpus": (4, "of each run"),
+    "memory": ("16G", "of each run; a bare number is megabytes"),
+    "time": (
+        "4h",
+        "of each run, then it is told to save and stop; also 90m, 1d12h, 2:30:00, or the scheduler's own "
+        "notation (Slurm: 30:00 is half an hour, 1-12 a day and a half; HTCondor: seconds)",
+    ),
+    "partition": ("", "Slurm only"),
+    "constraint": ("", "Slurm: features; HTCondor: an expression for `requirements`"),
+    "at_once": (0, "runs of an array at the same time; 0 leaves it to the scheduler"),
+    "requeue": (True, "a preempted run waits again and goes on in its folder"),
+    "grace": (60, "seconds that a stopped run may take to save"),
+    "extra": ([], "line for the submit file, as it is (Slurm: what follows #SBATCH); may be repeated"),
+    "venv": ("", "environment: a venv that the nodes see; without it the one arcnb runs in"),
+    "container": ("", "environment: an image (Slurm: by apptainer; HTCondor: container universe)"),
+    "packed": ("", "environment: a venv built once from this requirements file, unpacked on the node's disk"),
+    "env": ({}, "environment variable NAME=VALUE; may be repeated"),
+}
+_DEFAULTS = {name: default for name, (default, _) in _OPTIONS.items()}
 _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 _SECONDS = (86400, 3600, 60, 1)  # of a day, an hour, a minute, a second
 # What is more likely a unit that was forgotten than meant.
@@ -52,8 +54,8 @@ _RANGES = {
     "grace": "[0, 86400]",
 }  # fmt: skip
 OPTIONS = {
-    name: Parameter(name, default, _KINDS.get(name, type(default).__name__), "")
-    for name, default in _DEFAULTS.items()
+    name: Parameter(name, default, _KINDS.get(name, type(default).__name__), meaning)
+    for name, (default, meaning) in _OPTIONS.items()
 }
 
 

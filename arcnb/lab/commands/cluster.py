@@ -227,7 +227,13 @@ def add_commands(commands: Any) -> None:
     add("--resume", metavar="RUN", help="a run or sweep that was stopped: the rest of its work")
     add("--after", action="append", default=[], metavar="JOB", help="Slurm: a job that must end well before")
     add("--dry-run", action="store_true", help="print the submit files, and send nothing")
-    add("--job", action="append", default=[], metavar="FILE", help="YAML file of the options below")
+    add(
+        "--job",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="YAML file of the options below (defaults in parentheses)",
+    )
     forms: dict[str, dict[str, Any]] = {
         "bool": {"action": argparse.BooleanOptionalAction, "default": None},
         "int": {"type": int, "metavar": "N"},
@@ -237,7 +243,8 @@ def add_commands(commands: Any) -> None:
         form = forms.get(option.kind, {"action": "append", "default": []})
         if option.kind != "bool":
             form = {"metavar": name.upper()} | form
-        add(f"--{name.replace('_', '-')}", dest=f"job_{name}", **form)
+        told = f"{option.comment} ({option.default})" if option.default else option.comment
+        add(f"--{name.replace('_', '-')}", dest=f"job_{name}", help=told, **form)
 
     command = shared.add_command(
         commands, "status", show_status, "what became of submitted runs", "", "eval --json"

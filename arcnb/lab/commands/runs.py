@@ -320,8 +320,16 @@ def add_commands(commands: Any) -> None:
         commands, "report", report, "export runs and write an index of them", "before after -o index.html"
     )
     shared.add_runs(command, "+", "runs, and sweeps for all of theirs")
-    command.add_argument("-o", dest="output", type=Path, default=Path("index.html"), metavar="FILE")
-    command.add_argument("--title", default="Runs of arcnb")
+    add = command.add_argument
+    add(
+        "-o",
+        dest="output",
+        type=Path,
+        default=Path("index.html"),
+        metavar="FILE",
+        help="the index (index.html)",
+    )
+    add("--title", default="Runs of arcnb", help="of the index")
 
     command = shared.add_command(
         commands, "rm", rm, "disk use of the runs, or remove some", "", "eval --dry-run", "eval"

@@ -86,7 +86,7 @@ def bundle(options: argparse.Namespace) -> int:
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
     command = add_command(commands, "init", init, "lay out notebooks in a folder of your own", "lab")
-    command.add_argument("folder", metavar="DIR")
+    command.add_argument("folder", metavar="DIR", help="where they go")
     command = add_command(
         commands, "upgrade", upgrade, "bring notebooks of a newer package; what you edited stays", "", "lab"
     )

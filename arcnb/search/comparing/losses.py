@@ -62,7 +62,8 @@ class Losses:
             return f"All {self.n_unknown} test outputs are unknown: nothing is scored."
         lost = f"{covered - selected} of them lost in selection" if covered > selected else "all selected"
         lost = f", {lost}" if covered else ""
-        some = f"; {self.n_unknown} more are unknown and not scored" if self.n_unknown else ""
+        are = "is" if self.n_unknown == 1 else "are"
+        some = f"; {self.n_unknown} more {are} unknown and not scored" if self.n_unknown else ""
         drawn = share_text(covered, len(own), "test outputs")
         by = f" by {self.names[-1]}" if len(self.names) > 1 else ""
         return f"A right output was drawn{by} for {drawn}{lost}{some}."
