@@ -1,10 +1,11 @@
 """Every profile fits the notebooks' parameters."""
 
 import pytest
+import yaml
 
 from arcnb.lab.notebooks.files import declared_beside
 from arcnb.lab.notebooks.profiles import profile_values
-from tests.paths import NOTEBOOKS
+from tests.paths import NOTEBOOKS, ROOT
 
 PROFILES = sorted((NOTEBOOKS / "profiles").glob("*.yaml"))
 
@@ -17,3 +18,14 @@ def test_every_name_and_value_of_a_profile_fits(profile):
 
 def test_there_are_the_profiles_that_the_readme_names():
     assert {"demo", "h200"} <= {path.stem for path in PROFILES}
+
+
+def test_the_recommended_profile_has_the_settings_of_its_experiment():
+    experiments = ROOT / "bench/experiments"
+    common, ranks = (yaml.safe_load((experiments / name).read_text()) for name in ("learn.yaml", "ranks.yaml"))
+    experiment = common["05_grpo"] | ranks["parameters"] | ranks["sets"]["rank1-fast"]
+    its_own = {"tasks", "eval_tasks", "n_eval_tasks", "num_generations_eval", "guard", "save_steps", "workers"}
+    its_own |= {"max_length", "shared_prompt_tokens", "gradient_checkpointing", "vllm_gpu_memory_utilization"}
+    profile = yaml.safe_load((NOTEBOOKS / "profiles/grpo.yaml").read_text())["05_grpo"]
+    for name in experiment.keys() - its_own:
+        assert profile[name] == experiment[name], name

@@ -140,6 +140,7 @@ def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
         text = page.read_text(encoding="utf-8")
         for start in machine:
             text = text.replace(start, "")
+        text = re.sub(r"(?<=[^\w/])/(root|home/[\w.-]+)/", "~/", text)
         write_whole(pages[name], linked_here(text, here))
     screens({name: pages[name] for name in fresh}, folder)
     write_whole(folder / MADE, json.dumps(made, indent=1) + "\n")
