@@ -21,11 +21,17 @@ def test_there_are_the_profiles_that_the_readme_names():
 
 
 def test_the_recommended_profile_has_the_settings_of_its_experiment():
-    experiments = ROOT / "bench/experiments"
-    common, ranks = (yaml.safe_load((experiments / name).read_text()) for name in ("learn.yaml", "ranks.yaml"))
+    sets = ROOT / "bench/experiments"
+    common, ranks = (yaml.safe_load((sets / f"{name}.yaml").read_text()) for name in ("learn", "ranks"))
     experiment = common["05_grpo"] | ranks["parameters"] | ranks["sets"]["rank1-fast"]
-    its_own = {"tasks", "eval_tasks", "n_eval_tasks", "num_generations_eval", "guard", "save_steps", "workers"}
-    its_own |= {"max_length", "shared_prompt_tokens", "gradient_checkpointing", "vllm_gpu_memory_utilization"}
+    its_own = {"tasks", "eval_tasks", "n_eval_tasks", "num_generations_eval", "guard", "save_steps"}
+    its_own |= {
+        "workers",
+        "max_length",
+        "shared_prompt_tokens",
+        "gradient_checkpointing",
+        "vllm_gpu_memory_utilization",
+    }
     profile = yaml.safe_load((NOTEBOOKS / "profiles/grpo.yaml").read_text())["05_grpo"]
     for name in experiment.keys() - its_own:
         assert profile[name] == experiment[name], name
