@@ -74,7 +74,10 @@ def test_a_wrong_parameter_and_a_wrong_command_are_seen():
     assert sum(1 for page in PAGES for _ in commands(page)) > 60
 
 
-SHELL = re.compile(r"(?:arcnb|make|python|pip|git|export|cp|cd|docker|apptainer|(?:\S*/)?bin/python) ")
+SHELL = re.compile(
+    r"(?:arcnb|make|python[\d.]*|pip|git|export|cp|cd|docker|podman|apptainer|hf|kaggle|VLLM\w+=\S+|"
+    r"(?:\S*/)?bin/python) "
+)
 TABLE = ROOT / "docs/reference/commands.md"
 
 
