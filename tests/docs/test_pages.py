@@ -42,6 +42,27 @@ def test_links_between_pages_lead_somewhere(page):
     assert lost == []
 
 
+TEXTS = [
+    *PAGES, *ROOT.glob("*.txt"), ROOT / "Makefile", *(ROOT / "containers").iterdir(),
+    *(path for room in ("arcnb", "bench", "notebooks") for path in (ROOT / room).rglob("*.*")),
+]  # fmt: skip
+
+
+def test_files_that_a_text_names_are_there():
+    named = re.compile(
+        r"(?<![\w/.])((?:arcnb|bench|docs|notebooks|tests)/[\w/-]+\.(?:md|py|ya?ml|ipynb|html))"
+    )
+    lost = []
+    for path in TEXTS:
+        if (
+            path.suffix in (".md", ".py", ".yaml", ".ipynb", ".jinja", ".txt", "")
+            and "results" not in path.parts
+        ):
+            names = set(named.findall(path.read_text(encoding="utf-8"))) - {"notebooks/profiles/mine.yaml"}
+            lost += [f"{path.relative_to(ROOT)}: {name}" for name in names if not (ROOT / name).exists()]
+    assert lost == []
+
+
 def test_every_page_is_found_from_the_first_one():
     found, waiting = set(), [DOCS / "index.md"]
     while waiting:

@@ -136,7 +136,7 @@ def _sandbox() -> Iterator[Finding]:
     elif not lost:
         yield Finding("ok", "programs", "run alone, behind Landlock and a system-call filter")
     for sentence in lost:
-        yield Finding("note", "programs", sentence, "docs/security.md says what that means")
+        yield Finding("note", "programs", sentence, "docs/explanation/security.md says what that means")
 
 
 def _memory() -> Finding:

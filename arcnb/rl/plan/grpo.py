@@ -115,7 +115,7 @@ class GrpoPlan(Plan):
     n_tasks: int = option(8, "tasks to sample from it, among those whose prompts fit; 0 takes all")
     learn_from: str = option(
         "",
-        'predictions of these tasks (notebook 03): train on those that some samples solve; "": on all',
+        'predictions of the tasks (notebook 03): train on tasks that some of them solve; "": on all',
         free=True,
     )
     max_solved: float = option(

@@ -6,7 +6,8 @@ TRL's `GRPOTrainer` (1.15, 1.16) scores a round of samples in one method: old an
 of all completions, then rewards and advantages. Here rewards come first, so that passes are made for
 completions that are trained alone. Four of its methods are extended, none is replaced: `_generate`,
 `_calculate_rewards`, `_get_per_token_logps_and_entropies` and `compute_loss`; what is left out is left out by
-masks. Losses, clipping and advantages of whole groups stay TRL's. docs/grpo.md says what each option changes.
+masks. Losses, clipping and advantages of whole groups stay TRL's.
+What each option changes: docs/explanation/grpo.md.
 """
 
 from __future__ import annotations

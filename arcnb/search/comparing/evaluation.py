@@ -285,8 +285,8 @@ def curves(
     pass@k draws k of a task's predictions as if they were alike. A refinement was made because of what came
     before it, and what learns from its predictions is another model after each round, so such sets are
     compared at equal budgets instead (`arcnb.search.comparing.fair_comparison`, notebook 07). A first turn
-    that stands in for a refinement is left out: only tasks that went badly have any. A set without first
-    turns of its own has no curve, and none of those in `stopped` has: see `early_stops`.
+    that stands in for a refinement is left out: only tasks with nothing to refine have such turns. A set
+    without first turns of its own has no curve, nor has a set in `stopped` (see `early_stops`).
     """
     drawn = {}
     for name, frame in frames.items():
