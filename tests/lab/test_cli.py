@@ -161,7 +161,7 @@ def test_ls_stands_in_columns_and_says_the_flat_numbers_first(capsys):
     new_run("b").record({"none": {"solved": 1, "of": 2}, "lora": {"solved": 2, "of": 2}})
     assert cli.main(["ls"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("4 of 8 solved, pass@1 25.0%, pass@4 50.0%, submission 12.5% · Better.")
+    assert first.endswith("4 of 8 solved, pass@1 25%, pass@4 50%, submission 12% · Better.")
     assert second.endswith("none: 1 of 2 solved; lora: 2 of 2 solved")
     assert first.index("4 of 8") == second.index("none:")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
+from arcnb.arc.scores.intervals import mean_and_interval, percent, range_text, resampled_weights
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
@@ -171,7 +171,7 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
     MEASURES that all of the runs recorded."""
     if len(ranked) > 1:
         first, second = ranked.iloc[0], ranked.iloc[1]
-        said = [f"{one['mean']:.1%} ({one.low:.1%} to {one.high:.1%})" for one in (first, second)]
+        said = [f"{percent(one['mean'])} ({range_text(one.low, one.high)})" for one in (first, second)]
         if first["mean"] == second["mean"]:
             both = " and ".join(ranked.index[:2])
             return (

@@ -158,9 +158,11 @@ def news(outcome: dict[str, Any]) -> str:
 
 def summary(outcome: dict[str, Any]) -> str:
     """ "6 of 16 solved, pass@1 13%, pass@8 38%, submission 40%", or so for each evaluation, by name."""
+    from arcnb.arc.scores.intervals import percent  # with numpy, which most commands need not load
+
     pieces = [f"{outcome['solved']} of {outcome['of']} solved"] if {"solved", "of"} <= outcome.keys() else []
     rates = [name for name in outcome if re.fullmatch(r"pass@\d+|submission", name)]
-    pieces += [f"{name} {outcome[name]:.1%}" for name in rates if type(outcome[name]) in (int, float)]
+    pieces += [f"{name} {percent(outcome[name])}" for name in rates if type(outcome[name]) in (int, float)]
     inner = {name: summary(value) for name, value in outcome.items() if isinstance(value, dict)}
     return ", ".join(pieces) or "; ".join(f"{name}: {text}" for name, text in inner.items() if text)
 

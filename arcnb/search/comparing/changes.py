@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.scores.intervals import interval, points
+from arcnb.arc.scores.intervals import interval, percent, points
 from arcnb.arc.seeds import rng
 from arcnb.synth.splits import is_held_out
 
@@ -66,8 +66,8 @@ class Change:
         return {
             "tasks": f"{self.n_tasks} {self.group}",
             "samples": self.n_samples,
-            "before": f"{self.before:.1%}",
-            "after": f"{self.after:.1%}",
+            "before": percent(self.before),
+            "after": percent(self.after),
             "change, points": f"{100 * self.difference:+.1f}",
             "95% interval": f"{100 * self.low:+.1f} to {100 * self.high:+.1f}",
             "smallest that would be seen": f"{100 * self.smallest:.0f}",

@@ -215,8 +215,8 @@ def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> li
         held, ran = ((frame["status"] != "no_code").mean(), (frame["status"] == "ok").mean())
         sentences.append(
             f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program{counted}); "
-            f"of {n:,} completions {held:.1%} hold a program, {ran:.1%} ran with valid outputs, "
-            f"{distinct:.1%} gave different outputs"
+            f"of {n:,} completions {percent(held)} hold a program, {percent(ran)} ran with valid outputs, "
+            f"{percent(distinct)} gave different outputs"
         )
     return sentences
 

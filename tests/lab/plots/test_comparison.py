@@ -109,7 +109,7 @@ def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs
     assert ranked["k"].tolist() == [1, 1]
     assert ranked["mean"].to_dict() == {"first": 0.5, "second/none": 0.0}
     said = comparison.which_was_best(ranked, runs)
-    assert said.startswith("Best is first: of 1 shared tasks it solves 50.0%")
+    assert said.startswith("Best is first: of 1 shared tasks it solves 50%")
     assert said.endswith("That it is better is shown: +50.0 to +50.0 points.")
     same = comparison.ranking({"a": frames["first"], "b": frames["first"]}, shared)
     assert comparison.which_was_best(same, runs).startswith("None is best: of 1 shared tasks a and b solve")

@@ -204,7 +204,7 @@ def test_what_a_headline_says_of_completions_is_over_the_completions(sets, tasks
     frame = evaluation.read_sets(sets)["a"]
     some = frame[frame["task_id"].isin(tasks.ids[:2])]
     (whole,), (part,) = (evaluation.headlines({"a": one}, tasks.ids) for one in (frame, some))
-    assert f"of {len(some)} completions 100.0% hold a program" in part
+    assert f"of {len(some)} completions 100% hold a program" in part
     assert "2 without predictions count as unsolved" in part
     assert "without predictions" not in whole
 
