@@ -378,7 +378,7 @@ def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
     values = {
         **{"model": small_model.folder, "tasks": "simple*4", "eval_tasks": "simple/held_out*2"},
         **{"max_steps": 2, "prompts_per_step": 1, "num_generations": 2, "max_completion_length": 6},
-        **{"n_eval_tasks": 1, "num_generations_eval": 1, "n_predictions": 2, "lora_r": 2},
+        **{"n_eval_tasks": 1, "num_generations_eval": 3, "n_predictions": 2, "lora_r": 2},
         **{"use_vllm": False, "backend": "transformers"},
     }
     result = run_notebook(tmp_path, *(item for pair in values.items() for item in ("-p", *pair)))
@@ -389,10 +389,12 @@ def test_the_notebook_trains_and_evaluates(small_model, tmp_path):
     }
     outcome = json.loads((run / "manifest.json").read_text())["outcome"]
     assert (outcome["training"], outcome["steps"]) == ("done", 2)
-    assert list(outcome)[:4] == ["headline", "solved", "of", "pass@1"]
+    assert [name for name in outcome if "@" in name] == ["pass@1", "pass@2"], "of the evaluation alone"
+    assert list(outcome)[:5] == ["headline", "solved", "of", "pass@1", "pass@2"]
     values |= {"evaluate_only": True, "adapter": run / "adapter", "tasks": "nothing/here.jsonl"}
     alone = carried_out(tmp_path, "09", **values)
     same, other = (json.loads((one / "evaluation.json").read_text()) for one in (run, alone.path))
+    assert [outcome["pass@1"], outcome["pass@2"]] == [row["mean"] for row in same["pass_at_k"]], "of all"
     assert same.keys() == other.keys()
     assert other["step"] == 0
     assert not (alone.path / "adapter").exists()

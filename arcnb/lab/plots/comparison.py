@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.intervals import mean_and_interval, percent, range_text, resampled_weights
+from arcnb.arc.scores.intervals import mean_and_interval, percent, points, range_text, resampled_weights
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # What runs without prediction sets are ranked by: the first that all have; -1 where less is better.
 MEASURES = {"submission": 1, r"pass@\d+": 1, "solved": 1, "reward": 1, "eval_loss": -1, "loss": -1}
+FEWEST_TASKS = 6  # of a difference that is shown: of fewer no exact sign-flip test reaches 5%
 _LATEST = 4  # runs that are compared when none is named
 _LOOKING = ("00_start", "08_compare_runs")  # kinds of runs that only look at others
 _SEARCH = (
@@ -178,8 +179,9 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
                 f"None is best: of {first.n_tasks:.0f} shared tasks {both} solve {said[0]} at "
                 f"{first.k:.0f} predictions a task."
             )
-        low, high = (f"{100 * value:+.1f}" for value in (second.behind_low, second.behind_high))
-        proof = "shown" if second.behind_low > 0 else "not shown by these tasks"
+        low, high = points(second.behind_low), points(second.behind_high)
+        enough = first.n_tasks >= FEWEST_TASKS and second.behind_low > 0
+        proof = "shown" if enough else "not shown by these tasks"
         return (
             f"Best is {ranked.index[0]}: of {first.n_tasks:.0f} shared tasks it solves {said[0]} at "
             f"{first.k:.0f} predictions a task, {ranked.index[1]} comes next with {said[1]}. That it is "

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
@@ -75,11 +75,14 @@ class Evaluation:
         ids = [problem.problem_id for problem in self.problems]
         return self.predictions.read(task_ids=ids)[lambda rows: rows["round"] == self.step]
 
-    def outcome(self) -> dict:
-        """Plain values for the run's manifest: solved `of` all problems, pass@1, pass@k, tokens, judges."""
-        frame, ids = self._frame(), [problem.problem_id for problem in self.problems]
+    def outcome(self, training: Mapping[str, Any] | None = None) -> dict:
+        """Plain values for the run's manifest: solved `of` all problems, pass@1, pass@k, tokens, judges; and
+        the values of the training before it, but for the pass@k of its few eval tasks."""
+        frame = self._frame().assign(round=0)  # it says after which step, and all samples are alike
+        ids = [problem.problem_id for problem in self.problems]
         table = {"pass_at_k": self.pass_at_k(), "judged_by": "; ".join(self.described.values())}
-        return outcomes({"": frame}, ids)[""] | table
+        kept = {name: value for name, value in (training or {}).items() if not name.startswith("pass@")}
+        return kept | outcomes({"": frame}, ids)[""] | table
 
     def as_dict(self) -> dict:
         """Plain values, as they stand in evaluation.json."""

@@ -110,11 +110,13 @@ def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs
     assert ranked["mean"].to_dict() == {"first": 0.5, "second/none": 0.0}
     said = comparison.which_was_best(ranked, runs)
     assert said.startswith("Best is first: of 1 shared tasks it solves 50%")
-    assert said.endswith("That it is better is shown: +50.0 to +50.0 points.")
+    assert said.endswith("That it is better is not shown by these tasks: +50 to +50 points."), "of one task"
+    many = ranked.assign(n_tasks=6)
+    assert "is shown: +50 to +50 points" in comparison.which_was_best(many, runs)
     same = comparison.ranking({"a": frames["first"], "b": frames["first"]}, shared)
     assert comparison.which_was_best(same, runs).startswith("None is best: of 1 shared tasks a and b solve")
     close = same.assign(mean=[0.5, 0.4], behind_low=[0.0, -0.1], behind_high=[0.0, 0.3])
-    assert "is not shown by these tasks: -10.0 to +30.0" in comparison.which_was_best(close, runs)
+    assert "is not shown by these tasks: -10 to +30" in comparison.which_was_best(close, runs)
 
 
 def test_runs_without_predictions_are_ranked_by_what_all_recorded(runs):
