@@ -30,8 +30,15 @@ UNDEFINED = {
 
 
 def pages() -> list[Path]:
-    """README.md and the written pages below docs/, in order."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README.md, the written pages below docs/ and those beside the code, in order."""
+    others = (
+        "CONTRIBUTING.md",
+        "AGENTS.md",
+        "tests/README.md",
+        "bench/README.md",
+        "bench/experiments/README.md",
+    )
+    found = [ROOT / name for name in ("README.md", *others)] + sorted((ROOT / "docs").rglob("*.md"))
     return [path for path in found if path.is_file() and name_of(path) not in MADE]
 
 

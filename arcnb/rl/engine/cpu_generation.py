@@ -90,7 +90,7 @@ class CpuGeneration(VLLMGeneration):
         args = self._trainer.args
         rollbacks = self._state.rollbacks
         kind = f"rollout after {rollbacks} rollbacks" if rollbacks else "rollout"
-        # Training and held-out evaluation sample at the same step: the prompt tells them apart.
+        # Training and the evaluation of eval tasks sample at the same step: the prompt tells them apart.
         one_by_one = ([ids] for ids in prompts)
         groups = one_by_one if num_generations == 1 else (list(own) for _, own in groupby(prompts))
         requests = [

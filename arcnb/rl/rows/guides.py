@@ -98,7 +98,7 @@ def guides_of(plan: GrpoPlan, tasks: Sequence[Task], room: int) -> Guides | None
     if not asked.programs:
         return None
     if held := [task.task_id for task in tasks if is_held_out(task)]:
-        raise ArcnbError(f"guide_programs shows solutions, and {held[0]} is held out of all training")
+        raise ArcnbError(f"guide_programs shows solutions, and {held[0]} is reserved")
     found: dict[str, Guide] = {}
     for source in (part.strip() for part in asked.programs.split(",")):
         for task_id, guide in _gold(tasks) if source == GOLD else _solved(PredictionSet(source), tasks):

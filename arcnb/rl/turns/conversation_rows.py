@@ -106,9 +106,7 @@ def frozen_rows(
         task = by_id.get(row["task_id"])
         if task is None:
             name = shown(row["task_id"])
-            raise ArcnbError(
-                f"{place} refines task {name}, which is not in the task set or held out of training"
-            )
+            raise ArcnbError(f"{place} refines task {name}, which is not in the task set, or reserved")
         if task.fingerprint != row["task_fingerprint"]:
             name = shown(row["task_id"])
             raise ArcnbError(f"{place} refines another version of task {name}: the fingerprints differ")

@@ -143,7 +143,7 @@ class TrainingReport:
         return changed if len(changed) else None
 
     def curves(self) -> list[str]:
-        """The logged names that say most: reward, and held-out samples that solve their task."""
+        """The logged names that say most: reward, and samples of the eval tasks that solve their task."""
         return [name for name in ("reward", "held_out/pass@1") if any(name in row for row in self.history)]
 
     def held_out_table(self) -> pd.DataFrame:
@@ -155,8 +155,8 @@ class TrainingReport:
         return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
 
     def outcome(self) -> dict:
-        """Plain values for the run's manifest: last step's numbers; pass@k of the last held-out evaluation;
-        tokens of all rollouts."""
+        """Plain values for the run's manifest: last step's numbers; pass@k of the last evaluation of eval
+        tasks; tokens of all rollouts."""
         table, held_out = self.table(), self.held_out_table()
         last = table.iloc[-1].to_dict() if len(table) else {}
         if len(held_out):
@@ -187,7 +187,7 @@ def _with_interval(row: dict) -> str:
 
 
 def _differ(before: dict, after: dict) -> bool:
-    """Whether two held-out evaluations are further apart than two standard errors of their difference."""
+    """Whether two evaluations are further apart than two standard errors of their difference."""
     errors = [row.get("held_out/pass@1_error", 1.0) for row in (before, after)]
     difference = after["held_out/pass@1"] - before["held_out/pass@1"]
     return abs(difference) > 1.96 * sum(error * error for error in errors) ** 0.5

@@ -118,7 +118,7 @@ def test_an_earlier_success_guides_in_the_view_in_which_it_is_right(tasks, quick
 def test_held_out_and_evaluation_tasks_are_never_guided(quick, said, gold, tmp_path):
     held = load_tasks("arc-agi-1/evaluation")[:1]
     plan = quick(tmp_path, guide_programs="gold")
-    with pytest.raises(ArcnbError, match=f"shows solutions, and {held[0].task_id} is held out of all train"):
+    with pytest.raises(ArcnbError, match=f"shows solutions, and {held[0].task_id} is reserved"):
         guides_of(plan, [replace(held[0], program=PROGRAM)], 100)
     with pytest.raises(ArcnbError, match="has no program for any of 1 tasks"):
         guides_of(plan, [replace(gold[0], program=None)], 100)
