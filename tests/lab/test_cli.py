@@ -216,6 +216,8 @@ def test_names_of_runs_stand_for_what_they_left(tmp_path, monkeypatch):
     assert with_runs({"predictions": "data, other"})["predictions"] == f"{folder}, other"
     assert with_runs({"compare": "x = data[:64] | b"})["compare"] == f"x = {folder}[:64] | b"
     assert with_runs({"adapter": "data", "n": 3}) == {"adapter": "data", "n": 3}, "it left none"
+    with pytest.raises(ArcnbError, match="'dat' is neither a folder nor a run; did you mean 'data'"):
+        with_runs({"predictions": "data, dat"})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     assert with_runs({"predictions": "data"}) == {"predictions": "data"}, "a path comes first"

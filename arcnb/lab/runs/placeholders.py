@@ -15,7 +15,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.runs.named_paths import existing
-from arcnb.lab.runs.run import Run, named_exactly
+from arcnb.lab.runs.run import Run, list_runs, named_exactly
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
 
@@ -32,23 +32,30 @@ TAKEN = {
 
 def with_runs(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with the path of what a run left in the place of its name, wherever a parameter takes that.
-    A text that is a path, and the name of a run that left nothing of the kind, stay as they are."""
+    A text that is a path, and the name of a run that left nothing of the kind, stay as they are. ArcnbError
+    where a folder of predictions is called nearly as a run is."""
     return {
-        name: _with_runs(value, TAKEN[last])
+        name: _with_runs(value, last)
         if isinstance(value, str) and (last := name.rpartition(".")[2]) in TAKEN
         else value
         for name, value in values.items()
     }
 
 
-def _with_runs(text: str, taken: str) -> str:
+def _with_runs(text: str, parameter: str) -> str:
     if existing(text.strip()) is not None:
         return text
-    pieces = re.split(r"(\s*[,;|+=*[]\s*)", text)
+    taken, pieces = TAKEN[parameter], re.split(r"(\s*[,;|+=*[]\s*)", text)
     for number, piece in enumerate(pieces[::2]):
-        run = named_exactly(piece) if piece.strip() and existing(piece) is None else None
+        if not piece.strip() or existing(piece) is not None:
+            continue
+        run = named_exactly(piece)
         if run is not None and (run.path / taken).exists():
             pieces[2 * number] = str(run.path / taken)
+        elif run is None and parameter in ("predictions", "refine_from", "learn_from") and "/" not in piece:
+            near = nearest(piece, {run.path.name[16:] for run in list_runs()})
+            if near.startswith("; did you mean"):
+                raise ArcnbError(f"{parameter}: {piece!r} is neither a folder nor a run{near}")
     return "".join(pieces)
 
 
