@@ -94,7 +94,7 @@ def _results(run: Run) -> dict[str, Any]:
     for name, value in manifest["outcome"].items():
         if cards.is_rows(value):
             columns = list(dict.fromkeys(column for row in value for column in row))
-            rows = [[_cell(row.get(column, "")) for column in columns] for row in value]
+            rows = [[cards.short_text(row.get(column, "")) for column in columns] for row in value]
             tables.append({"name": name, "columns": columns, "rows": rows})
     pictures = [
         {
@@ -117,11 +117,6 @@ def _results(run: Run) -> dict[str, Any]:
         "tables": tables,
         "pictures": pictures,
     }
-
-
-def _cell(value: Any) -> str:
-    """Three digits of a number are enough beside others; the page of the run has them all."""
-    return f"{value:.3g}" if isinstance(value, float) else cards.value_text(value)
 
 
 def _picture(path: Path) -> str:

@@ -108,7 +108,7 @@ def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The numbers as short texts, unknown ones empty."""
-    return table.map(lambda value: "" if value is None or value != value else cards.value_text(value))
+    return table.map(lambda value: "" if value is None or value != value else cards.short_text(value))
 
 
 def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
@@ -156,6 +156,23 @@ def ranking(
     behind = [mean_and_interval(best - own, weights) for own in chances.values()]
     table[["behind", "behind_low", "behind_high"]] = behind
     return table
+
+
+def standing(ranked: pd.DataFrame) -> pd.DataFrame:
+    """A ranking as texts: how many of the tasks each set solves, and how far it is behind the best."""
+    import pandas as pd
+
+    rows = {}
+    for name, one in ranked.iterrows():
+        behind = f"{points(one.behind)} ({points(one.behind_low)} to {points(one.behind_high)})"
+        rows[name] = {
+            f"solved by {one.k:.0f} predictions a task": (
+                f"{percent(one['mean'])} ({range_text(one.low, one.high)})"
+            ),
+            "behind the best, points": behind,
+            "tasks": f"{one.n_tasks:.0f}",
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _chances(frame: pd.DataFrame, task_ids: Sequence[str], k: int) -> np.ndarray:

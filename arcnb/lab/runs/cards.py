@@ -117,6 +117,11 @@ def value_text(value: Any) -> str:
     return text
 
 
+def short_text(value: Any) -> str:
+    """Three digits of a number are enough beside others; the page of the run has them all."""
+    return f"{value:.3g}" if isinstance(value, float) else value_text(value)
+
+
 def size_text(n_bytes: int) -> str:
     size = float(n_bytes)
     for unit in ("B", "kB", "MB"):
