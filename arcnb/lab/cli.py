@@ -12,7 +12,7 @@ import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.commands import batch, cluster, runs, workspaces
 from arcnb.lab.commands.options import say
 from arcnb.lab.execution.lost_terminal import steady_streams
@@ -32,7 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(known)
+    first = next(iter(sys.argv[1:] if arguments is None else arguments), "-h")
+    commands = {name for names in GROUPS.values() for name in names}
     with steady_streams():
+        if not first.startswith("-") and first not in commands:
+            return say(f"there is no command {first!r}{nearest(first, commands)}", 2)
         return _done(known.parse_args(arguments))
 
 

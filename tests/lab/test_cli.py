@@ -183,6 +183,8 @@ def test_every_command_is_grouped_and_has_examples(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out.startswith("arcnb ")
+    assert cli.main(["rnu", "03"]) == 2
+    assert "there is no command 'rnu'; did you mean 'run'?" in capsys.readouterr().err
 
 
 def test_a_dry_run_checks_and_makes_nothing(path, runs_root, tmp_path, capsys):
