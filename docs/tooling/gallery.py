@@ -135,11 +135,14 @@ def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
     pages = {name: folder / "pages" / f"{name}.html" for name in made}
     (folder / "pages").mkdir(parents=True, exist_ok=True)
     here = {facts["folder"]: f"{name}.html" for name, facts in made.items()}
-    machine = {f"{run.manifest['cwd']}/" for run in runs if run.manifest["cwd"]}
+    machine = {
+        f"{Path(one).parent}/": "runs/" for run in runs for one in [run.path, *run.manifest["parents"]]
+    }
+    machine |= {f"{run.manifest['cwd']}/": "" for run in runs if run.manifest["cwd"]}
     for name, (page, _) in fresh.items():
         text = page.read_text(encoding="utf-8")
-        for start in machine:
-            text = text.replace(start, "")
+        for start, ours in machine.items():
+            text = text.replace(start, ours)
         text = re.sub(r"(?<=[^\w/])/(root|home/[\w.-]+)/", "~/", text)
         write_whole(pages[name], linked_here(text, here))
     screens({name: pages[name] for name in fresh}, folder)
