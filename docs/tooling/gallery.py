@@ -5,14 +5,16 @@
 
 Copies every run's page, and the index, to FOLDER/pages, without paths of this machine, with links to each
 other alone. Takes their first screens, and writes a README that shows them, says which machine each run had,
-and which page answers what. Pages of other runs stay: those of a GPU are added by the same command
-(notebooks/pipelines/gpu.yaml). Needs Debian's `chromium` and `chromium-driver`.
+and which page answers what. Pages of other runs stay: those of a GPU (notebooks/pipelines/gpu.yaml) are added
+by the same command, by their runs or by their .html files alone. Needs Debian's `chromium` and
+`chromium-driver`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import html
 import io
 import json
 import re
@@ -28,9 +30,7 @@ import psutil
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.pages.export import export_run
-from arcnb.lab.pages.opening import opening_of
-from arcnb.lab.runs import cards
-from arcnb.lab.runs.run import Run, find_run
+from arcnb.lab.runs.run import find_run
 from arcnb.machine.files import write_whole
 
 # What somebody who is shown the runs asks, and the pages whose first screen says it.
@@ -118,38 +118,29 @@ def screens(pages: Mapping[str, Path], folder: Path) -> list[Path]:
     return written
 
 
-def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
-    """The pages, the pictures and a README.md that shows them; returns its path."""
+def write_gallery(folder: Path, pages: list[Path], index: Path | None) -> Path:
+    """The pages of runs, their pictures and a README.md that shows them; returns its path."""
     made = json.loads((folder / MADE).read_text()) if (folder / MADE).is_file() else {}
-    fresh: dict[str, tuple[Path, dict[str, Any]]] = {}
+    fresh: dict[str, str] = {}
     if index:
-        said = "The index of the runs."
-        fresh["index"] = (index, {"folder": index.name, "run": "", "on": "", "said": said})
-    for run in runs:
-        on = f"{cards.machine_text(run.manifest['hardware'])}, {run.manifest['start'][:10]}"
-        facts = {"folder": run.path.name, "run": run.name, "on": on, "said": opening_of(run)[0]}
-        taken = run.kind in fresh or made.get(run.kind, facts)["run"] != run.name
-        fresh[f"{run.kind}-{run.name}" if taken else run.kind] = (export_run(run, index), facts)
-    made = dict(sorted((made | {name: facts for name, (_, facts) in fresh.items()}).items()))
-    made = {name: made[name] for name in ["index", *made] if name in made}
-    pages = {name: folder / "pages" / f"{name}.html" for name in made}
+        fresh["index"] = index.read_text(encoding="utf-8")
+        made["index"] = {"folder": index.name, "run": "", "on": "", "said": "The index of the runs."}
+    for page in pages:
+        facts = facts_of(text := page.read_text(encoding="utf-8"))
+        taken = page.stem in fresh or made.get(page.stem, facts)["run"] != facts["run"]
+        name = f"{page.stem}-{facts['run']}" if taken else page.stem
+        fresh[name], made[name] = text, facts
+    made = {name: made[name] for name in sorted(made, key=lambda name: (name != "index", name))}
+    places = {name: folder / "pages" / f"{name}.html" for name in made}
     (folder / "pages").mkdir(parents=True, exist_ok=True)
     here = {facts["folder"]: f"{name}.html" for name, facts in made.items()}
-    machine = {
-        f"{Path(one).parent}/": "runs/" for run in runs for one in [run.path, *run.manifest["parents"]]
-    }
-    machine |= {f"{run.manifest['cwd']}/": "" for run in runs if run.manifest["cwd"]}
-    for name, (page, _) in fresh.items():
-        text = page.read_text(encoding="utf-8")
-        for start, ours in machine.items():
-            text = text.replace(start, ours)
-        text = re.sub(r"(?<=[^\w/])/(root|home/[\w.-]+)/", "~/", text)
-        write_whole(pages[name], linked_here(text, here))
-    screens({name: pages[name] for name in fresh}, folder)
+    for name, text in fresh.items():
+        write_whole(places[name], linked_here(anywhere(text), here))
+    screens({name: places[name] for name in fresh}, folder)
     write_whole(folder / MADE, json.dumps(made, indent=1) + "\n")
     lines = ["# Pages of runs", "", ABOUT, ""]
     for question, kind in QUESTIONS.items():
-        lines.append(f"* {question} The first screen of {f'[{kind}](#{kind})' if kind in pages else kind}.")
+        lines.append(f"* {question} The first screen of {f'[{kind}](#{kind})' if kind in made else kind}.")
     for name, facts in made.items():
         of_run = f"Run `{facts['run']}` on {facts['on']}. " if facts["run"] else ""
         lines += ["", f"## {name}", "", f"{of_run}[The whole page](pages/{name}.html)", ""]
@@ -157,6 +148,30 @@ def write_gallery(folder: Path, runs: list[Run], index: Path | None) -> Path:
             lines.append(f"![{name}, {wide} pixels wide: {facts['said']}]({name}-{wide}.webp)")
     write_whole(folder / "README.md", "\n".join(lines) + "\n")
     return folder / "README.md"
+
+
+def facts_of(page: str) -> dict[str, str]:
+    """What the page of a run says of it: its folder and name, its machine and day, its sentences."""
+
+    def said(pattern: str) -> str:
+        match = re.search(pattern, page, flags=re.DOTALL)
+        return html.unescape(match[1]).strip() if match else ""
+
+    machine = said(r"<td>hardware</td><td>(?:[\w.-]+: )?(.*?)</td>")
+    return {
+        "folder": said(r"<td>folder</td><td>(.*?)</td>"),
+        "run": said(r'<div class="head">.*?<strong>(.*?)</strong>'),
+        "on": f"{machine}, {said(r'<time>([0-9-]+)')}",
+        "said": said(r'<p class="headline">(.*?)</p>'),
+    }
+
+
+def anywhere(page: str) -> str:
+    """The page without the paths of the machine that made it: work tree, runs folder, home."""
+    if root := re.search(r"<td>notebook</td><td>(/[^<]*?/)notebooks/", page):
+        page = page.replace(root[1], "")
+    page = re.sub(r"(?<![\w./])/[\w./-]*?/(?=\d{8}-\d{6}-)", "runs/", page)
+    return re.sub(r"(?<![\w/])/(root|home/[\w.-]+)/", "~/", page)
 
 
 def linked_here(page: str, here: Mapping[str, str]) -> str:
@@ -179,11 +194,15 @@ def linked_here(page: str, here: Mapping[str, str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Pictures of the pages of runs.")
     parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument("runs", nargs="+", help="runs: folders, their names, or run names")
+    parser.add_argument("runs", nargs="+", help="runs (folders, their names, run names), or pages of runs")
     parser.add_argument("--index", type=Path, help="the index of these runs")
     given = parser.parse_args()
     try:
-        print(write_gallery(given.folder, [find_run(run) for run in given.runs], given.index))
+        pages = [
+            Path(one) if one.endswith(".html") else export_run(find_run(one), given.index)
+            for one in given.runs
+        ]
+        print(write_gallery(given.folder, pages, given.index))
     except ArcnbError as error:
         print(f"arcnb: {error}", file=sys.stderr)
         return 1

@@ -215,7 +215,7 @@ def test_the_gallery_has_every_page_and_its_screens_in_a_few_kilobytes(pages, tm
     gallery, run = tooling("gallery"), Run(page.parent)
     kept = {"05_grpo": {"folder": "1-gpu", "run": "gpu", "on": "a GPU, yesterday", "said": "It learns."}}
     (tmp_path / gallery.MADE).write_text(json.dumps(kept))
-    made = gallery.write_gallery(tmp_path, [run, run], index)
+    made = gallery.write_gallery(tmp_path, [page, page], index)
     names = ("index", "06_evaluate", "06_evaluate-boxes")
     pictures = {path.name: path for path in made.parent.glob("*.webp")}
     screens = {f"{name}-{width}.webp" for name in names for width in (1300, 390)}
