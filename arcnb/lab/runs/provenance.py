@@ -64,7 +64,7 @@ def hardware() -> dict[str, object]:
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": _memory_gb(),
+        "memory_gb": memory_gb(),
         "gpus": gpus(),
     }
 
@@ -94,7 +94,8 @@ def _cpu_model() -> str | None:
     return platform.processor() or None
 
 
-def _memory_gb() -> float:
+def memory_gb() -> float:
+    """GB (2**30) that the processes here may take: the machine's, or the cgroup's if that allows less."""
     import psutil
 
     sizes = [psutil.virtual_memory().total]
