@@ -165,8 +165,8 @@ class Pool:
         if not server.ready and code != -signal.SIGKILL:
             self._failed_starts += 1
             if self._failed_starts >= MAX_FAILED_STARTS:
-                python = server.process.args[0]
-                raise ArcnbError(f"the program server cannot start under {python} (exit {code}): {errors}")
+                python, why = server.process.args[0], errors.strip().rpartition("\n")[2]
+                raise ArcnbError(f"the program server cannot start under {python} (exit {code}): {why}")
         # Last ones first: each goes to the head of its queue.
         for place, batch in reversed(list(enumerate(server.batches))):
             for ticket in reversed(batch.tickets.values()):

@@ -128,7 +128,8 @@ def with_a_broken_wheel(dataset):
 )
 def test_an_incomplete_bundle_leaves_a_padded_submission(tmp_path, small_model, wheels, lacks, sentence):
     python = ".".join(map(str, sys.version_info[:2]))
-    bundle = kaggle.KaggleBundle(small_model.path, "", wheels=wheels, python=python)
+    carried = wheels if lacks is with_a_broken_wheel else None  # no environment where none is needed
+    bundle = kaggle.KaggleBundle(small_model.path, "", wheels=carried, python=python)
     lacks(kaggle.write_bundle(bundle, tmp_path / "out") / "dataset")
     tasks = TaskSet("small", tuple(small_tasks()))
     with pytest.raises(ArcnbError, match=sentence):

@@ -586,7 +586,7 @@ executor.close()
 def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
     monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import no_such_module")
     executor = Executor(workers=1)
-    with pytest.raises(RuntimeError, match=r"(?s)cannot start.*no_such_module"):
+    with pytest.raises(ArcnbError, match=r"cannot start .*: ModuleNotFoundError: No .* 'no_such_module'$"):
         executor.submit(Job(program(1), GRIDS)).result(timeout=30)
     executor.close()
 
