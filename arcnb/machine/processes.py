@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -43,6 +43,14 @@ def shared_context(method: str = "spawn") -> BaseContext:
             f"processes cannot work together, /dev/shm says {error.strerror or error}: {remedy}"
         ) from None
     return context
+
+
+def start_session(command: Sequence[str], sign: int = signal.SIGTERM, **options) -> subprocess.Popen:
+    """Start a command that leads a session of its own, so that an interrupt of a terminal reaches its parent
+    alone, and that gets `sign` when its parent ends. options: of subprocess.Popen. `end_session` ends it."""
+    arrange = ending_with_parent(sign)
+    own = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": arrange}
+    return subprocess.Popen(command, **own, **options)
 
 
 def end_session(process: subprocess.Popen, seconds: float) -> None:
