@@ -291,7 +291,7 @@ BREAKS: list[Break] = [
         ("tests/rl/resuming/test_resume.py::test_a_long_log_is_set_aside_line_by_line",),
     ),
     Break(
-        "Rewards are those of the reference study",
+        "Rewards are those of ironbar/arc25",
         "arcnb/rl/rewards/schemes.py",
         "1 + 8 * scores.correct",
         "1 + 8 * scores.train_correct",

@@ -175,7 +175,7 @@ class CodeBlock(Wrapping):
         return self.inner.read(_fenced(lines, r"grid\s*$", "grid", strict)[1], strict)
 
 
-class Shape(Wrapping):
+class StatedShape(Wrapping):
     def write(self, grid: Grid) -> str:
         return f"{_FENCE}grid shape: {grid.shape[0]}x{grid.shape[1]}\n{self.inner.write(grid)}\n{_FENCE}"
 
@@ -257,7 +257,7 @@ ENCODINGS: dict[str, type[Layer]] = {
     "symbols": Symbols,
     "row_numbers": RowNumbers,
     "code_block": CodeBlock,
-    "shape": Shape,
+    "shape": StatedShape,
 }
 _LONG_NAMES = {
     "MinimalGridEncoder": "minimal",

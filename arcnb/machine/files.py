@@ -1,7 +1,7 @@
 """Files that are whole or absent: written under a temporary name beside, synced, then given their name.
 
-`new_file` never overwrites; `replaced_file` and `write_whole` put a new content in place of the old one.
-Whoever lists a folder skips the names that `is_temporary`.
+`new_file` and `new_folder` never overwrite; `replaced_file`, `write_whole` and `replaced_folder` put a new
+content in place of the old one. Whoever lists a folder skips the names that `is_temporary`.
 """
 
 import errno
@@ -88,7 +88,7 @@ def _temporary_beside(path: Path, give_name: Callable[[Path], object]) -> Iterat
             temporary.unlink()
 
 
-def room_problem(folder: Path) -> str | None:
+def write_problem(folder: Path) -> str | None:
     """Why the folder cannot take a file of a megabyte, or None if it can."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".arcnb-probe-") as file:
@@ -123,6 +123,20 @@ def new_folder(path: Path) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path` to fill; when the block ends well it takes the place of `path`.
+
+    For a folder that one process writes: what that one left when it was killed goes first.
+    """
+    work = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    yield work
+    shutil.rmtree(path, ignore_errors=True)
+    work.rename(path)
 
 
 def age_of(path: Path) -> float:

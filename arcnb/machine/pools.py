@@ -4,9 +4,9 @@
         for result in in_order(pool, function, items, ahead=8):
             ...
 
-`Executor.map` would take in all items at once; a source that never ends wants this instead. `Ahead`, with a
-pool of its own `guessing`, is for work that may be guessed before it is asked for, `prefetched` for work that
-a second thread does while its earlier results are used.
+`Executor.map` would take in all items at once; a source that never ends wants this instead. `guessing`, with
+a pool of its own, is for work that may be guessed before it is asked for, `prefetched` for work that a
+second thread does while its earlier results are used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def in_order(
             future.cancel()
 
 
-class Ahead(Generic[Item, Result]):
+class GuessedResults(Generic[Item, Result]):
     """A function's results, some of them worked on before they are asked for.
 
     function: of the item alone, so that a wrong guess costs time and changes nothing. chunk: items that go to
@@ -87,14 +87,14 @@ class Ahead(Generic[Item, Result]):
 def guessing(
     function: Callable[[Item], Result], workers: int, chunk: int
 ) -> Iterator[Callable[[list[Item], list[Item]], Iterator[Result]]]:
-    """What `Ahead` does, for a pool of so many processes; one is this process, which guesses nothing."""
+    """`GuessedResults` of a pool of so many processes; one is this process, which guesses nothing."""
     if workers == 1:
         yield lambda items, _: map(function, items)
         return
     # Spawned: a fork could copy a lock that another thread of ours holds.
     pool = ProcessPoolExecutor(workers, mp_context=shared_context())
     try:
-        yield Ahead(pool, function, chunk)
+        yield GuessedResults(pool, function, chunk)
     finally:
         pool.shutdown(cancel_futures=True)
 

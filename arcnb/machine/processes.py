@@ -1,11 +1,11 @@
-"""Child processes that do not outlive their parent, and where process numbers have a meaning."""
+"""Child processes that do not outlive their parent, where their numbers have a meaning, memory for them."""
 
 import ctypes
 import multiprocessing
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -45,6 +45,14 @@ def shared_context(method: str = "spawn") -> BaseContext:
     return context
 
 
+def start_session(command: Sequence[str], sign: int = signal.SIGTERM, **options) -> subprocess.Popen:
+    """Start a command that leads a session of its own, so that an interrupt of a terminal reaches its parent
+    alone, and that gets `sign` when its parent ends. options: of subprocess.Popen. `end_session` ends it."""
+    arrange = ending_with_parent(sign)
+    own = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": arrange}
+    return subprocess.Popen(command, **own, **options)
+
+
 def end_session(process: subprocess.Popen, seconds: float) -> None:
     """End a child that leads a session of its own: SIGTERM to all of it where the child is still there, so
     many seconds, then SIGKILL to what is left, also of a leader that died before."""
@@ -65,3 +73,14 @@ def pid_place() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
+
+
+def memory_gb() -> float:
+    """GB (2**30) that the processes here may take: the machine's, or the cgroup's if that allows less."""
+    import psutil
+
+    sizes = [psutil.virtual_memory().total]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            sizes.append(int(Path(limit).read_text()))
+    return round(min(sizes) / 1024**3, 1)

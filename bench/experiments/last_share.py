@@ -15,6 +15,7 @@ import numpy as np
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.attempts import N_ATTEMPTS, by_train_score, certainty
+from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
 from arcnb.arc.scores.submission import SUBMISSION_COLUMNS, task_candidates
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import load_tasks
@@ -66,9 +67,9 @@ def main() -> None:
             shared = first(id_, most if id_ in chosen else half)
             gains[repeat, number] = right(first(id_, args.budget), tasks[id_]), right(shared, tasks[id_])
     alike, shared = gains.mean(axis=0).T
-    draws = rng(0, "bootstrap").integers(len(known), size=(RESAMPLES, len(known)))
-    low, high = np.quantile((shared - alike)[draws].mean(axis=1), (0.025, 0.975))
-    gain = f"{100 * (shared - alike).mean():+.1f} points, 95% {100 * low:+.1f} to {100 * high:+.1f}"
+    weights = resampled_weights(len(known), rng(0, "bootstrap"), RESAMPLES)
+    mean, low, high = mean_and_interval(shared - alike, weights)
+    gain = f"{100 * mean:+.1f} points, 95% {100 * low:+.1f} to {100 * high:+.1f}"
     print(f"{len(known)} tasks, {args.budget} samples a task, {args.repeats} repeats:")
     print(f"selected {alike.mean():.1%}, with a last share {shared.mean():.1%}: {gain}")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 PARENT = """
-import subprocess, sys
-from arcnb.machine.processes import ending_with_parent
-child = subprocess.Popen(["sleep", "600"], preexec_fn=ending_with_parent(), start_new_session=True)
+import sys
+from arcnb.machine.processes import start_session
+child = start_session(["sleep", "600"])
 print(child.pid, flush=True)
 sys.stdin.read()
 """

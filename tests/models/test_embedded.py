@@ -100,7 +100,7 @@ def _build_in_process(cache, without_lock, queue):
     if without_lock:
         import contextlib
 
-        module._lock = lambda path: contextlib.nullcontext()
+        module.locked = lambda path: contextlib.nullcontext()
     queue.put(str(embedded_model()))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.machine.pools import Ahead
+from arcnb.machine.pools import GuessedResults
 from arcnb.programs.executor.executor import Executor
 from arcnb.synth import sources
 from arcnb.synth.rearc.augmented import FreshAugmentations
@@ -100,7 +100,7 @@ def test_generators_are_given_up_alike_in_any_number_of_processes(monkeypatch):
 
 def test_wrong_guesses_change_no_result():
     with ThreadPoolExecutor(2) as pool:
-        ahead = Ahead(pool, lambda item: item**2, chunk=3)
+        ahead = GuessedResults(pool, lambda item: item**2, chunk=3)
         assert list(ahead(list(range(10)), [10, 11, 40, 12])) == [i**2 for i in range(10)]
         assert list(ahead([12, 10, 20, 11], [])) == [144, 100, 400, 121]
 

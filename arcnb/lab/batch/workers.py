@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import Run
 from arcnb.machine.gpus import VARIABLE, usable_names
-from arcnb.machine.processes import ending_with_parent
+from arcnb.machine.processes import start_session
 
 LOG = "log.txt"  # in the run folder: what the run's process printed
 ENDED = ("done", "failed", "preempted", "killed")
@@ -163,15 +163,9 @@ def _begin(
         return 0 if attempt[0] == "done" else 1
     try:
         with open(run.path / LOG, "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)],
-                env=os.environ | slot,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log if quiet else None,
-                start_new_session=True,
-                preexec_fn=ending_with_parent(),
-            )
+            command = [sys.executable, "-P", "-m", "arcnb.lab.cli", "run", "--resume", str(run.path)]
+            errors = log if quiet else None
+            return start_session(command, env=os.environ | slot, stdout=log, stderr=errors)
     except OSError as error:
         print(f"arcnb: cannot start {run.path.name}: {error.strerror or error}", file=sys.stderr)
         return 1

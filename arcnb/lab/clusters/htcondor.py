@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.lab.clusters.jobs import Job
+from arcnb.lab.clusters.jobs import ClusterJob
 from arcnb.lab.clusters.scripts import render, write_script
-from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, SchedulerError, TaskState, call
+from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call
 from arcnb.machine.files import write_whole
 
 NAME = "htcondor"
@@ -33,7 +33,7 @@ _ATTRIBUTES = (
 HISTORY_JOBS = 2000  # how far back finished tasks are looked for
 
 
-def write_files(job: Job, after: Sequence[str] = ()) -> list[Path]:
+def write_files(job: ClusterJob, after: Sequence[str] = ()) -> list[Path]:
     """job.sub, task.sh and runs.txt. Waiting for other jobs is what DAGs are for (`submit_dag`)."""
     if after:
         raise SchedulerError("HTCondor jobs wait for others in a DAG only: submit a pipeline")
@@ -46,7 +46,7 @@ def write_files(job: Job, after: Sequence[str] = ()) -> list[Path]:
     return [path, *write_script(job, NAME)]
 
 
-def submit(job: Job) -> list[str]:
+def submit(job: ClusterJob) -> list[str]:
     """Submit what `write_files` wrote; the names of the tasks."""
     path = str(job.folder / "job.sub")
     answer = call(NAME, "condor_submit", "-terse", path, refused="HTCondor refused the job")
@@ -54,7 +54,7 @@ def submit(job: Job) -> list[str]:
     return [f"{number}.{index}" for index in range(len(job.runs))]
 
 
-def submit_dag(jobs: Mapping[str, Job], needs: Mapping[str, Sequence[str]], path: Path) -> str:
+def submit_dag(jobs: Mapping[str, ClusterJob], needs: Mapping[str, Sequence[str]], path: Path) -> str:
     """Submit jobs (their files written) that wait for each other, as a DAG file at `path`; its job number.
     The words of a DAG file are separated by spaces, and its quoting depends on the version."""
     if spaced := next((job.folder for job in jobs.values() if re.search(r"\s", str(job.folder))), None):
@@ -66,7 +66,7 @@ def submit_dag(jobs: Mapping[str, Job], needs: Mapping[str, Sequence[str]], path
     return _number(r"submitted to cluster (\d+)", answer)
 
 
-def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
+def states(tasks: Mapping[str, str]) -> dict[str, JobState]:
     """run folder -> state, of `tasks`: run folder -> task, or "7 (DAG)" for a task of that DAG."""
     query = ("-json", "-attributes", _ATTRIBUTES, "-constraint", "ArcnbRun =!= undefined")
     found = _read(call(NAME, "condor_q", *query), tasks)
@@ -79,7 +79,7 @@ def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
             if folder in ended:
                 found[folder] = ended[folder]
             elif task.split()[0] in alive:
-                found[folder] = TaskState(WAITING, "waits in its DAG")
+                found[folder] = JobState(WAITING, "waits in its DAG")
     return found
 
 
@@ -90,9 +90,9 @@ def cancel(tasks: Sequence[str]) -> None:
         call(NAME, "condor_rm", *names[start : start + 500], refused="HTCondor did not remove")
 
 
-def _read(answer: str, tasks: Mapping[str, str]) -> dict[str, TaskState]:
+def _read(answer: str, tasks: Mapping[str, str]) -> dict[str, JobState]:
     """The newest task of each run folder among these."""
-    found: dict[str, tuple[int, TaskState]] = {}
+    found: dict[str, tuple[int, JobState]] = {}
     for job in json.loads(answer) if answer.strip() else []:
         folder, task = job["ArcnbRun"], f"{job['ClusterId']}.{job['ProcId']}"
         wanted = tasks.get(folder)
@@ -103,7 +103,7 @@ def _read(answer: str, tasks: Mapping[str, str]) -> dict[str, TaskState]:
     return {folder: state for folder, (_, state) in found.items()}
 
 
-def _state(job: Mapping[str, Any], task: str) -> TaskState:
+def _state(job: Mapping[str, Any], task: str) -> JobState:
     phase, text = _STATUS.get(job["JobStatus"], (WAITING, f"status {job['JobStatus']}"))
     if phase == HELD and job.get("HoldReason"):
         text = f"{text} ({job['HoldReason']})"
@@ -116,7 +116,7 @@ def _state(job: Mapping[str, Any], task: str) -> TaskState:
     elif phase == WAITING and job.get("NumJobStarts"):
         text = f"{text} again, after {job['NumJobStarts']} start{'s' if job['NumJobStarts'] > 1 else ''}"
     node = str(job.get("RemoteHost") or job.get("LastRemoteHost") or "").rpartition("@")[2]
-    return TaskState(phase, text, node, task)
+    return JobState(phase, text, node, task)
 
 
 def _number(pattern: str, answer: str) -> str:

@@ -86,7 +86,7 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class Job:
+class ClusterJob:
     """Runs that are alike but for their parameters: one task, or an array of one task each."""
 
     name: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.clusters.environments import archive_path, environment_name
-from arcnb.lab.clusters.jobs import Job
+from arcnb.lab.clusters.jobs import ClusterJob
 from arcnb.lab.runs.run import runs_root
 from arcnb.lab.workspace import folders
 from arcnb.machine.files import write_whole
@@ -27,7 +27,7 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def write_script(job: Job, scheduler: str) -> list[Path]:
+def write_script(job: ClusterJob, scheduler: str) -> list[Path]:
     """runs.txt, one run folder a line, and task.sh, which starts one of them."""
     for folder in (job.folder, *(run.path for run in job.runs)):
         if set(str(folder)) & set("\n\r\"'%$`\\"):
@@ -36,14 +36,14 @@ def write_script(job: Job, scheduler: str) -> list[Path]:
             )
     repository = folders.repository()
     packed = job.environment.packed
-    places = [runs_root(), repository, *{Path(run.manifest["notebook"]["path"]).parent for run in job.runs}]
+    binds = [runs_root(), repository, *{Path(run.manifest["notebook"]["path"]).parent for run in job.runs}]
     text = render(
         "task.sh.jinja",
         job=job,
         scheduler=scheduler,
         runs_root=runs_root(),
         repository=repository,
-        places=list(dict.fromkeys(str(place) for place in places if place)),
+        binds=list(dict.fromkeys(str(folder) for folder in binds if folder)),
         words=shlex.split(job.resources.serve),
         packed_name=environment_name(packed) if packed else "",
         packed_archive=archive_path(packed) if packed else "",

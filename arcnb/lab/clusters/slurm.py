@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from arcnb.lab.clusters.jobs import Job
+from arcnb.lab.clusters.jobs import ClusterJob
 from arcnb.lab.clusters.scripts import render, write_script
-from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, SchedulerError, TaskState, call
+from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call
 from arcnb.machine.files import write_whole
 
 NAME = "slurm"
@@ -21,7 +21,7 @@ _PHASES = {
 _HELD_REASONS = ("JobHeldUser", "JobHeldAdmin")
 
 
-def write_files(job: Job, after: Sequence[str] = ()) -> list[Path]:
+def write_files(job: ClusterJob, after: Sequence[str] = ()) -> list[Path]:
     """job.sbatch, task.sh and runs.txt; `after`: jobs that must have ended well before."""
     output = str(job.folder / ("slurm-%A_%a.out" if job.is_array else "slurm-%j.out"))
     dependency = f"afterok:{':'.join(after)}" if after else ""
@@ -31,7 +31,7 @@ def write_files(job: Job, after: Sequence[str] = ()) -> list[Path]:
     return [path, *write_script(job, NAME)]
 
 
-def submit(job: Job) -> list[str]:
+def submit(job: ClusterJob) -> list[str]:
     """Submit what `write_files` wrote; the names of the tasks."""
     answer = call(
         NAME, "sbatch", "--parsable", str(job.folder / "job.sbatch"), refused="Slurm refused the job"
@@ -45,7 +45,7 @@ def dependency(tasks: Sequence[str]) -> str:
     return tasks[0].partition("_")[0]
 
 
-def states(tasks: Mapping[str, str]) -> dict[str, TaskState]:
+def states(tasks: Mapping[str, str]) -> dict[str, JobState]:
     """run folder -> state, of `tasks`: run folder -> task; without those that Slurm no longer knows."""
     user = str(os.getuid())  # which may have no name here
     answer = call(NAME, "squeue", "-h", "-r", "-t", "all", "-u", user, "-o", "%i|%T|%r|%N")
@@ -72,7 +72,7 @@ def cluster() -> str:
     return ""
 
 
-def _accounted(tasks: Sequence[str]) -> dict[str, TaskState]:
+def _accounted(tasks: Sequence[str]) -> dict[str, JobState]:
     """What the accounting database remembers; nothing where there is none."""
     jobs = sorted({task.partition("_")[0] for task in tasks})
     try:
@@ -83,9 +83,9 @@ def _accounted(tasks: Sequence[str]) -> dict[str, TaskState]:
     return {task: _state(state.split()[0], "", node) for task, state, node in rows if task in tasks}
 
 
-def _state(state: str, reason: str, node: str) -> TaskState:
+def _state(state: str, reason: str, node: str) -> JobState:
     phase = next((phase for phase, words in _PHASES.items() if state in words), ENDED)
     if phase == WAITING and reason in _HELD_REASONS:
         phase = HELD
     tell = reason if phase in (WAITING, HELD) and reason != "None" else ""
-    return TaskState(phase, f"{state} ({tell})" if tell else state, node)
+    return JobState(phase, f"{state} ({tell})" if tell else state, node)

@@ -12,7 +12,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import Pipeline
 from arcnb.lab.batch.stages import earlier_run, stage_inputs
 from arcnb.lab.clusters import htcondor, slurm
-from arcnb.lab.clusters.jobs import Job, checked_options, environment_of, resources_of
+from arcnb.lab.clusters.jobs import ClusterJob, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.submitting import (
     JOB_FOLDER,
     note_task,
@@ -42,7 +42,7 @@ def submit_pipeline(
         asked[name] = resources_of(options, where, scheduler), environment_of(options, where)
     runs, fresh, todo = _stage_runs(pipeline, tell)
     tasks: dict[str, list[str]] = {}
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, ClusterJob] = {}
     files: dict[str, list[Path]] = {}
     try:
         for name in todo:
@@ -112,7 +112,7 @@ def _stage_runs(
     return runs, fresh, todo
 
 
-def _submit_dag(pipeline: Pipeline, jobs: Mapping[str, Job], todo: list[str]) -> str:
+def _submit_dag(pipeline: Pipeline, jobs: Mapping[str, ClusterJob], todo: list[str]) -> str:
     folder = made_folder(runs_root() / "pipelines" / pipeline.name / stamp())
     needs = {name: [other for other in pipeline.stages[name].needs if other in todo] for name in todo}
     return htcondor.submit_dag(jobs, needs, folder / "pipeline.dag")

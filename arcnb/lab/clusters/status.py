@@ -14,7 +14,7 @@ from typing import Any
 
 from arcnb.lab.batch.workers import LOG
 from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
-from arcnb.lab.clusters.tools import ENDED, RUNNING, SchedulerError, TaskState
+from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState, SchedulerError
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.processes import is_alive
@@ -25,7 +25,7 @@ SETTLING_SECONDS = 10.0  # what a run may take to write its end after the schedu
 
 
 @dataclass(frozen=True)
-class Standing:
+class StatusLine:
     """One line of `arcnb status`."""
 
     run: Run
@@ -43,10 +43,10 @@ def is_open(run: Run) -> bool:
     return bool(manifest.get("waits_for")) or manifest["status"] in ("queued", "running", "preempted")
 
 
-def standings(runs: Sequence[Run]) -> list[Standing]:
+def status_lines(runs: Sequence[Run]) -> list[StatusLine]:
     """Of submitted runs, in their order. A scheduler that does not answer leaves what the folders say."""
     records = {run.path: record for run in runs if (record := read_record(run)) is not None}
-    states: dict[Path, TaskState | None] = {}
+    states: dict[Path, JobState | None] = {}
     troubles = _elsewhere(records)
     for name, scheduler in SCHEDULERS.items():
         tasks = {
@@ -62,7 +62,7 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
         except SchedulerError as error:
             troubles |= {Path(folder): str(error) for folder in tasks}
     return [
-        _standing(run, records[run.path], states.get(run.path), troubles.get(run.path))
+        _line(run, records[run.path], states.get(run.path), troubles.get(run.path))
         for run in runs
         if run.path in records
     ]
@@ -77,7 +77,7 @@ def _elsewhere(records: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
     return {path: sentence for path, sentence in found.items() if sentence}
 
 
-def _standing(run: Run, record: dict[str, str], state: TaskState | None, trouble: str | None) -> Standing:
+def _line(run: Run, record: dict[str, str], state: JobState | None, trouble: str | None) -> StatusLine:
     task = f"{record['scheduler']} {state.task if state and state.task else record['task']}"
     if trouble is None:
         settle(run, task, state)
@@ -98,10 +98,10 @@ def _standing(run: Run, record: dict[str, str], state: TaskState | None, trouble
         news = f"starting on {state.node}; see {run.path / LOG}"
     elif status == "queued" and not waits and not news:
         news = "not submitted any more"
-    return Standing(run, task, words, status, news)
+    return StatusLine(run, task, words, status, news)
 
 
-def settle(run: Run, task: str, state: TaskState | None) -> None:
+def settle(run: Run, task: str, state: JobState | None) -> None:
     """Write the end of a run that its scheduler has ended (or no longer knows) and that could not write it
     itself: its node died, it was cancelled while it waited, its environment could not be made. If the task
     waits again, whoever wrote `running` is dead, too."""
@@ -171,5 +171,5 @@ def _progress(run: Run) -> str:
     return ", ".join(piece for piece in pieces if piece)
 
 
-def _words(state: TaskState) -> str:
+def _words(state: JobState) -> str:
     return f"{state.text} on {state.node}" if state.phase == RUNNING and state.node else state.text

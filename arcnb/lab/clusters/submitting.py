@@ -13,7 +13,7 @@ from typing import Any
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.environments import build_archive
-from arcnb.lab.clusters.jobs import Environment, Job, Resources
+from arcnb.lab.clusters.jobs import ClusterJob, Environment, Resources
 from arcnb.lab.runs.manifest import locked, now, write_manifest
 from arcnb.lab.runs.run import Run, made_folder
 from arcnb.machine.files import write_whole
@@ -68,17 +68,17 @@ def prepare_job(
     resources: Resources,
     environment: Environment,
     after: Sequence[str] = (),
-) -> tuple[Job, list[Path]]:
+) -> tuple[ClusterJob, list[Path]]:
     """The job of these runs and its files, written into `folder`; a packed environment is built first."""
     if environment.packed is not None:
         build_archive(environment.packed)
     made_folder(folder)
-    job = Job(name, folder, tuple(runs), resources, environment)
+    job = ClusterJob(name, folder, tuple(runs), resources, environment)
     files: list[Path] = scheduler_named(scheduler).write_files(job, after)
     return job, files
 
 
-def submit_job(scheduler: str, job: Job, files: Sequence[Path]) -> list[str]:
+def submit_job(scheduler: str, job: ClusterJob, files: Sequence[Path]) -> list[str]:
     """Hand the job in and note its tasks in the run folders; SchedulerError if the scheduler refuses."""
     tasks: list[str] = scheduler_named(scheduler).submit(job)
     cluster = slurm.cluster() if scheduler == slurm.NAME else ""

@@ -15,7 +15,7 @@ WAITING, HELD, RUNNING, ENDED = "waiting", "held", "running", "ended"
 
 
 @dataclass(frozen=True)
-class TaskState:
+class JobState:
     """`phase` in one of four words, `text` in the scheduler's: "PENDING (Resources)", "NODE_FAIL"."""
 
     phase: str

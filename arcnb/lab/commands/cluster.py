@@ -105,7 +105,7 @@ def show_status(options: argparse.Namespace) -> int:
             with contextlib.suppress(ArcnbError):  # of another version: `arcnb ls` says so
                 if options.all or status.is_open(run):
                     runs.append(run)
-    found = status.standings(runs)
+    found = status.status_lines(runs)
     if options.json:
         shared.print_json([vars(line) | {"run": line.run.path.name, "path": line.run.path} for line in found])
         return 0

@@ -72,13 +72,17 @@ def bundle(options: argparse.Namespace) -> int:
     )  # fmt: skip
     refuse(made.problems(SearchPlan.of(values)))
     out = options.folder.expanduser().resolve()
-    if out.exists():
-        raise ArcnbError(f"{out} is there already; name a new folder, or remove it")
+    work = out.with_name(f"{out.name}-rehearsal")
+    for path in (out, work) if options.rehearse else (out,):
+        if path.exists():
+            raise ArcnbError(f"{path} is there already; name a new folder, or remove it")
     print(kaggle.write_bundle(made, out))
     if options.rehearse:
         tasks = build_task_set("arc-agi-1/evaluation", options.rehearse, SourceSettings(seed=0))
         note(f"rehearsal: {len(tasks)} evaluation tasks, {60 * options.rehearse_hours:.0f} minutes at most")
-        score = kaggle.rehearse(out, tasks, options.rehearse_hours, out.with_name(f"{out.name}-rehearsal"))
+        if not kaggle.offline():
+            note("unshare cannot take the network away here: the rehearsal has one, Kaggle has none")
+        score = kaggle.rehearse(out, tasks, options.rehearse_hours, work)
         print(f"rehearsal: {score}")
     note(f"kaggle datasets create -p {out / 'dataset'} -r zip; kaggle kernels push -p {out / 'kernel'}")
     return 0

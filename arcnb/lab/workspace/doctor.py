@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.workspace.folders import home, notebooks_folder
+from arcnb.machine.files import write_problem
 from arcnb.machine.gpus import nvidia_smi
+from arcnb.machine.processes import memory_gb
 
 PYTHONS = (3, 11), (3, 13)  # from, and below
 GPU_PYTHON, GPU_DRIVER = (3, 12), 580  # of requirements.txt: its wheels are for CUDA 13
@@ -110,8 +113,10 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("note", "GPU", "none that nvidia-smi shows: everything runs on the CPU")
         return
     for name, mb, driver in rows:
-        yield Finding("ok", "GPU", f"{name}, {int(mb) / 1024:.0f} GB, driver {driver}")
-    if int(rows[0][2].split(".")[0]) < GPU_DRIVER:
+        size = f"{int(mb) / 1024:.0f} GB" if mb.isdigit() else "memory not told"
+        yield Finding("ok", "GPU", f"{name}, {size}, driver {driver}")
+    version = rows[0][2].split(".")[0]
+    if version.isdigit() and int(version) < GPU_DRIVER:
         remedy = f"a driver from {GPU_DRIVER} on, or `pip install 'arcnb[cpu]'`, which leaves the GPU alone"
         yield Finding("note", "driver", f"{rows[0][2]} is too old for the GPU packages", remedy)
     if sys.version_info[:2] != GPU_PYTHON:
@@ -128,8 +133,12 @@ def _sandbox() -> Iterator[Finding]:
     program = "import numpy as np\ndef transform(grid):\n    return np.rot90(grid)"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with Executor(workers=1) as executor:
-            execution = next(executor.run([Job(program, (np.array([[1, 2]], np.int8),))]))
+        try:
+            with Executor(workers=1) as executor:
+                execution = next(executor.run([Job(program, (np.array([[1, 2]], np.int8),))]))
+        except (ArcnbError, OSError) as error:  # no server can start here
+            yield Finding("bad", "programs", str(error))
+            return
     lost = [str(warning.message) for warning in caught]
     if execution.status != "ok":
         yield Finding("bad", "programs", f"{execution.status}: {execution.message}")
@@ -142,7 +151,7 @@ def _sandbox() -> Iterator[Finding]:
 def _memory() -> Finding:
     import psutil
 
-    free = psutil.virtual_memory().available / 1e9
+    free = min(psutil.virtual_memory().available, memory_gb() * 2**30) / 1e9
     cores = len(os.sched_getaffinity(0))
     text = f"{free:.1f} GB free, {cores} {'core' if cores == 1 else 'cores'}"
     if free < DEMO_GB:
@@ -169,9 +178,9 @@ def _disk() -> Iterator[Finding]:
         needed = SHARED_GB if subject == "shared memory" else DISK_GB
         free = shutil.disk_usage(there).free / 1e9
         text = f"{folder}, {free:.1f} GB free"
-        if not os.access(there, os.W_OK):
+        if problem := write_problem(there):
             state, remedy = _UNWRITABLE.get(subject, ("note", ""))
-            yield Finding(state, subject, f"{folder} takes no files", remedy)
+            yield Finding(state, subject, f"takes no files: {problem}", remedy)
         elif free < needed:
             yield Finding("note", subject, text, f"engines and checkpoints need {needed} GB or more")
         else:

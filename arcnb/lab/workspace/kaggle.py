@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from typing import Any
 from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.tasks.json_files import solutions_path, write_arc_json
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, some
 from arcnb.lab.workspace.folders import shipped
 from arcnb.machine.files import new_folder, write_whole
 from arcnb.machine.gpus import Gpu
@@ -38,7 +39,8 @@ KERNEL = "arcnb-submission"
 HOURS, MARGIN_HOURS = 12.0, 0.5  # Kaggle's limit; installing, starting and the last page take from it
 OUTPUT_GB = 20
 BYTES_PER_PREDICTION = 2000  # of a prediction set on disk, about
-OFFLINE = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$0" "$@"']  # nothing but this machine
+_OFFLINE = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$0" "$@"']  # nothing but this machine
+_ONE_PYTHON = re.compile(r"-(cp\d+)-cp\d+t?-[^-]+\.whl$")  # a wheel for this Python alone
 CARDS = {
     "L4x4": ("NvidiaL4", 4, 22.0),
     "T4x2": ("NvidiaTeslaT4", 2, 14.7),
@@ -85,8 +87,13 @@ class KaggleBundle:
         model = resolve_model(self.model)
         if problem := memory_problem(model.folder, plan.engine.max_length, plan.engine.options(), cards):
             found.append(f"{self.gpu}: {problem}")
-        if self.wheels is not None and not any(self.wheels.glob("*.whl")):
-            found.append(f"{self.wheels} holds no wheels")
+        if self.wheels is not None:
+            names = sorted(path.name for path in self.wheels.glob("*.whl"))
+            tag = f"cp{self.python.replace('.', '')}"
+            if not names:
+                found.append(f"{self.wheels} holds no wheels")
+            if others := [name for name in names if (own := _ONE_PYTHON.search(name)) and own[1] != tag]:
+                found.append(f"{self.wheels}: not for Python {self.python} (--python): {some(others)}")
         return found
 
 
@@ -176,13 +183,22 @@ def rehearse(folder: Path, tasks: TaskSet, hours: float, work: Path) -> Submissi
     if (folder / "dataset" / "wheels").is_dir():
         subprocess.run([python, "-m", "venv", work / "environment"], check=True)
         python = work / "environment" / "bin" / "python"
-    apart = OFFLINE if subprocess.run([*OFFLINE, "true"], capture_output=True).returncode == 0 else []
     with open(work / "log.txt", "w") as log:
-        code = subprocess.run([*apart, python, script], env=environment, stdout=log, stderr=log).returncode
+        command = [*offline(), python, script]
+        code = subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
     lines = (work / "log.txt").read_text(errors="replace").strip().splitlines() or ["it printed nothing"]
     if code or lines[-1].startswith("arcnb ended"):
         raise ArcnbError(f"the rehearsal failed: {' / '.join(lines[-4:])}; see {work / 'log.txt'}")
     return score_submission(json.loads((working / "submission.json").read_text()), tasks)
+
+
+def offline() -> list[str]:
+    """Words before a command that leave it no network; none where this system lets nobody take it away."""
+    try:
+        allowed = subprocess.run([*_OFFLINE, "true"], capture_output=True).returncode == 0
+    except OSError:  # no unshare
+        allowed = False
+    return _OFFLINE if allowed else []
 
 
 def _linked(source: str, target: str) -> None:

@@ -60,7 +60,7 @@ def upgrade(folder: Path) -> list[Upgrade]:
         names.add(name)
         before, now = _read(delivered / name), _read(own / name)
         edited = now is not None and before is not None and _text(name, now) != _text(name, before)
-        if now == content or (before == content and now is None):  # there already, or removed by its user
+        if now == content or (before is not None and now is None):  # there already, or removed by its user
             _write(delivered / name, content)
         elif not edited and (before is None) == (now is None):
             _write(own / name, content)

@@ -51,7 +51,7 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
     config = configs[0] | {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
     config["target_modules"] = sorted({*configs[0]["target_modules"], *configs[1]["target_modules"]})
     output.mkdir(parents=True, exist_ok=True)
-    (output / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_whole(output / "adapter_config.json", json.dumps(config, indent=2) + "\n")
     write_whole(output / WEIGHTS, save(whole, metadata={"format": "pt"}))
     return output
 

@@ -186,7 +186,7 @@ class VllmEngine:
         self.mark, self._guard = start_guard()
         marks = {MARK_VARIABLE: self.mark, "VLLM_PROCESS_NAME_PREFIX": f"VLLM-{self.mark}"}
         try:
-            arguments = _llm_arguments(self.settings)
+            arguments = llm_arguments(self.settings)
             if arguments["enforce_eager"] and on_cpu():
                 marks |= _NO_COMPILER
             if on_cpu():  # on a GPU, what was compiled for it lies there and stays
@@ -242,7 +242,7 @@ def _is_slow_at_bf16() -> bool:
     return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
 
 
-def _llm_arguments(settings: EngineSettings) -> dict:
+def llm_arguments(settings: EngineSettings) -> dict:
     """What `LLM` is called with."""
     options = settings.options
     arguments = {

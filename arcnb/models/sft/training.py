@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
 from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
@@ -56,7 +57,7 @@ class SftReport:
     def write(self, output: Path) -> None:
         """Leave it under output for `read`."""
         saved = {"steps": self.steps, "seconds": self.seconds, "status": self.status}
-        (output / REPORT).write_text(json.dumps(saved))
+        write_whole(output / REPORT, json.dumps(saved))
 
     @classmethod
     def read(cls, output: Path) -> SftReport:
@@ -124,7 +125,7 @@ def _begin(plan: SftPlan, output: Path, checkpoint: Path | None, steps: int) -> 
     set_aside_log(output, step, [(stale, stale.name)] if stale.exists() and step < steps else [])
     (output / REPORT).unlink(missing_ok=True)
     (output / "metrics.jsonl").touch()
-    (checkpoints / PLAN).write_text(json.dumps(plan.identity(), indent=1))
+    write_whole(checkpoints / PLAN, json.dumps(plan.identity(), indent=1))
 
 
 def _save_job(folder: Path, plan: SftPlan, model: ModelPath, rows, eval_rows, steps: int, checkpoint) -> None:
@@ -138,7 +139,7 @@ def _save_job(folder: Path, plan: SftPlan, model: ModelPath, rows, eval_rows, st
         eval_rows.save_to_disk(folder / "eval_rows")
     job = {"model": str(model.folder), "stream": stream, "steps": steps, "plan": plan.values()}
     job["checkpoint"] = str(checkpoint) if checkpoint else None
-    (folder / "launch.json").write_text(json.dumps(job))
+    write_whole(folder / "launch.json", json.dumps(job))
 
 
 def _run_job(output: Path) -> None:

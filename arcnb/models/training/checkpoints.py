@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import room_problem, write_whole
+from arcnb.machine.files import write_problem, write_whole
 from arcnb.models.lora.compatibility import tensor_shapes
 from arcnb.plans import refusals
 
@@ -87,7 +87,7 @@ def naming_what_is_whole(output: Path, trainer) -> Iterator[None]:
     except ArcnbError:
         raise
     except Exception as error:
-        why = room_problem(output)
+        why = write_problem(output)
         if why is None and isinstance(error, OSError | SafetensorError):
             why = str(error) or type(error).__name__
         if why is None:
@@ -168,7 +168,7 @@ def set_aside_log(output: Path, step: int, others: Sequence[tuple[Path, str]] = 
             (aside / name).parent.mkdir(exist_ok=True)
             path.rename(aside / name)
         if late:
-            (aside / "metrics.jsonl").write_text("\n".join(late) + "\n", encoding="utf-8")
+            write_whole(aside / "metrics.jsonl", "\n".join(late) + "\n")
             undone = set(late)
             write_whole(log, "".join(f"{line}\n" for line in lines if line not in undone))
     for checkpoint in (output / "checkpoints").glob("checkpoint-*"):

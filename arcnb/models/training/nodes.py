@@ -32,7 +32,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
-from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.machine.processes import end_session, start_session
 from arcnb.machine.starts import free_port
 from arcnb.models.training.output import copy_lines, failure
 
@@ -250,19 +250,10 @@ def _run(
 
 
 def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """The command's process, whose lines come through its standard output; it ends with this one. It leads a
-    session: an interrupt of a terminal reaches its parent alone, which passes it on once."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        preexec_fn=ending_with_parent(),
-        start_new_session=True,
-        env=environment,
-    )
+    """The command's process, whose lines come through its standard output; it ends with this one, which
+    passes an interrupt on once."""
+    lines = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    return start_session(command, env=environment, **lines)
 
 
 def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:

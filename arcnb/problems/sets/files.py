@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import write_whole
 from arcnb.machine.reading import read_rows, shown, text_of, unpacked
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
@@ -115,7 +116,7 @@ def write_problems(problems: Iterable[Problem], path: Path) -> None:
     for problem in problems:
         row = {name: getattr(problem, name) for name in Problem.__dataclass_fields__ if name != "tests"}
         lines.append(json.dumps(row | {"cases": [test.as_row() for test in problem.tests]}))
-    Path(path).write_text("\n".join(lines) + "\n")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def _foreign_id(row: Mapping) -> str | None:

@@ -17,6 +17,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k_curve, rate_text
 from arcnb.arc.seeds import derive_seed
+from arcnb.machine.files import write_whole
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
@@ -115,7 +116,7 @@ def evaluate_model(
         open_backend(plan.backend, plan.model, adapter, options) as engine,
     ):
         result = evaluate(plan, problems, engine, plan.subject.judge(executor), adapter, step)
-    Path(plan.output, "evaluation.json").write_text(json.dumps(result.as_dict(), indent=1))
+    write_whole(Path(plan.output, "evaluation.json"), json.dumps(result.as_dict(), indent=1))
     return result
 
 

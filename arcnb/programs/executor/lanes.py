@@ -41,8 +41,8 @@ class Ticket:
 
 
 @dataclass(slots=True, eq=False)
-class Task:
-    """Tickets in one server's hands, by their index in the task; ``seconds`` within which it has news."""
+class Batch:
+    """Tickets in one server's hands, by their index in it; ``seconds`` within which it has news."""
 
     tickets: dict[int, Ticket]
     lane: str

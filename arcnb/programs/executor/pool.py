@@ -1,6 +1,6 @@
-"""The warm servers of one service: who is free, tasks to them, records from them, and what a dead one had.
+"""The warm servers of one service: who is free, batches to them, records from them, and what a dead one had.
 
-A server works on one task at a time and may hold the next already, so that it need not wait for us. One that
+A server works on one batch at a time and may hold the next already, so that it need not wait for us. One that
 dies, or is not heard of for too long, is put away; its tickets come back as records with the status ``lost``.
 """
 
@@ -13,15 +13,16 @@ import time
 import warnings
 from collections.abc import Iterator
 
+from arcnb.errors import ArcnbError
 from arcnb.programs import wire
-from arcnb.programs.executor.lanes import OTHER_HASH_SEED, Task, Ticket
-from arcnb.programs.executor.warm_server import ServerError, WarmServer
+from arcnb.programs.executor.lanes import OTHER_HASH_SEED, Batch, Ticket
+from arcnb.programs.executor.warm_server import WarmServer
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one (0: never),
 # and how many times as much wall time on a machine that has a processor for every process.
 PATIENCE = {"shared": 0.025, "alone": 0.015, "slow": 0.0}
 WALL_PATIENCE = 2
-DEPTH = {"shared": 2, "alone": 8, "slow": 1}  # tasks in a server's hands, each one program but in `shared`
+DEPTH = {"shared": 2, "alone": 8, "slow": 1}  # batches in a server's hands, each one program but in `shared`
 MAX_FAILED_STARTS = 3
 PROCESSORS = os.cpu_count() or 1
 GRACE_SECONDS = 30.0  # beyond a program's own time, after which its server is taken for hung
@@ -42,29 +43,29 @@ class Pool:
 
     @property
     def busy(self) -> int:
-        return sum(bool(server.tasks) for server in self.servers)
+        return sum(bool(server.batches) for server in self.servers)
 
     @property
     def slow(self) -> int:
         """Servers that are at work on a slow program."""
-        return sum(server.tasks[0].lane == "slow" for server in self.servers if server.tasks)
+        return sum(server.batches[0].lane == "slow" for server in self.servers if server.batches)
 
     @property
     def well_fed(self) -> bool:
-        """Whether every worker has its next task already, so that replies may gather for a moment."""
-        depths = [len(server.tasks) for server in self.servers if server.tasks]
+        """Whether every worker has its next batch already, so that replies may gather for a moment."""
+        depths = [len(server.batches) for server in self.servers if server.batches]
         return len(depths) >= self.workers and min(depths) > 1
 
     def not_full(self) -> Iterator[WarmServer]:
-        """Servers at work that may hold one more task."""
+        """Servers at work that may hold one more batch."""
         for server in self.servers:
-            if server.tasks and len(server.tasks) < DEPTH[server.tasks[-1].lane]:
+            if server.batches and len(server.batches) < DEPTH[server.batches[-1].lane]:
                 yield server
 
     def idle(self, kind: tuple[str, int]) -> WarmServer:
-        """A server of this kind without a task; a new one if there is none."""
+        """A server of this kind without a batch; a new one if there is none."""
         for server in self.servers:
-            if not server.tasks and (server.kind, server.hash_seed) == kind:
+            if not server.batches and (server.kind, server.hash_seed) == kind:
                 return server
         return self._start(kind)
 
@@ -80,7 +81,7 @@ class Pool:
         return server
 
     def give(self, server: WarmServer, lane: str, tickets: list[Ticket]) -> None:
-        """Put a task in line for a server."""
+        """Put a batch in line for a server."""
         limits, again = tickets[0].limits, tickets[0].first is not None
         patience = min(PATIENCE[lane], limits.seconds, limits.seconds_per_input)
         wall_patience = WALL_PATIENCE * patience * max(1.0, os.getloadavg()[0] / PROCESSORS)
@@ -101,7 +102,7 @@ class Pool:
             seed=OTHER_HASH_SEED if again else 0,
         )
         until_news = len(tickets) * 2 * wall_patience if lane == "shared" else limits.seconds
-        server.tasks.append(Task(dict(enumerate(tickets)), lane, until_news))
+        server.batches.append(Batch(dict(enumerate(tickets)), lane, until_news))
         server.last_news = time.monotonic()
         server.queue(wire.encode_task(orders, jobs))
 
@@ -128,7 +129,7 @@ class Pool:
         """Put away servers that have been silent for longer than any program of theirs may take."""
         now = time.monotonic()
         for server in list(self.servers):
-            if server.tasks and now - server.last_news > server.tasks[0].seconds + GRACE_SECONDS:
+            if server.batches and now - server.last_news > server.batches[0].seconds + GRACE_SECONDS:
                 yield from self._lose(server)
 
     def close(self) -> None:
@@ -142,19 +143,19 @@ class Pool:
             self._failed_starts = 0
             warn_once(body.decode())
             return
-        task = server.tasks[0]
+        batch = server.batches[0]
         at = 0
         while at < len(body):
             end = wire.end_of_record(body, at)
-            ticket = task.tickets.pop(wire.index_of_record(body, at))
+            ticket = batch.tickets.pop(wire.index_of_record(body, at))
             try:
                 record = wire.parse_record(body[at:end])
             except wire.WireError as error:
                 record = wire.Record("crashed", (), "BadMessage", str(error))
-            yield ticket, record, task.lane
+            yield ticket, record, batch.lane
             at = end
         if what == wire.DONE:
-            server.tasks.popleft()
+            server.batches.popleft()
 
     def _lose(self, server: WarmServer) -> News:
         """Put away a server that died; what it had in hand is lost, through no fault of the programs."""
@@ -164,13 +165,13 @@ class Pool:
         if not server.ready and code != -signal.SIGKILL:
             self._failed_starts += 1
             if self._failed_starts >= MAX_FAILED_STARTS:
-                python = server.process.args[0]
-                raise ServerError(f"the program server cannot start under {python} (exit {code}): {errors}")
+                python, why = server.process.args[0], errors.strip().rpartition("\n")[2]
+                raise ArcnbError(f"the program server cannot start under {python} (exit {code}): {why}")
         # Last ones first: each goes to the head of its queue.
-        for place, task in reversed(list(enumerate(server.tasks))):
-            for ticket in reversed(task.tickets.values()):
+        for place, batch in reversed(list(enumerate(server.batches))):
+            for ticket in reversed(batch.tickets.values()):
                 ticket.losses += server.ready and place == 0  # the others it had not come to
-                yield ticket, wire.Record("lost"), task.lane
+                yield ticket, wire.Record("lost"), batch.lane
 
 
 def warn_once(lost: str) -> None:

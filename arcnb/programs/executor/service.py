@@ -1,4 +1,4 @@
-"""The executor's engine room: one thread that hands tickets to a pool of servers and decides what follows.
+"""The executor's service: one thread that hands tickets to a pool of servers and decides what follows.
 
 At most ``workers`` servers are at work at a time; idle ones of several kinds may wait (see ``preload``). A
 ticket that was lost with its process is run again; one that is slow changes lanes.
@@ -15,12 +15,12 @@ import time
 from collections import OrderedDict, deque
 from concurrent.futures import CancelledError
 
+from arcnb.errors import ArcnbError
 from arcnb.programs import wire
 from arcnb.programs.executor.lanes import HASH_SEED, Lanes, Ticket, server_kind
 from arcnb.programs.executor.limits import Execution
 from arcnb.programs.executor.pool import PATIENCE, News, Pool
 from arcnb.programs.executor.verdicts import answer, compared, execution_of
-from arcnb.programs.executor.warm_server import ServerError
 from arcnb.programs.sandbox.preload import KINDS
 
 NAP_SECONDS = 0.004
@@ -123,7 +123,7 @@ class Service:
                 self._settle_all(self.pool.check_hung())
                 if self.pool.well_fed:
                     time.sleep(NAP_SECONDS)
-        except ServerError as no_server:
+        except ArcnbError as no_server:
             error = no_server
         except BaseException as unexpected:  # never leave anyone waiting for an answer
             error = unexpected

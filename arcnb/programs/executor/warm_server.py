@@ -51,17 +51,13 @@ _ENVIRONMENT = {
 _KEPT = "LD_LIBRARY_PATH"  # an interpreter from a module system or conda may not start without
 
 
-class ServerError(RuntimeError):
-    """A server process could not be started; the message holds what it said."""
-
-
 class WarmServer:
-    """One server process, with the tasks in its hands in order (the first is being worked on)."""
+    """One server process, with the batches in its hands in order (the first is being worked on)."""
 
     def __init__(self, kind: str, hash_seed: int) -> None:
         self.kind = kind
         self.hash_seed = hash_seed
-        self.tasks: deque = deque()
+        self.batches: deque = deque()
         self.ready = False
         self.last_news = time.monotonic()
         self._watched = 0
@@ -90,7 +86,7 @@ class WarmServer:
         self.control.setblocking(False)
 
     def queue(self, message: bytes) -> None:
-        """Put a task's bytes in line for ``flush``."""
+        """Put a batch's bytes in line for ``flush``."""
         self._outgoing += message
 
     @property

@@ -38,7 +38,7 @@ def trainer_problems(plan: GrpoPlan) -> Iterator[str]:
     yield from _learner(plan)
     if unsloth and plan.by_server:
         yield "vllm_mode='server' needs trainer='trl', not 'unsloth'"
-    if unsloth and plan.num_processes > 1:  # the reference study's training hung
+    if unsloth and plan.num_processes > 1:  # in ironbar/arc25 such a training hung
         yield (
             f"num_processes={plan.num_processes} needs trainer='trl': trainer='unsloth' trains in one "
             "process, in several it hangs"

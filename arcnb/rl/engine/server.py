@@ -24,7 +24,7 @@ from urllib.request import urlopen
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import VARIABLE, visible_gpus
-from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.machine.processes import end_session, start_session
 from arcnb.machine.starts import free_port, tried_again
 from arcnb.models.registry import ModelPath
 from arcnb.models.training.processes import LaunchError
@@ -137,15 +137,9 @@ def generation_server(
     def started() -> GenerationServer:
         port = free_port()
         with open(log, "w") as file:
-            server = subprocess.Popen(
-                server_command(model, len(gpus), context, port, share, kv_cache_dtype),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                preexec_fn=ending_with_parent(),
-                env=os.environ | vllm_environment() | settings,
-            )
+            command = server_command(model, len(gpus), context, port, share, kv_cache_dtype)
+            environment = os.environ | vllm_environment() | settings
+            server = start_session(command, stdout=file, stderr=file, env=environment)
         ready = GenerationServer(f"http://127.0.0.1:{port}", gpus, server, log)
         try:
             _wait(ready)

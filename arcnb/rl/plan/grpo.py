@@ -20,6 +20,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import ClassVar, Self
 
+from arcnb.machine.files import write_whole
 from arcnb.models.lora.options import Lora
 from arcnb.models.training.nodes import job_server
 from arcnb.plans import Plan, Settings, branch, library, option
@@ -333,7 +334,7 @@ class GrpoPlan(Plan):
                 self.subject.write(some, path)
         kind = f"{type(self).__module__}:{type(self).__name__}"
         path = folder / "launch.json"
-        path.write_text(json.dumps({"kind": kind, "plan": self.values()}, indent=1))
+        write_whole(path, json.dumps({"kind": kind, "plan": self.values()}, indent=1))
         return path
 
     @classmethod

@@ -35,7 +35,7 @@ def resuming_inside_rounds(trainer_class: type) -> type:
         def train(self, resume_from_checkpoint=None, **kwargs):
             # A rollback trains again with the same trainer: what the abandoned policy sampled is not its own.
             self._step, self._buffered_inputs = 0, None
-            ahead = getattr(self, "ahead", None)  # arcnb.rl.engine.ahead
+            ahead = getattr(self, "ahead", None)  # arcnb.rl.engine.async_sampling
             if ahead:
                 ahead.start(Path(resume_from_checkpoint) if resume_from_checkpoint else None)
             if resume_from_checkpoint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from arcnb.machine.files import replaced_folder
 from arcnb.models.training.checkpoints import newest_complete, set_aside_log, step_of
 
 ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
@@ -27,12 +28,9 @@ def keep_best(checkpoint: Path, best: Path) -> Path:
 
 def copy_whole(checkpoint: Path, target: Path) -> None:
     """Copy a checkpoint, whole or not at all; nothing is done where there is one of this name."""
-    if target.exists():
-        return
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(checkpoint, partial)
-    partial.rename(target)
+    if not target.exists():
+        with replaced_folder(target) as work:
+            shutil.copytree(checkpoint, work, dirs_exist_ok=True)
 
 
 def prune(folder: Path, budget_gb: float) -> list[Path]:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arcnb.machine.files import write_whole
 from arcnb.models.training.checkpoints import checkpoint_problem, step_of
 from arcnb.rl.resuming.identity import evaluated_before, saved_state
 from arcnb.rl.resuming.run_folder import PAGES, ROLLBACKS, keep_best
@@ -106,7 +107,7 @@ class RunState:
     def count_rollback(self) -> None:
         """One more, written down before the run goes on."""
         path = self.output / "checkpoints" / ROLLBACKS
-        path.write_text(json.dumps({"rollbacks": self.rollbacks + 1}))
+        write_whole(path, json.dumps({"rollbacks": self.rollbacks + 1}))
 
     @property
     def learning_rate_factor(self) -> float:

@@ -1,6 +1,6 @@
 """Advantages: what a completion's reward is worth beside its group's rewards. One function a way, by name.
 
-    ADVANTAGES["max_rl"](rewards, group, Asked())     # float64 (n,), of rewards (n,) and group numbers (n,)
+    ADVANTAGES["max_rl"](rewards, group, AdvantageContext())  # float64 (n,), of rewards, group numbers (n,)
 
 `group`, `batch` and `none` are what TRL calls scale_rewards. The trainer takes its advantages from here
 whatever the way (`arcnb.rl.trainer.crediting`).
@@ -19,30 +19,30 @@ _UNLIKELY = 0.25  # how much the likeliest completion of a group loses
 
 
 @dataclass(frozen=True)
-class Asked:
+class AdvantageContext:
     """k: of pass_at_k, at this step. log_probs: of each completion, nats, (n,), for `unlikely` alone."""
 
     k: int = 1
     log_probs: np.ndarray | None = None
 
 
-def none(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray:
+def none(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.ndarray:
     """Reward minus the group's mean (Liu et al. 2025, arXiv 2503.20783, Dr. GRPO)."""
     return rewards - _of_group(np.mean, rewards, group)
 
 
-def group(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray:
+def group(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.ndarray:
     """The same divided by the group's standard deviation (Shao et al. 2024, arXiv 2402.03300, GRPO)."""
     return none(rewards, group, asked) / (_of_group(_spread, rewards, group) + _LEAST)
 
 
-def batch(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray:
+def batch(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.ndarray:
     """Reward minus the group's mean, divided by the standard deviation over all completions of the round
     (Khatri et al. 2025, arXiv 2510.13786, ScaleRL)."""
     return none(rewards, group, asked) / (_spread(rewards) + _LEAST)
 
 
-def max_rl(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray:
+def max_rl(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.ndarray:
     """Reward minus the group's mean, divided by that mean; 0 in a group that earns nothing (Tajwar et al.
     2026, arXiv 2602.02710, MaxRL): rare successes count by 1 / success rate, as in maximum likelihood.
 
@@ -53,7 +53,7 @@ def max_rl(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray:
     return np.where(mean > 0, (rewards - mean) / np.maximum(mean, 1 / n), 0.0)
 
 
-def pass_at_k(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray:
+def pass_at_k(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.ndarray:
     """What a completion adds to the best of k: n / C(n,k) times the sum, over the sets of k of the group that
     it is in, of their largest reward minus that without it (Walder and Karkhanis 2025, arXiv 2505.15201,
     PKPO, the baseline of k-1). Sets in which it is not the best add nothing, which leaves a closed form.
@@ -78,7 +78,7 @@ def pass_at_k(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarra
     return _within(of_group, rewards, group)
 
 
-def unlikely(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray:
+def unlikely(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.ndarray:
     """`group` of rewards times 1 - (n - rank) / (4 n), rank 0 the likeliest of n (He et al. 2025, arXiv
     2506.02355, unlikeliness reward): of right completions the rare one earns more. Rewards below 0 stay."""
 
@@ -92,7 +92,7 @@ def unlikely(rewards: np.ndarray, group: np.ndarray, asked: Asked) -> np.ndarray
     return ADVANTAGES["group"](weighted, group, asked)
 
 
-ADVANTAGES: dict[str, Callable[[np.ndarray, np.ndarray, Asked], np.ndarray]] = {
+ADVANTAGES: dict[str, Callable[[np.ndarray, np.ndarray, AdvantageContext], np.ndarray]] = {
     way.__name__: way for way in (group, batch, none, max_rl, pass_at_k, unlikely)
 }
 

@@ -1,6 +1,6 @@
 """Numbers about one batch of rollouts that reveal learning and collapse: reward, truncation, repetition.
 
-Names and formulas of `rollout_metrics` are the reference study's, so curves can be laid side by side.
+Names and formulas of `rollout_metrics` are those of ironbar/arc25, so curves can be laid side by side.
 Values of a group (truncated or not) exist only when the group is not empty, hence averages over steps of such
 a name are conditional means. `batch_metrics` adds what arc25 lacks: quantiles of the reward, verdicts of
 the executor by class, exceptions by name, groups without spread, repetition over all completions, unique

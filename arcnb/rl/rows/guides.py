@@ -37,13 +37,13 @@ class Guide:
 
 @dataclass(frozen=True)
 class Guides:
-    """by_task: task id -> Guide. after, free: see `arcnb.rl.plan.grpo.GuideOptions`. room: tokens of the
+    """by_task: task id -> Guide. after, free: see `arcnb.rl.plan.grpo.GuideOptions`. longest: tokens of the
     longest prompt with its lines."""
 
     by_task: Mapping[str, Guide]
     after: int = 1
     free: float = 0.25
-    room: int = 8192
+    longest: int = 8192
 
     def lines(self, task_id: str, row: int, history: SignalHistory, seed: int) -> int:
         """Lines that the completions of this row begin with, 0 for none."""
@@ -61,7 +61,7 @@ class Guides:
         while lines:
             view = guide.view or View.sample(task, seed, "row", row, augment="none")
             made = prompt(view.apply(task), view.columns() | {"lines": lines}, "\n".join(guide.lines[:lines]))
-            if len(made[0]) <= self.room:
+            if len(made[0]) <= self.longest:
                 return made
             lines -= 1
         return None
@@ -91,7 +91,7 @@ def level(groups: Sequence[Group], total: int, after: int) -> int:
     return lines
 
 
-def guides_of(plan: GrpoPlan, tasks: Sequence[Task], room: int) -> Guides | None:
+def guides_of(plan: GrpoPlan, tasks: Sequence[Task], longest: int) -> Guides | None:
     """The plan's guides for these tasks; None where it asks for none. ArcnbError for a task that must not be
     guided, and where no program is known for any."""
     asked = plan.guide
@@ -106,7 +106,7 @@ def guides_of(plan: GrpoPlan, tasks: Sequence[Task], room: int) -> Guides | None
                 found[task_id] = guide
     if not found:
         raise ArcnbError(f"guide_programs={asked.programs!r} has no program for any of {len(tasks)} tasks")
-    return Guides(found, asked.after, asked.free, room)
+    return Guides(found, asked.after, asked.free, longest)
 
 
 def _gold(tasks: Sequence[Task]) -> Iterator[tuple[str, Guide]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from arcnb.rl.plan.grpo import GrpoPlan
-from arcnb.rl.rewards.advantages import ADVANTAGES, Asked, k_at
+from arcnb.rl.rewards.advantages import ADVANTAGES, AdvantageContext, k_at
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.trainer.self_teacher import teacher_gap, told_prompts
 
@@ -28,7 +28,7 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
             log_probs = self._sums(batch) if plan.advantages == "unlikely" else None
             numbers = np.unique(groups, return_inverse=True)[1]
             among = getattr(self, "chosen", np.ones(len(rewards), bool))  # of arcnb.rl.trainer.lean
-            asked = Asked(k, None if log_probs is None else log_probs[among])
+            asked = AdvantageContext(k, None if log_probs is None else log_probs[among])
             made = np.zeros(len(rewards))
             made[among] = ADVANTAGES[plan.advantages](np.array(rewards)[among], numbers[among], asked)
             if "advantages" in getattr(self, "_logs", {}):

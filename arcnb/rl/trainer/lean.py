@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.seeds import rng
 from arcnb.rl.plan.settings import Learner
-from arcnb.rl.rewards.advantages import ADVANTAGES, Asked
+from arcnb.rl.rewards.advantages import ADVANTAGES, AdvantageContext
 from arcnb.rl.trainer.choice import drawn_evenly, most_spread, silent
 from arcnb.rl.trainer.ratios import correction, old_log_probs, share_of_sampler
 
@@ -65,7 +65,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
     class LeanTrainer(base):
         _round: _Round | None = None
         _at_loss: dict | None = None
-        ahead = None  # an `arcnb.rl.engine.ahead.Ahead`, where the engine samples ahead
+        ahead = None  # an `arcnb.rl.engine.async_sampling.AsyncSampling`, where the engine samples ahead
 
         @property
         def _on_policy(self) -> bool:
@@ -147,7 +147,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
                 own = self._own(round_.chosen)
                 among, advantages = round_.chosen, np.zeros(len(round_.chosen))
                 advantages[among] = ADVANTAGES[self.scale_rewards](
-                    round_.totals[among], round_.groups[among], Asked()
+                    round_.totals[among], round_.groups[among], AdvantageContext()
                 )
                 columns["advantages"] = self._own(advantages).to(batch["advantages"])
                 trained = mask * batch.get("tool_mask", 1) * own.unsqueeze(1)

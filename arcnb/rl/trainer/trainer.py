@@ -21,7 +21,7 @@ from arcnb.models.training.log import logged_as, metrics_log, stop_printing
 from arcnb.models.training.preemption import agreed_stop, can_listen
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.engine.adapter_alone import send_adapter_alone
-from arcnb.rl.engine.ahead import Ahead
+from arcnb.rl.engine.async_sampling import AsyncSampling
 from arcnb.rl.engine.options import (
     check_group_attention,
     engine_options,
@@ -246,7 +246,7 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
     elif plan.trainer == "trl":  # unsloth's engine has the policy's own weights
         send_merged_weights(trainer)
     if plan.vllm.ahead:
-        trainer.ahead = Ahead(trainer)
+        trainer.ahead = AsyncSampling(trainer)
     return trainer
 
 

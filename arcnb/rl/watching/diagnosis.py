@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from arcnb.arc.predictions.prediction import Prediction
+from arcnb.machine.files import write_whole
 from arcnb.rl.watching.guard import SERIES, Alarm, CollapseMonitor, signal_value
 
 REMEDIES = {
@@ -62,7 +63,7 @@ def write_diagnosis(
         settings={str(name): shorten(str(value), 300) for name, value in settings.items()},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", errors="replace")
+    write_whole(path, page.encode(errors="replace"))
 
 
 def _signals(monitor: CollapseMonitor, fired: set[str], history: Sequence[Mapping]) -> Iterator[dict]:

@@ -3,7 +3,7 @@
     monitor = CollapseMonitor(GuardOptions(window=20))
     for step, row in rows: alarms = monitor.update(step, row)
 
-Runs of the reference study ended alike: completions grow to the limit, first repeating themselves, later as
+Runs of ironbar/arc25 ended alike: completions grow to the limit, first repeating themselves, later as
 gibberish, and reward falls. Small models can settle instead on a few short programs that run and solve
 nothing. Each signal is the mean over the last `window` logged steps; relative ones are compared with the
 run's own first full window, since a small model may start truncated and repetitive.

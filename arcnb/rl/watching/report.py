@@ -194,7 +194,7 @@ def _differ(before: dict, after: dict) -> bool:
 
 
 @dataclass(frozen=True)
-class Specimens:
+class ExampleRollouts:
     """Named rollouts that draw themselves in a notebook."""
 
     tasks: Mapping[str, Task]
@@ -214,7 +214,7 @@ class Specimens:
         return prediction.card(self.tasks[prediction.task_id], head)
 
 
-def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task]) -> Specimens:
+def example_rollouts(rollouts: PredictionSet, tasks: Mapping[str, Task]) -> ExampleRollouts:
     """The two rollouts that came closest, each of another task, and the first that was truncated."""
     frame = rollouts.read(columns=["task_id", "round", "index", "turn", "status", "finish_reason", *RANKING])
     best = best_first(frame[frame["status"] == "ok"]).drop_duplicates("task_id").head(2)
@@ -225,4 +225,4 @@ def specimens(rollouts: PredictionSet, tasks: Mapping[str, Task]) -> Specimens:
         for row in rows.itertuples()
     ]
     found = rollouts.get(key for _, key in wanted)
-    return Specimens(tasks, [(name, found[key]) for name, key in wanted])
+    return ExampleRollouts(tasks, [(name, found[key]) for name, key in wanted])

@@ -111,10 +111,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class FairComparison:
-    """differences: each arm against the first, and against the one before it, on each budget."""
+    """differences: each arm against the first, and against the one before it, on each budget. parts: see
+    `parts_table`."""
 
     differences: list[Difference]
-    study: pd.DataFrame
+    parts: pd.DataFrame
 
     def table(self) -> pd.DataFrame:
         """One line a pair and budget, with a verdict."""
@@ -201,10 +202,10 @@ def compare_arms(
             replace(one, p_holm=p, unequal=_unequal(by_completions[one.a], by_completions[one.b], task_ids))
             for one, p in zip(found, holm([one.p_value for one in found]), strict=True)
         ]
-    return FairComparison(differences, study_table(by_completions, task_ids, first, seed))
+    return FairComparison(differences, parts_table(by_completions, task_ids, first, seed))
 
 
-def study_table(arms: Arms, task_ids: Sequence[str], first: int, seed: int = 0) -> pd.DataFrame:
+def parts_table(arms: Arms, task_ids: Sequence[str], first: int, seed: int = 0) -> pd.DataFrame:
     """The columns of the aggregate table for the shared beginning, what each arm added, and all of each arm.
 
     "mean [low, high]": means over seeds, 95% by bootstrap over tasks; no interval where all tasks are alike.

@@ -11,7 +11,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.machine.files import new_file
+from arcnb.machine.files import new_file, write_whole
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
@@ -115,7 +115,7 @@ class Showcase:
 
     def write(self, path: Path) -> Path:
         """The pictures as a fragment of HTML, for the index of runs."""
-        path.write_text(self._repr_html_(), encoding="utf-8")
+        write_whole(path, self._repr_html_())
         return path
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import visible_gpus
-from arcnb.machine.processes import end_session, ending_with_parent
+from arcnb.machine.processes import end_session, start_session
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import open_backend
@@ -187,9 +187,8 @@ def _in_processes(plan: SearchPlan, processes: int, end: float) -> dict[str, dic
 
 def start_process(command: Sequence[str], log: Path) -> subprocess.Popen:
     """Start a process that prints into the log, and is interrupted when this one ends, even killed."""
-    ends = ending_with_parent(signal.SIGINT)
     with open(log, "ab") as file:
-        return subprocess.Popen(command, stdout=file, stderr=file, preexec_fn=ends, start_new_session=True)
+        return start_session(command, signal.SIGINT, stdout=file, stderr=file)
 
 
 def _end(running: Sequence[subprocess.Popen]) -> None:

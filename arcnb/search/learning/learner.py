@@ -11,13 +11,13 @@ search and learn would build it for each round of each task.
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import replaced_folder
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.memory.shape import GIB, Shape
 from arcnb.models.registry import ModelPath, load_tokenizer
@@ -182,7 +182,8 @@ class LoraLearner:
                 "the same optimizer steps, in smaller parts"
             )
         trained = time.monotonic()
-        self._save(folder)
+        with replaced_folder(folder) as work:  # one of that name is what a killed process had just finished
+            self._net.save_pretrained(work)
         tenth = max(1, len(losses) // 10)
         return LearningReport(
             adapter=folder,
@@ -304,14 +305,6 @@ class LoraLearner:
         self._size.checkpointing = True
         self._net.gradient_checkpointing_enable({"use_reentrant": False})
         self._net.enable_input_require_grads()
-
-    def _save(self, folder: Path) -> None:
-        """Under a temporary name first. A folder of that name is what a killed process had just finished."""
-        work = folder.with_name(f".{folder.name}.tmp")
-        shutil.rmtree(work, ignore_errors=True)
-        self._net.save_pretrained(work)
-        shutil.rmtree(folder, ignore_errors=True)
-        work.rename(folder)
 
 
 def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:

@@ -15,6 +15,7 @@ from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
+from arcnb.machine.files import write_whole
 
 _STYLE = (
     "<style>.arcnb-tree ul{list-style:none;margin:0 0 0 1.2em;padding:0 0 0 1em;border-left:1px solid #888}"
@@ -103,7 +104,7 @@ class Trees:
 
     def write(self, path: Path) -> Path:
         """The pictures as a fragment of HTML."""
-        path.write_text(self._repr_html_(), encoding="utf-8")
+        write_whole(path, self._repr_html_())
         return path
 
 

@@ -13,7 +13,7 @@ from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters import jobs, status
-from arcnb.lab.clusters.tools import ENDED, RUNNING, TaskState
+from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
 from arcnb.lab.runs.processes import process_identity
 from arcnb.lab.runs.run import list_runs, new_run
 from tests.lab.watching import wait_for
@@ -325,10 +325,10 @@ def test_a_runs_last_seconds_are_the_writing_of_its_page(monkeypatch):
     run = new_run("written", fields={"job": "slurm 7"})
     (run.path / "job").mkdir()
     (run.path / "job" / "job.json").write_text('{"scheduler": "slurm", "task": "7"}')
-    states["state"] = TaskState(RUNNING, "RUNNING", "node1")
+    states["state"] = JobState(RUNNING, "RUNNING", "node1")
 
     def news():
-        (line,) = status.standings([run])
+        (line,) = status.status_lines([run])
         return line.status, line.news
 
     assert news() == ("running", "no heartbeat yet")
@@ -336,5 +336,5 @@ def test_a_runs_last_seconds_are_the_writing_of_its_page(monkeypatch):
     assert news() == ("running", "writing the page")
     run.record({"n": 1})
     assert news() == ("done", "writing the page")
-    states["state"] = TaskState(ENDED, "COMPLETED", "node1")
+    states["state"] = JobState(ENDED, "COMPLETED", "node1")
     assert news() == ("done", "")

@@ -7,6 +7,7 @@ from collections import namedtuple
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.workspace import doctor
 from tests.paths import ROOT
@@ -54,12 +55,35 @@ def test_missing_packages_come_with_the_command_that_brings_them(monkeypatch):
     assert findings("trl")[0].remedy == "pip install 'arcnb[cpu or gpu]'"
 
 
-def test_a_full_disk_and_a_folder_without_write_permission_are_told(monkeypatch, tmp_path):
+def test_what_nvidia_smi_cannot_tell_is_no_failure(monkeypatch):
+    monkeypatch.setattr(doctor, "nvidia_smi", lambda *fields: [["NVIDIA GB10", "[N/A]", "[N/A]"]])
+    assert findings("GPU")[0].found == "NVIDIA GB10, memory not told, driver [N/A]"
+    assert findings("driver") == []
+
+
+def test_a_sandbox_that_cannot_start_is_told_and_the_rest_is_asked(monkeypatch):
+    def no_server(*args, **kwargs):
+        raise ArcnbError("the program server cannot start under python (exit 1): no numpy")
+
+    monkeypatch.setattr("arcnb.programs.executor.executor.Executor", no_server)
+    assert "cannot start under" in findings("programs")[0].found
+    assert findings("memory")
+
+
+def test_free_memory_is_no_more_than_a_container_allows(monkeypatch):
+    monkeypatch.setattr(doctor, "memory_gb", lambda: 2.0)
+    (memory,) = findings("memory")
+    assert memory.found.startswith("2.1 GB free")
+    assert memory.state == "note"
+
+
+def test_a_full_disk_and_a_folder_that_takes_no_files_are_told(monkeypatch, tmp_path):
     usage = namedtuple("Usage", "total used free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(10, 9, int(1e8)))
     assert findings("runs")[0].state == "note"
-    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(doctor, "write_problem", lambda folder: f"{folder}: Disk quota exceeded")
     assert findings("runs")[0].state == "bad"
+    assert findings("runs")[0].found.endswith("Disk quota exceeded")
 
 
 @pytest.mark.parametrize(

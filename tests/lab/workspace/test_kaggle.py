@@ -100,6 +100,52 @@ def test_wheels_for_another_python_are_told(tmp_path, small_model, wheels):
         kaggle.rehearse(tmp_path / "out", TaskSet("small", tuple(small_tasks())), 0.1, tmp_path / "work")
 
 
+def test_wheels_for_another_python_are_refused_before_they_are_sent(small_model, wheels):
+    (wheels / "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
+    (wheels / "stable-1.0-cp39-abi3-manylinux_2_28_x86_64.whl").touch()
+    bundle = kaggle.KaggleBundle(small_model.path, "", wheels=wheels, python="3.12")
+    (problem,) = bundle.problems(SearchPlan.of(SMALL))
+    assert problem.endswith(
+        "not for Python 3.12 (--python): native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    )
+
+
+def without_its_description(dataset):
+    (dataset / "bundle.json").unlink()
+
+
+def with_a_broken_wheel(dataset):
+    (dataset / "wheels" / "carried-1.0-py3-none-any.whl").write_bytes(b"half of it")
+
+
+@pytest.mark.long("it makes an environment")
+@pytest.mark.parametrize(
+    ("lacks", "sentence"),
+    [
+        (without_its_description, "add the data set of `arcnb bundle kaggle` to this notebook"),
+        (with_a_broken_wheel, "the wheels of the bundle cannot be installed"),
+    ],
+)
+def test_an_incomplete_bundle_leaves_a_padded_submission(tmp_path, small_model, wheels, lacks, sentence):
+    python = ".".join(map(str, sys.version_info[:2]))
+    carried = wheels if lacks is with_a_broken_wheel else None  # no environment where none is needed
+    bundle = kaggle.KaggleBundle(small_model.path, "", wheels=carried, python=python)
+    lacks(kaggle.write_bundle(bundle, tmp_path / "out") / "dataset")
+    tasks = TaskSet("small", tuple(small_tasks()))
+    with pytest.raises(ArcnbError, match=sentence):
+        kaggle.rehearse(tmp_path / "out", tasks, 0.1, tmp_path / "work")
+    validate_submission(json.loads((tmp_path / "work" / "working" / "submission.json").read_text()), tasks)
+
+
+def test_a_kernel_without_the_competitions_data_says_so():
+    kernel = kaggle.TEMPLATES / "kaggle_kernel.py"
+    result = subprocess.run([sys.executable, kernel], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "no *test_challenges.json below /kaggle/input: add the competition's data to this notebook\n"
+    )
+
+
 def test_a_bundle_of_another_version_leaves_a_padded_submission_and_says_so(tmp_path, small_model):
     out = kaggle.write_bundle(kaggle.KaggleBundle(small_model.path, ""), tmp_path / "out")
     made = out / "dataset" / "bundle.json"
@@ -127,3 +173,6 @@ def test_the_command_writes_a_bundle_once(tmp_path, small_model, capsys):
     subprocess.run([sys.executable, "-c", check, kernel], check=True)
     assert cli.main(command) == 2
     assert "is there already" in capsys.readouterr().err
+    out.rename(tmp_path / "out-rehearsal")
+    assert cli.main([*command, "--rehearse", "2"]) == 2
+    assert f"{out}-rehearsal is there already" in capsys.readouterr().err

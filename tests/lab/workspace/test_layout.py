@@ -95,6 +95,8 @@ def test_what_its_user_removed_stays_away_and_what_is_not_delivered_any_more_sta
     (own / "notebooks" / "02_other.ipynb").unlink()
     (delivery / "profiles" / "demo.yaml").unlink()
     assert upgraded(own, capsys) == ["profiles/demo.yaml: no longer delivered; yours is kept"]
+    (delivery / "02_other.ipynb").write_text(notebook("m = 2"))
+    assert upgraded(own, capsys) == []
     assert not (own / "notebooks" / "02_other.ipynb").exists()
     assert (own / "notebooks" / "profiles" / "demo.yaml").is_file()
 

@@ -255,7 +255,7 @@ def test_a_processor_that_is_slow_at_bfloat16_computes_in_float32(
     monkeypatch.setattr(vllm_engine, "on_cpu", lambda: cpu)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     settings = EngineSettings(ModelPath("some", tmp_path), 4096, 0, EngineOptions(dtype=asked))
-    assert vllm_engine._llm_arguments(settings)["dtype"] == dtype
+    assert vllm_engine.llm_arguments(settings)["dtype"] == dtype
 
 
 def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch, tmp_path):
@@ -264,7 +264,7 @@ def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch
 
     def arguments(**options):
         settings = EngineSettings(ModelPath("some", tmp_path), 4096, 0, EngineOptions(**options))
-        return vllm_engine._llm_arguments(settings)
+        return vllm_engine.llm_arguments(settings)
 
     sizes = arguments()["compilation_config"]["cudagraph_capture_sizes"]
     assert sizes == sorted(set(sizes))

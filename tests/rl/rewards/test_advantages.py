@@ -5,14 +5,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from arcnb.rl.rewards.advantages import ADVANTAGES, Asked, k_at
+from arcnb.rl.rewards.advantages import ADVANTAGES, AdvantageContext, k_at
 
 REWARDS = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0])
 GROUP = np.array([7, 7, 7, 7, 3, 3])
 
 
 def made(name, rewards=REWARDS, group=GROUP, **asked):
-    return ADVANTAGES[name](np.asarray(rewards, float), np.asarray(group), Asked(**asked)).tolist()
+    return ADVANTAGES[name](np.asarray(rewards, float), np.asarray(group), AdvantageContext(**asked)).tolist()
 
 
 @pytest.mark.parametrize(

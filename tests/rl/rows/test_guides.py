@@ -62,7 +62,7 @@ def gold(tasks):
 
 
 def rows_of(plan, tasks, model, history):
-    guides = guides_of(plan, tasks, room=1500)
+    guides = guides_of(plan, tasks, longest=1500)
     given = {"seed": 0, "max_prompt_tokens": 1000, "history": history, "guides": guides}
     return prompt_rows(tasks, prompt_format(), load_tokenizer(model), **given)
 

@@ -1,10 +1,10 @@
-"""What a run tells of itself: report and specimens."""
+"""What a run tells of itself: report and example rollouts."""
 
 import pandas as pd
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.rl.watching.report import TrainingReport, specimens
+from arcnb.rl.watching.report import TrainingReport, example_rollouts
 
 
 def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
@@ -36,12 +36,12 @@ def test_the_best_and_the_first_truncated_completion_are_shown(tasks, tmp_path):
     ]
     rollouts = PredictionSet(tmp_path / "rollouts")
     rollouts.write_part(rows, round=0)
-    shown = specimens(rollouts, tasks)
+    shown = example_rollouts(rollouts, tasks)
     assert [name for name, _ in shown.chosen] == ["best", "first truncated"]
     page = shown._repr_html_()
     for text in ("<svg", "&lt;x&gt;", "more characters"):
         assert text in page
-    assert specimens(PredictionSet(tmp_path / "none"), tasks)._repr_html_() == ""
+    assert example_rollouts(PredictionSet(tmp_path / "none"), tasks)._repr_html_() == ""
 
 
 def test_a_report_has_tables_of_whatever_was_logged(tmp_path):

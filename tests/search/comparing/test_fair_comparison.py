@@ -134,18 +134,18 @@ def test_seeds_of_one_task_are_no_independent_evidence(sets):
     assert one.p_value > many
 
 
-def test_the_study_table_has_initial_refinement_and_all(sets):
-    study = compared(sets()).study
-    assert list(study.index) == [
+def test_the_table_of_parts_has_initial_refinement_and_all(sets):
+    parts = compared(sets()).parts
+    assert list(parts.index) == [
         "initial",
         "independent: after the initial ones",
         "independent: all",
         "refined: after the initial ones",
         "refined: all",
     ]
-    assert study.loc["initial", "is_correct"].startswith("0.150 [")
-    assert study.loc["refined: all", "is_correct"].startswith("0.500 [")
-    assert study.loc["refined: after the initial ones", "n_preds"].startswith("3.400")
+    assert parts.loc["initial", "is_correct"].startswith("0.150 [")
+    assert parts.loc["refined: all", "is_correct"].startswith("0.500 [")
+    assert parts.loc["refined: after the initial ones", "n_preds"].startswith("3.400")
 
 
 def test_where_nothing_is_solved_no_interval_of_width_zero_is_shown(tmp_path):
@@ -157,7 +157,7 @@ def test_where_nothing_is_solved_no_interval_of_width_zero_is_shown(tmp_path):
     line = comparison.table().iloc[0]
     assert (line["b - a, points"], line["their difference, points"]) == ("+0.0", "+0.0")
     assert (line["p, adjusted"], line["verdict"]) == ("1", "not shown (1 of at least 3 seeds)")
-    assert comparison.study.loc["initial", "is_correct"] == "0.000"
+    assert comparison.parts.loc["initial", "is_correct"] == "0.000"
 
 
 def test_an_arm_that_was_never_finished_is_said_to_be(tmp_path):

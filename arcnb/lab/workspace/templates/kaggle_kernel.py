@@ -15,15 +15,28 @@ import time
 from pathlib import Path
 
 started = time.monotonic()
-bundle = next(Path(inputs).rglob("bundle.json")).parent
-made = json.loads((bundle / "bundle.json").read_text())
-challenges = sorted(Path(inputs).rglob("*test_challenges.json"))[0]
 submission = Path(working, "submission.json")
-tasks = json.loads(challenges.read_text())
 padding = {"attempt_1": [[0]], "attempt_2": [[0]]}
-submission.write_text(json.dumps({name: [padding] * len(task["test"]) for name, task in tasks.items()}))
+
+
+def submit(found):
+    """Whole or not at all: the file before stays where this is stopped."""
+    part = submission.with_name(".submission.json.part")
+    part.write_text(json.dumps(found))
+    part.replace(submission)
+
+
+challenges = min(Path(inputs).rglob("*test_challenges.json"), default=None)
+if challenges is None:
+    sys.exit(f"no *test_challenges.json below {inputs}: add the competition's data to this notebook")
+tasks = json.loads(challenges.read_text())
+submit({name: [padding] * len(task["test"]) for name, task in tasks.items()})
 print(f"{challenges}: {len(tasks)} tasks; {submission} is padded so far")
 # %%
+description = next(Path(inputs).rglob("bundle.json"), None)
+if description is None:
+    sys.exit(f"no bundle.json below {inputs}: add the data set of `arcnb bundle kaggle` to this notebook")
+bundle, made = description.parent, json.loads(description.read_text())
 if made.get("kernel") != kernel:
     sys.exit("the bundle is of another version than this kernel: send both again, of one `arcnb bundle`")
 wheels, site = bundle / "wheels", Path(scratch, "site")
@@ -44,7 +57,8 @@ if wheels.is_dir():
         str(site),
         *packages,
     ]
-    subprocess.run(install, check=True)
+    if subprocess.run(install).returncode:
+        sys.exit("the wheels of the bundle cannot be installed; pip says above why")
 places = [str(bundle / "package"), str(site), os.environ.get("PYTHONPATH", "")]
 environment = os.environ | {
     "PYTHONPATH": os.pathsep.join(filter(None, places)),
@@ -81,7 +95,7 @@ code = subprocess.run(command, env=environment, cwd=working).returncode
 found = json.loads(submission.read_text())
 if not scored and set(found) != set(tasks):  # of a commit, which works on a few tasks
     found = {name: found.get(name, [padding] * len(task["test"])) for name, task in tasks.items()}
-    submission.write_text(json.dumps(found))
+    submit(found)
 outputs = [entry for entries in found.values() for entry in entries]
 padded = sum(grid == [[0]] for entry in outputs for grid in entry.values())
 attempts = f"{padded} of {2 * len(outputs)} attempts padded"

@@ -30,7 +30,7 @@ class DrawnRound:
     drawn_at: int
 
 
-class Ahead:
+class AsyncSampling:
     """Takes the place of `sync_weights` and `generate` of the trainer's `vllm_generation`. Whoever else asks
     the engine, as an evaluation does, waits until it is free."""
 
