@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, how a process ends, and where process numbers have a meaning."""
+"""Child processes that end with their parent, how one ends, and where process numbers have a meaning."""
 
 import atexit
 import ctypes

@@ -5,8 +5,12 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-from torch import distributed
+from arcnb.machine.imports import nothing_collected
+from arcnb.machine.processes import leave
+
+with nothing_collected():
+    import torch
+    from torch import distributed
 
 distributed.init_process_group("gloo")
 rank, total = distributed.get_rank(), torch.ones(1)
@@ -19,3 +23,4 @@ if sys.argv[2] == f"fails{rank}":
     raise ValueError(f"process {rank} had enough on {os.environ['ARCNB_NODES']} nodes")
 distributed.barrier()
 distributed.destroy_process_group()
+leave()
