@@ -1,6 +1,7 @@
 """Fixtures of several rooms, and what holds for a session: no test is long without a reason, and nothing
 outlives it."""
 
+import atexit
 import gc
 import os
 import signal
@@ -96,7 +97,10 @@ def pytest_collection_modifyitems(items):
 
 def pytest_configure(config):
     config.arcnb_imported = len(sys.modules)
-    if not hasattr(config, "workerinput"):  # the one process that outlives the others
+    if hasattr(config, "workerinput"):
+        # The first to be registered comes last: all that was imported is not taken apart, object by object.
+        atexit.register(os._exit, 0)
+    else:  # the one process that outlives the others
         os.environ[SESSION] = uuid.uuid4().hex
         config.arcnb_folders = set(own_folders())
 
