@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
+from multiprocessing.util import _exit_function
 from pathlib import Path
 
 import psutil
@@ -98,11 +99,16 @@ def pytest_collection_modifyitems(items):
 def pytest_configure(config):
     config.arcnb_imported = len(sys.modules)
     if hasattr(config, "workerinput"):
-        # The first to be registered comes last: all that was imported is not taken apart, object by object.
-        atexit.register(os._exit, 0)
+        atexit.register(_end_at_once)  # the first to be registered comes last
     else:  # the one process that outlives the others
         os.environ[SESSION] = uuid.uuid4().hex
         config.arcnb_folders = set(own_folders())
+
+
+def _end_at_once():
+    """Children of multiprocessing end; all that was imported is not taken apart, object by object."""
+    _exit_function()
+    os._exit(0)
 
 
 def pytest_sessionfinish(session):
