@@ -28,9 +28,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if _workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // _workers)))
 
-# What tests start keeps the bytecode of the package, as Python does unless it is told otherwise: hundreds of
-# processes would compile it anew, a seventh of what a small notebook takes.
+# What tests start, their workers too, keeps the memory of large arrays, as kernels do: `_KEEPING_MEMORY` of
+# arcnb.lab.execution.execute.
+os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(4 * 2**30))
+
+# Tests and what they start keep the bytecode of the package, as Python does unless it is told otherwise:
+# hundreds of processes would compile it anew, a seventh of what a small notebook takes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Garbage is looked for after 50,000 new objects: after 700 it is a tenth of a session's time. A power cut is
 # no test's matter, and each file that is to outlive one is waited for.
