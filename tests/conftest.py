@@ -134,6 +134,8 @@ def pytest_sessionfinish(session):
 
 def pytest_unconfigure(config):
     """The last line of all says why a session failed whose tests passed."""
+    if hasattr(config, "workerinput"):
+        return
     gc.unfreeze()  # else packages count what is left as leaks
     if left := getattr(config, "arcnb_left", None):
         print(f"\nleft behind by this session: {', '.join(left)}")
