@@ -1,6 +1,7 @@
 """Fixtures of several rooms, and what holds for a session: no test is long without a reason, and nothing
 outlives it."""
 
+import atexit
 import gc
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
+from multiprocessing.util import _exit_function
 from pathlib import Path
 
 import psutil
@@ -26,9 +28,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if _workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // _workers)))
 
-# What tests start keeps the bytecode of the package, as Python does unless it is told otherwise: hundreds of
-# processes would compile it anew, a seventh of what a small notebook takes.
+# What tests start, their workers too, keeps the memory of large arrays, as kernels do: `_KEEPING_MEMORY` of
+# arcnb.lab.execution.execute.
+os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(4 * 2**30))
+
+# Tests and what they start keep the bytecode of the package, as Python does unless it is told otherwise:
+# hundreds of processes would compile it anew, a seventh of what a small notebook takes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Garbage is looked for after 50,000 new objects: after 700 it is a tenth of a session's time. A power cut is
 # no test's matter, and each file that is to outlive one is waited for.
@@ -96,9 +104,17 @@ def pytest_collection_modifyitems(items):
 
 def pytest_configure(config):
     config.arcnb_imported = len(sys.modules)
-    if not hasattr(config, "workerinput"):  # the one process that outlives the others
+    if hasattr(config, "workerinput"):
+        atexit.register(_end_at_once)  # the first to be registered comes last
+    else:  # the one process that outlives the others
         os.environ[SESSION] = uuid.uuid4().hex
         config.arcnb_folders = set(own_folders())
+
+
+def _end_at_once():
+    """Children of multiprocessing end; all that was imported is not taken apart, object by object."""
+    _exit_function()
+    os._exit(0)
 
 
 def pytest_sessionfinish(session):
@@ -118,6 +134,8 @@ def pytest_sessionfinish(session):
 
 def pytest_unconfigure(config):
     """The last line of all says why a session failed whose tests passed."""
+    if hasattr(config, "workerinput"):
+        return
     gc.unfreeze()  # else packages count what is left as leaks
     if left := getattr(config, "arcnb_left", None):
         print(f"\nleft behind by this session: {', '.join(left)}")

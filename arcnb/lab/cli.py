@@ -7,15 +7,17 @@ stopped or killed (143 where only its trainer heard the signal). The commands ar
 """
 
 import argparse
+import gc
 import os
 import signal
-import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.commands import batch, cluster, runs, workspaces
 from arcnb.lab.commands.options import say
 from arcnb.lab.execution.lost_terminal import steady_streams
+from arcnb.machine.processes import leave
 
 GROUPS = {
     "one notebook": ("run", "params"),
@@ -72,5 +74,11 @@ def _version() -> str:
         return "of a checkout that is not installed"
 
 
+def command() -> NoReturn:
+    """`arcnb`, a process of its own."""
+    gc.set_threshold(50_000)  # after 700 new objects, as Python does, the garbage of imports is looked for
+    leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Within the block Python's garbage collector rests: it would go through all that an import has made
-    again and again, a fifth of vLLM's and trl's import."""
+    """Within the block, or a function that it decorates, Python's garbage collector rests: it would go
+    through all that an import has made again and again, a fifth of vLLM's and trl's import."""
     rested = not gc.isenabled()
     gc.disable()
     try:
@@ -16,3 +16,6 @@ def nothing_collected() -> Iterator[None]:
     finally:
         if not rested:
             gc.enable()
+        if not gc.get_freeze_count():  # all that is there joins the oldest generation, without a look at it
+            gc.freeze()
+            gc.unfreeze()

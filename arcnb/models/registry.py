@@ -151,7 +151,8 @@ def only_tokenise() -> None:
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # which would say that there are no models
     sys.modules["torch"] = None  # type: ignore[assignment]  # how Python spells "not installed"
     try:
-        from transformers import AutoTokenizer  # noqa: F401
+        with nothing_collected():
+            from transformers import AutoTokenizer  # noqa: F401
     finally:
         del sys.modules["torch"]
 

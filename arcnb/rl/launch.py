@@ -20,6 +20,8 @@ from pathlib import Path
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import VARIABLE, visible_gpus
+from arcnb.machine.imports import nothing_collected
+from arcnb.machine.processes import leave
 from arcnb.machine.starts import free_port
 from arcnb.models.lora.sums import add_adapters, check_addable
 from arcnb.models.merging import merged_model
@@ -207,7 +209,8 @@ def main(path: str) -> None:
 def _take_gpu() -> None:
     """Of several processes each makes its own GPU the current one before it loads anything: transformers puts
     a base in four bits on the current one, and accelerate refuses to train what lies on another's."""
-    import torch
+    with nothing_collected():
+        import torch
 
     if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -216,3 +219,4 @@ def _take_gpu() -> None:
 if __name__ == "__main__":
     os.environ |= vllm_environment()
     main(sys.argv[1])
+    leave()

@@ -58,3 +58,24 @@ def test_shared_memory_that_takes_no_files_is_one_sentence():
         "ArcnbError: processes cannot work together, /dev/shm says Read-only file system: mount"
         in result.stderr
     )
+
+
+LEAVES = """
+import atexit, sys, threading, time
+from arcnb.machine.processes import leave
+
+class Large:
+    def __del__(self):
+        print("taken apart", file=sys.stderr, flush=True)
+
+large = Large()
+atexit.register(print, "exit handlers ran")
+threading.Thread(target=lambda: (time.sleep(0.2), print("threads ended"))).start()
+leave(3)
+"""
+
+
+def test_a_process_that_leaves_waits_for_its_threads_and_prints_all_but_takes_nothing_apart():
+    result = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (3, "")
+    assert result.stdout.splitlines() == ["threads ended", "exit handlers ran"]

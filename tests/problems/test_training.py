@@ -345,7 +345,7 @@ def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path):
     server, training = planned.commands
     assert f"serve {chosen['model']}" in server
     assert "CUDA_VISIBLE_DEVICES=7 " in server
-    assert "accelerate.commands.launch" in training
+    assert "arcnb.models.training.launcher" in training
     assert "--num_processes 7 --use_deepspeed --zero_stage 3" in training
     assert plan.completions_a_part == 1
     assert {"training", "server"} == set(planned.memory["GPU of"])

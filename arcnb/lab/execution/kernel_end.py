@@ -11,6 +11,9 @@ resource tracker of multiprocessing, which whatever spawned a process has left (
 by design and goes when the kernel does. A child that has ended, but that nobody has waited for yet, counts as
 one that does not go. Neither is asked.
 
+Nor are the objects of its cells taken apart one by one, once the exit handlers have run: one to two seconds
+where torch and trl are loaded, for which every run would wait.
+
 ipykernel warns that its own `do_shutdown` is no coroutine; where warnings are errors, it then does not end.
 """
 
@@ -19,6 +22,8 @@ import multiprocessing
 import os
 import threading
 from multiprocessing import resource_tracker
+
+from arcnb.machine.processes import leave
 
 SOCKET_SECONDS = 4.0  # what ending threads and closing sockets may take; it takes milliseconds
 
@@ -35,7 +40,8 @@ def bound_end() -> None:
     from ipykernel.kernelapp import IPKernelApp
 
     atexit.register(_end_in_order)
-    kernel = IPKernelApp.instance().kernel
+    app = IPKernelApp.instance()
+    kernel, start = app.kernel, app.start
     children, shutdown = kernel._process_children, kernel.do_shutdown
 
     async def do_shutdown(restart: bool) -> dict:
@@ -46,7 +52,11 @@ def bound_end() -> None:
         multiprocessing.active_children()  # waits for multiprocessing's children that have ended
         return [child for child in children() if child.pid != tracker and not _has_ended(child)]
 
-    kernel.do_shutdown, kernel._process_children = do_shutdown, others
+    def start_and_leave() -> None:
+        start()
+        leave()
+
+    kernel.do_shutdown, kernel._process_children, app.start = do_shutdown, others, start_and_leave
 
 
 def _has_ended(child) -> bool:

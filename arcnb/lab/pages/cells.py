@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import mistune
-from nbconvert.filters.ansi import ansi2html
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -201,7 +200,7 @@ def output_html(output: Any, markdown: Markdown) -> str:
         return _pre(text, f"stream {output['name']}") if text.strip() else ""
     if kind == "error":
         name = html.escape(f"{output['ename']}: {output['evalue']}")
-        trace = ansi2html("\n".join(output["traceback"]))
+        trace = _coloured("\n".join(output["traceback"]))
         return f'<div class="output error"><strong>{name}</strong><pre>{trace}</pre></div>'
     data = output["data"]
     if 'class="arcnb-run"' in data.get("text/html", ""):
@@ -229,10 +228,19 @@ def _picture(kind: str, output: Any) -> str:
     return f'<div class="output">{picture(data, kind, alt, width)}</div>'
 
 
+def _coloured(text: str) -> str:
+    """HTML of a terminal's text with its colours."""
+    if "\x1b" not in text:  # nbconvert takes a tenth of a second to load
+        return html.escape(text)
+    from nbconvert.filters.ansi import ansi2html
+
+    return ansi2html(text)
+
+
 def _pre(text: str, name: str) -> str:
     text = text.strip("\n")
     if len(text) > TEXT_CHARACTERS:
         half = TEXT_CHARACTERS // 2
         note = f"\n\n… {len(text) - 2 * half:,} characters left out; the executed notebook has them …\n\n"
         text = text[:half] + note + text[-half:]
-    return f'<div class="output {name}"><pre>{ansi2html(text)}</pre></div>'
+    return f'<div class="output {name}"><pre>{_coloured(text)}</pre></div>'

@@ -16,6 +16,7 @@ import numpy as np
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice
+from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.precision import four_bit_config, four_bits_problem
 from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
@@ -49,6 +50,7 @@ class TransformersBackend(Backend):
 
     name = "transformers"
 
+    @nothing_collected()
     def __init__(self, model: ModelPath, adapter: Path | None, options: EngineOptions):
         import torch
 

@@ -28,7 +28,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file, remove_abandoned, write_whole
-from arcnb.machine.processes import ending_with_parent
+from arcnb.machine.processes import ending_with_parent, leave
 from arcnb.machine.progress import progress
 from arcnb.models.registry import only_tokenise
 from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
@@ -183,6 +183,7 @@ def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) ->
     except Exception as error:
         write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
         raise
+    leave()
 
 
 def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.imports import nothing_collected
+from arcnb.machine.processes import leave
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
@@ -142,9 +143,11 @@ def _save_job(folder: Path, plan: SftPlan, model: ModelPath, rows, eval_rows, st
     write_whole(folder / "launch.json", json.dumps(job))
 
 
-def _run_job(output: Path) -> None:
+def main(output: Path) -> None:
     """One process of a training that several share."""
-    from datasets import load_from_disk
+    sys.modules.setdefault("vllm", None)  # which TRL would import for nothing, a third of its own import
+    with nothing_collected():
+        from datasets import load_from_disk
 
     folder = output / LAUNCH
     announce(folder, int(os.environ.get("RANK", "0")))
@@ -269,4 +272,5 @@ def _time_limit(seconds: float):
 
 
 if __name__ == "__main__":
-    _run_job(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))
+    leave()

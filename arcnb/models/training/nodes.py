@@ -257,8 +257,8 @@ def started(command: Sequence[str], environment: Mapping[str, str]) -> subproces
 
 
 def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:
-    """`accelerate launch` as the module of this command alone: all of them together import transformers."""
-    command = [sys.executable, "-P", "-m", "accelerate.commands.launch"]
+    """The command that runs `accelerate launch` so."""
+    command = [sys.executable, "-P", "-m", "arcnb.models.training.launcher"]
     # Without a folder for logs every launch leaves an empty one in /tmp.
     return [*command, "--log_dir", os.devnull, *meeting.flags, *words]
 

@@ -24,7 +24,7 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import visible_gpus
-from arcnb.machine.processes import end_session, start_session
+from arcnb.machine.processes import end_session, leave, start_session
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import open_backend
@@ -219,3 +219,4 @@ def _main(path: Path, shard: str, end: str) -> None:
 
 if __name__ == "__main__":
     _main(Path(sys.argv[1]), *sys.argv[2:])
+    leave()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import replaced_folder
+from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.memory.shape import GIB, Shape
 from arcnb.models.registry import ModelPath, load_tokenizer
@@ -68,6 +69,7 @@ class LoraSettings:
         return kept | {"target_modules": list(self.modules)}
 
 
+@nothing_collected()
 def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
     """ArcnbError for a name that none of the model's layers has; its weights are not loaded.
 
@@ -109,6 +111,7 @@ class LearningReport:
 class LoraLearner:
     """The model with one LoRA; a context manager that frees its memory. seconds: what loading it took."""
 
+    @nothing_collected()
     def __init__(self, model: ModelPath, settings: LoraSettings):
         import torch
         from peft import LoraConfig, get_peft_model

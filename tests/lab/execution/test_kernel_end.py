@@ -65,6 +65,27 @@ def test_what_cannot_go_is_not_waited_for_and_warnings_hold_up_no_end(tmp_path):
         assert "Traceback" not in printed.read()
 
 
+HOLD = """
+import sys, types
+class Large:
+    def __del__(self, write=sys.__stderr__.write):
+        write("taken apart")
+sys.modules["held"] = types.ModuleType("held")
+sys.modules["held"].large = Large()
+"""
+
+
+@pytest.mark.parametrize(("before", "apart"), [((), True), ((STATEMENT,), False)])
+def test_a_kernel_takes_nothing_apart_when_it_ends(tmp_path, before, apart):
+    with open(tmp_path / "printed", "w+", encoding="utf-8") as printed:
+        with _kernel(*before, stderr=printed) as (manager, client):
+            assert client.execute(HOLD, reply=True, timeout=60)["content"]["status"] == "ok"
+            manager.request_shutdown()
+            assert manager.provisioner.process.wait(60) == 0
+        printed.seek(0)
+        assert ("taken apart" in printed.read()) == apart
+
+
 @contextmanager
 def _kernel(*before: str, **settings):
     """A kernel that has run these statements, and its client."""

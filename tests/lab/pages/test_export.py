@@ -92,7 +92,7 @@ def test_a_page_holds_all_of_the_notebook_and_the_run(run):
     assert "100%" in page
     assert "50%" not in page, "what a carriage return overwrote is gone"
     assert '<span class="ansi-red-fg">red</span> &amp; &lt;plain&gt;' in page
-    assert "{&#39;a&#39;: &#39;&lt;b&gt;&#39;}" in page
+    assert "{&#x27;a&#x27;: &#x27;&lt;b&gt;&#x27;}" in page
     assert "12.3 s" in page
     assert page.count('<details class="code" id="stopped" open>') == 1, "only the failing cell is open"
     assert page.count("not run") == 1
@@ -293,10 +293,10 @@ def test_report_writes_pages_and_index(run, tmp_path, capsys):
 def test_a_page_that_cannot_be_written_is_said_and_leaves_the_run_done(
     notebook, start, tmp_path, monkeypatch, capsys
 ):
-    """As on a node without a package that nbconvert imports."""
+    """As on a node without a package that pages need."""
     stubs = tmp_path / "stubs"
     stubs.mkdir()
-    (stubs / "jupyterlab_pygments.py").write_text("raise ModuleNotFoundError('No module named so')\n")
+    (stubs / "mistune.py").write_text("raise ModuleNotFoundError('No module named so')\n")
     monkeypatch.setenv("PYTHONPATH", str(stubs))
     process = start("run", notebook("run.record({'n': n})"), "--name", "plain")
     out, error = process.communicate(timeout=120)

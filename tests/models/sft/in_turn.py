@@ -3,9 +3,15 @@
 Run: accelerate launch -m tests.models.sft.in_turn FOLDER ...
 """
 
-import runpy
+import gc
 import sys
+from pathlib import Path
 
-for folder in sys.argv[1:]:
-    sys.argv[1:] = [folder]
-    runpy.run_module("arcnb.models.sft.training", run_name="__main__")
+from arcnb.machine.processes import leave
+from arcnb.models.sft.training import main
+
+if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        main(Path(folder))
+        gc.freeze()  # trainers collect garbage, for which all that was imported would be looked through
+    leave()

@@ -66,7 +66,7 @@ def test_a_lost_node_fails_the_launch_with_its_name(tmp_path, second, monkeypatc
     with pytest.raises(
         LaunchError, match=rf"node 2 of 2 \({os.uname().nodename}\) is lost: no sign of it for \d+ s"
     ):
-        start(tmp_path, "waits")
+        start(tmp_path, "idles")
     second.kill()
 
 
@@ -165,7 +165,7 @@ def test_a_server_that_ends_fails_the_launch_with_its_node_and_address(tmp_path,
     served("import time; time.sleep(600)")
     said = r"node 2 of 2 \(.+\) failed: the server at http://far:8000 ended \(-9\): "
     with pytest.raises(LaunchError, match=said):
-        start(tmp_path, "waits")
+        start(tmp_path, "idles")
 
 
 def test_a_server_that_never_comes_or_cannot_start_is_told(served, monkeypatch):

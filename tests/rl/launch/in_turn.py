@@ -6,6 +6,7 @@ Run: accelerate launch -m tests.rl.launch.in_turn FOLDER LAUNCH.JSON ...
 
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import torch
 from accelerate import Accelerator
 
+from arcnb.machine.processes import leave
 from arcnb.rl.launch import main
 from arcnb.rl.watching.sampler_gap import measuring
 
@@ -41,10 +43,20 @@ def logs_a_gap(folder: Path) -> None:
     trainer.log({"loss": 0.5})
 
 
+def nothing_compiled() -> None:
+    """deepspeed would compile for a minute what adds on one machine's CPUs, and only inference calls."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
 if __name__ == "__main__":
     folder, *plans = sys.argv[1:]
+    if "ACCELERATE_USE_DEEPSPEED" in os.environ:
+        nothing_compiled()
     for path in plans:
         main(path)
         gc.freeze()  # trainers collect garbage, for which all that was imported would be looked through
     logs_a_gap(Path(folder))
     Accelerator().end_training()
+    leave()

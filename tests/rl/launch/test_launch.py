@@ -126,7 +126,7 @@ def steps(folder):
 
 def test_two_processes_share_every_group_and_save_when_they_are_interrupted(interrupted):
     report, folder = interrupted.report, interrupted.folder
-    assert {"accelerate.commands.launch", "--multi_gpu"} <= set(interrupted.command)
+    assert {"arcnb.models.training.launcher", "--multi_gpu"} <= set(interrupted.command)
     assert report.status == "preempted"
     assert 2 < report.steps < 400
     assert newest_complete(folder / "checkpoints").name == f"checkpoint-{report.steps}"
