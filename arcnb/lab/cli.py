@@ -10,6 +10,7 @@ import argparse
 import gc
 import os
 import signal
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
