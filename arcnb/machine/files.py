@@ -88,6 +88,15 @@ def _temporary_beside(path: Path, give_name: Callable[[Path], object]) -> Iterat
             temporary.unlink()
 
 
+def make_folder(folder: Path) -> Path:
+    """The folder, made with those above it if need be. ArcnbError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
+    return folder
+
+
 def write_problem(folder: Path) -> str | None:
     """Why the folder cannot take a file of a megabyte, or None if it can."""
     try:
@@ -105,11 +114,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` to fill; when the block ends well it becomes `path`, readable by all.
 
     Where `path` is there by then, another process was quicker: its folder stays, and the temporary one goes,
-    as it does after an error.
+    as it does after an error. Raises `ArcnbError`, one sentence, when the disk is full or cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    work = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         yield work
         for file in filter(Path.is_file, work.rglob("*")):
             file.chmod(0o644)  # safetensors and mkdtemp would hide a shared cache from its other users
@@ -121,8 +131,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         except OSError:
             if not path.is_dir():
                 raise
+    except OSError as error:
+        raise _explained(path, error) from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if work:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager
@@ -209,7 +222,8 @@ def _rename_to_new(temporary: Path, path: Path) -> None:
 
 
 def _explained(path: Path, error: OSError) -> ArcnbError:
-    reason = error.strerror or str(error)
+    # copytree collects (from, to, why) of every file
+    reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or str(error)
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         reason = "a file stands where its folder should be"
     return ArcnbError(f"cannot write {path}: {reason}; files already there are untouched")

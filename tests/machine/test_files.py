@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import threading
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import new_file, replaced_file, write_whole
+from arcnb.machine.files import new_file, new_folder, replaced_file, write_whole
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -33,6 +34,25 @@ def test_what_fails_inside_the_block_leaves_nothing_behind(tmp_path):
         with pytest.raises(ZeroDivisionError), opened(path) as file:
             file.write(b"half" + bytes(1 // 0))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_without_space_is_one_sentence_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "below" / "target"
+    (source / "inner").mkdir(parents=True)
+    (source / "inner" / "weights").write_text("many")
+
+    def full_disk(*paths, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    full = rf"^cannot write {target}: \[Errno 28\] No space left on device; files already there"
+    with pytest.raises(ArcnbError, match=full), new_folder(target) as work:
+        shutil.copytree(source, work / "copy", copy_function=full_disk)
+    assert list(target.parent.iterdir()) == []
+    with (
+        pytest.raises(ArcnbError, match="a file stands where its folder"),
+        new_folder(source / "inner" / "weights" / "target"),
+    ):
+        pass
 
 
 def test_a_folder_that_was_removed_is_not_made_again(tmp_path):

@@ -41,6 +41,7 @@ from arcnb.lab.runs.manifest import (
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 from arcnb.lab.workspace import folders
+from arcnb.machine.files import make_folder
 
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 
@@ -249,12 +250,9 @@ def made_folder(folder: Path) -> Path:
     others as the root is. ArcnbError."""
     root = runs_root()
     shelves = [one for one in (folder, *folder.parents) if one.parent == root and not one.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for shelf in shelves:
-            shelf.chmod(root.stat().st_mode)
-    except OSError as error:
-        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
+    make_folder(folder)
+    for shelf in shelves:
+        shelf.chmod(root.stat().st_mode)
     return folder
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.workspace.folders import DELIVERED, shipped
-from arcnb.machine.files import write_whole
+from arcnb.machine.files import make_folder, write_whole
 
 _README = """# An arcnb workspace
 
@@ -41,7 +41,7 @@ def init(folder: Path) -> Path:
     for name in ("notebooks", DELIVERED):
         if (folder / name).exists():
             raise ArcnbError(f"{folder / name} is there already; `arcnb upgrade` brings newer notebooks")
-    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "runs")
     for name, content in _delivery():
         _write(folder / "notebooks" / name, content)
         _write(folder / DELIVERED / name, content)
@@ -89,7 +89,7 @@ def _delivery() -> Iterator[tuple[str, bytes]]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_whole(path, content)
 
 

@@ -58,6 +58,12 @@ def test_a_folder_with_notebooks_is_not_overwritten(own, capsys):
     assert (own / "notebooks" / "01_small.ipynb").read_text() == "mine"
 
 
+def test_a_place_where_nothing_can_be_made_is_one_sentence(tmp_path, delivery, capsys):
+    (tmp_path / "file").touch()
+    assert cli.main(["init", str(tmp_path / "file" / "mine")]) == 2
+    assert capsys.readouterr().err == f"arcnb: cannot make {tmp_path}/file/mine/runs: Not a directory\n"
+
+
 def test_an_upgrade_brings_what_is_new_and_keeps_what_was_edited(own, delivery, capsys):
     assert upgraded(own, capsys) == []
     (delivery / "01_small.ipynb").write_text(notebook("n = 5", "print(n)"))
