@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import made_folder, runs_root
+from arcnb.machine.files import replaced_file
 from arcnb.machine.locks import locked
 
 
@@ -42,13 +43,11 @@ def build_archive(requirements: Path) -> bool:
                 return False
             with tempfile.TemporaryDirectory(prefix=f"arcnb-environment-{os.getpid()}-") as folder:
                 _build(Path(folder), requirements)
-                part = archive.with_suffix(".part")
-                try:
-                    with tarfile.open(part, "w:gz", compresslevel=1) as tar:
-                        tar.add(folder, arcname=".")
-                    part.replace(archive)
-                finally:
-                    part.unlink(missing_ok=True)
+                with (
+                    replaced_file(archive) as file,
+                    tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as tar,
+                ):
+                    tar.add(folder, arcname=".")
     except OSError as error:
         raise ArcnbError(f"cannot build {archive}: {error.strerror or error}") from None
     return True
