@@ -12,12 +12,17 @@ class ArcnbError(ValueError):
     """
 
 
+def near_miss(name: str, names: Iterable[str]) -> str:
+    """'; did you mean ...?' if one of the names is nearly this one, else ''."""
+    close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """'; did you mean ...?' for a near miss, else the list of what there is, if that is short."""
     names = sorted(names)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    if asked_back := near_miss(name, names):
+        return asked_back
     if len(names) > 40:
         return ""
     return f"; there are {', '.join(names)}" if names else "; there are none"

@@ -13,7 +13,7 @@ from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values
 from arcnb.lab.runs.manifest import plain
 from arcnb.lab.runs.placeholders import with_runs
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.run import list_runs, run_names
 
 NOTEBOOK = "3, 03, inference, 03_inference or a path"
 # argparse takes `-1e-5` for an option, unless it is told what a negative number looks like.
@@ -51,7 +51,7 @@ def add_command(
 def add_runs(command: argparse.ArgumentParser, nargs: str | None, help: str) -> None:
     """The argument RUN, completed by what there is."""
     run = command.add_argument("run", nargs=nargs, metavar="RUN", help=help)
-    run.completer = lambda **_: [name for run in list_runs() for name in (run.path.name, run.path.name[16:])]
+    run.completer = lambda **_: [*(run.path.name for run in list_runs()), *run_names()]
 
 
 def add_json(command: argparse.ArgumentParser) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError, nearest
+from arcnb.errors import ArcnbError, near_miss, nearest
 from arcnb.lab.runs.named_paths import existing
-from arcnb.lab.runs.run import Run, list_runs, named_exactly
+from arcnb.lab.runs.run import Run, named_exactly, run_names
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
 
@@ -52,10 +52,13 @@ def _with_runs(text: str, parameter: str) -> str:
         run = named_exactly(piece)
         if run is not None and (run.path / taken).exists():
             pieces[2 * number] = str(run.path / taken)
-        elif run is None and parameter in ("predictions", "refine_from", "learn_from") and "/" not in piece:
-            near = nearest(piece, {run.path.name[16:] for run in list_runs()})
-            if near.startswith("; did you mean"):
-                raise ArcnbError(f"{parameter}: {piece!r} is neither a folder nor a run{near}")
+        elif (
+            run is None
+            and parameter in ("predictions", "refine_from", "learn_from")
+            and "/" not in piece
+            and (near := near_miss(piece, run_names()))
+        ):
+            raise ArcnbError(f"{parameter}: {piece!r} is neither a folder nor a run{near}")
     return "".join(pieces)
 
 

@@ -251,8 +251,11 @@ def made_folder(folder: Path) -> Path:
     root = runs_root()
     shelves = [one for one in (folder, *folder.parents) if one.parent == root and not one.exists()]
     make_folder(folder)
-    for shelf in shelves:
-        shelf.chmod(root.stat().st_mode)
+    try:
+        for shelf in shelves:
+            shelf.chmod(root.stat().st_mode)
+    except OSError as error:
+        raise ArcnbError(f"cannot open {folder} to others: {error.strerror or error}") from None
     return folder
 
 
@@ -291,8 +294,13 @@ def find_run(reference: str | Path, beginnings: bool = True) -> Run:
         )
     if newest := next(iter(runs_called(str(reference))), None):
         return newest
-    known = nearest(str(reference), {run.path.name[16:] for run in list_runs()})
+    known = nearest(str(reference), run_names())
     raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}{known}")
+
+
+def run_names() -> set[str]:
+    """The names of all runs: their folders' names without the time."""
+    return {run.path.name[16:] for run in list_runs()}
 
 
 def named_exactly(name: str) -> Run | None:
