@@ -34,8 +34,8 @@ ReturnToService=2
 MinJobAge=3600
 KillWait=5
 EnforcePartLimits=ALL
-MessageTimeout=5
-SlurmdTimeout=5
+MessageTimeout=60
+SlurmdTimeout=300
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
@@ -147,6 +147,8 @@ class SlurmDaemons:
         return ""
 
     def stop(self) -> None:
+        """End everything; what is printed here pytest shows of a test that failed."""
+        print(self.call("squeue", "-t", "all"), (self.folder / "slurmctld.log").read_text()[-3000:], sep="\n")
         self.call("scancel", "-u", getpass.getuser())
         end = time.monotonic() + 8
         while self.call("squeue", "-h") and time.monotonic() < end:
