@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,25 +21,31 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.long("two processes load tor
 PROGRAM = "tests.models.training.adds_up"
 
 
-@pytest.fixture
-def second(tmp_path, monkeypatch):
-    """The second node of two, following; this process is on the first."""
-    folder = tmp_path / "nodes" / "job"
-    monkeypatch.setenv(nodes.COUNT, "2")
-    monkeypatch.setenv(nodes.FOLDER, str(folder))
-    command = [sys.executable, "-m", "arcnb.models.training.nodes", str(folder), "1"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with open(tmp_path / "second.txt", "w") as log:
+@contextmanager
+def second_node(folder):
+    """The process of the second node of two, following what is below the folder; this one is on the first."""
+    meeting = folder / "nodes" / "job"
+    command = [sys.executable, "-m", "arcnb.models.training.nodes", str(meeting), "1"]
+    with pytest.MonkeyPatch.context() as patch, open(folder / "second.txt", "w") as log:
+        patch.setenv(nodes.COUNT, "2")
+        patch.setenv(nodes.FOLDER, str(meeting))
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         process.log = Path(log.name)
-        yield process
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "done").touch()
         try:
+            yield process
+            meeting.mkdir(parents=True, exist_ok=True)
+            (meeting / "done").touch()
             process.wait(60)
         finally:
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def second(tmp_path):
+    with second_node(tmp_path) as process:
+        yield process
 
 
 def start(folder, mode):

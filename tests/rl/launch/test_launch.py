@@ -1,7 +1,7 @@
 """Two processes by `accelerate launch`, the command that GPUs get, here on a CPU with gloo.
 
-One pair is started by run_grpo and interrupted, another on two nodes. A third one carries out all other
-plans in turn: to start a pair takes longer than ten of them."""
+One pair is started by run_grpo, on two nodes, and interrupted. Another one carries out all other plans in
+turn: to start a pair takes longer than ten of them."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import main, run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
-from tests.models.training.test_nodes import second  # noqa: F401
+from tests.models.training.test_nodes import second_node
 from tests.paths import ROOT
 from tests.rl.conftest import QUICK
 
-pytestmark = pytest.mark.long("three pairs of processes import TRL, and one trains by ten plans")
+pytestmark = pytest.mark.long("two pairs of processes import TRL, and one trains by eleven plans")
 SIZES = {"num_generations": 4, "max_completion_length": 4, "rewards.terms": {}, "max_grad_norm": 0.1}
 # Lengths differ, so that there is something to learn.
 SPREAD = {"max_completion_length": 40, "overlong_weight": 1.0, "overlong_buffer": 40}
@@ -36,8 +36,10 @@ MASKED = TWO_PROMPTS | {"max_steps": 4, "mask_truncated_completions": True}
 SHORT = {"beta": 0.0, "max_completion_length": 6, "overlong_buffer": 6}
 SILENT = TWO_PROMPTS | SHORT | {"max_steps": 6}
 PARTS = TWO_PROMPTS | {"max_steps": 4, "learner_trained_part": 0.5, "learner_reference_part": 0.5}
+LONG = SPREAD | {"lr_scheduler_type": "constant"}
 # folder of a run -> its options
 PLANS = {
+    "one node": LONG | {"max_steps": 3},
     "rolls back": SPREAD | ALWAYS | {"max_steps": 9, "eval_steps": 100, "num_generations_eval": 1},
     "unbroken": ROUNDS,
     "goes on": ROUNDS,
@@ -80,7 +82,7 @@ def plan(letter_model, temporary):
 
 @pytest.fixture(scope="module")
 def interrupted(plan, tasks, tmp_path_factory):
-    """(report, folder, command) of a run that was interrupted after some steps."""
+    """(report, folder, command) of a run on two nodes that was interrupted after some steps."""
     folder = tmp_path_factory.mktemp("interrupted")
     plain, commands = processes.launcher, []
 
@@ -89,10 +91,10 @@ def interrupted(plan, tasks, tmp_path_factory):
         return commands[-1]
 
     log = folder / "metrics.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, second_node(folder):
         patch.setattr(processes, "launcher", remembered)
         interrupt_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2)
-        report = run_grpo(plan(folder, max_steps=400, save_steps=10**6), tasks)
+        report = run_grpo(plan(folder, **LONG | {"max_steps": 400, "save_steps": 10**6}), tasks)
     (command,) = commands
     return SimpleNamespace(report=report, folder=folder, command=command)
 
@@ -108,7 +110,7 @@ def carried_out(plan, tasks, interrupted, tmp_path_factory):
         held_out = tasks if "eval_steps" in options else ()
         written.append(plan(runs / name, **options).write(tasks, held_out))
     further = {"max_steps": interrupted.report.steps + 2, "accept_other_settings": True}
-    written.append(plan(interrupted.folder, **further).write(tasks, ()))
+    written.append(plan(interrupted.folder, **LONG | further).write(tasks, ()))
     environment = {"PYTHONPATH": str(ROOT)}
     arguments = [str(runs), *map(str, written)]
     processes.launch("tests.rl.launch.in_turn", arguments, 2, runs / "log.txt", environment=environment)
@@ -164,13 +166,12 @@ def test_two_processes_roll_back_together_and_stop_together(carried_out):
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
 
 
-def test_two_nodes_learn_what_two_processes_of_one_do(plan, tasks, carried_out, tmp_path, second):  # noqa: F811
-    assert run_grpo(plan(tmp_path / "run", **ROUNDS), tasks).status == "done"
-    curves = [
-        [row["loss"] for row in steps(folder)] for folder in (tmp_path / "run", carried_out / "unbroken")
-    ]
-    assert curves[0] == pytest.approx(curves[1], rel=1e-4)
-    assert len(list((tmp_path / "nodes" / "job").glob("launch-*.ended"))) == 1
+def test_two_nodes_learn_what_two_processes_of_one_do(interrupted, carried_out):
+    folders = interrupted.folder, carried_out / "one node"
+    on_two, on_one = ([row["loss"] for row in steps(folder)[:3]] for folder in folders)
+    assert on_two == pytest.approx(on_one, rel=1e-4)
+    assert len(set(on_one)) == 3
+    assert len(list((interrupted.folder / "nodes" / "job").glob("launch-*.ended"))) == 1
 
 
 def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(carried_out):
