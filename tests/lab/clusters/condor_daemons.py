@@ -18,7 +18,7 @@ from tests.paths import ROOT
 VARIABLE = "ARCNB_HTCONDOR_ROOT"
 TOOLS = ("condor_submit", "condor_submit_dag", "condor_q", "condor_history", "condor_rm", "condor_hold")
 TOOLS += ("condor_release", "condor_vacate_job", "condor_status")
-PROJECT = ROOT
+SHARED = tuple(dict.fromkeys((Path("/tmp"), ROOT, Path(sys.prefix), Path(sys.base_prefix))))
 
 CONFIGURATION = """
 use ROLE: CentralManager
@@ -58,6 +58,8 @@ SLOT_TYPE_1 = 50%
 SLOT_TYPE_1_PARTITIONABLE = True
 PER_JOB_NAMESPACES = False
 MOUNT_UNDER_SCRATCH =
+SINGULARITY = /usr/bin/apptainer
+SINGULARITY_BIND_EXPR = "/usr /etc {shared}"
 START = True
 SUSPEND = False
 PREEMPT = False
@@ -81,8 +83,8 @@ def missing() -> str:
     root = os.environ.get(VARIABLE)
     if not root:
         return f"{VARIABLE} is not set: tests/lab/clusters/htcondor_root.sh makes such a folder"
-    if not Path(root, "usr/sbin/condor_master").exists():
-        return f"{VARIABLE}={root} holds no HTCondor: tests/lab/clusters/htcondor_root.sh makes it"
+    if not all(Path(root, "usr", name).exists() for name in ("sbin/condor_master", "bin/apptainer")):
+        return f"{VARIABLE}={root} holds no HTCondor with Apptainer: tests/lab/clusters/htcondor_root.sh makes it"
     if shutil.which("bwrap") is None:
         return "no bwrap: install bubblewrap"
     return ""
@@ -98,7 +100,7 @@ class CondorPool:
         for name in ("bin", "log", "spool", "execute", "lock", "run"):
             (folder / name).mkdir()
         (folder / "passwd").write_text("tester:x:1000:1000::/tmp:/bin/bash\nroot:x:0:0::/root:/bin/bash\n")
-        text = CONFIGURATION.format(folder=folder, port=free_port())
+        text = CONFIGURATION.format(folder=folder, port=free_port(), shared=" ".join(map(str, SHARED)))
         (folder / "condor_config").write_text(text)
         for name in TOOLS:
             script = self.path / name
@@ -107,25 +109,14 @@ class CondorPool:
 
     def inside(self, *more: str) -> list[str]:
         """The words that run a command in the namespace."""
-        shared = [Path("/tmp"), PROJECT, Path(sys.prefix), Path(sys.base_prefix), self.folder]
-        binds = [word for path in dict.fromkeys(shared) for word in ("--bind", str(path), str(path))]
-        words = [
-            shutil.which("bwrap") or "bwrap",
-            "--unshare-user",
-            "--uid",
-            "1000",
-            "--gid",
-            "1000",
-            "--die-with-parent",
-            *more,
-        ]
-        words += ["--bind", os.environ[VARIABLE], "/", "--proc", "/proc", "--dev", "/dev", *binds]
+        words = [shutil.which("bwrap") or "bwrap", "--die-with-parent"]
+        words += ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+        words += [*more, "--bind", os.environ[VARIABLE], "/", "--proc", "/proc", "--dev", "/dev"]
+        words += ["--dev-bind", "/dev/fuse", "/dev/fuse"]  # a `.sif` is mounted by it
+        for path in dict.fromkeys((*SHARED, self.folder)):
+            words += ["--bind", str(path), str(path)]
         words += ["--ro-bind", str(self.folder / "passwd"), "/etc/passwd"]
-        words += [
-            "--setenv",
-            "PATH",
-            "/usr/bin:/bin:/usr/sbin:/sbin",
-        ]  # not the tools that lead in here again
+        words += ["--setenv", "PATH", "/usr/bin:/bin:/usr/sbin:/sbin"]  # the tools outside lead in here again
         return [*words, "--setenv", "CONDOR_CONFIG", str(self.folder / "condor_config")]
 
     def start(self) -> None:

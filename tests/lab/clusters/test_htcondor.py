@@ -8,6 +8,7 @@ Skipped without such a folder. The pool has process ids of its own: its runs loo
 
 import json
 import os
+import sys
 from functools import partial
 
 import pytest
@@ -16,7 +17,16 @@ from arcnb.lab import cli
 from arcnb.lab.runs.heartbeat import HEARTBEAT, read_heartbeat
 from arcnb.lab.runs.run import list_runs
 from tests.lab.clusters import condor_daemons, standin_vllm
-from tests.lab.clusters.clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
+from tests.lab.clusters.clusters import (
+    PATIENT,
+    RECORD,
+    image_of_mount_points,
+    only_run,
+    started,
+    status,
+    submit_to,
+    task_of,
+)
 from tests.lab.watching import wait_for
 
 pytestmark = pytest.mark.skipif(bool(condor_daemons.missing()), reason=condor_daemons.missing())
@@ -96,10 +106,15 @@ def test_held_jobs_say_so_and_removed_ones_too(path, pool, capsys):
     wait_for(lambda: "Removed" in status(capsys, "waiting")[0], 30)
 
 
-def test_a_container_is_taken_and_waits_for_a_node_that_has_such(path, capsys):
-    assert submit(path, "--container", "/images/arcnb.sif", "--name", "boxed") == 0
-    assert "Idle" in status(capsys, "boxed")[0]
-    assert cli.main(["cancel", "boxed"]) == 0
+def test_a_run_in_an_image_that_the_pool_starts(notebook, pool, tmp_path):
+    path = notebook("import os", "run.record({'inside': os.path.exists('/mark'), 'n': n})")
+    image = image_of_mount_points(tmp_path, (*pool.inside(), "apptainer"))
+    programs = f"PATH={sys.prefix}/bin:/usr/bin:/bin"
+    assert submit(path, "-p", "n", "5", "--container", image, "--gpus", "0", "--env", programs) == 0
+    run = only_run()
+    wait_for(lambda: run.status in ("done", "failed", "killed"), 60)
+    assert run.status == "done", (run.path / "log.txt").read_text()[-2000:]
+    assert run.manifest["outcome"] == {"inside": True, "n": 5}
 
 
 # Done when the other node has counted and its server has an address.

@@ -14,7 +14,17 @@ from arcnb.lab import cli
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.run import list_runs
 from tests.lab.clusters import slurm_daemons
-from tests.lab.clusters.clusters import PATIENT, RECORD, SMALL, only_run, started, status, submit_to, task_of
+from tests.lab.clusters.clusters import (
+    PATIENT,
+    RECORD,
+    SMALL,
+    image_of_mount_points,
+    only_run,
+    started,
+    status,
+    submit_to,
+    task_of,
+)
 from tests.lab.watching import wait_for
 
 pytestmark = pytest.mark.skipif(bool(slurm_daemons.missing()), reason=slurm_daemons.missing())
@@ -257,13 +267,7 @@ def test_a_run_in_a_container_sees_what_it_is_given_and_nothing_else(notebook, t
 
 @pytest.mark.skipif(shutil.which("apptainer") is None, reason="no apptainer, which Debian has in sid alone")
 def test_a_run_in_an_image_of_a_real_apptainer(notebook, tmp_path):
-    """The image is a folder of mount points, into which system and environment of this machine are bound."""
-    image = tmp_path / "image"
-    for name in ("dev", "etc", "proc", "root", "sys", "tmp", "usr", "var/tmp"):
-        (image / name).mkdir(parents=True)
-    for name in ("bin", "lib", "lib64", "sbin"):
-        (image / name).symlink_to(f"usr/{name}")
-    (image / "mark").touch()
+    image = image_of_mount_points(tmp_path)
     path = notebook("import os", "run.record({'inside': os.path.exists('/mark'), 'n': n})")
     places = f"APPTAINER_BIND=/usr,/etc,{sys.prefix},{sys.base_prefix}"
     python = f"APPTAINERENV_PREPEND_PATH={sys.prefix}/bin"
