@@ -3,6 +3,7 @@
 They are installed with --no-deps, so a missing pin would only show when something imports it.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -99,6 +100,27 @@ def test_gpu_pins_resolve_together_and_leave_nothing_out(tmp_path):
     resolved = {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", result.stdout, re.M)}
     differing = {name: version for name, version in resolved.items() if pinned.get(name) != version}
     assert set(differing) == LEFT_OUT
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_an_image_gets_the_headers_of_a_python_that_comes_without(tmp_path, headers):
+    """With a stand-in for Python, which says where its headers are, and for apt-get, whose failure ends it."""
+    if headers:
+        (tmp_path / "Python.h").touch()
+    patched = "import sys, sysconfig; sysconfig.get_path = lambda *names: sys.argv[2]; exec(sys.argv[1])"
+    scripts = {
+        "apt-get": f'echo "$@" >> {tmp_path}/asked; [ $1 != install ]',
+        "python3": f'exec {sys.executable} -c "{patched}" "$2" {tmp_path}',
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["sh", str(ROOT / "containers" / "install.sh"), "packages", "none.txt"]
+    assert subprocess.run(command, env=environment, check=False, timeout=30).returncode == 1
+    asked = (tmp_path / "asked").read_text().split()
+    assert "g++" in asked
+    assert ("python3-dev" in asked) is not headers
 
 
 def test_container_recipes_install_the_pins_and_nothing_else():

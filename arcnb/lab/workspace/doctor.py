@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import sys
+import sysconfig
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,6 +123,11 @@ def _gpu() -> Iterator[Finding]:
     if sys.version_info[:2] != GPU_PYTHON:
         wanted = ".".join(map(str, GPU_PYTHON))
         yield Finding("note", "GPU packages", f"are for Python {wanted}", f"an environment with {wanted}")
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    headers = sysconfig.get_path("include", "posix_prefix")  # as Triton looks for them
+    if not compiler or not Path(headers, "Python.h").exists():
+        text = f"{'no Python.h' if compiler else 'none'}: Triton's kernels need it"
+        yield Finding("note", "C compiler", text, "apt-get install g++ python3-dev")
 
 
 def _sandbox() -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def missing() -> str:
     if not root:
         return f"{VARIABLE} is not set: tests/lab/clusters/htcondor_root.sh makes such a folder"
     if not all(Path(root, "usr", name).exists() for name in ("sbin/condor_master", "bin/apptainer")):
-        return f"{VARIABLE}={root} holds no HTCondor with Apptainer: tests/lab/clusters/htcondor_root.sh makes it"
+        return f"{VARIABLE}={root} lacks HTCondor or Apptainer: tests/lab/clusters/htcondor_root.sh makes it"
     if shutil.which("bwrap") is None:
         return "no bwrap: install bubblewrap"
     return ""

@@ -43,6 +43,20 @@ def test_a_gpu_that_the_packages_cannot_use_is_told_with_the_remedy(monkeypatch,
     assert all(one.remedy for one in found[1:])
 
 
+def test_a_gpu_whose_kernels_cannot_be_compiled_is_told_with_the_remedy(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "nvidia_smi", lambda *fields: [["NVIDIA H100", "81559", "580.10"]])
+    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda *names: str(tmp_path))
+    monkeypatch.setenv("CC", "cc")
+    assert [one.found for one in findings("C compiler")] == ["no Python.h: Triton's kernels need it"]
+    (tmp_path / "Python.h").touch()
+    assert findings("C compiler") == []
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = findings("C compiler")
+    assert found.found == "none: Triton's kernels need it"
+    assert found.remedy == "apt-get install g++ python3-dev"
+
+
 @pytest.mark.parametrize("version", [(3, 14, 0), (3, 10, 2)])
 def test_a_python_that_is_not_supported_is_bad(monkeypatch, capsys, version):
     monkeypatch.setattr(sys, "version_info", (*version, "final", 0))
