@@ -104,7 +104,7 @@ def test_gpu_pins_resolve_together_and_leave_nothing_out(tmp_path):
 
 @pytest.mark.parametrize("headers", [True, False])
 def test_an_image_gets_the_headers_of_a_python_that_comes_without(tmp_path, headers):
-    """With a stand-in for Python, which says where its headers are, and for apt-get, whose failure ends it."""
+    """With a stand-in for Python, which says where its headers are, and apt-get, whose failure ends it."""
     if headers:
         (tmp_path / "Python.h").touch()
     patched = "import sys, sysconfig; sysconfig.get_path = lambda *names: sys.argv[2]; exec(sys.argv[1])"
