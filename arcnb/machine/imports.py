@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import sys
 from collections.abc import Iterator
 
 
@@ -9,13 +10,14 @@ from collections.abc import Iterator
 def nothing_collected() -> Iterator[None]:
     """Within the block, or a function that it decorates, Python's garbage collector rests: it would go
     through all that an import has made again and again, a fifth of vLLM's and trl's import."""
-    rested = not gc.isenabled()
+    rested, n_modules = not gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
         if not rested:
             gc.enable()
-        if not gc.get_freeze_count():  # all that is there joins the oldest generation, without a look at it
+        # All that is there joins the oldest generation, without a look at it; to count what is frozen takes long.
+        if len(sys.modules) > n_modules and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
