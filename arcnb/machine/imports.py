@@ -17,7 +17,8 @@ def nothing_collected() -> Iterator[None]:
     finally:
         if not rested:
             gc.enable()
-        # All that is there joins the oldest generation, without a look at it; to count what is frozen takes long.
+        # All that is there joins the oldest generation, without a look at it. Counting what is frozen takes
+        # up to a tenth of a second.
         if len(sys.modules) > n_modules and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
