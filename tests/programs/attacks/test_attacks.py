@@ -3,6 +3,8 @@
 pytest tests/programs/attacks/test_attacks.py -k "pipe"
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from tests.programs.attacks.hostile_programs import ATTACKS
 ATTACKS = ATTACKS | ESCAPES
 GRIDS = tuple(np.arange(n * n, dtype=np.uint8).reshape(n, n) % 10 for n in (1, 2, 3))
 TIGHT = Limits(seconds=1.0, seconds_per_input=0.6, memory_mb=256)
+ROOMY = Limits(seconds=20, seconds_per_input=20)
 NEIGHBOUR = """
 import numpy as np
 from common import *
@@ -33,11 +36,12 @@ def executor():
 def verdicts(executor, tmp_path_factory):
     """Every attack with an honest neighbour before and after it, all in one stream."""
     jobs = []
-    for number, (name, (source, _)) in enumerate(ATTACKS.items()):
-        roomy = Limits(seconds=20, seconds_per_input=20)
+    for number, (name, (source, expected)) in enumerate(ATTACKS.items()):
+        # One that ends by itself must not look late on a busy machine.
+        limits = TIGHT if "timeout" in expected else replace(TIGHT, seconds=20, seconds_per_input=20)
         jobs += [
-            Job(NEIGHBOUR.format(number), GRIDS, roomy, key=("neighbour", name)),
-            Job(source, GRIDS, key=name),
+            Job(NEIGHBOUR.format(number), GRIDS, ROOMY, key=("neighbour", name)),
+            Job(source, GRIDS, limits, key=name),
         ]
     return {execution.key: execution for execution in executor.run(jobs)}
 
@@ -50,7 +54,7 @@ def test_there_are_at_least_sixty_attacks():
 def test_promise(verdicts, promise):
     execution = verdicts[promise]
     assert execution.status in ATTACKS[promise][1], execution
-    assert execution.seconds < 4  # limit 1 s; the rest is for a machine that is busy elsewhere
+    assert execution.seconds < 4  # one second; the rest is for a machine that is busy elsewhere
     for output in execution.outputs or ():
         assert output.tolist() != [[7]], "the attack got what it wanted"
     assert len(execution.error_message or "") <= 300
