@@ -1,9 +1,6 @@
 """What the tests of the schedulers share: a patient notebook, submitting it, and looking at its runs."""
 
 import json
-import subprocess
-from collections.abc import Sequence
-from pathlib import Path
 
 from arcnb.lab import cli
 from arcnb.lab.runs.run import list_runs
@@ -52,15 +49,3 @@ def only_run():
     """The run, if there is one and no other."""
     (run,) = list_runs()
     return run
-
-
-def image_of_mount_points(folder: Path, apptainer: Sequence[str] = ("apptainer",)) -> Path:
-    """A `.sif` built by `apptainer`: places for system and environment of this machine, and a file /mark."""
-    places, image = folder / "places", folder / "image.sif"
-    for name in ("dev", "etc", "proc", "root", "sys", "tmp", "usr", "var/tmp"):
-        (places / name).mkdir(parents=True)
-    for name in ("bin", "lib", "lib64", "sbin"):
-        (places / name).symlink_to(f"usr/{name}")
-    (places / "mark").touch()
-    subprocess.run([*apptainer, "build", str(image), str(places)], check=True, timeout=60)
-    return image

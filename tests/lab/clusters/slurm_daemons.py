@@ -148,13 +148,16 @@ class SlurmDaemons:
 
     def stop(self) -> None:
         """End everything; what is printed here pytest shows of a test that failed."""
-        print(self.call("squeue", "-t", "all"), (self.folder / "slurmctld.log").read_text()[-3000:], sep="\n")
-        self.call("scancel", "-u", getpass.getuser())
-        end = time.monotonic() + 8
-        while self.call("squeue", "-h") and time.monotonic() < end:
-            time.sleep(0.1)
-        self.kill("slurmctld")
-        self.kill_node()
+        try:
+            log = "".join(path.read_text()[-3000:] for path in self.folder.glob("slurmctld.log"))
+            print(self.call("squeue", "-t", "all"), log, sep="\n")
+            self.call("scancel", "-u", getpass.getuser())
+            end = time.monotonic() + 8
+            while self.call("squeue", "-h") and time.monotonic() < end:
+                time.sleep(0.1)
+        finally:  # also where the controller is dead, which its tools wait for
+            self.kill("slurmctld")
+            self.kill_node()
 
 
 def own_processes(folder: Path) -> list[int]:

@@ -17,16 +17,8 @@ from arcnb.lab import cli
 from arcnb.lab.runs.heartbeat import HEARTBEAT, read_heartbeat
 from arcnb.lab.runs.run import list_runs
 from tests.lab.clusters import condor_daemons, standin_vllm
-from tests.lab.clusters.clusters import (
-    PATIENT,
-    RECORD,
-    image_of_mount_points,
-    only_run,
-    started,
-    status,
-    submit_to,
-    task_of,
-)
+from tests.lab.clusters.clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
+from tests.lab.clusters.images import image_of_mount_points
 from tests.lab.watching import wait_for
 
 pytestmark = pytest.mark.skipif(bool(condor_daemons.missing()), reason=condor_daemons.missing())

@@ -14,17 +14,8 @@ from arcnb.lab import cli
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.run import list_runs
 from tests.lab.clusters import slurm_daemons
-from tests.lab.clusters.clusters import (
-    PATIENT,
-    RECORD,
-    SMALL,
-    image_of_mount_points,
-    only_run,
-    started,
-    status,
-    submit_to,
-    task_of,
-)
+from tests.lab.clusters.clusters import PATIENT, RECORD, SMALL, only_run, started, status, submit_to, task_of
+from tests.lab.clusters.images import image_of_mount_points
 from tests.lab.watching import wait_for
 
 pytestmark = pytest.mark.skipif(bool(slurm_daemons.missing()), reason=slurm_daemons.missing())

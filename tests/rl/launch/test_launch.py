@@ -1,6 +1,6 @@
 """Two processes by `accelerate launch`, the command that GPUs get, here on a CPU with gloo.
 
-One pair is started by run_grpo, on two nodes, and interrupted. Another one carries out all other plans in
+One pair is started by run_grpo and interrupted. Another one, on two nodes, carries out all other plans in
 turn: to start a pair takes longer than ten of them."""
 
 import json
@@ -39,7 +39,7 @@ PARTS = TWO_PROMPTS | {"max_steps": 4, "learner_trained_part": 0.5, "learner_ref
 LONG = SPREAD | {"lr_scheduler_type": "constant"}
 # folder of a run -> its options
 PLANS = {
-    "one node": LONG | {"max_steps": 3},
+    "two nodes": LONG | {"max_steps": 3},
     "rolls back": SPREAD | ALWAYS | {"max_steps": 9, "eval_steps": 100, "num_generations_eval": 1},
     "unbroken": ROUNDS,
     "goes on": ROUNDS,
@@ -82,7 +82,7 @@ def plan(letter_model, temporary):
 
 @pytest.fixture(scope="module")
 def interrupted(plan, tasks, tmp_path_factory):
-    """(report, folder, command) of a run on two nodes that was interrupted after some steps."""
+    """(report, folder, command) of a run that was interrupted after some steps."""
     folder = tmp_path_factory.mktemp("interrupted")
     plain, commands = processes.launcher, []
 
@@ -91,7 +91,7 @@ def interrupted(plan, tasks, tmp_path_factory):
         return commands[-1]
 
     log = folder / "metrics.jsonl"
-    with pytest.MonkeyPatch.context() as patch, second_node(folder):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "launcher", remembered)
         interrupt_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2)
         report = run_grpo(plan(folder, **LONG | {"max_steps": 400, "save_steps": 10**6}), tasks)
@@ -113,7 +113,8 @@ def carried_out(plan, tasks, interrupted, tmp_path_factory):
     written.append(plan(interrupted.folder, **LONG | further).write(tasks, ()))
     environment = {"PYTHONPATH": str(ROOT)}
     arguments = [str(runs), *map(str, written)]
-    processes.launch("tests.rl.launch.in_turn", arguments, 2, runs / "log.txt", environment=environment)
+    with second_node(runs):
+        processes.launch("tests.rl.launch.in_turn", arguments, 2, runs / "log.txt", environment=environment)
     return runs
 
 
@@ -167,11 +168,12 @@ def test_two_processes_roll_back_together_and_stop_together(carried_out):
 
 
 def test_two_nodes_learn_what_two_processes_of_one_do(interrupted, carried_out):
-    folders = interrupted.folder, carried_out / "one node"
-    on_two, on_one = ([row["loss"] for row in steps(folder)[:3]] for folder in folders)
+    assert left(carried_out / "two nodes").status == "done"
+    folders = interrupted.folder, carried_out / "two nodes"
+    on_one, on_two = ([row["loss"] for row in steps(folder)[:3]] for folder in folders)
     assert on_two == pytest.approx(on_one, rel=1e-4)
     assert len(set(on_one)) == 3
-    assert len(list((interrupted.folder / "nodes" / "job").glob("launch-*.ended"))) == 1
+    assert len(list((carried_out / "nodes" / "job").glob("launch-*.ended"))) == 1
 
 
 def test_two_processes_go_on_inside_a_round_with_the_samples_of_each(carried_out):
