@@ -13,6 +13,7 @@ by the same command, by their runs or by their .html files alone. Needs Debian's
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import html
 import io
@@ -110,12 +111,19 @@ def screens(pages: Mapping[str, Path], folder: Path) -> list[Path]:
                 if name == EXPLORER and width > 900:
                     driver.execute_script(NEAR_MISS)
                     shown = driver.find_element("css selector", ".arcnb-explorer")
-                    shots["explorer"] = shown.screenshot_as_png
+                    shots["explorer"] = picture_of(driver, shown)
                 for stem, shot in shots.items():
                     picture = Image.open(io.BytesIO(shot)).convert("RGB")
                     picture.save(path := folder / f"{stem}.webp", "WEBP", quality=QUALITY, method=6)
                     written.append(path)
     return written
+
+
+def picture_of(driver: Any, element: Any) -> bytes:
+    """The element alone, as a PNG; chromedriver's own has ten seconds for it, too few on a busy machine."""
+    clip = {**element.rect, "scale": 1}  # in pixels of the page
+    asked = {"format": "png", "clip": clip, "captureBeyondViewport": True}
+    return base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", asked)["data"])
 
 
 def write_gallery(folder: Path, pages: list[Path], index: Path | None) -> Path:
