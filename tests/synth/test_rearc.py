@@ -121,7 +121,9 @@ def test_bad_requests_are_refused():
 
 def test_gold_programs_repeat_in_the_sandbox_under_other_hash_seeds():
     tasks = [rearc_task(task_id, seed=9, index=0, max_cells=9000) for task_id in rearc_ids()[::12]]
-    with Executor(workers=2, limits=Limits(seconds=20.0, check_determinism=True)) as executor:
+    with Executor(
+        workers=2, limits=Limits(seconds=30, seconds_per_input=10, check_determinism=True)
+    ) as executor:
         executions = executor.run(Job(task.program, tuple(task.inputs)) for task in tasks)
         for task, execution in zip(tasks, executions, strict=True):
             assert same_outputs(execution.outputs, recorded_outputs(task)), task.task_id

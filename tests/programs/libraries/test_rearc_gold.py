@@ -9,7 +9,7 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.executor import Executor, Limits
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.rollout import Scores
 from arcnb.rl.rewards.schemes import reward_scheme
@@ -48,7 +48,8 @@ def judged(tasks):
         )
         for task_id in rearc_ids()
     )
-    with Executor(workers=2) as executor:
+    roomy = Limits(seconds=30, seconds_per_input=10)  # what is asked is whether programs are right, not fast
+    with Executor(workers=2, limits=roomy) as executor:
         return {prediction.task_id: prediction for prediction in judge(gold, tasks, executor)}
 
 
