@@ -15,6 +15,7 @@ from typing import NamedTuple
 MAX_SOURCE = 100_000  # characters; the longest honest program seen has about 15,000
 MAX_NESTING = 100  # open brackets; CPython itself stops at 200
 MAX_CHAIN = 100  # prefix operators in a row: each is one level of recursion in the parser
+MAX_DEPTH = 150  # levels of a tree for code that follows it by recursion, three frames or so a level
 
 FILE_NAME = "<program>"
 
@@ -54,6 +55,20 @@ def parse_program(source: str) -> ast.Module:
         raise ProgramSyntaxError("too complex for the parser") from None
     except ValueError as error:  # null bytes (Python 3.11), lone surrogates, huge integer literals
         raise ProgramSyntaxError(str(error)) from None
+
+
+def parse_shallow(source: str) -> ast.Module:
+    """As `parse_program`, MAX_DEPTH levels at most: for what follows the tree by recursion (`ast.unparse`).
+
+    What is refused does not depend on the interpreter's recursion limit, which notebooks' libraries raise.
+    """
+    tree = parse_program(source)
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [below for node in level for below in ast.iter_child_nodes(node)]
+        if not level:
+            return tree
+    raise ProgramSyntaxError("an expression is nested too deeply")
 
 
 def _nesting(source: str) -> int:

@@ -24,7 +24,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.reading import read_rows, unpacked
 from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
-from arcnb.programs.syntax import ProgramSyntaxError, parse_program
+from arcnb.programs.syntax import ProgramSyntaxError, parse_shallow
 from arcnb.synth.splits import draw_n_train
 from arcnb.synth.validation.reports import TaskReport
 
@@ -136,7 +136,7 @@ def transform_of_source(source: str) -> str | None:
     None when it does not parse or has no `main` (nor `transform`).
     """
     try:
-        tree = parse_program(source)
+        tree = parse_shallow(source)
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if "main" in functions:
             functions["main"].name = "transform"
@@ -144,7 +144,7 @@ def transform_of_source(source: str) -> str | None:
             return None
         tree.body = [node for node in tree.body if not _is_for_generation(node)]
         return ast.unparse(tree) + "\n"
-    except (ProgramSyntaxError, RecursionError):  # a chain of operators that only the parser gets through
+    except ProgramSyntaxError:
         return None
 
 

@@ -20,6 +20,7 @@ from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.python import passes
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.prompt_text import problem_format
+from arcnb.problems.sets.assertions import python_tests
 from arcnb.problems.sets.files import load_problems, summary, write_problems
 from arcnb.problems.sets.generated import simple_problems
 from arcnb.problems.sets.problem import Problem
@@ -581,6 +582,19 @@ def test_one_bad_row_of_our_own_refuses_the_file_and_is_named(tmp_path, changes,
         load_problems(path)
     assert str(caught.value).startswith(f"{path}, line 2: ")
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [1000, 10_000])
+def test_how_deep_an_expression_may_be_does_not_depend_on_the_recursion_limit(limit):
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit)  # jedi, which completes words in notebooks, raises it
+    try:
+        tests, _ = python_tests("assert double(" + "1+" * 100 + "1) == 202", "double")
+        assert len(tests) == 1
+        with pytest.raises(ArcnbError, match="an expression is nested too deeply"):
+            python_tests("assert double(" + "1+" * 200 + "1) == 402", "double")
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @pytest.mark.parametrize("name", ["two.json", "two.jsonl", "two.json.gz"])

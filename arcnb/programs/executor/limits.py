@@ -33,8 +33,9 @@ STATUSES = (
 class Limits:
     """The bounds of one program.
 
-    ``seconds`` is wall time for the whole program (importing, defining, all inputs), ``seconds_per_input``
-    wall time for one call; both may be fractions. ``memory_mb`` is address space beyond what the warm
+    ``seconds`` is processor time for the whole program (importing, defining, all inputs),
+    ``seconds_per_input`` for one call; both may be fractions. By the clock a program has three times as long,
+    for it may wait for a processor on a busy machine. ``memory_mb`` is address space beyond what the warm
     interpreter holds, in MiB. ``output_mb`` bounds what one program may send back, in MiB. With
     ``fresh_calls`` each input is answered in a process of its own, so that a program cannot count calls or
     keep state between them. With ``check_determinism`` a program that succeeds is run again, alone, in an

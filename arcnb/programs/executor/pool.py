@@ -17,6 +17,7 @@ from arcnb.errors import ArcnbError
 from arcnb.programs import wire
 from arcnb.programs.executor.lanes import OTHER_HASH_SEED, Batch, Ticket
 from arcnb.programs.executor.warm_server import WarmServer
+from arcnb.programs.sandbox.time_limits import BY_THE_CLOCK
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one (0: never),
 # and how many times as much wall time on a machine that has a processor for every process.
@@ -101,7 +102,8 @@ class Pool:
             output_bytes=int(limits.output_mb * 2**20),
             seed=OTHER_HASH_SEED if again else 0,
         )
-        until_news = len(tickets) * 2 * wall_patience if lane == "shared" else limits.seconds
+        longest = BY_THE_CLOCK * limits.seconds
+        until_news = len(tickets) * 2 * wall_patience if lane == "shared" else longest
         server.batches.append(Batch(dict(enumerate(tickets)), lane, until_news))
         server.last_news = time.monotonic()
         server.queue(wire.encode_task(orders, jobs))

@@ -20,7 +20,7 @@ import time
 from arcnb.programs import wire
 from arcnb.programs.sandbox import child
 from arcnb.programs.sandbox.preload import seed_generators
-from arcnb.programs.sandbox.time_limits import ProgressPage, Verdict, Watch
+from arcnb.programs.sandbox.time_limits import BY_THE_CLOCK, ProgressPage, Verdict, Watch
 from arcnb.programs.sandbox.walls import Sandbox
 from arcnb.programs.wire import Orders
 
@@ -100,10 +100,9 @@ class Forks:
     def run_fresh(self, orders: Orders, program: bytes, grids: list) -> bytes:
         """As ``run_isolated``, with a child for each input; the seconds are for all of them together."""
         outputs: list[bytes] = []
-        deadline = time.monotonic() + orders.seconds
         wall = cpu = peak = 0.0
         for number, grid in enumerate(grids, 1):
-            left = orders._replace(seconds=max(0.001, deadline - time.monotonic()))
+            left = orders._replace(seconds=max(0.001, orders.seconds - max(cpu, wall / BY_THE_CLOCK)))
             try:
                 record = wire.parse_record(self.run_isolated(left, program, [grid]))
             except wire.WireError as error:

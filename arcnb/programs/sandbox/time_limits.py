@@ -1,9 +1,10 @@
 """The time limits of a program, enforced by its server from outside the program's process.
 
 A child says in a page of shared memory which input it is at and since when. The server (``forks``) looks at
-a ``Watch`` between two waits and kills the child when the watch has a verdict. A program that forges the page
-wins no more than the limit for the whole. Memory and files are bounded by ``walls``, the size of an answer
-by ``forks``.
+a ``Watch`` between two waits and kills the child when the watch has a verdict. A limit is processor time, so
+that a verdict does not depend on what else the machine does; by the clock a program has ``BY_THE_CLOCK``
+times as long. One that forges the page wins no more than the limit for the whole. Memory and files are
+bounded by ``walls``, the size of an answer by ``forks``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from arcnb.programs.wire import Orders
 # processor time used by then.
 _PROGRESS = struct.Struct("<Idd")
 _EMPTY = bytes(mmap.PAGESIZE)
+BY_THE_CLOCK = 3.0  # times its limit that a program has by the clock: it may wait for a processor
 EXIT_SECONDS = 0.05  # for a process that has closed its pipe to end by itself
 EXIT_CPU_SECONDS = 0.005  # ending needs microseconds
 
@@ -62,19 +64,22 @@ class Watch:
 
     def look(self, pid: int) -> tuple[float, Verdict | None]:
         """Seconds until the next look is due, and the verdict if the program's time is up."""
-        orders, now = self._orders, time.monotonic()
-        number, began, _ = self._page.read()
-        in_input = number and self.start <= began <= now
-        by_input = began + orders.seconds_per_input if in_input else math.inf
-        left = min(self.start + orders.seconds, by_input) - now
-        if left <= 0:
-            if by_input < self.start + orders.seconds:
-                late = f"input {number} of {self._n_inputs} took longer than {orders.seconds_per_input:g} s"
-            else:
-                late = f"the program took longer than {orders.seconds:g} s"
-            return 0.0, ("timeout", "Timeout", late)
+        orders, now, used = self._orders, time.monotonic(), processor_time(pid)
+        number, began, used_then = self._page.read()
+        clocks = [("the program", orders.seconds, used, now - self.start)]
+        if number and self.start <= began <= now and 0 <= used_then <= used:
+            one = f"input {number} of {self._n_inputs}"
+            clocks.append((one, orders.seconds_per_input, used - used_then, now - began))
+        left = math.inf
+        for what, limit, worked, passed in clocks:
+            longest = BY_THE_CLOCK * limit
+            if worked >= limit or passed >= longest:
+                bound = f"{limit:g} s" if worked >= limit else f"{longest:g} s by the clock"
+                late = f"{what} took longer than {bound}"
+                return 0.0, ("timeout", "Timeout", late)
+            left = min(left, limit - worked, longest - passed)
         if orders.patience:
-            patience = min(orders.patience - processor_time(pid), self.start + orders.wall_patience - now)
+            patience = min(orders.patience - used, self.start + orders.wall_patience - now)
             if patience <= 0:
                 return 0.0, SLOW
             left = min(left, patience)

@@ -1,5 +1,7 @@
 """Honest programs pass through the executor unharmed: same answers as plain Python, in both lanes."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -24,15 +26,14 @@ def executor():
 def plain_python(program: str) -> list[np.ndarray]:
     """What the program answers without any executor, each grid in the order given."""
     library = {name: value for name, value in vars(barc).items() if not name.startswith("_")}
-    import sys
-
     sys.modules["common"] = barc
-    shared = list(barc.Color.NOT_BLACK)
+    shared, limit = list(barc.Color.NOT_BLACK), sys.getrecursionlimit()
     namespace = child.new_namespace(library | {"np": np, "numpy": np, "List": list, "Tuple": tuple})
     try:
         exec(compile(program, "<program>", "exec"), namespace)
         outputs = [namespace["transform"](grid.astype(np.int64)) for grid in GRIDS]
     finally:
+        sys.setrecursionlimit(limit)
         barc.Color.NOT_BLACK[:] = shared
         del sys.modules["common"], sys.modules["program"]
     return [np.array([list(row) for row in np.asarray(output)]).astype(int) for output in outputs]

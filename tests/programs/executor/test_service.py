@@ -164,11 +164,20 @@ def test_milliseconds_are_a_limit_for_one_input():
 
 
 def test_a_fraction_of_a_second_is_a_limit_for_all_inputs(executor):
-    source = "import time\ndef transform(grid):\n    time.sleep(0.2)\n    return grid"
+    source = "import time\ndef transform(grid):\n    end = time.process_time() + 0.2\n"
+    source += "    while time.process_time() < end: pass\n    return grid"
     execution = executor.submit(Job(source, GRIDS * 4, Limits(seconds=0.7, seconds_per_input=0.5))).result()
     assert execution.status == "timeout"
-    assert 0.7 <= execution.seconds < 3.5
-    assert "0.7 s" in execution.error_message
+    assert 0.7 <= execution.cpu_seconds < 1.2
+    assert execution.error_message == "the program took longer than 0.7 s"
+
+
+@pytest.mark.parametrize(("seconds", "what"), [(5.0, "input 1 of 2"), (0.1, "the program")])
+def test_a_program_that_sleeps_has_three_times_its_limit(executor, seconds, what):
+    source = "import time\ndef transform(grid):\n    time.sleep(60)"
+    execution = executor.submit(Job(source, GRIDS, Limits(seconds, 0.1))).result()
+    assert (execution.status, execution.cpu_seconds < 0.1) == ("timeout", True)
+    assert execution.error_message == f"{what} took longer than 0.3 s by the clock"
 
 
 def endless(number: int) -> Job:
