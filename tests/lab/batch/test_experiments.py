@@ -35,4 +35,5 @@ def test_a_pipeline_can_be_read(path):
 
 
 def test_every_file_is_one_of_them():
-    assert {path.stem for path in {*CONTENT} - {*SWEEPS, *PIPELINES}} == {"learn", "turns_common"}
+    profiles = {"larger", "learn", "turns_common"}
+    assert {path.stem for path in {*CONTENT} - {*SWEEPS, *PIPELINES}} == profiles
