@@ -15,7 +15,9 @@ from typing import NamedTuple
 MAX_SOURCE = 100_000  # characters; the longest honest program seen has about 15,000
 MAX_NESTING = 100  # open brackets; CPython itself stops at 200
 MAX_CHAIN = 100  # prefix operators in a row: each is one level of recursion in the parser
-MAX_DEPTH = 150  # levels of a tree for code that follows it by recursion, three frames or so a level
+MAX_DEPTH = (
+    150  # levels of a tree for code that follows it by recursion: three to six frames a level, of 1,000
+)
 
 FILE_NAME = "<program>"
 

@@ -589,10 +589,10 @@ def test_how_deep_an_expression_may_be_does_not_depend_on_the_recursion_limit(li
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(limit)  # jedi, which completes words in notebooks, raises it
     try:
-        tests, _ = python_tests("assert double(" + "1+" * 100 + "1) == 202", "double")
+        tests, _ = python_tests("assert double(" + "1+" * 140 + "1) == 282", "double")
         assert len(tests) == 1
         with pytest.raises(ArcnbError, match="an expression is nested too deeply"):
-            python_tests("assert double(" + "1+" * 200 + "1) == 402", "double")
+            python_tests("assert double(" + "1+" * 150 + "1) == 302", "double")
     finally:
         sys.setrecursionlimit(before)
 

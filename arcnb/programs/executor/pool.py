@@ -102,8 +102,8 @@ class Pool:
             output_bytes=int(limits.output_mb * 2**20),
             seed=OTHER_HASH_SEED if again else 0,
         )
-        longest = BY_THE_CLOCK * limits.seconds
-        until_news = len(tickets) * 2 * wall_patience if lane == "shared" else longest
+        patient = len(tickets) * 2 * wall_patience
+        until_news = patient if lane == "shared" else BY_THE_CLOCK * limits.seconds
         server.batches.append(Batch(dict(enumerate(tickets)), lane, until_news))
         server.last_news = time.monotonic()
         server.queue(wire.encode_task(orders, jobs))

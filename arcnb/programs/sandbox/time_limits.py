@@ -64,12 +64,14 @@ class Watch:
 
     def look(self, pid: int) -> tuple[float, Verdict | None]:
         """Seconds until the next look is due, and the verdict if the program's time is up."""
+        number, began, used_then = self._page.read()  # before the clocks, which go on
         orders, now, used = self._orders, time.monotonic(), processor_time(pid)
-        number, began, used_then = self._page.read()
         clocks = [("the program", orders.seconds, used, now - self.start)]
-        if number and self.start <= began <= now and 0 <= used_then <= used:
-            one = f"input {number} of {self._n_inputs}"
-            clocks.append((one, orders.seconds_per_input, used - used_then, now - began))
+        if number and self.start <= began <= now:
+            one, worked = f"input {number} of {self._n_inputs}", used - used_then
+            clocks.append(
+                (one, orders.seconds_per_input, worked if 0 <= worked <= used else 0.0, now - began)
+            )
         left = math.inf
         for what, limit, worked, passed in clocks:
             longest = BY_THE_CLOCK * limit

@@ -9,6 +9,7 @@ from arcnb.programs.sandbox import time_limits
 from arcnb.programs.sandbox.time_limits import SLOW, ProgressPage, Watch
 
 ORDERS = wire.Orders(wire.ALONE, False, 1, 2.0, 0.5, 0.0, 0.0, 64, 1000, 0)  # 2 s, half a second an input
+NAN = float("nan")
 
 
 @pytest.fixture
@@ -17,14 +18,16 @@ def clocks(monkeypatch):
     now = SimpleNamespace(clock=100.0, used=0.0)
     monkeypatch.setattr(time_limits, "time", SimpleNamespace(monotonic=lambda: now.clock))
     monkeypatch.setattr(time_limits, "processor_time", lambda pid: now.used)
+    monkeypatch.setattr(time_limits, "_monotonic", lambda: now.clock)  # the child's
+    monkeypatch.setattr(time_limits, "_process_time", lambda: now.used)
     return now
 
 
-def begun(clocks, orders=ORDERS, number=1):
+def begun(orders=ORDERS):
     """The watch of a program that has just begun with an input."""
     page = ProgressPage()
     watch = Watch(orders, 3, page)
-    time_limits._pack(page, 0, number, clocks.clock, clocks.used)
+    page.note(1)
     return watch
 
 
@@ -38,13 +41,13 @@ def begun(clocks, orders=ORDERS, number=1):
     ],
 )
 def test_a_verdict_does_not_depend_on_what_else_the_machine_does(clocks, passed, used, late):
-    watch = begun(clocks)
+    watch = begun()
     clocks.clock, clocks.used = clocks.clock + passed, clocks.used + used
     assert watch.look(1)[1] == (late and ("timeout", "Timeout", late))
 
 
 def test_the_next_look_is_not_after_the_limit(clocks):
-    watch = begun(clocks)
+    watch = begun()
     assert watch.first_look == 0.5
     clocks.clock, clocks.used = clocks.clock + 0.5, 0.2
     assert watch.look(1) == (pytest.approx(0.3), None), "of its 0.5 s it has used 0.2"
@@ -56,27 +59,36 @@ def test_all_inputs_together_have_a_limit_too(clocks):
     page = ProgressPage()
     watch = Watch(ORDERS, 9, page)
     for number in range(1, 6):
-        time_limits._pack(page, 0, number, clocks.clock, clocks.used)
+        page.note(number)
         clocks.clock, clocks.used = clocks.clock + 0.4, clocks.used + 0.4
         late = watch.look(1)[1]
         assert late == (("timeout", "Timeout", "the program took longer than 2 s") if number == 5 else None)
 
 
-@pytest.mark.parametrize(
-    ("began", "used"), [(1e9, 0.0), (100.0, 50.0), (float("nan"), 0.0), (100.0, float("nan"))]
-)
-def test_a_forged_page_wins_no_more_than_the_limit_for_the_whole(clocks, began, used):
+@pytest.mark.parametrize("began", [1e9, 1.0, NAN])
+def test_a_forged_clock_wins_no_more_than_the_limit_for_the_whole(clocks, began):
     page = ProgressPage()
     watch = Watch(ORDERS, 3, page)
-    time_limits._pack(page, 0, 1, began, used)
+    time_limits._pack(page, 0, 1, began, 0.0)
     clocks.clock, clocks.used = clocks.clock + 1.99, 1.99
     assert watch.look(1)[1] is None
     clocks.clock, clocks.used = clocks.clock + 0.01, 2.0
     assert watch.look(1)[1] == ("timeout", "Timeout", "the program took longer than 2 s")
 
 
+@pytest.mark.parametrize("used", [50.0, -1.0, NAN])
+def test_forged_processor_time_wins_no_more_than_a_program_that_sleeps_has(clocks, used):
+    page = ProgressPage()
+    watch = Watch(ORDERS, 3, page)
+    time_limits._pack(page, 0, 1, clocks.clock, used)
+    clocks.clock, clocks.used = clocks.clock + 1.49, 1.49
+    assert watch.look(1) == (pytest.approx(0.01), None)
+    clocks.clock, clocks.used = clocks.clock + 0.01, 1.5
+    assert watch.look(1)[1] == ("timeout", "Timeout", "input 1 of 3 took longer than 1.5 s by the clock")
+
+
 def test_patience_ends_before_a_limit(clocks):
-    watch = begun(clocks, ORDERS._replace(patience=0.015, wall_patience=0.03))
+    watch = begun(ORDERS._replace(patience=0.015, wall_patience=0.03))
     clocks.clock, clocks.used = clocks.clock + 0.029, 0.014
     assert watch.look(1) == (pytest.approx(0.001), None)
     clocks.clock += 0.001
