@@ -91,7 +91,12 @@ def visible_gpus(visible: str | None = None) -> list[Gpu]:
     if visible is None:
         return gpus
     names = visible_names(visible)
-    return [gpu for name in names for gpu in gpus if name == str(gpu.index) or gpu.uuid.startswith(name)]
+    return [gpu for name in names for gpu in gpus if is_name(name, str(gpu.index), gpu.uuid)]
+
+
+def is_name(name: str, index: str, uuid: str) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES means this GPU by the name: its number, or how its UUID begins."""
+    return name == index or uuid.startswith(name)
 
 
 class GpuChoice:

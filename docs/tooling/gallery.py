@@ -43,9 +43,9 @@ QUESTIONS = {
 SCREENS = {1300: 900, 390: 900}  # width: height of what is seen at once, pixels
 ABOUT = (
     "Each page whole, and its first screen on a wide window and on a phone. `make gallery` makes runs, pages "
-    "and pictures; runs on two CPU cores are small, and their numbers prove nothing. GitHub shows a page's "
-    "source: open it in a clone or on the site. Pages of experiments: "
-    "[results](../results/index.md#executed-notebooks)."
+    "and pictures; runs on two CPU cores are small, and their numbers prove nothing. Runs named `gpu-...` "
+    "are the stages of `notebooks/pipelines/gpu.yaml` on one GPU. GitHub shows a page's source: open it in a "
+    "clone or on the site. Pages of experiments: [results](../results/index.md#executed-notebooks)."
 )
 MADE = "gallery.json"  # of each page: its run's folder and name, its machine and day, its sentences
 EXPLORER = "06_evaluate"  # the page whose explorer is shown, at a task that is solved, by a near miss
@@ -150,7 +150,8 @@ def write_gallery(folder: Path, pages: list[Path], index: Path | None) -> Path:
     for question, kind in QUESTIONS.items():
         lines.append(f"* {question} The first screen of {f'[{kind}](#{kind})' if kind in made else kind}.")
     for name, facts in made.items():
-        of_run = f"Run `{facts['run']}` on {facts['on']}. " if facts["run"] else ""
+        machine, _, day = facts["on"].rpartition(", ")
+        of_run = f"Run `{facts['run']}`, {day}. Machine: {machine}. " if facts["run"] else ""
         lines += ["", f"## {name}", "", f"{of_run}[The whole page](pages/{name}.html)", ""]
         for wide in SCREENS:
             lines.append(f"![{name}, {wide} pixels wide: {facts['said']}]({name}-{wide}.webp)")

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
@@ -88,8 +89,9 @@ def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 def machine_text(hardware: dict[str, Any]) -> str:
     """Of a manifest's `hardware`, without the machine's name: processor, cores, memory, GPUs."""
-    gpus = [f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in hardware["gpus"]] or ["no GPU"]
-    return f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gb']} GB, {', '.join(gpus)}"
+    cards = Counter(f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in hardware["gpus"])
+    gpus = ", ".join(card if n == 1 else f"{n} × {card}" for card, n in cards.items()) or "no GPU"
+    return f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gb']} GB, {gpus}"
 
 
 def times_text(manifest: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from arcnb.lab.workspace.folders import repository
-from arcnb.machine.gpus import nvidia_smi
+from arcnb.machine.gpus import VARIABLE, is_name, nvidia_smi, visible_names
 from arcnb.machine.processes import memory_gb
 
 PACKAGES = """
@@ -71,11 +71,19 @@ def hardware() -> dict[str, object]:
 
 
 def gpus() -> list[dict[str, object]]:
-    """[{"name", "memory_gb", "driver"}] of the NVIDIA GPUs that nvidia-smi shows."""
+    """[{"name", "memory_gb", "driver"}] of the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves this process; of
+    all that nvidia-smi shows where the variable names what nvidia-smi does not (slices of a GPU)."""
+    rows = [
+        row for row in nvidia_smi("name", "memory.total", "driver_version", "index", "uuid") if len(row) == 5
+    ]
+    if (visible := os.environ.get(VARIABLE)) is not None:
+        names = visible_names(visible)
+        own = [row for name in names for row in rows if is_name(name, row[3], row[4])]
+        rows = own if len(own) == len(names) else rows
     return [
-        {"name": row[0], "memory_gb": round(int(row[1]) / 1024, 1), "driver": row[2]}
-        for row in nvidia_smi("name", "memory.total", "driver_version")
-        if len(row) == 3 and row[1].isdigit()
+        {"name": name, "memory_gb": round(int(mib) / 1024, 1), "driver": driver}
+        for name, mib, driver, *_ in rows
+        if mib.isdigit()
     ]
 
 

@@ -18,7 +18,7 @@ import pytest
 from arcnb.errors import ArcnbError
 from arcnb.lab.execution.sessions import open_run
 from arcnb.lab.runs import disk, processes, provenance
-from arcnb.lab.runs.cards import flat, value_text
+from arcnb.lab.runs.cards import flat, machine_text, value_text
 from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
 from arcnb.lab.runs.run import find_run, list_runs, new_run, runs_root
 from arcnb.machine.files import write_whole
@@ -295,14 +295,46 @@ def test_provenance_without_git_or_gpu(tmp_path, monkeypatch):
     assert provenance.gpus() == []
 
 
-def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
-    fake = tmp_path / "nvidia-smi"
-    fake.write_text(
-        "#!/bin/sh\necho 'NVIDIA H200, 143771, 580.95.05'\necho 'NVIDIA H200, [N/A], 580.95.05'\n"
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["H200", "H100"]),
+        ("2", ["H100"]),
+        ("GPU-cc,0", ["H100", "H200"]),
+        ("", []),
+        ("-1", []),
+        ("MIG-1234", ["H200", "H100"]),  # a slice, which nvidia-smi does not list
+    ],
+)
+def test_gpus_are_those_that_the_process_may_use(tmp_path, monkeypatch, visible, names):
+    rows = (
+        "H200, 143771, 580.95, 0, GPU-aa",
+        "H200, [N/A], 580.95, 1, GPU-bb",
+        "H100, 81559, 580.95, 2, GPU-cc",
     )
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert provenance.gpus() == [{"name": "NVIDIA H200", "memory_gb": 140.4, "driver": "580.95.05"}]
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu["name"] for gpu in provenance.gpus()] == names
+    memory = {"H200": 140.4, "H100": 79.6}
+    assert all(
+        gpu == {"name": gpu["name"], "memory_gb": memory[gpu["name"]], "driver": "580.95"}
+        for gpu in provenance.gpus()
+    )
+
+
+def test_equal_gpus_are_counted():
+    card = {"name": "H200", "memory_gb": 140.4, "driver": "580.95"}
+    machine = {"cpu": "Xeon", "cores": 8, "memory_gb": 500.0}
+    assert machine_text(machine | {"gpus": []}) == "Xeon, 8 cores, 500.0 GB, no GPU"
+    assert machine_text(machine | {"gpus": [card]}).endswith(" GB, H200 (140 GB)")
+    mixed = [card, card | {"name": "H100"}, card]
+    assert machine_text(machine | {"gpus": mixed}).endswith(" GB, 2 × H200 (140 GB), H100 (140 GB)")
 
 
 def test_the_root_without_the_variable_is_the_work_tree(monkeypatch):
