@@ -31,29 +31,35 @@ def record_rule(predictions: PredictionSet, early_stop: int, n_predictions: int)
 
 
 def early_stops(sets: Mapping[str, PredictionSet], task_ids: Iterable[str] | None = None) -> dict[str, str]:
-    """{name: one sentence} of the sets in which tasks ended early; the others are not in it.
+    """{name: one sentence} of the sets in which tasks ended early; the others are not in it. task_ids: look
+    at these tasks only."""
+    sentences = {}
+    for name, predictions in sets.items():
+        if ended := ended_early(predictions, task_ids):
+            n_tasks = predictions.read(columns=["task_id"], task_ids=task_ids)["task_id"].nunique()
+            sentences[name] = _sentence(name, len(set().union(*ended.values())), n_tasks, sorted(ended))
+    return sentences
+
+
+def ended_early(
+    predictions: PredictionSet, task_ids: Iterable[str] | None = None
+) -> dict[int, frozenset[str]]:
+    """{early_stop: tasks that it ended}, rules that ended none left out.
 
     A task ended early when its first turns are fewer than a rule's n_predictions and at least its early_stop
     of them solve the train pairs. A set that was later filled up without early stop has no such task.
-    task_ids: look at these tasks only.
     """
-    sentences = {}
-    for name, predictions in sets.items():
-        most: dict[int, int] = {}  # early_stop -> n_predictions
-        for path in predictions.folder.glob(_FILES):
-            rule = json.loads(path.read_bytes())
-            most[rule["early_stop"]] = max(rule["n_predictions"], most.get(rule["early_stop"], 0))
-        if not most:
-            continue
-        frame = predictions.read(columns=["task_id", "turn", "train_is_correct"], task_ids=task_ids)
-        right = frame[frame["turn"] == 0].groupby("task_id")["train_is_correct"]
-        n, c = right.size(), right.sum()
-        ended = {k: set(n.index[(c >= k) & (n < asked)]) for k, asked in most.items()}
-        fired = sorted(k for k, tasks in ended.items() if tasks)
-        if fired:
-            n_ended = len(set().union(*ended.values()))
-            sentences[name] = _sentence(name, n_ended, frame["task_id"].nunique(), fired)
-    return sentences
+    most: dict[int, int] = {}  # early_stop -> n_predictions
+    for path in predictions.folder.glob(_FILES):
+        rule = json.loads(path.read_bytes())
+        most[rule["early_stop"]] = max(rule["n_predictions"], most.get(rule["early_stop"], 0))
+    if not most:
+        return {}
+    frame = predictions.read(columns=["task_id", "turn", "train_is_correct"], task_ids=task_ids)
+    right = frame[frame["turn"] == 0].groupby("task_id")["train_is_correct"]
+    n, c = right.size(), right.sum()
+    ended = {k: frozenset(n.index[(c >= k) & (n < asked)]) for k, asked in most.items()}
+    return {k: tasks for k, tasks in ended.items() if tasks}
 
 
 def _sentence(name: str, n_ended: int, n_tasks: int, ks: list[int]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.predictions.stop_rules import early_stops
+from arcnb.arc.predictions.stop_rules import ended_early
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth.splits import trainable_tasks
@@ -31,8 +31,9 @@ def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: Predict
     sample solves.
 
     A sample solves a task if its program is right on all train pairs and on all test pairs whose outputs are
-    known. Only first turns count. Tasks without predictions are left out. Raises ArcnbError for
-    predictions of another version of a task, for tasks that early stop ended (their share is too high: see
+    known. Only first turns count. Tasks without predictions are left out, and for 0 those that early stop
+    ended: more samples of them might have solved them. Raises ArcnbError for predictions of another version
+    of a task, unless for 0 for tasks that early stop ended (their share is too high: see
     arcnb.arc.predictions.stop_rules), and when no task is left.
     """
     frame = predictions.read(columns=_JUDGED)
@@ -42,7 +43,8 @@ def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: Predict
     versions = frame[["task_id", "task_fingerprint"]].drop_duplicates().itertuples(index=False)
     if changed := sorted({id_ for id_, version in versions if tasks[id_].fingerprint != version}):
         raise ArcnbError(f"{predictions.folder}: predictions of another version of {', '.join(changed[:5])}")
-    if early_stops({"learn_from": predictions}, tasks.ids):
+    ended = frozenset().union(*ended_early(predictions, tasks.ids).values())
+    if ended and max_solved:
         raise ArcnbError(
             f"learn_from {predictions.folder}: tasks of {tasks.name} were stopped by stop_after, so the "
             "share of their samples that solve them is too high; fill the set up with stop_after=0, or name "
@@ -50,11 +52,14 @@ def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: Predict
         )
     right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
     shares = right.groupby(frame["task_id"].astype(object)).mean()
-    chosen = shares.index[(shares > 0) & (shares <= max_solved) if max_solved else shares == 0]
+    chosen = shares.index[
+        (shares > 0) & (shares <= max_solved) if max_solved else (shares == 0) & ~shares.index.isin(ended)
+    ]
     if chosen.empty:
+        wanted = f"some and at most {max_solved:g} of its samples" if max_solved else "none of its samples"
         raise ArcnbError(
-            f"{predictions.folder}: no task is solved by some and at most {max_solved:g} of its samples; the "
-            f"shares are {shares.min():.3g} to {shares.max():.3g}"
+            f"{predictions.folder}: no task is solved by {wanted}; the shares are {shares.min():.3g} to "
+            f"{shares.max():.3g}" + (f", and {len(ended)} tasks ended early" if ended else "")
         )
     kept = set(chosen)
     return tasks.subset([task_id for task_id in tasks.ids if task_id in kept])

@@ -81,6 +81,16 @@ def test_shares_that_early_stop_made_too_high_are_refused(tasks, predictions):
     assert tasks_solved_at_most(1, tasks, predictions).ids == ["swap1", "swap2"], "it was filled up"
 
 
+def test_early_stop_does_not_hide_which_tasks_no_sample_solves(tasks, predictions):
+    record_rule(predictions, early_stop=4, n_predictions=8)
+    assert tasks_solved_at_most(0, tasks, predictions).ids == ["swap0"]
+    # By this rule the first task, too, ended after 4 of 8: two of them are right on the train pairs alone.
+    record_rule(predictions, early_stop=2, n_predictions=8)
+    said = "no task is solved by none of its samples; the shares are 0 to 1, and 3 tasks ended early"
+    with pytest.raises(ArcnbError, match=said):
+        tasks_solved_at_most(0, tasks, predictions)
+
+
 def test_a_plan_names_the_tasks_of_a_run(tasks, predictions, tmp_path):
     write_tasks(tasks, tmp_path / "tasks.parquet")
     write_tasks(tasks.subset(["swap2"]), tmp_path / "eval.parquet")
