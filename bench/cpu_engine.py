@@ -6,8 +6,8 @@
 
 Every way draws the same number of completions of the same prompts (ARC-AGI-1 training tasks with the
 smallest inputs, shipped adapter, a seed for every completion) in a process of its own, bound to the cores;
-the ways take turns. Printed: seconds until the engine is ready, seconds of sampling, tokens a second, and the
-resident memory of all processes together.
+the ways take turns, and each says on stderr what it took. Printed: seconds until the engine is ready, seconds
+of sampling, tokens a second, and the resident memory of all processes together.
 
 own: vLLM's executor, which leaves one core to a scheduler that waits without a pause. reserved: the same with
 VLLM_CPU_NUM_OF_RESERVED_CPU=0. arcnb: scheduler and model in one process, by
@@ -84,6 +84,7 @@ def main() -> None:
         for turn in range(options.turns):
             for way in options.ways[:: -1 if turn % 2 else 1]:
                 figures[way].append(_apart(way, available[:cores]))
+                print(f"{cores} cores, turn {turn}, {way}: {figures[way][-1]}", file=sys.stderr, flush=True)
         print(f"{cores} cores   " + "".join(f"{name:>17}" for name in FIGURES))
         for way, turns in figures.items():
             medians = [statistics.median(values[name] for values in turns) for name in FIGURES]
