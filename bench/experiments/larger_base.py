@@ -21,7 +21,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file, new_folder
-from arcnb.models.embedded import write_dequantized
+from arcnb.models.embedded import read_once, write_dequantized
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def build(file: Path, folder: Path) -> None:
     """Write the model of the GGUF file as a model folder."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"  # as read, both end no turn
-    tokenizer.padding_side, tokenizer.model_max_length = "left", 32_768
-    with new_folder(folder) as work:
+    with read_once(), new_folder(folder) as work:
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"  # as read, both end no turn
+        tokenizer.padding_side, tokenizer.model_max_length = "left", 32_768
         write_dequantized(file, tokenizer, work)
 
 

@@ -227,11 +227,11 @@ def test_the_gallery_has_every_page_and_its_screens_in_a_few_kilobytes(pages, tm
         "![06_evaluate, 390 pixels wide: One of 8 tasks is solved (13%, 95% interval 2 to 47%).](06_evaluate"
     )
     text = made.read_text()
-    assert "Run `gpu` on a GPU, yesterday." in text, "pages of other runs stay"
+    assert "Run `gpu`, yesterday. Machine: a GPU." in text, "pages of other runs stay"
     assert f"{told}-390.webp)" in text
     assert "* Did RL help? The first screen of [06_evaluate](#06_evaluate)." in text
-    ran = r"^Run `boxes` on .+, \d+ cores, [\d.]+ GB, .+, 20[\d-]+\. \[The whole page\]\(pages/06_evaluate"
-    assert re.search(ran, text, flags=re.MULTILINE)
+    ran = r"^Run `boxes`, 20[\d-]+\. Machine: .+, \d+ cores, [\d.]+ GB, .+\. \[The whole page\]"
+    assert re.search(ran + r"\(pages/06_evaluate", text, flags=re.MULTILINE)
     whole = (made.parent / "pages/06_evaluate.html").read_text()
     assert '<a href="index.html">all runs</a>' in whole
     assert "<li>06_evaluate.ipynb</li>" in whole, "a file that is not there has no link"

@@ -71,6 +71,19 @@ def test_cache_folder_follows_the_environment(monkeypatch):
     assert cache_folder() == Path("/y")
 
 
+def test_a_file_is_parsed_once_within_the_block(monkeypatch):
+    import gguf
+
+    opened = []
+    monkeypatch.setattr(gguf, "GGUFReader", lambda path: opened.append(path) or [path])
+    with module.read_once():
+        assert gguf.GGUFReader("a.gguf") is gguf.GGUFReader("a.gguf")
+        gguf.GGUFReader("b.gguf")
+    assert opened == ["a.gguf", "b.gguf"]
+    gguf.GGUFReader("b.gguf")
+    assert len(opened) == 3, "what was read is given back after the block"
+
+
 def test_missing_package_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "PACKAGE", "no_such_package_here")
