@@ -22,6 +22,7 @@ from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError, nearest
 from arcnb.search.comparing.changes import Change, changes
+from arcnb.search.sampling.conditions import tasks_asked
 from arcnb.search.turns.budget import with_stage
 from arcnb.values import listed
 
@@ -102,15 +103,17 @@ def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
 def tasks_to_count(
     sets: Mapping[str, PredictionSet], tasks: TaskSet, only_predicted: bool = True
 ) -> tuple[TaskSet, str]:
-    """(the tasks that tables are over: those that some set has predictions of, or all; a sentence that says
-    how many of the task set were predicted).
+    """(the tasks that tables are over: those that some set has predictions of or was to have, or all; a
+    sentence that says how many of the task set were predicted).
 
-    ArcnbError for predictions of another version of a task, see `check_versions`.
+    A set's conditions name the tasks that it was to have, also those whose prompts did not fit; notebook 03
+    counts these as unsolved, too. ArcnbError for predictions of another version of a task, see
+    `check_versions`.
     """
     answered = check_versions(sets.values(), tasks)
-    predicted = [id_ for id_ in tasks.ids if id_ in answered]
-    said = f"{len(predicted)} of {len(tasks)} tasks of the set were predicted"
-    return tasks.subset(predicted) if only_predicted else tasks, said
+    said = f"{len(answered & set(tasks.ids))} of {len(tasks)} tasks of the set were predicted"
+    asked = answered.union(*(tasks_asked(one) for one in sets.values()))
+    return tasks.subset([id_ for id_ in tasks.ids if id_ in asked]) if only_predicted else tasks, said
 
 
 def predicted_shares(frames: Mapping[str, pd.DataFrame], tasks: TaskSet) -> pd.Series:

@@ -84,6 +84,14 @@ def begun_with(predictions: PredictionSet) -> dict:
         ) from None
 
 
+def tasks_asked(predictions: PredictionSet) -> set[str]:
+    """Ids of the tasks that the set was begun for; none where it does not say. ArcnbError as `begun_with`."""
+    try:
+        return set(begun_with(predictions)["tasks"])
+    except FileNotFoundError:
+        return set()
+
+
 def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
     """ArcnbError where the set was begun with other conditions, or holds other tasks; nothing is written."""
     try:

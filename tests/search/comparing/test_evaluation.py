@@ -1,5 +1,6 @@
 """Prediction sets side by side, the best programs, submissions from large sets, adapters compared."""
 
+import json
 from dataclasses import replace
 
 import pandas as pd
@@ -21,6 +22,7 @@ from arcnb.search.comparing.arms import check_arms
 from arcnb.search.comparing.outcomes import outcomes
 from arcnb.search.comparing.showcase import best_predictions, best_programs, show_predictions, write_programs
 from arcnb.search.inference import InferencePlan, compared_adapters, highest_rank, sampled_sets
+from arcnb.search.sampling.conditions import FILE_NAME
 from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
@@ -132,6 +134,10 @@ def test_the_tasks_counted_are_those_predicted_unless_all_are_wanted(sets, tasks
     counted = evaluation.tasks_to_count(few, some)
     assert (counted[0].ids, counted[1]) == ([tasks[1].task_id], said)
     assert evaluation.tasks_to_count(few, some, only_predicted=False) == (some, said)
+    asked = {"tasks": dict.fromkeys([*some.ids[1:], "elsewhere"], ""), "settings": {}}
+    (few["a"].folder / FILE_NAME).write_text(json.dumps(asked))
+    counted = evaluation.tasks_to_count(few, some)
+    assert (counted[0].ids, counted[1]) == (some.ids[1:], said), "asked for, not sampled: it counts"
     shares = evaluation.predicted_shares(evaluation.read_sets(few | {"b": sets["b"]}), some)
     assert shares.to_dict() == {"a": "1 of 3", "b": "3 of 3"}
 
