@@ -35,31 +35,37 @@ def early_stops(sets: Mapping[str, PredictionSet], task_ids: Iterable[str] | Non
     at these tasks only."""
     sentences = {}
     for name, predictions in sets.items():
-        if ended := ended_early(predictions, task_ids):
-            n_tasks = predictions.read(columns=["task_id"], task_ids=task_ids)["task_id"].nunique()
+        ended, n_tasks = _ended_of(predictions, task_ids)
+        if ended:
             sentences[name] = _sentence(name, len(set().union(*ended.values())), n_tasks, sorted(ended))
     return sentences
 
 
-def ended_early(
-    predictions: PredictionSet, task_ids: Iterable[str] | None = None
-) -> dict[int, frozenset[str]]:
-    """{early_stop: tasks that it ended}, rules that ended none left out.
+def ended_early(predictions: PredictionSet, task_ids: Iterable[str] | None = None) -> frozenset[str]:
+    """The tasks that ended early.
 
     A task ended early when its first turns are fewer than a rule's n_predictions and at least its early_stop
     of them solve the train pairs. A set that was later filled up without early stop has no such task.
     """
+    return frozenset().union(*_ended_of(predictions, task_ids)[0].values())
+
+
+def _ended_of(
+    predictions: PredictionSet, task_ids: Iterable[str] | None
+) -> tuple[dict[int, frozenset[str]], int]:
+    """({early_stop: tasks that it ended}, without rules that ended none; tasks of the set that was looked
+    at, 0 for one without a rule)."""
     most: dict[int, int] = {}  # early_stop -> n_predictions
     for path in predictions.folder.glob(_FILES):
         rule = json.loads(path.read_bytes())
         most[rule["early_stop"]] = max(rule["n_predictions"], most.get(rule["early_stop"], 0))
     if not most:
-        return {}
+        return {}, 0
     frame = predictions.read(columns=["task_id", "turn", "train_is_correct"], task_ids=task_ids)
     right = frame[frame["turn"] == 0].groupby("task_id")["train_is_correct"]
     n, c = right.size(), right.sum()
     ended = {k: frozenset(n.index[(c >= k) & (n < asked)]) for k, asked in most.items()}
-    return {k: tasks for k, tasks in ended.items() if tasks}
+    return {k: tasks for k, tasks in ended.items() if tasks}, frame["task_id"].nunique()
 
 
 def _sentence(name: str, n_ended: int, n_tasks: int, ks: list[int]) -> str:

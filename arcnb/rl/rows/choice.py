@@ -43,7 +43,7 @@ def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: Predict
     versions = frame[["task_id", "task_fingerprint"]].drop_duplicates().itertuples(index=False)
     if changed := sorted({id_ for id_, version in versions if tasks[id_].fingerprint != version}):
         raise ArcnbError(f"{predictions.folder}: predictions of another version of {', '.join(changed[:5])}")
-    ended = frozenset().union(*ended_early(predictions, tasks.ids).values())
+    ended = ended_early(predictions, tasks.ids)
     if ended and max_solved:
         raise ArcnbError(
             f"learn_from {predictions.folder}: tasks of {tasks.name} were stopped by stop_after, so the "
