@@ -132,7 +132,7 @@ def write_gallery(folder: Path, pages: list[Path], index: Path | None) -> Path:
     fresh: dict[str, str] = {}
     if index:
         fresh["index"] = index.read_text(encoding="utf-8")
-        made["index"] = {"folder": index.name, "run": "", "on": "", "said": "The index of the runs."}
+        made["index"] = {"folder": index.name, "run": "", "said": "The index of the runs."}
     for page in pages:
         facts = facts_of(text := page.read_text(encoding="utf-8"))
         taken = page.stem in fresh or made.get(page.stem, facts)["run"] != facts["run"]
@@ -150,8 +150,9 @@ def write_gallery(folder: Path, pages: list[Path], index: Path | None) -> Path:
     for question, kind in QUESTIONS.items():
         lines.append(f"* {question} The first screen of {f'[{kind}](#{kind})' if kind in made else kind}.")
     for name, facts in made.items():
-        machine, _, day = facts["on"].rpartition(", ")
-        of_run = f"Run `{facts['run']}`, {day}. Machine: {machine}. " if facts["run"] else ""
+        of_run = (
+            f"Run `{facts['run']}`, {facts['day']}. Machine: {facts['machine']}. " if facts["run"] else ""
+        )
         lines += ["", f"## {name}", "", f"{of_run}[The whole page](pages/{name}.html)", ""]
         for wide in SCREENS:
             lines.append(f"![{name}, {wide} pixels wide: {facts['said']}]({name}-{wide}.webp)")
@@ -166,11 +167,11 @@ def facts_of(page: str) -> dict[str, str]:
         match = re.search(pattern, page, flags=re.DOTALL)
         return html.unescape(match[1]).strip() if match else ""
 
-    machine = said(r"<td>hardware</td><td>(?:[\w.-]+: )?(.*?)</td>")
     return {
         "folder": said(r"<td>folder</td><td>(.*?)</td>"),
         "run": said(r'<div class="head">.*?<strong>(.*?)</strong>'),
-        "on": f"{machine}, {said(r'<time>([0-9-]+)')}",
+        "machine": said(r"<td>hardware</td><td>(?:[\w.-]+: )?(.*?)</td>"),
+        "day": said(r"<time>([0-9-]+)"),
         "said": said(r'<p class="headline">(.*?)</p>'),
     }
 

@@ -213,7 +213,15 @@ def test_the_gallery_has_every_page_and_its_screens_in_a_few_kilobytes(pages, tm
     page = Path(pages["page"].removeprefix("file://"))
     index = Path(pages["index"].removeprefix("file://"))
     gallery, run = tooling("gallery"), Run(page.parent)
-    kept = {"05_grpo": {"folder": "1-gpu", "run": "gpu", "on": "a GPU, yesterday", "said": "It learns."}}
+    kept = {
+        "05_grpo": {
+            "folder": "1-gpu",
+            "run": "gpu",
+            "machine": "a GPU",
+            "day": "yesterday",
+            "said": "It learns.",
+        }
+    }
     (tmp_path / gallery.MADE).write_text(json.dumps(kept))
     made = gallery.write_gallery(tmp_path, [page, page], index)
     names = ("index", "06_evaluate", "06_evaluate-boxes")
