@@ -1,13 +1,14 @@
 """Kept tasks before and after GRPO runs, by what sets the runs apart, also per GPU hour.
 
-    python bench/experiments/per_hour.py runs/*lean.* --against whole
+    python bench/experiments/per_hour.py runs/*lean.* --against on-policy
 
 An arm is what runs that differ in nothing but their seed have in common. Read are the samples that notebook
 05 takes of its eval tasks, before the first step and at the last evaluation that every run has reached, also
 of runs that were stopped behind it; others are named and left out. Of each task, as means over seeds:
-pass@1, pass@8, and distinct outputs among 8 samples; intervals (95%) by bootstrap over tasks. The smallest
+pass@1, pass@8, and distinct outputs among the first 8; intervals (95%) by bootstrap over tasks. The smallest
 effect is what would have been found in four of five repetitions: 1.43 times half the width of the interval.
-Hours are of whole runs, an engine's start included: where runs share a GPU, divide them among themselves.
+Hours are of the steps up to that evaluation, without the engine's start and evaluations: where runs share a
+GPU, divide them among themselves.
 """
 
 import argparse
@@ -15,9 +16,10 @@ import json
 import re
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 import numpy as np
+import pandas as pd
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
@@ -30,17 +32,27 @@ MEASURES = ("pass@1", f"any of {K}", "distinct")
 COLUMNS = ("task_id", "round", "index", "fingerprint", "train_is_correct", "test_is_correct")
 
 
-def measured(folder: Path) -> dict[int, dict[str, tuple[float, ...]]]:
-    """step -> task -> `MEASURES` of one run."""
-    frame = PredictionSet(folder / "held_out").read(COLUMNS)
+def read_samples(folder: Path) -> pd.DataFrame:
+    """The samples of a prediction set, with a column `right`: every pair whose answer is known."""
+    frame = PredictionSet(folder).read(COLUMNS)
     right = (frame["train_is_correct"] == 1) & (
         frame["test_is_correct"].isna() | (frame["test_is_correct"] == 1)
     )
+    return frame.assign(right=right)
+
+
+def measures(rows: pd.DataFrame) -> tuple[float, ...]:
+    """`MEASURES` of one task's samples."""
+    n, c = len(rows), int(rows["right"].sum())
+    distinct = rows.nsmallest(K, "index")["fingerprint"].dropna().nunique() / min(K, n)
+    return c / n, pass_at_k(n, c, min(K, n)), distinct
+
+
+def measured(folder: Path) -> dict[int, dict[str, tuple[float, ...]]]:
+    """step -> task -> `MEASURES` of one run."""
     found = defaultdict(dict)
-    for (step, task), rows in frame.assign(right=right).groupby(["round", "task_id"]):
-        n, c = len(rows), int(rows["right"].sum())
-        distinct = rows.nsmallest(K, "index")["fingerprint"].dropna().nunique() / min(K, n)
-        found[int(step)][task] = (c / n, pass_at_k(n, c, min(K, n)), distinct)
+    for (step, task), rows in read_samples(folder / "held_out").groupby(["round", "task_id"]):
+        found[int(step)][task] = measures(rows)
     return found
 
 
@@ -57,9 +69,8 @@ def read_runs(folders: list[Path], step: int | None) -> tuple[dict[str, list[dic
         found = measured(folder) if (folder / "held_out").is_dir() else {}
         rows = read_metrics(folder / "metrics.jsonl") if (folder / "metrics.jsonl").is_file() else []
         times = [row["step_time"] for row in rows if "step_time" in row]
-        hours = (manifest["seconds"] or 0) / 3600
         parameters = {name: value for name, value in manifest["parameters"].items() if name != "seed"}
-        one = {"manifest": manifest, "found": found, "times": times, "hours": hours}
+        one = {"manifest": manifest, "found": found, "times": times}
         runs.append(one | {"folder": folder, "arm": json.dumps(parameters, sort_keys=True)})
     begun = [run for run in runs if len(run["found"]) > 1]
     step = step or min((max(run["found"]) for run in begun), default=0)
@@ -107,10 +118,9 @@ def main() -> None:
     rows = [["before", len(every), "", "", *start, "", "", ""]]
     for name, runs in arms.items():
         gained = after[name] - before
-        hours = mean(run["hours"] for run in runs)
-        seconds = [median(run["times"]) for run in runs if run["times"]]
+        hours = mean(sum(run["times"][:step]) for run in runs) / 3600
         level = [f"{100 * value:.1f}" for value in after[name].mean(axis=1)]
-        speed = f"{median(seconds):.2f}" if seconds else ""
+        speed = f"{3600 * hours / step:.2f}" if hours else ""
         rate = f"{len(tasks) * gained[0].mean() / hours:+.2f}" if hours else ""
         changes = [cell(one, weights) for one in gained[:2]]
         rows.append([name, len(runs), speed, f"{hours:.3f}", *level, *changes, rate])

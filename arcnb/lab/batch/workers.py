@@ -23,6 +23,7 @@ from arcnb.machine.gpus import VARIABLE, usable_names
 from arcnb.machine.processes import start_session
 
 LOG = "log.txt"  # in the run folder: what the run's process printed
+THREADS = "OMP_NUM_THREADS"
 ENDED = ("done", "failed", "preempted", "killed")
 
 Slot = dict[str, str]  # environment variables of whoever runs in it
@@ -55,7 +56,16 @@ def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list
             f"there is room for {len(places)} runs at once on {len(gpus)} GPUs, not for {jobs}; lower "
             "--jobs, or share GPUs by --per-gpu, or all of them by --gpus 0"
         )
-    return places[:jobs]
+    chosen = places[:jobs]
+    return [slot | _threads(len(chosen) * gpus_each) for slot in chosen]
+
+
+def _threads(n_processes: int) -> Slot:
+    """OpenMP's threads of each of so many processes at once, unless the environment says. By default each has
+    as many as there are cores; waiting for their turn, they keep the cores busy."""
+    if THREADS in os.environ:
+        return {}
+    return {THREADS: str(max(1, len(os.sched_getaffinity(0)) // n_processes))}
 
 
 def run_queued(

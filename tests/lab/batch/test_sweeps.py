@@ -294,6 +294,28 @@ def test_gpus_are_handed_out(monkeypatch, visible, jobs, each, shared, expected)
 
 
 @pytest.mark.parametrize(
+    ("visible", "shared", "each", "own", "expected"),
+    [
+        ("0,1,2,3", 1, 1, None, ["4"] * 4),
+        ("0,1", 3, 1, None, ["2"] * 6),
+        ("0,1", 1, 2, None, ["8"]),
+        ("0,1", 12, 1, None, ["1"] * 24),
+        ("0,1", 1, 1, "5", [None] * 2),
+        ("", 1, 1, None, [None]),
+        ("0,1", 1, 0, None, [None]),
+    ],
+)
+def test_runs_on_gpus_share_the_cores(monkeypatch, visible, shared, each, own, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: range(16))
+    if own is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", own)
+    slots = workers.slots(gpus_each=each, per_gpu=shared)
+    assert [slot.get("OMP_NUM_THREADS") for slot in slots] == expected
+
+
+@pytest.mark.parametrize(
     ("jobs", "each", "shared", "message"),
     [
         (3, 1, 1, "there is room for 2 runs at once on 2 GPUs, not for 3"),
