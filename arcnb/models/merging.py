@@ -14,9 +14,11 @@ import hashlib
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from arcnb.machine.files import new_folder
+from arcnb.machine.files import make_folder, new_folder
+from arcnb.machine.locks import locked
 from arcnb.models.embedded import cache_folder
 from arcnb.models.lora.compatibility import MERGED, check_adapter
 from arcnb.models.registry import ModelPath, adapter_digest
@@ -36,9 +38,12 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
     digest.update(f"{_content_of(model.folder)}\n{adapter_digest(adapter)}".encode())
     folder = cache_folder() / MERGED / f"{model.folder.name}-{digest.hexdigest()[:16]}"
     if not (folder / CONFIG).is_file():
-        with new_folder(folder) as work:
-            _merge(model, adapter, work)
-        _prune(folder.parent)
+        make_folder(folder.parent)
+        with locked(folder.parent / f".{folder.name}.lock"):  # the shards of a sweep all want it at once
+            if not (folder / CONFIG).is_file():
+                with new_folder(folder) as work:
+                    _merge(model, adapter, work)
+                _prune(folder.parent)
     os.utime(folder)  # its last use
     return ModelPath(model.name, folder)
 
@@ -51,7 +56,7 @@ def _content_of(model: Path) -> str:
 
 
 def _prune(copies: Path) -> None:
-    """Removes what is old: copies beyond the last KEPT, and what a killed merge left."""
+    """Removes what is old: copies beyond the last KEPT, what a killed merge left, and locks."""
 
     def last_used(path: Path) -> float:
         try:
@@ -64,7 +69,11 @@ def _prune(copies: Path) -> None:
     leftovers = [path for path in newest_first if path.name.startswith(".")]
     for path in (*whole[KEPT:], *leftovers):
         if time.time() - last_used(path) > UNUSED_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):  # a lock, by now of nobody or of somebody else
+                    path.unlink()
 
 
 def _merge(model: ModelPath, adapter: Path, folder: Path) -> None:

@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from arcnb.errors import ArcnbError
+from arcnb.models import merging
 from arcnb.models.merging import KEPT, merged_model
 from arcnb.models.registry import SHIPPED_ADAPTERS, ModelPath, resolve_model
 
@@ -49,6 +51,22 @@ def test_the_merged_model_computes_what_model_and_adapter_do(small_model, adapte
     assert (merged.folder / "config.json").stat().st_mtime_ns == made
 
 
+def test_processes_that_want_the_same_copy_at_once_make_it_once(small_model, adapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    made = []
+
+    def merge(model, adapter, folder):
+        made.append(folder)
+        time.sleep(0.2)
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(merging, "_merge", merge)
+    with ThreadPoolExecutor(4) as pool:
+        copies = list(pool.map(lambda _: merged_model(small_model, adapter).folder, range(4)))
+    assert len(made) == 1
+    assert len(set(copies)) == 1
+
+
 def test_a_model_saved_anew_under_its_path_is_merged_anew(small_model, adapter, tmp_path, monkeypatch):
     import torch
     from transformers import AutoModelForCausalLM
@@ -77,9 +95,18 @@ def test_old_copies_go_and_the_last_and_the_young_stay(small_model, adapter, tmp
     for name, age in days.items():
         (tmp_path / "merged" / name).mkdir(parents=True)
         os.utime(tmp_path / "merged" / name, (then := time.time() - age * 86400, then))
+    old_lock = tmp_path / "merged" / ".copy0.lock"
+    old_lock.touch()
+    os.utime(old_lock, (0, 0))
     new = merged_model(small_model, adapter).folder
     left = {path.name for path in new.parent.iterdir()}
-    assert left == {new.name, "young", ".half made", *(f"copy{i}" for i in range(KEPT - 2))}
+    assert left == {
+        new.name,
+        f".{new.name}.lock",
+        "young",
+        ".half made",
+        *(f"copy{i}" for i in range(KEPT - 2)),
+    }
     os.utime(new, (0, 0))
     merged_model(small_model, adapter)
     assert time.time() - new.stat().st_mtime < 3600, "a copy that is used again counts as old"
