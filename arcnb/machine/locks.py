@@ -27,7 +27,10 @@ class Lock:
         self.path = path
         self.supported = True
         try:
-            self._descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT, 0o666)
+            except PermissionError:  # a file that another user made: reading is enough for a lock
+                self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise ArcnbError(f"cannot open {path}: {error.strerror or error}") from None
 

@@ -91,6 +91,12 @@ def pid_place() -> str:
         return ""
 
 
+def threads_each(n_processes: int) -> dict[str, str]:
+    """The environment by which so many processes of this machine share the cores that this one may use.
+    OpenMP starts a thread a core in each of them, unless it is told a number."""
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // n_processes))}
+
+
 def memory_gb() -> float:
     """GB (2**30) that the processes here may take: the machine's, or the cgroup's if that allows less."""
     import psutil

@@ -9,21 +9,22 @@ effect as in per_hour.py. Only tasks are judged of which every set has equally m
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 from per_hour import MEASURES, cell, measures, print_table, read_samples
 
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
 from arcnb.arc.scores.pass_rates import RESAMPLES
 from arcnb.arc.seeds import rng
+from arcnb.search.comparing.evaluation import open_sets
 
 
-def measured(folder: Path) -> dict[str, tuple[int, tuple[float, ...]]]:
+def measured(predictions: PredictionSet) -> dict[str, tuple[int, tuple[float, ...]]]:
     """task -> number of samples, `MEASURES` and whether any sample is right."""
     return {
         task: (len(rows), (*measures(rows), float(rows["right"].any())))
-        for task, rows in read_samples(folder).groupby("task_id")
+        for task, rows in read_samples(predictions).groupby("task_id")
     }
 
 
@@ -35,7 +36,7 @@ def main() -> None:
         name, _, folders = arm.partition("=")
         if name in arms or not folders:
             parser.error(f"{arm!r} must be a name of its own, =, and one prediction set or more")
-        arms[name] = [measured(Path(folder)) for folder in folders.split(",")]
+        arms[name] = [measured(one) for one in open_sets(folders).values()]
     sets = [one for own in arms.values() for one in own]
     every = set.union(*map(set, sets))
     tasks = sorted(task for task in every if len({one[task][0] if task in one else 0 for one in sets}) == 1)

@@ -32,9 +32,9 @@ MEASURES = ("pass@1", f"any of {K}", "distinct")
 COLUMNS = ("task_id", "round", "index", "fingerprint", "train_is_correct", "test_is_correct")
 
 
-def read_samples(folder: Path) -> pd.DataFrame:
-    """The samples of a prediction set, with a column `right`: every pair whose answer is known."""
-    frame = PredictionSet(folder).read(COLUMNS)
+def read_samples(predictions: PredictionSet) -> pd.DataFrame:
+    """Its samples with a column `right`: every pair whose answer is known."""
+    frame = predictions.read(COLUMNS)
     right = (frame["train_is_correct"] == 1) & (
         frame["test_is_correct"].isna() | (frame["test_is_correct"] == 1)
     )
@@ -51,7 +51,7 @@ def measures(rows: pd.DataFrame) -> tuple[float, ...]:
 def measured(folder: Path) -> dict[int, dict[str, tuple[float, ...]]]:
     """step -> task -> `MEASURES` of one run."""
     found = defaultdict(dict)
-    for (step, task), rows in read_samples(folder / "held_out").groupby(["round", "task_id"]):
+    for (step, task), rows in read_samples(PredictionSet(folder / "held_out")).groupby(["round", "task_id"]):
         found[int(step)][task] = measures(rows)
     return found
 

@@ -1,8 +1,11 @@
 """Locks: ours, held, unsupported and failed are told apart."""
 
 import errno
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,14 @@ from arcnb.machine.locks import Lock
 assert Lock(Path(sys.argv[1])).take(0)
 print("held", flush=True)
 sys.stdin.read()
+"""
+
+TAKEN_BY_ANOTHER = """
+import os, sys
+from pathlib import Path
+from arcnb.machine.locks import Lock
+os.setuid(65534)
+print(Lock(Path(sys.argv[1])).take(0))
 """
 
 
@@ -44,6 +55,21 @@ def test_a_lock_is_held_until_its_process_ends_however_it_ends(tmp_path):
     holder.communicate()
     with locked(path, "somebody is at work", 5) as supported:
         assert supported
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_file_that_another_user_made_can_be_locked():
+    with tempfile.TemporaryDirectory() as folder:  # pytest's folders are closed to others
+        os.chmod(folder, 0o755)
+        path = Path(folder, "a.lock")
+        path.touch(0o644)
+        lock = Lock(path)
+        assert lock.take(0)
+        command = [sys.executable, "-c", TAKEN_BY_ANOTHER]
+        taken = [subprocess.run([*command, path], capture_output=True, text=True).stdout]
+        lock.release()
+        taken.append(subprocess.run([*command, path], capture_output=True, text=True).stdout)
+        assert taken == ["False\n", "True\n"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])

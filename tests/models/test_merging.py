@@ -51,7 +51,7 @@ def test_the_merged_model_computes_what_model_and_adapter_do(small_model, adapte
     assert (merged.folder / "config.json").stat().st_mtime_ns == made
 
 
-def test_processes_that_want_the_same_copy_at_once_make_it_once(small_model, adapter, tmp_path, monkeypatch):
+def test_a_copy_that_several_want_at_once_is_made_once(small_model, adapter, tmp_path, monkeypatch):
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
     made = []
 

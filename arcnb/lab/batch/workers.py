@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs.run import Run
 from arcnb.machine.gpus import VARIABLE, usable_names
-from arcnb.machine.processes import start_session
+from arcnb.machine.processes import start_session, threads_each
 
 LOG = "log.txt"  # in the run folder: what the run's process printed
-THREADS = "OMP_NUM_THREADS"
 ENDED = ("done", "failed", "preempted", "killed")
 
 Slot = dict[str, str]  # environment variables of whoever runs in it
@@ -57,15 +56,9 @@ def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list
             "--jobs, or share GPUs by --per-gpu, or all of them by --gpus 0"
         )
     chosen = places[:jobs]
-    return [slot | _threads(len(chosen) * gpus_each) for slot in chosen]
-
-
-def _threads(n_processes: int) -> Slot:
-    """OpenMP's threads of each of so many processes at once, unless the environment says. By default each has
-    as many as there are cores; waiting for their turn, they keep the cores busy."""
-    if THREADS in os.environ:
-        return {}
-    return {THREADS: str(max(1, len(os.sched_getaffinity(0)) // n_processes))}
+    # what the environment says goes first
+    threads = {} if "OMP_NUM_THREADS" in os.environ else threads_each(len(chosen) * gpus_each)
+    return [slot | threads for slot in chosen]
 
 
 def run_queued(

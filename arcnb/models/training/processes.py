@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from arcnb.machine.gpus import torch_sees_gpu
-from arcnb.machine.processes import end_session
+from arcnb.machine.processes import end_session, threads_each
 from arcnb.machine.starts import tried_again
 from arcnb.models.training.nodes import ALONE, Others, launcher, n_nodes, started, together
 from arcnb.models.training.output import copy_lines, failure, is_consequence
@@ -114,7 +114,7 @@ def _launched(
 ) -> bool:
     interrupted = False
     nodes = n_nodes() if num_processes > 1 else 1
-    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) * nodes // num_processes))}
+    defaults = threads_each(max(1, num_processes // nodes))
     if not torch_sees_gpu():
         defaults["ACCELERATE_TORCH_DEVICE"] = "cpu"  # else "cpu:1", which torch.load does not know
     given = {"PYTHONUNBUFFERED": "1"} | dict(environment or {})

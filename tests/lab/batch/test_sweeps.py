@@ -308,7 +308,7 @@ def test_gpus_are_handed_out(monkeypatch, visible, jobs, each, shared, expected)
 def test_runs_on_gpus_share_the_cores(monkeypatch, visible, shared, each, own, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: range(16))
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(16))
     if own is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", own)
     slots = workers.slots(gpus_each=each, per_gpu=shared)
