@@ -1,8 +1,11 @@
 """Waiting for other processes, and reading what an executed notebook says of its cells."""
 
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import nbformat
@@ -17,6 +20,40 @@ def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> object:
             return value
         time.sleep(0.05)
     raise AssertionError(f"still not after {seconds} s: {condition}")
+
+
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+    """Call act() in a thread while the block runs. Where it fails, the block is interrupted and the failure
+    is raised: nothing waits for what will not come."""
+    failures: list[BaseException] = []
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as failure:
+            failures.append(failure)
+            if not over.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        if failures:
+            raise failures[0]
+
+
+def interrupted_when(ready: Callable[[], object]) -> AbstractContextManager[None]:
+    """The block gets one SIGINT once ready() holds."""
+
+    def interrupt() -> None:
+        wait_for(ready)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    return meanwhile(interrupt)
 
 
 def process_exists(pid: int) -> bool:

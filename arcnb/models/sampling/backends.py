@@ -130,6 +130,7 @@ class EngineOptions:
     server_urls: addresses of running vLLM servers; server_model: the name they serve the model under (None:
     the first they list); server_concurrency: completions in flight per server; server_timeout: seconds that
     one completion may take.
+    log: file to which the engine's processes add what they say, for vLLM (None: a temporary one).
     """
 
     max_model_len: int | None = None
@@ -149,6 +150,7 @@ class EngineOptions:
     server_model: str | None = None
     server_concurrency: int = 64
     server_timeout: float = 3600.0
+    log: Path | None = None
 
 
 class Backend(Protocol):

@@ -10,9 +10,12 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 # "(EngineCore pid=1) ERROR 11-21 07:30:48 [core.py:1] ValueError: To serve ..." -> "ValueError: To serve ..."
 _ERROR = re.compile(r"(?:^|[\s\]])((?:\w+\.)*\w*(?:Error|Exception|Killed)\b: .+)$", re.MULTILINE)
+# Lines that may quote an error which did no harm.
+_CALM = re.compile(r"^(?:\(.*?\) )?(?:DEBUG|INFO|WARNING) .*$", re.MULTILINE)
 # What the outer processes say about a failure that an inner one has already explained.
 _EMPTY_WORDS = (
     "Engine core initialization failed",
@@ -23,10 +26,14 @@ _EMPTY_WORDS = (
 
 
 class EngineLog:
-    """A temporary file that takes the output of engine processes."""
+    """Takes the output of engine processes, in a file that it adds to; None: in a temporary one."""
 
-    def __init__(self):
-        self._file = tempfile.TemporaryFile(prefix="arcnb-engine-")  # noqa: SIM115 (lives as long as the engine)
+    def __init__(self, path: Path | None = None):
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        # It lives as long as the engine.
+        self._file = open(path, "ab+") if path else tempfile.TemporaryFile(prefix="arcnb-")  # noqa: SIM115
+        self._began = os.fstat(self.descriptor).st_size
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
@@ -51,15 +58,16 @@ class EngineLog:
         return self._file.fileno()
 
     def text(self) -> str:
-        """All that was written so far."""
+        """All that was written so far, of this engine."""
         if self._file.closed:
             return ""
-        size = os.fstat(self._file.fileno()).st_size
-        return os.pread(self._file.fileno(), size, 0).decode(errors="replace")
+        size = os.fstat(self.descriptor).st_size - self._began
+        return os.pread(self.descriptor, size, self._began).decode(errors="replace")
 
     def last_error(self) -> str:
         """The last line that names an error and its cause; empty if there is none."""
-        errors = [e for e in _ERROR.findall(self.text()) if not any(word in e for word in _EMPTY_WORDS)]
+        alarming = _CALM.sub("", self.text())
+        errors = [e for e in _ERROR.findall(alarming) if not any(word in e for word in _EMPTY_WORDS)]
         return errors[-1].strip() if errors else ""
 
     def close(self) -> None:

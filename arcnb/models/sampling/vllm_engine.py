@@ -7,6 +7,7 @@ error is quoted when it cannot start or dies.
 """
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import threading
@@ -38,6 +39,7 @@ _CPU_EXECUTOR = (
 # Of an engine that compiles nothing: vLLM 0.31 still has a C++ compiler build two small functions of its
 # sampler, for seconds, when log-probabilities are asked for; where there is no compiler the engine dies.
 _NO_COMPILER = {"TORCH_COMPILE_DISABLE": "1"}
+_LEVEL, _QUIET = "VLLM_LOGGING_LEVEL", "ERROR"  # where the user has set none
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM knows for max_lora_rank
 
 
@@ -164,7 +166,7 @@ class VllmEngine:
         options, model = self.settings.options, self.settings.model
         shared_context()  # without which the engine dies of it, in many words
         _set_environment(options)
-        self._log = EngineLog()
+        self._log = EngineLog(options.log)
         with nothing_collected(), self._log.capture():
             from vllm import LLM, envs
             from vllm.v1.engine.exceptions import EngineDeadError
@@ -195,6 +197,7 @@ class VllmEngine:
                 spawning(marks, self._log.descriptor),
                 _sockets_in(folder_of(self.mark)),
                 self._log.capture(),
+                _telling(),
             ):
                 self._llm = LLM(**arguments)
             self._closed = threading.Event()
@@ -207,6 +210,21 @@ class VllmEngine:
             cause = self._log.last_error() or f"{type(error).__name__}: {error}"
             advice = _cpu_advice(options) if on_cpu() else memory_advice(cause, options)
             raise ArcnbError(f"vllm cannot start with {model.name!r}: {cause} ({advice})") from error
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Engines that start within the block say what they do, for as long as they live; this process, which
+    gives its own level on to them, says errors alone afterwards. A level that the user has set stays."""
+    if os.environ[_LEVEL] != _QUIET:
+        yield
+        return
+    os.environ[_LEVEL] = "INFO"
+    try:
+        yield
+    finally:
+        os.environ[_LEVEL] = _QUIET
+        logging.getLogger("vllm").setLevel(_QUIET)
 
 
 @contextlib.contextmanager
@@ -307,7 +325,7 @@ def _set_environment(options: EngineOptions) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # 0.23 would ask for flashinfer's compiler
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault(_LEVEL, _QUIET)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 

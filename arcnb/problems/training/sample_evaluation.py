@@ -110,7 +110,7 @@ def evaluate_model(
     adapter: None for the one that the plan names, if any. step: of the training, after which it was saved.
     """
     adapter = adapter or resolve_adapter(plan.adapter, resolve_model(plan.model))
-    options = EngineOptions(max_model_len=plan.max_length or None)
+    options = EngineOptions(max_model_len=plan.max_length or None, log=Path(plan.output, "engine.log"))
     with (
         Executor(plan.workers or None, plan.subject.limits) as executor,
         open_backend(plan.backend, plan.model, adapter, options) as engine,

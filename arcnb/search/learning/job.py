@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
@@ -70,11 +71,11 @@ def run_search(
     tasks, arms = load_tasks(task_file(plan)), plan.searches
     submission = open_submission(plan, tasks)  # before anything that can fail
     base = base_model(plan.model, plan.adapter)
-    room = {}
+    room: dict[str, Any] = {"log": Path(plan.output, f"engine{shard[0]}.log")}
     if LEARN in arms:
         check_modules(base, plan.lora.modules)
         n_adapters = min(plan.engine.adapters_at_once, len(plan.groups(tasks)))
-        room = {"max_lora_rank": plan.lora.r, "max_loras": n_adapters}
+        room |= {"max_lora_rank": plan.lora.r, "max_loras": n_adapters}
     options, backend = plan.engine.options(**room), usable_backend(plan.backend)
     reports = {}
     with (
@@ -129,9 +130,9 @@ def run_shards(plan: SearchPlan, announce=print, spent: float = 0.0) -> dict[str
     """Run a settled plan in its processes, one shard each; {"arm shard": outcome}. All write into the same
     sets. spent: seconds of the time budget that are over.
 
-    What they print goes to `process0.log` and so on in the output folder. When the caller is interrupted they
-    are, too, and get time to write what they have; also when it is killed. ArcnbError, with a
-    process's last words, when one fails (the others finish first), and when nothing at all was made.
+    What they print goes to `process0.log` and so on in the output folder, what vLLM prints to `engine0.log`.
+    When the caller is interrupted or killed, so are they, and get time to write what they have. ArcnbError,
+    with a process's last words, when one fails (the others finish first), and when nothing at all was made.
     """
     processes = plan.num_processes or max(1, len(visible_gpus()))
     end = last_moment(plan.time_budget_hours, spent)

@@ -7,6 +7,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import time
@@ -245,7 +246,8 @@ def merged(tiny, adapter, tmp_path_factory):
     """A backend of vllm with the adapter merged into the engine's weights, opened as after an engine inside
     this process, such as a trainer's: vllm then remembers an environment in which engines share it."""
     envs = pytest.importorskip("vllm.envs")
-    options = EngineOptions(max_model_len=256, max_num_seqs=4, dtype="float32", cpu_kv_cache_gb=1)
+    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    options = EngineOptions(max_model_len=256, max_num_seqs=4, dtype="float32", cpu_kv_cache_gb=1, log=log)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCNB_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -260,6 +262,11 @@ def test_an_engine_opens_after_one_inside_this_process(merged):
     assert marked_processes(merged.engine.mark), "it has a process of its own all the same"
     made = list(merged.generate([Request([1, 5, 7], 1, 0, "a")], Sampling(max_tokens=4)))
     assert [completion.key for completion in made] == ["a"]
+
+
+def test_an_engine_says_in_its_log_what_it_loads(merged):
+    options = merged.engine.settings.options
+    assert re.search(r"INFO .*Loading weights took", options.log.read_text())
 
 
 def test_a_single_adapter_is_merged_on_a_cpu_and_writes_the_same(merged, tiny, adapter):

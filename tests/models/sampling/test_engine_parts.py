@@ -100,6 +100,20 @@ def test_log_takes_the_output_of_child_processes_and_names_the_last_cause():
     assert log.last_error() == ""
 
 
+def test_a_named_log_keeps_all_engines_and_quotes_the_last_one(tmp_path):
+    path = tmp_path / "run" / "engine.log"
+    for said, error in (
+        ("ValueError: the first\n", "ValueError: the first"),
+        ("(EngineCore pid=7) WARNING 11-21 07:30:48 [a.py:1] ImportError: did no harm\n", ""),
+    ):
+        log = EngineLog(path)
+        with log.capture():
+            subprocess.run([sys.executable, "-c", f"import sys; sys.stderr.write({said!r})"], check=True)
+        assert log.last_error() == error
+        log.close()
+    assert path.read_text().count("Error: ") == 2
+
+
 def test_log_gives_the_descriptors_back(capfd):
     log = EngineLog()
     with contextlib.suppress(KeyError), log.capture():

@@ -1,11 +1,8 @@
 """Fine-tuning on a random two-layer model."""
 
-import os
 import resource
 import shutil
 import signal
-import threading
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -29,6 +26,7 @@ from arcnb.models.training.processes import LaunchError, launch
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.task_sets import build_task_set
+from tests.lab.watching import interrupted_when
 from tests.models.sft.rounds import Rounds
 from tests.paths import ROOT
 from tests.rl.stop_at import StopAt
@@ -262,14 +260,9 @@ def test_two_processes_learn_what_one_does_with_batches_twice_as_large_also_afte
     alone = train_sft(plan_of(small_model, **settings, per_device_train_batch_size=2), rows, tmp_path / "1")
     plan = plan_of(small_model, **settings, **halves)
     two = tmp_path / "2"
-
-    def interrupt():
-        while not (two / "metrics.jsonl").is_file() or not (two / "metrics.jsonl").stat().st_size:
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    stopped = train_sft(plan, rows, two)
+    log = two / "metrics.jsonl"
+    with interrupted_when(lambda: log.is_file() and log.stat().st_size):
+        stopped = train_sft(plan, rows, two)
     assert stopped.status == "preempted"
     assert newest_complete(two / "checkpoints").name == f"checkpoint-{stopped.steps}"
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.training import nodes
 from arcnb.models.training.output import failure, is_consequence
 from arcnb.models.training.processes import LaunchError, launch, parallel_problem
-from tests.lab.watching import process_exists, wait_for
+from tests.lab.watching import meanwhile, process_exists, wait_for
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long("two processes load torch")]
@@ -40,6 +39,7 @@ def second_node(folder):
         finally:
             process.kill()
             process.wait()
+            print(process.log.read_text())  # pytest shows it where a test fails
 
 
 @pytest.fixture
@@ -69,10 +69,8 @@ def test_a_lost_node_fails_the_launch_with_its_name(tmp_path, second, monkeypatc
         os.killpg(second.pid, signal.SIGSTOP)
         monkeypatch.setattr(nodes, "LOST_SECONDS", 2.0)
 
-    threading.Thread(target=lose, daemon=True).start()
-    with pytest.raises(
-        LaunchError, match=rf"node 2 of 2 \({os.uname().nodename}\) is lost: no sign of it for \d+ s"
-    ):
+    said = rf"node 2 of 2 \({os.uname().nodename}\) is lost: no sign of it for \d+ s"
+    with pytest.raises(LaunchError, match=said), meanwhile(lose):
         start(tmp_path, "idles")
     second.kill()
 
@@ -84,8 +82,8 @@ def test_a_killed_process_is_named(tmp_path, second):
         wait_for((tmp_path / "1.pid").exists)
         os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGKILL)
 
-    threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(LaunchError, match=r"node 2 of 2 \(.+\) failed: process 1 was killed by SIGKILL"):
+    said = r"node 2 of 2 \(.+\) failed: process 1 was killed by SIGKILL"
+    with pytest.raises(LaunchError, match=said), meanwhile(kill):
         start(tmp_path, "waits")
 
 
@@ -168,10 +166,9 @@ def test_a_server_that_ends_fails_the_launch_with_its_node_and_address(tmp_path,
         wait_for((tmp_path / "1.txt").exists)
         os.kill(int((tmp_path / "nodes" / "pid").read_text()), signal.SIGKILL)
 
-    threading.Thread(target=kill, daemon=True).start()
     served("import time; time.sleep(600)")
     said = r"node 2 of 2 \(.+\) failed: the server at http://far:8000 ended \(-9\): "
-    with pytest.raises(LaunchError, match=said):
+    with pytest.raises(LaunchError, match=said), meanwhile(kill):
         start(tmp_path, "idles")
 
 

@@ -4,11 +4,7 @@ One pair is started by run_grpo and interrupted. Another one, on two nodes, carr
 turn: to start a pair takes longer than ten of them."""
 
 import json
-import os
-import signal
 import sys
-import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +14,7 @@ from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import main, run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
+from tests.lab.watching import interrupted_when
 from tests.models.training.test_nodes import second_node
 from tests.paths import ROOT
 from tests.rl.conftest import QUICK
@@ -52,18 +49,6 @@ PLANS = {
 }
 
 
-def interrupt_when(ready):
-    """Sends this process one SIGINT once ready() holds."""
-
-    def wait():
-        deadline = time.monotonic() + 400
-        while not ready() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory):
     """The temporary folder of all processes that are started here."""
@@ -93,8 +78,8 @@ def interrupted(plan, tasks, tmp_path_factory):
     log = folder / "metrics.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "launcher", remembered)
-        interrupt_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2)
-        report = run_grpo(plan(folder, **LONG | {"max_steps": 400, "save_steps": 10**6}), tasks)
+        with interrupted_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2):
+            report = run_grpo(plan(folder, **LONG | {"max_steps": 400, "save_steps": 10**6}), tasks)
     (command,) = commands
     return SimpleNamespace(report=report, folder=folder, command=command)
 
