@@ -50,7 +50,7 @@ def interrupted_when(ready: Callable[[], object]) -> AbstractContextManager[None
     """The block gets one SIGINT once ready() holds."""
 
     def interrupt() -> None:
-        wait_for(ready)
+        wait_for(ready, 400)  # two processes that import TRL on a busy machine
         os.kill(os.getpid(), signal.SIGINT)
 
     return meanwhile(interrupt)

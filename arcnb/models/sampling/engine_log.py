@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from arcnb.machine.files import make_folder
+
 # "(EngineCore pid=1) ERROR 11-21 07:30:48 [core.py:1] ValueError: To serve ..." -> "ValueError: To serve ..."
 _ERROR = re.compile(r"(?:^|[\s\]])((?:\w+\.)*\w*(?:Error|Exception|Killed)\b: .+)$", re.MULTILINE)
 # Lines that may quote an error which did no harm.
@@ -30,7 +32,7 @@ class EngineLog:
 
     def __init__(self, path: Path | None = None):
         if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         # It lives as long as the engine.
         self._file = open(path, "ab+") if path else tempfile.TemporaryFile(prefix="arcnb-")  # noqa: SIM115
         self._began = os.fstat(self.descriptor).st_size

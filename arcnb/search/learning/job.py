@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
@@ -71,12 +70,13 @@ def run_search(
     tasks, arms = load_tasks(task_file(plan)), plan.searches
     submission = open_submission(plan, tasks)  # before anything that can fail
     base = base_model(plan.model, plan.adapter)
-    room: dict[str, Any] = {"log": Path(plan.output, f"engine{shard[0]}.log")}
+    room = {}
     if LEARN in arms:
         check_modules(base, plan.lora.modules)
         n_adapters = min(plan.engine.adapters_at_once, len(plan.groups(tasks)))
-        room |= {"max_lora_rank": plan.lora.r, "max_loras": n_adapters}
-    options, backend = plan.engine.options(**room), usable_backend(plan.backend)
+        room = {"max_lora_rank": plan.lora.r, "max_loras": n_adapters}
+    options = plan.engine.options(log=Path(plan.output, f"engine{shard[0]}.log"), **room)
+    backend = usable_backend(plan.backend)
     reports = {}
     with (
         plan.programs.executor() as executor,
