@@ -92,7 +92,7 @@ def test_names_with_separators_stand_in_double_quotes():
 def test_whatever_takes_several_paths_takes_quoted_ones(tmp_path):
     from arcnb.lab.runs.named_paths import existing, pieces_that
     from arcnb.search.comparing.arms import arm_folders, parse_arms
-    from arcnb.search.comparing.evaluation import open_sets
+    from arcnb.search.comparing.sets import open_sets
     from arcnb.synth.task_sets import parsed_recipe
 
     odd = tmp_path / "a, b + c = d; e | f"

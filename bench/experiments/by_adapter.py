@@ -17,7 +17,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
 from arcnb.arc.scores.pass_rates import RESAMPLES
 from arcnb.arc.seeds import rng
-from arcnb.search.comparing.evaluation import open_sets
+from arcnb.search.comparing.sets import open_sets
 
 
 def measured(predictions: PredictionSet) -> dict[str, tuple[int, tuple[float, ...]]]:

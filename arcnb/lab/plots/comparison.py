@@ -19,6 +19,7 @@ from arcnb.lab.runs.manifest import seconds_between
 from arcnb.lab.runs.run import Run, list_runs
 from arcnb.models.training.log import read_metrics
 from arcnb.search.comparing import evaluation
+from arcnb.search.comparing.sets import table_frame
 from arcnb.values import listed
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:
 
 def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
     """{run, or run/adapter: predictions} of the runs that sampled some, with what tables and curves need."""
-    frames = {label: evaluation.table_frame(one) for label, one in prediction_sets(runs).items()}
+    frames = {label: table_frame(one) for label, one in prediction_sets(runs).items()}
     return {label: frame for label, frame in frames.items() if len(frame)}
 
 

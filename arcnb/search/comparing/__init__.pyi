@@ -10,3 +10,10 @@ from .fair_comparison import compare_arms as compare_arms
 from .losses import losses as losses
 from .openings import solved_opening as solved_opening
 from .outcomes import outcomes as outcomes
+from .sets import open_sets as open_sets
+from .sets import predicted_shares as predicted_shares
+from .sets import read_sets as read_sets
+from .sets import set_submission as set_submission
+from .sets import set_to_submit as set_to_submit
+from .sets import table_frame as table_frame
+from .sets import tasks_to_count as tasks_to_count

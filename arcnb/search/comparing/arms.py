@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
-from arcnb.search.comparing.evaluation import check_versions, table_frame
+from arcnb.search.comparing.sets import check_versions, table_frame
 from arcnb.values import bare, split_unquoted
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 The completions of a search that learns are no exchangeable draws, so pass@k does not apply: what counts is
 what the first n completions of a task, in the order in which they were made, had found. Frames come from
-`arcnb.search.comparing.evaluation.read_sets`.
+`arcnb.search.comparing.sets.read_sets`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.submission import score_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.search.comparing import evaluation
+from arcnb.search import comparing
 from arcnb.search.comparing.losses import losses
 from tests.search.comparing.test_evaluation import judged, right
 from tests.search.sampling.test_predict import small_tasks
@@ -51,7 +51,7 @@ def test_right_outputs_are_drawn_selected_or_lost_in_selection_and_pooling_adds(
     selected = [text.partition(" (")[0] for text in table["selected (official score)"]]
     assert selected == ["1 of 4", "1 of 4", "2 of 4"]
     assert table["lost in selection"].tolist() == ["25 points", "0 points", "25 points"]
-    score = score_submission(evaluation.set_submission(sets["a"], tasks), tasks)
+    score = score_submission(comparing.set_submission(sets["a"], tasks), tasks)
     assert score.output_mean == 1 / 4, "selected is the official score"
     assert str(found).startswith("A right output was drawn by b for 1 of 4 test outputs (25%, 95% interval")
 

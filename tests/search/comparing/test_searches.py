@@ -9,7 +9,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.lab.plots import score_evolution, solved_against_completions
 from arcnb.search.comparing import searches as comparison
-from arcnb.search.comparing.evaluation import read_sets
+from arcnb.search.comparing.sets import read_sets
 from arcnb.search.learning.plan import SearchPlan
 
 ASKED = {"n_predictions": 6, "first_round": 2, "per_round": 2, "per_prompt": 1}

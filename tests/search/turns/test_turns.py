@@ -13,7 +13,8 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing.arms import read_arms
-from arcnb.search.comparing.evaluation import curves, read_sets
+from arcnb.search.comparing.evaluation import curves
+from arcnb.search.comparing.sets import read_sets
 from arcnb.search.refinement.tree import best_trees
 from arcnb.search.sampling import predict
 from arcnb.search.sampling.rounds import RoundPlan, shard_tasks

@@ -1,0 +1,151 @@
+"""The prediction sets that are compared: found by their folders, read, held against a task set, handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arcnb.arc.predictions.prediction_set import PredictionSet, slices
+from arcnb.arc.scores.attempts import RULES
+from arcnb.arc.scores.submission import Submission, create_submission
+from arcnb.arc.tasks.task import Pair
+from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.errors import ArcnbError, nearest
+from arcnb.search.sampling.conditions import tasks_asked
+from arcnb.search.turns.budget import with_stage
+from arcnb.values import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What tables and curves need. Programs and outputs are left on disk: they are most of a set.
+TABLE_READ = [
+    "task_id", "round", "index", "turn", "adapter", "status", "error_type", "fingerprint", "finish_reason",
+    "n_prompt_tokens", "n_tokens",
+    "train_pixel_score", "train_correct_grids", "train_is_correct",
+    "test_pixel_score", "test_correct_grids", "test_is_correct",
+]  # fmt: skip
+SCORE_READ = [*TABLE_READ, "program", "outputs"]
+
+
+def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
+    """{name: prediction set} of folders, and names, separated by commas.
+
+    A folder that is no set but has some in it (of adapters that were compared, say) stands for all of them.
+    Names default to the folders' names: for RUN/predictions the name of the run folder. ArcnbError for a
+    folder that does not exist, or names that do not fit.
+    """
+    paths = [path for folder in listed(folders) for path in _sets_in(Path(folder))]
+    given = listed(names)
+    if not paths:
+        raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
+    if given and len(given) != len(paths):
+        raise ArcnbError(f"{len(paths)} prediction sets but {len(given)} names")
+    sets: dict[str, PredictionSet] = {}
+    for path, name in zip(paths, given or [_name_of(path) for path in paths], strict=True):
+        if not path.is_dir():
+            comma = "; a path with a comma stands in double quotes" if "," in folders else ""
+            raise ArcnbError(f"prediction set {path} does not exist{comma}")
+        if name in sets:
+            raise ArcnbError(f"two prediction sets are called {name!r}; give names")
+        sets[name] = PredictionSet(path)
+    return sets
+
+
+def _sets_in(folder: Path) -> list[Path]:
+    """The folder itself, or the sets in its subfolders where it is none."""
+
+    def is_set(path: Path) -> bool:
+        return any(path.glob("round*.parquet"))
+
+    inner = sorted(path for path in folder.glob("*/") if is_set(path))
+    return inner if inner and not is_set(folder) else [folder]
+
+
+def _name_of(path: Path) -> str:
+    """The run for RUN/predictions, run and adapter for RUN/predictions/ADAPTER, else the folder's name."""
+    path = path.resolve()
+    if path.name == "predictions":
+        return path.parent.name
+    return f"{path.parent.parent.name}/{path.name}" if path.parent.name == "predictions" else path.name
+
+
+def table_frame(predictions: PredictionSet, task_ids: Sequence[str] | None = None) -> pd.DataFrame:
+    """What tables and curves need of a set, or of some of its tasks, with `stage` (see `with_stage`)."""
+    return with_stage(predictions.read(columns=TABLE_READ, task_ids=task_ids), predictions)
+
+
+def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
+    """{name: its table_frame}; ArcnbError for a set without predictions."""
+    frames = {name: table_frame(one) for name, one in sets.items()}
+    for name, frame in frames.items():
+        if frame.empty:
+            raise ArcnbError(f"prediction set {sets[name].folder} holds no predictions")
+    return frames
+
+
+def tasks_to_count(
+    sets: Mapping[str, PredictionSet], tasks: TaskSet, only_predicted: bool = True
+) -> tuple[TaskSet, str]:
+    """(the tasks that tables are over: those that some set has predictions of or was to have, or all; a
+    sentence that says how many of the task set were predicted).
+
+    A set's conditions name the tasks that it was to have, also those whose prompts did not fit; notebook 03
+    counts these as unsolved, too. ArcnbError for predictions of another version of a task, see
+    `check_versions`.
+    """
+    answered = check_versions(sets.values(), tasks)
+    said = f"{len(answered & set(tasks.ids))} of {len(tasks)} tasks of the set were predicted"
+    asked = answered.union(*(tasks_asked(one) for one in sets.values()))
+    return tasks.subset([id_ for id_ in tasks.ids if id_ in asked]) if only_predicted else tasks, said
+
+
+def predicted_shares(frames: Mapping[str, pd.DataFrame], tasks: TaskSet) -> pd.Series:
+    """name -> "16 of 400": the tasks of the task set that each set has predictions of."""
+    import pandas as pd
+
+    found = {name: set(tasks.ids) & set(frame["task_id"]) for name, frame in frames.items()}
+    return pd.Series({name: f"{len(ids)} of {len(tasks)}" for name, ids in found.items()})
+
+
+def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
+    """The ids of all tasks that the sets have predictions of.
+
+    ArcnbError for predictions of another version of a task; one whose test outputs were hidden is the
+    same.
+    """
+    hidden = {
+        task.task_id: replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in tasks
+    }
+    versions = {task.task_id: (task.fingerprint, hidden[task.task_id].fingerprint) for task in tasks}
+    answered = set()
+    for one in sets:
+        frame = one.read(columns=["task_id", "task_fingerprint"]).drop_duplicates()
+        for task_id, fingerprint in frame.itertuples(index=False):
+            answered.add(task_id)
+            if fingerprint not in versions.get(task_id, (fingerprint,)):
+                raise ArcnbError(
+                    f"{one.folder} answers another version of task {task_id}: the fingerprints differ"
+                )
+    return answered
+
+
+def set_to_submit(sets: Mapping[str, PredictionSet], name: str, rule: str) -> PredictionSet:
+    """The set of that name, "" for the first. ArcnbError where there is none, or no such rule."""
+    if rule not in RULES:
+        raise ArcnbError(f"submission_rule {rule!r} does not exist; there are {', '.join(RULES)}")
+    if name and name not in sets:
+        raise ArcnbError(f"submission_set {name!r} is none of the sets{nearest(name, sets)}")
+    return sets[name] if name else next(iter(sets.values()))
+
+
+def set_submission(predictions: PredictionSet, tasks: TaskSet, rule: str = "train-score") -> Submission:
+    """`create_submission` from a set of any size: a slice of the tasks is in memory at a time."""
+    entries, padded = {}, {}
+    for some in slices(tasks):
+        part = create_submission(predictions.read(columns=SCORE_READ, task_ids=some.ids), some, rule)
+        entries |= part
+        padded |= part.padded
+    return Submission(entries, padded)
