@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -165,6 +166,17 @@ def test_no_warning_of_a_library_stands_on_the_page_of_a_training(trained):
         "".join(o["text"]) for cell in cells for o in cell.get("outputs", []) if o.get("name") == "stderr"
     ]
     assert [text for text in printed if "Warning" in text or "Triton" in text] == []
+
+
+@needs_vllm
+def test_what_an_engine_says_stands_in_its_log_and_not_on_the_page(sampled):
+    said = (sampled / "engine.log").read_text()
+    assert " INFO " in said
+    assert "\033" not in said
+    cells = json.loads((sampled / "03_inference.ipynb").read_text())["cells"]
+    printed = ["".join(o["text"]) for cell in cells for o in cell.get("outputs", []) if "text" in o]
+    assert printed
+    assert not [text for text in printed if re.search(r"INFO|WARNING|Triton", text)]
 
 
 def test_the_road_of_the_demo_is_closed_and_in_order():

@@ -326,6 +326,10 @@ def _set_environment(options: EngineOptions) -> None:
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # 0.23 would ask for flashinfer's compiler
     os.environ.setdefault(_LEVEL, _QUIET)
+    # To descriptor 1, which the log takes, and in plain letters: a notebook's own stream is its page, and a
+    # kernel asks for colors, also of its children.
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.__stdout__")
+    os.environ.setdefault("VLLM_LOGGING_COLOR", "0")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 

@@ -60,25 +60,25 @@ def sets(tmp_path, tasks):
             if (name, number) == ("b", 2):
                 rows.append(judged(task, 2, outputs, "short"))
         PredictionSet(tmp_path / name / "predictions").write_part(rows, 0)
-    return comparing.open_sets(f"{tmp_path}/a/predictions, {tmp_path}/b/predictions")
+    return comparing.sets.open_sets(f"{tmp_path}/a/predictions, {tmp_path}/b/predictions")
 
 
 def test_sets_are_named_after_their_runs_and_adapters(tmp_path, sets):
     assert list(sets) == ["a", "b"]
     (tmp_path / "run" / "predictions" / "lora").mkdir(parents=True)
     paths = f"{tmp_path}/run/predictions/lora,{tmp_path}/a/predictions"
-    assert list(comparing.open_sets(paths)) == ["run/lora", "a"]
-    assert list(comparing.open_sets(paths, "x, y")) == ["x", "y"]
+    assert list(comparing.sets.open_sets(paths)) == ["run/lora", "a"]
+    assert list(comparing.sets.open_sets(paths, "x, y")) == ["x", "y"]
 
 
 def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tasks):
     folder = tmp_path / "run" / "predictions"
     for adapter in ("none", "lora"):
         PredictionSet(folder / adapter).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
-    assert list(comparing.open_sets(f"{folder},{tmp_path}/a")) == ["run/lora", "run/none", "a"]
-    assert list(comparing.open_sets(str(folder), "x, y")) == ["x", "y"]
+    assert list(comparing.sets.open_sets(f"{folder},{tmp_path}/a")) == ["run/lora", "run/none", "a"]
+    assert list(comparing.sets.open_sets(str(folder), "x, y")) == ["x", "y"]
     PredictionSet(folder).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
-    assert list(comparing.open_sets(str(folder))) == ["run"], "it is a set itself"
+    assert list(comparing.sets.open_sets(str(folder))) == ["run"], "it is a set itself"
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,26 @@ def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tas
 def test_wrong_sets_are_refused(tmp_path, sets, monkeypatch, folders, names, sentence):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArcnbError, match=sentence):
-        comparing.open_sets(folders, names)
+        comparing.sets.open_sets(folders, names)
 
 
 def test_an_empty_set_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArcnbError, match="empty holds no predictions"):
-        comparing.read_sets(comparing.open_sets(str(tmp_path / "empty")))
+        comparing.sets.read_sets(comparing.sets.open_sets(str(tmp_path / "empty")))
 
 
 def test_predictions_of_another_version_of_a_task_are_refused(sets, tasks):
     task = tasks[1]
     hidden = replace(task, test=tuple(Pair(pair.input) for pair in task.test))
     assert hidden.fingerprint != task.fingerprint
-    assert comparing.tasks_to_count(sets, tasks) == (tasks, "4 of 4 tasks of the set were predicted")
+    assert comparing.sets.tasks_to_count(sets, tasks) == (tasks, "4 of 4 tasks of the set were predicted")
     sets["a"].write_part([Prediction(task.task_id, hidden.fingerprint, 0, 7)], 0)
-    assert comparing.tasks_to_count(sets, tasks)[1].startswith("4 of"), "it is the same task"
+    assert comparing.sets.tasks_to_count(sets, tasks)[1].startswith("4 of"), "it is the same task"
     turned = replace(task, train=task.train[::-1])
     sets["b"].write_part([Prediction(task.task_id, turned.fingerprint, 0, 7)], 0)
     with pytest.raises(ArcnbError, match=f"version of task {task.task_id}: the fingerprints"):
-        comparing.tasks_to_count(sets, tasks)
+        comparing.sets.tasks_to_count(sets, tasks)
 
 
 def test_arms_of_another_version_of_a_task_are_refused(sets, tasks):
@@ -132,28 +132,28 @@ def test_the_tasks_counted_are_those_predicted_unless_all_are_wanted(sets, tasks
     few = {"a": PredictionSet(sets["a"].folder.parent / "few")}
     few["a"].write_part([Prediction(tasks[1].task_id, tasks[1].fingerprint, 0, 0)], 0)
     said = "1 of 3 tasks of the set were predicted"
-    counted = comparing.tasks_to_count(few, some)
+    counted = comparing.sets.tasks_to_count(few, some)
     assert (counted[0].ids, counted[1]) == ([tasks[1].task_id], said)
-    assert comparing.tasks_to_count(few, some, only_predicted=False) == (some, said)
+    assert comparing.sets.tasks_to_count(few, some, only_predicted=False) == (some, said)
     asked = {"tasks": dict.fromkeys([*some.ids[1:], "elsewhere"], ""), "settings": {}}
     (few["a"].folder / FILE_NAME).write_text(json.dumps(asked))
-    counted = comparing.tasks_to_count(few, some)
+    counted = comparing.sets.tasks_to_count(few, some)
     assert (counted[0].ids, counted[1]) == (some.ids[1:], said), "asked for, not sampled: it counts"
-    shares = comparing.predicted_shares(comparing.read_sets(few | {"b": sets["b"]}), some)
+    shares = comparing.sets.predicted_shares(comparing.sets.read_sets(few | {"b": sets["b"]}), some)
     assert shares.to_dict() == {"a": "1 of 3", "b": "3 of 3"}
 
 
 def test_parameters_that_name_nothing_are_refused(sets):
-    assert comparing.set_to_submit(sets, "", "majority") is sets["a"]
-    assert comparing.set_to_submit(sets, "b", "majority") is sets["b"]
+    assert comparing.sets.set_to_submit(sets, "", "majority") is sets["a"]
+    assert comparing.sets.set_to_submit(sets, "b", "majority") is sets["b"]
     with pytest.raises(ArcnbError, match="'c' is none of the sets; there are a, b"):
-        comparing.set_to_submit(sets, "c", "majority")
+        comparing.sets.set_to_submit(sets, "c", "majority")
     with pytest.raises(ArcnbError, match="submission_rule 'most' does not exist; there are"):
-        comparing.set_to_submit(sets, "b", "most")
+        comparing.sets.set_to_submit(sets, "b", "most")
 
 
 def test_pass_at_k_is_of_first_turns(sets, tasks):
-    frames = comparing.read_sets(sets)
+    frames = comparing.sets.read_sets(sets)
     name, frame = next(iter(frames.items()))
     plain = evaluation.curves({name: frame}, tasks.ids)
     refined = pd.concat([frame, frame.assign(turn=1, train_is_correct=1, test_is_correct=1)])
@@ -165,7 +165,7 @@ def test_pass_at_k_is_of_first_turns(sets, tasks):
 
 
 def test_pass_at_k_is_of_what_had_not_learned(sets, tasks):
-    frames = comparing.read_sets(sets)
+    frames = comparing.sets.read_sets(sets)
     name, frame = next(iter(frames.items()))
     plain = evaluation.curves({name: frame}, tasks.ids)
     learned = frame.assign(round=7, adapter="round00000", train_is_correct=1, test_is_correct=1)
@@ -175,7 +175,7 @@ def test_pass_at_k_is_of_what_had_not_learned(sets, tasks):
 
 
 def test_who_solves_what(sets, tasks):
-    frames = comparing.read_sets(sets)
+    frames = comparing.sets.read_sets(sets)
     rates = evaluation.solve_rates(frames, tasks.ids)
     assert rates["a"].tolist() == [0.5, 0.5, 0, 0]
     assert rates["b"].tolist() == pytest.approx([0, 0.5, 2 / 3, 0])
@@ -184,7 +184,7 @@ def test_who_solves_what(sets, tasks):
 
 
 def test_a_task_without_known_test_outputs_or_without_predictions_is_no_zero_by_mistake(sets, tasks):
-    frames = comparing.read_sets(sets)
+    frames = comparing.sets.read_sets(sets)
     unknown = frames["a"].assign(
         **{name: float("nan") for name in ("test_pixel_score", "test_correct_grids", "test_is_correct")}
     )
@@ -208,7 +208,7 @@ def test_a_task_that_nobody_can_score_is_called_neither_solved_nor_wrong(tmp_pat
 
 
 def test_what_a_headline_says_of_completions_is_over_the_completions(sets, tasks):
-    frame = comparing.read_sets(sets)["a"]
+    frame = comparing.sets.read_sets(sets)["a"]
     some = frame[frame["task_id"].isin(tasks.ids[:2])]
     (whole,), (part,) = (evaluation.headlines({"a": one}, tasks.ids) for one in (frame, some))
     assert f"of {len(some)} completions 100% hold a program" in part
@@ -217,7 +217,7 @@ def test_what_a_headline_says_of_completions_is_over_the_completions(sets, tasks
 
 
 def test_outcomes_are_flat_numbers_and_say_over_how_many_tasks(sets, tasks):
-    frame = comparing.read_sets(sets)["a"].assign(n_tokens=5)
+    frame = comparing.sets.read_sets(sets)["a"].assign(n_tokens=5)
     came = outcomes({"a": frame}, tasks.ids)["a"]
     assert came == {"solved": 2, "of": 4, "pass@1": 0.25, "pass@2": 0.5, "tokens": 5 * len(frame)}
     assert outcomes({"a": frame.iloc[1:]}, tasks.ids)["a"]["short_tasks"] == 1
@@ -248,7 +248,7 @@ def test_solved_and_nearly_solved_predictions_are_told_apart(sets, tasks):
 
 def test_a_submission_in_slices_is_the_submission(sets, tasks, monkeypatch):
     monkeypatch.setattr("arcnb.arc.predictions.prediction_set.SLICE", 3)
-    submission = comparing.set_submission(sets["a"], tasks)
+    submission = comparing.sets.set_submission(sets["a"], tasks)
     whole = create_submission(sets["a"].read(), tasks)
     assert dict(submission) == dict(whole)
     assert submission.padded == whole.padded

@@ -51,7 +51,7 @@ def test_right_outputs_are_drawn_selected_or_lost_in_selection_and_pooling_adds(
     selected = [text.partition(" (")[0] for text in table["selected (official score)"]]
     assert selected == ["1 of 4", "1 of 4", "2 of 4"]
     assert table["lost in selection"].tolist() == ["25 points", "0 points", "25 points"]
-    score = score_submission(comparing.set_submission(sets["a"], tasks), tasks)
+    score = score_submission(comparing.sets.set_submission(sets["a"], tasks), tasks)
     assert score.output_mean == 1 / 4, "selected is the official score"
     assert str(found).startswith("A right output was drawn by b for 1 of 4 test outputs (25%, 95% interval")
 

@@ -32,7 +32,7 @@ def sets(tmp_path, tasks):
 
 
 def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(sets, tasks):
-    frames = comparing.read_sets(sets)
+    frames = comparing.sets.read_sets(sets)
     said, shown = solved_opening(frames, sets, tasks)
     assert said == (
         "Solved: 1 of 4 tasks (25%, 95% interval 4.6 to 70%) by a, "
@@ -59,7 +59,7 @@ def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(s
 
 
 def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, tasks, tmp_path):
-    frame = comparing.read_sets(sets)["a"]
+    frame = comparing.sets.read_sets(sets)["a"]
     missed = frame.assign(train_is_correct=0, test_is_correct=0)
     assert solved_opening({"a": missed}, sets, tasks)[0].startswith(
         "Solved: none of 4 tasks (0%, 95% interval 0 to"
@@ -77,7 +77,7 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
 
 
 def test_failures_are_shares_of_predictions_most_frequent_first(sets, tasks):
-    frames = comparing.read_sets(sets)
+    frames = comparing.sets.read_sets(sets)
     broken = frames["a"].assign(
         status=["ok", "error", "error", "timeout"], error_type=[None, "NameError", "NameError", None]
     )

@@ -188,7 +188,7 @@ def test_pass_at_k_of_a_set_that_was_stopped_is_left_out_and_the_rule_is_said(tm
     assert stopped["stopped"].startswith("stopped: 1 of 1 tasks were stopped by stop_after=2, with the round")
     assert "so pass@k and every other mean over predictions of this set is too high" in stopped["stopped"]
 
-    frames, ids = comparing.read_sets(sets), [tasks[0].task_id]
+    frames, ids = comparing.sets.read_sets(sets), [tasks[0].task_id]
     assert list(evaluation.curves(frames, ids, 0, stopped)) == ["whole"]
     for table in (
         evaluation.comparison_table(frames, ids, 0, stopped).T,
