@@ -53,31 +53,35 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
 
 
 @contextmanager
-def replaced_file(path: str | Path) -> Iterator[BinaryIO]:
+def replaced_file(path: str | Path, synced: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`; when the block ends well it takes the place of `path`.
 
     Readers see the old content, if there was any, or the new, never a part. Raises `ArcnbError` when the
     folder is missing or cannot be written, or the disk is full: what was there stays.
+    synced: wait for the disk. A sign of life must not: a busy disk takes minutes, and a crash needs no sign.
     """
     path = Path(path)
-    with _temporary_beside(path, lambda temporary: temporary.replace(path)) as file:
+    with _temporary_beside(path, lambda temporary: temporary.replace(path), synced) as file:
         yield file
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
+def write_whole(path: str | Path, content: str | bytes, synced: bool = True) -> None:
     """Write a file by `replaced_file`; text in UTF-8."""
-    with replaced_file(path) as file:
+    with replaced_file(path, synced) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
-def _temporary_beside(path: Path, give_name: Callable[[Path], object]) -> Iterator[BinaryIO]:
+def _temporary_beside(
+    path: Path, give_name: Callable[[Path], object], synced: bool = True
+) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         give_name(temporary)
     except FileExistsError:
         raise

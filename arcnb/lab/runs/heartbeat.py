@@ -62,7 +62,8 @@ class Heartbeat(threading.Thread):
                 self.urgent = False
                 due = time.monotonic() + HEARTBEAT_SECONDS
                 with contextlib.suppress(ArcnbError):
-                    write_whole(self.folder / HEARTBEAT, json.dumps(plain({"time": now(), **self.facts()})))
+                    beat = json.dumps(plain({"time": now(), **self.facts()}))
+                    write_whole(self.folder / HEARTBEAT, beat, synced=False)
             self.over.wait(0.2 if self.tick is not None else HEARTBEAT_SECONDS)
 
     def finish(self) -> None:

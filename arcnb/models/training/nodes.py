@@ -212,19 +212,22 @@ def _present(folder: Path, rank: int) -> Iterator[None]:
     """Count while the block lasts, deaf to SIGTERM: the first node is told as well, and all agree to save."""
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: None)
+    path, name = folder / f"{rank}.alive", os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    write_whole(path, f"{name} 0", synced=False)  # before any work: a node is lost only after it was there
     ended = threading.Event()
-    beat = threading.Thread(target=_beat, args=(folder / f"{rank}.alive", ended), daemon=True)
+
+    def count() -> None:
+        number = 0
+        while not ended.wait(BEAT_SECONDS):
+            number += 1
+            with suppress(ArcnbError):  # a full disk: the work is worth more than the news of it
+                write_whole(path, f"{name} {number}", synced=False)
+
+    beat = threading.Thread(target=count, daemon=True)
     beat.start()
     yield
     ended.set()
     beat.join()
-
-
-def _beat(path: Path, ended: threading.Event) -> None:
-    number, name = 0, os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    while not ended.wait(BEAT_SECONDS):
-        number += 1
-        write_whole(path, f"{name} {number}")
 
 
 def _run(

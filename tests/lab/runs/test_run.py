@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -253,6 +254,14 @@ def test_a_run_of_another_machine_lives_by_its_heartbeat():
     assert run.status == "preempted"
     heartbeat.finish()
     assert read_heartbeat(run.path) is None
+
+
+def test_a_heartbeat_does_not_wait_for_a_busy_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda file: time.sleep(60))
+    heartbeat = Heartbeat(tmp_path, dict)
+    heartbeat.start()
+    wait_for(lambda: read_heartbeat(tmp_path), 20)
+    heartbeat.finish()
 
 
 def test_a_heartbeat_survives_a_vanished_folder(tmp_path):

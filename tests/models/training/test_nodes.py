@@ -21,10 +21,12 @@ PROGRAM = "tests.models.training.adds_up"
 
 
 @contextmanager
-def second_node(folder):
-    """The process of the second node of two, following what is below the folder; this one is on the first."""
+def second_node(folder, *words):
+    """The process of the second node of two, following what is below the folder; this one is on the first.
+    words: what Python runs with (folder, rank)."""
     meeting = folder / "nodes" / "job"
-    command = [sys.executable, "-m", "arcnb.models.training.nodes", str(meeting), "1"]
+    words = words or ("-m", "arcnb.models.training.nodes")
+    command = [sys.executable, *words, str(meeting), "1"]
     with pytest.MonkeyPatch.context() as patch, open(folder / "second.txt", "w") as log:
         patch.setenv(nodes.COUNT, "2")
         patch.setenv(nodes.FOLDER, str(meeting))
@@ -73,6 +75,24 @@ def test_a_lost_node_fails_the_launch_with_its_name(tmp_path, second, monkeypatc
     with pytest.raises(LaunchError, match=said), meanwhile(lose):
         start(tmp_path, "idles")
     second.kill()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "number"),
+    [("os.fsync = lambda file: time.sleep(600)", 2), ("nodes.BEAT_SECONDS = 600", 0)],
+    ids=["a busy disk", "before its first second is over"],
+)
+def test_a_node_gives_a_sign_of_life(tmp_path, trouble, number):
+    program = f"""
+import os, sys, time
+from pathlib import Path
+from arcnb.models.training import nodes
+{trouble}
+nodes.follow(Path(sys.argv[1]), int(sys.argv[2]))"""
+    with second_node(tmp_path, "-c", program) as process:
+        sign = tmp_path / "nodes" / "job" / "1.alive"
+        wait_for(lambda: sign.exists() and int(sign.read_text().split()[1]) >= number)
+        process.kill()
 
 
 def test_a_killed_process_is_named(tmp_path, second):
