@@ -298,9 +298,11 @@ class _Shard(PredictionSet):
 
 
 def _asked(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters by the last word of their names, too, whichever branch of a plan they are of."""
+    """The parameters of a run by every name they go by: a.b_c is also b_c, whichever branch of a plan it is
+    of, and a_b_c, as messages and older runs say."""
     parameters = manifest["parameters"]
-    return {name.rpartition(".")[2]: value for name, value in parameters.items()} | parameters
+    last = {name.rpartition(".")[2]: value for name, value in parameters.items()}
+    return last | {name.replace(".", "_"): value for name, value in parameters.items()} | parameters
 
 
 def _sets(name: str, run: Run, folder: str) -> dict[str, PredictionSet]:

@@ -165,7 +165,7 @@ def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
         ({"num_processes": 2, "tensor_parallel": 2}, 4),
         ({"num_processes": 0, **SEARCH}, 8),
         ({"num_processes": 4, **SEARCH}, 4),
-        ({"num_processes": 2, "trl.vllm_mode": "server", "trl.vllm_server_gpus": 2}, 4),
+        ({"num_processes": 2, "trl.vllm_mode": "server", "vllm.server_gpus": 2}, 4),
         ({"num_processes": 1, "engine.tensor_parallel": 2}, 2),
         ({"num_processes": 4, "vllm_mode": "server", "vllm_server_gpus": 4, "vllm_server_base_url": ""}, 8),
         ({"num_processes": 2, "vllm_mode": "server", "vllm_server_gpus": 1}, 3),
