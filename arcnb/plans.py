@@ -190,10 +190,10 @@ class Plan:
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raise one error with every problem, if there is any."""
+    """Raise one error with every problem, if there is any: a line each, which also reads well on one line."""
     problems = list(dict.fromkeys(problems))
     if problems:
-        raise ArcnbError("\n".join(problems))
+        raise ArcnbError(";\n".join(problems))
 
 
 def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
@@ -201,7 +201,7 @@ def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
     try:
         do(*given, **more)
     except ValueError as error:
-        return str(error).splitlines()
+        return str(error).split(";\n")
     return []
 
 

@@ -54,9 +54,11 @@ class Engine:
     max_length: int = option(
         4096, "longest sequence, prompt plus completion; a prompt that does not fit is skipped", "tokens"
     )
-    max_num_seqs: int = option(0, "completions generated at the same time; 0 takes the engine's default")
+    max_num_seqs: int = option(
+        0, "completions generated at the same time; 0 takes the engine's default", free=True
+    )
     vllm_gpu_memory_utilization: float = option(
-        0.85, "share of GPU memory that vLLM takes", within=SOME_SHARE
+        0.85, "share of GPU memory that vLLM takes", within=SOME_SHARE, free=True
     )
 
     def options(self, **more: Any) -> EngineOptions:
@@ -69,8 +71,10 @@ class Programs:
     """How programs are run."""
 
     workers: int = option(0, "programs run at the same time; 0 means one a core", free=True)
-    seconds_per_input: float = option(1.0, "time limit of a program for one grid", "s", within=POSITIVE)
-    program_memory_mb: int = option(512, "memory that a program may take", "MiB", within=COUNT)
+    seconds_per_input: float = option(
+        1.0, "time limit of a program for one grid", "s", within=POSITIVE, free=True
+    )
+    program_memory_mb: int = option(512, "memory that a program may take", "MiB", within=COUNT, free=True)
 
     def executor(self) -> Executor:
         return Executor(self.workers or None, self.limits())

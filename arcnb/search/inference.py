@@ -31,19 +31,21 @@ ALONE = "none"  # in a list of adapters: the model without any
 class InferenceEngine(Engine):
     """The engine, or the servers, that sample."""
 
-    tensor_parallel: int = option(1, "GPUs an engine is spread over", within=COUNT)
-    prefix_caching: bool = option(True, "compute a prompt once for all its completions")
+    tensor_parallel: int = option(1, "GPUs an engine is spread over", within=COUNT, free=True)
+    prefix_caching: bool = option(True, "compute a prompt once for all its completions", free=True)
     load_in_4bit: bool = option(
         False, "quantise the base model by bitsandbytes; the rows say so behind its name"
     )
     dtype: str = option("auto", "of weights; auto: the model's own, or float32 on a CPU that is slow at it")
-    enforce_eager: bool | None = option(None, "no compilation, no CUDA graphs; None: on a CPU only")
-    cpu_kv_cache_gb: float = option(2.0, "vLLM's cache on a CPU", "GiB", within=POSITIVE)
-    server_urls: str = option("", "for backend=server: base URLs, separated by commas")
+    enforce_eager: bool | None = option(
+        None, "no compilation, no CUDA graphs; None: on a CPU only", free=True
+    )
+    cpu_kv_cache_gb: float = option(2.0, "vLLM's cache on a CPU", "GiB", within=POSITIVE, free=True)
+    server_urls: str = option("", "for backend=server: base URLs, separated by commas", free=True)
     server_model: str | None = option(None, "the model's name on the servers; None: the first they list")
-    server_concurrency: int = option(64, "completions in flight a server", within=COUNT)
+    server_concurrency: int = option(64, "completions in flight a server", within=COUNT, free=True)
     server_timeout: float = option(
-        3600.0, "time that one completion of a server may take", "s", within=POSITIVE
+        3600.0, "time that one completion of a server may take", "s", within=POSITIVE, free=True
     )
 
     def options(self, **more: Any) -> EngineOptions:

@@ -41,6 +41,11 @@ def main() -> None:
     tokenizer = load_tokenizer(resolve_model("default"))
     fitting = solved_at_times(trainable_tasks(load_tasks("arc-agi-1/training")), args.predictions, tokenizer)
     kept, trained = fitting[:N_KEPT], fitting[N_KEPT:]
+    if not trained:
+        raise SystemExit(
+            f"{args.predictions}: {len(fitting)} tasks are solved at times, of which {N_KEPT} are kept from "
+            "training; sample more tasks, or more completions of each"
+        )
     parts = {"kept": kept, "trained": trained}
     if args.more:
         originals = {task.task_id for task in kept}

@@ -33,6 +33,7 @@ class Sampling:
 class Work:
     output: str = option("", "folder of a prediction set that shards share")
     shard: int = option(0, "which of n_shards this is")
+    budget: int = option(1, "how much is made", free=True)
     n_shards: int = option(1, "runs that share the tasks")
 
 
@@ -40,6 +41,7 @@ class Work:
 class SmallPlan(Plan):
     seed: int = option(0, "everything derives from it")
     label: str = option("x", "any text | of one line")
+    accept_other_settings: bool = option(False, "go on from those", free=True)
     guard: Guard = branch(Guard)
     sampling: Sampling = branch(Sampling)
     work: Work = branch(Work)

@@ -101,6 +101,11 @@ def test_texts_are_taken_letter_by_letter(text):
     assert profiles.parse_value(text, Parameter("names", [], "list[str]", "")) == [text]
 
 
+@pytest.mark.parametrize(("text", "value"), [("null", None), ("0.5", [0.5]), ("[1, 2]", [1, 2])])
+def test_a_list_that_may_be_missing(text, value):
+    assert profiles.parse_value(text, Parameter("weights", None, "list[float] | None", "")) == value
+
+
 def test_numbers_as_they_are_written(path, capsys):
     whole, real = Parameter("n", 1, "int", ""), Parameter("x", 1.0, "float", "")
     assert profiles.parse_value("-1_000", whole) == -1000

@@ -34,15 +34,16 @@ def run(options: argparse.Namespace) -> int:
     declared = files.declared_beside(path, options.profile)
     given = shared.given_values(options, path, declared)
     if earlier is not None:
-        if earlier.status == "done":
+        changed = resuming.changed_values(earlier, given, declared[path.stem])
+        if earlier.status == "done" and not changed:
             note(f"{earlier.path} is done, there is nothing to resume")
             print(earlier.path)
             return 0
-        given = resuming.kept_values(earlier, given, declared[path.stem])
+        given, more = resuming.kept_values(earlier, changed, declared[path.stem]), bool(changed)
         if options.dry_run:
-            resuming.refuse_busy(earlier)
+            resuming.refuse_busy(earlier, more)
             return _foreseen(path, given, {}, earlier.path)
-        if resuming.reopen(earlier, path, given):
+        if resuming.reopen(earlier, path, given, more):
             note(f"arcnb: {path.name} has changed since {earlier.path.name} was started")
         current = earlier
     else:
@@ -81,6 +82,8 @@ def params(options: argparse.Namespace) -> int:
         unit = f", {known.unit}" if known.unit else ""
         print(f"{known.name} = {values.get(known.name, known.default)!r}    ({known.kind}{unit})")
         print(known.comment)
+        if declared.is_free(known.name):
+            print("It may differ when a run is resumed.")
         return 0
     cell, further = declared.all()
     parts = {f"the parameters cell of {path.name}": list(cell.values())}

@@ -164,7 +164,7 @@ class ArcnbClient(PapermillNotebookClient):
                     raise self.stop.stopped() from error
                 self.record.cell_exception(cell, index, exception=error)
                 self.record.cell_complete(cell, index)
-                self._fail(error)
+                self._fail(error, cell)
                 return
             except DeadKernelError:
                 self.record.cell_stopped(cell, "preempted" if self.stop.received else "killed")
@@ -176,14 +176,17 @@ class ArcnbClient(PapermillNotebookClient):
                 self.stop.cell_is_running = False
             self.record.cell_complete(cell, index)
 
-    def _fail(self, error: CellExecutionError) -> None:
+    def _fail(self, error: CellExecutionError, cell: Any) -> None:
         """Note the failure; papermill itself raises it, after marking the cell. It takes `SystemExit: 0` for
         success, so that one is raised here: the cells below did not run."""
         self.record.status = "failed"
-        why = f"{error.ename}: {error.evalue}"
-        self.record.note_error(error.ename, error.evalue, why)
-        if error.ename == "SystemExit":
-            raise Stopped("failed", error.ename, why)
+        # The kernel's reply knows no exception of showing a value, which only the output names.
+        shown = [one for one in cell.outputs if one.output_type == "error"]
+        name, message = (shown[0].ename, shown[0].evalue) if shown else (error.ename, error.evalue)
+        why = f"{name}: {message}"
+        self.record.note_error(name, message, why)
+        if name == "SystemExit":
+            raise Stopped("failed", name, why)
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
         if msg["msg_type"] == "execute_input":

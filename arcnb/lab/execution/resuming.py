@@ -23,39 +23,58 @@ from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import Run, fresh_attempt
 
+ACCEPT = "accept_other_settings"  # of the notebooks that train
 KERNEL_SECONDS = 10.0  # a kernel notices within a second that its runner is gone; one deep in C code may not
 
 
-def kept_values(run: Run, given: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
-    """The run's parameters, for its first or its next attempt. ArcnbError if `given` asks for others
-    (results of two settings must not mix in one folder), the notebook no longer has one of them, or a
-    reference to another run leads nowhere."""
-    manifest = run.manifest
-    recorded = manifest["parameters"]
-    if manifest.get("references"):
-        runs = {stage: Run(Path(folder)) for stage, folder in manifest["references"].items()}
-        recorded = resolved(recorded, runs, run.path.name)
-    for name, value in given.items():
-        had = recorded.get(name, declared.find(name).default)
-        if had != value:
+def changed_values(run: Run, given: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
+    """Those of the given values that differ from the run's.
+
+    They may where the notebook's plan calls them free (budgets, memory), or all of them where its checkpoints
+    are told to accept others; the stage compares what it goes on with. ArcnbError for any other: results of
+    two settings must not mix in one folder.
+    """
+    recorded = _recorded(run)
+    had = {name: recorded.get(name, declared.find(name).default) for name in given}
+    changed = {name: value for name, value in given.items() if had[name] != value}
+    accepts_all = (recorded | changed).get(ACCEPT) is True
+    for name, value in changed.items():
+        if not (accepts_all or declared.is_free(name)):
+            or_so = f", or add -p {ACCEPT} true" if declared.is_free(ACCEPT) else ""
             raise ArcnbError(
-                f"{run.path.name} ran with {name} = {had!r}, so it cannot be resumed with {value!r}; "
-                "start a new run for that"
+                f"{run.path.name} ran with {name} = {had[name]!r}, so it cannot be resumed with {value!r}; "
+                f"start a new run for that{or_so}"
             )
-    return check_parameters(recorded, declared, f"the notebook that {run.path.name} is resumed with")
+    return changed
 
 
-def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
-    """Start the next attempt with these values: note the one before and put its executed copy aside.
+def kept_values(run: Run, changed: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
+    """The run's parameters for its first or its next attempt. ArcnbError if the notebook no longer has one of
+    them, or a reference to another run leads nowhere."""
+    where = f"the notebook that {run.path.name} is resumed with"
+    return check_parameters(_recorded(run) | changed, declared, where)
+
+
+def _recorded(run: Run) -> dict[str, Any]:
+    manifest = run.manifest
+    if not manifest.get("references"):
+        return manifest["parameters"]
+    runs = {stage: Run(Path(folder)) for stage, folder in manifest["references"].items()}
+    return resolved(manifest["parameters"], runs, run.path.name)
+
+
+def reopen(run: Run, notebook: Path, values: Mapping[str, Any], more: bool = False) -> bool:
+    """Start the next attempt with these values: note the one before and put its executed copy aside. more:
+    they ask a run that is done for more.
 
     Returns whether the notebook has changed since the last attempt, or since the run was queued. Raises
     ArcnbError if somebody is at work in the folder, or a scheduler is about to be: of two who resume a run at
     once, one gets it.
     """
-    refuse_busy(run)
+    refuse_busy(run, more)
     _wait_for_kernel(run)
     with locked(run.path):
-        refuse_busy(run)
+        refuse_busy(run, more)
         status, why = run.verdict()
         manifest = run.manifest
         record = notebook_record(notebook)
@@ -77,13 +96,14 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any]) -> bool:
     return before not in (record["sha256"], None)
 
 
-def refuse_busy(run: Run) -> None:
-    """ArcnbError if somebody is at work in the folder, or a scheduler is about to be."""
+def refuse_busy(run: Run, more: bool = False) -> None:
+    """ArcnbError if somebody is at work in the folder, or a scheduler is about to be; also for a run that is
+    done, unless it is asked for more."""
     status, why = run.verdict()
     manifest = run.manifest
     if status == "running" and _same_job_again(manifest):
         return
-    if status in ("running", "done"):
+    if status == "running" or (status == "done" and not more):
         raise ArcnbError(
             f"{run.path} is {status}" + (f" ({why})" if why else "") + ", so it cannot be resumed"
         )

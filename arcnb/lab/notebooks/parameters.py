@@ -94,6 +94,10 @@ class Declared(dict[str, Parameter]):
             return False
         return True
 
+    def is_free(self, name: str) -> bool:
+        """Whether a run that is resumed may have another value of it, as the notebook's plan says."""
+        return self.plan is not None and self.plan.knows(name) and self.plan.find(name).free
+
     def range_of(self, name: str, value: Any) -> str:
         """Of the plan's option of this name; "" of other names. Texts need no plan, which is not imported."""
         if isinstance(value, str | None) or self.plan is None or not self.plan.knows(name):

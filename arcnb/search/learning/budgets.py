@@ -19,9 +19,11 @@ class Budget:
     """Of one task; at least one has to be set. A task goes on as long as it is within all of them, in whole
     rounds. Seconds that several tasks share are divided among them."""
 
-    n_predictions: int = option(16, "completions a task, in all; 0 is no limit")
-    tokens: int = option(0, "budget of a task, in tokens written; 0 is no limit", "tokens")
-    seconds: float = option(0.0, "budget of a task, in time of sampling and learning; 0 is no limit", "s")
+    n_predictions: int = option(16, "completions a task, in all; 0 is no limit", free=True)
+    tokens: int = option(0, "budget of a task, in tokens written; 0 is no limit", "tokens", free=True)
+    seconds: float = option(
+        0.0, "budget of a task, in time of sampling and learning; 0 is no limit", "s", free=True
+    )
 
 
 @dataclass

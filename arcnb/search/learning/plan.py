@@ -49,7 +49,7 @@ class LearningRounds:
         1, "passes over the hindsight tasks of a round, each in other views", within=COUNT
     )
     adapter_gb: float = option(
-        2.0, "disk for adapters; the oldest go first, the newest of each group stays", "GB"
+        2.0, "disk for adapters; the oldest go first, the newest of each group stays", "GB", free=True
     )
 
 
@@ -71,10 +71,13 @@ class SearchEngine(Engine):
         "tokens",
     )
     vllm_gpu_memory_utilization: float = option(
-        0.5, "share of GPU memory that vLLM takes; the training needs the rest", within=SOME_SHARE
+        0.5,
+        "share of GPU memory that vLLM takes; the training needs the rest",
+        within=SOME_SHARE,
+        free=True,
     )
     adapters_at_once: int = option(
-        16, "adapters that vLLM applies in one batch, where groups have their own", within=COUNT
+        16, "adapters that vLLM applies in one batch, where groups have their own", within=COUNT, free=True
     )
 
 
@@ -108,12 +111,12 @@ class SearchPlan(Plan):
     submission_file: str = option("", 'its path; "" is submission.json in the run folder')
     submission_rule: str = option("train-score", "how its attempts are chosen")
     time_budget_hours: float = option(
-        0.0, "the whole run ends within so many hours, on each GPU; 0 is no limit"
+        0.0, "the whole run ends within so many hours, on each GPU; 0 is no limit", free=True
     )
     num_processes: int = option(
         0, "processes that share the tasks, each with a GPU of its own; 0 is one a GPU"
     )
-    n_pictures: int = option(2, "tasks to look at closely")
+    n_pictures: int = option(2, "tasks to look at closely", free=True)
     output: str = option("", 'folder of everything that is made; "" is search/ in the run folder')
     budget: Budget = branch(Budget)
     rounds: LearningRounds = branch(LearningRounds)

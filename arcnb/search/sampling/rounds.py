@@ -22,7 +22,7 @@ from arcnb.values import COUNT, SEED
 class RoundPlan:
     """n_predictions a task, in rounds of per_prompt completions of one prompt."""
 
-    n_predictions: int = option(4, "completions a task, in all", within=COUNT)
+    n_predictions: int = option(4, "completions a task, in all", within=COUNT, free=True)
     per_prompt: int = option(
         4, "completions of one prompt; each round of prompts shows new views of tasks", within=COUNT
     )
@@ -34,9 +34,9 @@ class RoundPlan:
         "end a task with the round after which so many predictions solve its train pairs; 0 is off; pass@k "
         "of such tasks is left out",
     )
-    shard: int = option(0, "part of the tasks that this process does, from 0 to n_shards - 1")
+    shard: int = option(0, "part of the tasks that this process does, from 0 to n_shards - 1", free=True)
     n_shards: int = option(
-        1, "parts that the tasks are divided into; all write into one output", within=COUNT
+        1, "parts that the tasks are divided into; all write into one output", within=COUNT, free=True
     )
 
     @property

@@ -101,6 +101,13 @@ def test_a_failing_cell_fails_the_run_and_says_where(notebook, capsys):
     assert "01_small.ipynb failed at cell 5" in capsys.readouterr().err
 
 
+def test_a_value_that_cannot_be_shown_fails_the_run_by_its_own_error(notebook):
+    shown = "class Shown:\n    def _repr_html_(self):\n        raise ValueError('no page of it')\nShown()"
+    assert cli.main(["run", str(notebook(shown))]) == 1
+    _, why = only_run().verdict()
+    assert why.endswith(": ValueError: no page of it")
+
+
 def test_a_copy_that_cannot_be_written_is_not_done(notebook, monkeypatch, capsys):
     def full(path, text):
         raise ArcnbError(f"cannot write {path}: No space left on device")

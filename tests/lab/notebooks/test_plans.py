@@ -53,14 +53,35 @@ def test_an_option_without_a_line_in_the_cell_reaches_the_plan_the_manifest_and_
     assert "guard.window" in page
     assert "what a mean is taken over. (logged steps)" in page
 
-    assert cli.main(["run", "--resume", run.path.name, "-p", "window", "11"]) == 0, "it is done"
+    assert cli.main(["run", "--resume", run.path.name, "-p", "window", "10"]) == 0, "it is done"
     run.update(status="failed", error={"type": "X", "message": "m", "sentence": "s"})
     for name, value, had in (("window", "11", 10), ("label", "y", "'x'")):
         assert cli.main(["run", "--resume", run.path.name, "-p", name, value]) == 2
         assert f"= {had}, so it cannot be resumed with" in capsys.readouterr().err
+        run.update(status="done")
+        assert cli.main(["run", "--resume", run.path.name, "-p", name, value]) == 2
+        run.update(status="failed")
     same = ["-p", "guard_window", "10", "-p", "label", "x"]
     assert cli.main(["run", "--resume", run.path.name, *same, "--quiet"]) == 0
     assert run.parameters == flat(seed=4, **values)
+
+
+def test_a_run_is_resumed_with_a_larger_budget_and_with_other_settings_where_it_accepts_them(path, capsys):
+    assert cli.main(["run", str(path), "-p", "label", "y", "--quiet"]) == 0
+    run = only_run()
+    again = ["run", "--resume", run.path.name, "--quiet", "-p"]
+    assert cli.main([*again, "budget", "2"]) == 0
+    assert run.parameters == flat(label="y", **{"work.budget": 2})
+    assert run.manifest["outcome"]["work-budget"] == 2, "a run that was done has done more"
+    capsys.readouterr()
+    assert cli.main([*again, "budget", "2"]) == 0
+    assert "is done, there is nothing to resume" in capsys.readouterr().err
+    assert cli.main([*again, "label", "z"]) == 2
+    assert "or add -p accept_other_settings true" in capsys.readouterr().err
+    assert cli.main([*again, "label", "z", "-p", "accept_other_settings", "true"]) == 0
+    assert [run.manifest["outcome"][name] for name in ("label", "work-budget")] == ["z", 2]
+    assert cli.main(["show", run.path.name]) == 0
+    assert "attempt 1    done\nattempt 2    done\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -78,8 +99,8 @@ def test_a_profile_gives_options_dotted_and_nested(path, notebook, text, capsys)
     text = text.replace(", label: y}", "}\n01_small: {label: y}") if text.startswith("all: {guard:") else text
     assert cli.main(["params", str(path), "-f", profile(path, text)]) == 0
     shown = capsys.readouterr().out
-    assert "guard.window         = 10 " in shown
-    assert "label                = 'y' " in shown
+    assert "guard.window          = 10 " in shown
+    assert "label                 = 'y' " in shown
 
 
 def test_a_sweep_combines_options_and_its_table_shows_them(path, capsys):
@@ -195,29 +216,31 @@ def test_a_plan_that_cannot_be_imported_is_one_sentence(notebook, capsys):
 def test_params_lists_branch_by_branch_and_of_the_library_what_is_ours(path, capsys):
     assert cli.main(["params", str(path), "-p", "window", "10"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:15] == [
+    assert lines[:17] == [
         "# the parameters cell of 01_small.ipynb",
-        "seed                 = 0       everything derives from it",
-        "guard_action         = 'warn'  what an alarm does",
+        "seed                  = 0       everything derives from it",
+        "guard_action          = 'warn'  what an alarm does",
         "# further",
-        "label                = 'x'     any text | of one line",
+        "label                 = 'x'     any text | of one line",
+        "accept_other_settings = False   go on from those",
         "# guard",
-        "guard.window         = 10      what a mean is taken over. (logged steps)",
+        "guard.window          = 10      what a mean is taken over. (logged steps)",
         "# sampling",
-        "sampling.temperature = 1.0     of the sampler",
-        "sampling.stop        = []      texts that end an answer",
+        "sampling.temperature  = 1.0     of the sampler",
+        "sampling.stop         = []      texts that end an answer",
         "# work",
-        "work.output          = ''      folder of a prediction set that shards share",
-        "work.shard           = 0       which of n_shards this is",
-        "work.n_shards        = 1       runs that share the tasks",
+        "work.output           = ''      folder of a prediction set that shards share",
+        "work.shard            = 0       which of n_shards this is",
+        "work.budget           = 1       how much is made",
+        "work.n_shards         = 1       runs that share the tasks",
         "# trl",
     ]
-    assert lines[15].startswith("trl.beta             = 0.01    KL coefficient")
-    assert lines[16].startswith("# trl: ")
-    assert lines[16].endswith(" more, at the library's defaults; --all lists them, NAME says what one means")
-    assert len(lines) == 17
+    assert lines[17].startswith("trl.beta              = 0.01    KL coefficient")
+    assert lines[18].startswith("# trl: ")
+    assert lines[18].endswith(" more, at the library's defaults; --all lists them, NAME says what one means")
+    assert len(lines) == 19
     assert cli.main(["params", str(path), "-p", "epsilon_high", "0.3"]) == 0
-    assert "trl.epsilon_high     = 0.3 " in capsys.readouterr().out, "what was given is shown"
+    assert "trl.epsilon_high      = 0.3 " in capsys.readouterr().out, "what was given is shown"
     assert cli.main(["params", str(path), "--all"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 50
 

@@ -74,6 +74,10 @@ def test_histogram_marks_its_limit():
         plots.histogram([], "Lengths", "tokens")
 
 
+def test_there_is_no_picture_of_no_correlation():
+    assert plots.correlation(pd.DataFrame()) is None
+
+
 def test_correlation_names_rows_and_columns():
     table = pd.DataFrame([[1, -0.5], [-0.5, 1]], columns=["crop", "fill"], index=["crop", "fill"])
     axes = plots.correlation(table).axes[0]

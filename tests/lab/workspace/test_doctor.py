@@ -10,6 +10,8 @@ import pytest
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.workspace import doctor
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Execution
 from tests.paths import ROOT
 
 
@@ -24,6 +26,13 @@ def test_it_names_what_there_is_and_ends_with_zero(capsys, runs_root):
         assert f" {subject} " in printed
     assert str(runs_root) in printed
     assert "BAD" not in printed
+
+
+def test_a_sandbox_in_which_programs_fail_is_told(monkeypatch):
+    failed = Execution("error", error_type="MemoryError", error_message="no page is left")
+    monkeypatch.setattr(Executor, "run", lambda self, jobs: iter([failed]))
+    (found,) = findings("programs")
+    assert (found.state, found.found) == ("bad", "error: no page is left")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,8 @@ def test_a_python_that_is_not_supported_is_bad(monkeypatch, capsys, version):
 
 def test_missing_packages_come_with_the_command_that_brings_them(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None)
-    assert findings("trl")[0].remedy == "pip install 'arcnb[cpu or gpu]'"
+    remedy = "pip install '.[cpu]' in the checkout, or the wheel of arcnb with [cpu]"
+    assert findings("trl")[0].remedy == remedy
 
 
 def test_what_nvidia_smi_cannot_tell_is_no_failure(monkeypatch):
