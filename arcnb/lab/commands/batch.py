@@ -159,7 +159,9 @@ def add_commands(commands: Any) -> None:
     add("--per-gpu", type=int, metavar="N", help="runs at the same time on each GPU (1)")
     add("--apart", type=int, metavar="N", help="seconds between two starts on the same GPU (0)")
     add(
-        "--dry-run", action="store_true", help="check everything, say which runs there would be, make nothing"
+        "--dry-run",
+        action="store_true",
+        help="check names, types and ranges of parameters, say which runs there would be, make nothing",
     )
 
     command = shared.add_command(

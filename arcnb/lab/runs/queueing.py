@@ -41,7 +41,7 @@ def refuse_taken(name: str) -> None:
     for taken in runs_called(name):
         raise ArcnbError(
             f"there is a run called {name!r} already, {taken.path} ({taken.status}); take another name, "
-            "go on in it by --resume, or make a second one of that name by --again"
+            "go on in it by --resume, make a second one of that name by --again, or remove it by arcnb rm"
         )
 
 
