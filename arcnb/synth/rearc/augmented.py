@@ -7,12 +7,14 @@ made by rewriting the program's text and the first that reproduces every augment
 * colour literals mapped, first where they surely are colours, then every integer 0..9;
 * each of these between a turn of the input back into the old frame and a turn of the output forth.
 
-Programs run here are RE-ARC's own verifiers, rewritten by us: no model wrote them.
+Programs run here, in this process, so they are RE-ARC's own verifiers as this package has them, rewritten by
+us. The text that a task brings comes from a file, perhaps: it is compared with them, and never run.
 """
 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -21,6 +23,7 @@ import numpy as np
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair, Task
+from arcnb.synth.rearc.programs import rewritten_verifier, verifier_ids
 
 P_PLAIN = 0.25  # share of a training set's tasks that keep their orientation and colors
 
@@ -53,11 +56,20 @@ _FIRST_IS_COLOR = {"recolor", "canvas"}  # under lbind
 _RETURNS_COLOR = {"color", "mostcolor", "leastcolor"}  # matcher(color, 3)
 _RETURNS_COLORS = {"palette"}  # other(palette(grid), 0), remove(0, palette(grid))
 
+_FOREIGN = (  # the same text for all, so that it is said once
+    "tasks of source rearc whose program is not the one that RE-ARC has for their meta['original'] are shown "
+    "as they are: only RE-ARC's own programs are turned and recolored"
+)
+
 
 def augmented_task(task: Task, augmentation: Augmentation) -> Task | None:
-    """The RE-ARC task under augmentation, with a program that solves it; None if no rewriting does."""
+    """The RE-ARC task under augmentation, with a program that solves it; None if no rewriting does, or if its
+    program is not RE-ARC's."""
+    own = _own_program(task)
+    if own is None:
+        return None
     turned = replace(augmentation.apply_task(task), meta=task.meta)
-    for program in _candidates(task.program, augmentation):
+    for program in _candidates(own, augmentation):
         if _reproduces(program, (*turned.train, *turned.test)):
             return replace(turned, program=program)
     return None
@@ -69,7 +81,7 @@ class FreshAugmentations:
 
     Of a task's first eight no two share mirror and rotation; number 0 leaves a quarter of all tasks as they
     are. Other tasks, those that were augmented before, and the few in a hundred that no rewriting solves
-    come back unchanged.
+    come back unchanged. So do tasks that call themselves RE-ARC's and have another program, with a warning.
     """
 
     seed: int
@@ -77,12 +89,22 @@ class FreshAugmentations:
     def __call__(self, task: Task, number: int) -> Task:
         if task.source != "rearc" or "augmentation" in task.meta:
             return task
+        if _own_program(task) is None:
+            warnings.warn(_FOREIGN, RuntimeWarning, stacklevel=2)
+            return task
         if number == 0 and rng(self.seed, "plain", task.task_id).random() < P_PLAIN:
             return task
         turns = rng(self.seed, "turns", task.task_id).permutation(8)
         hflip, n_rot90 = divmod(int(turns[number % 8]), 4)
         drawn = Augmentation.sample(rng(self.seed, "colors", task.task_id, number))
         return augmented_task(task, Augmentation(bool(hflip), n_rot90, drawn.color_map)) or task
+
+
+def _own_program(task: Task) -> str | None:
+    """The package's program of the task's original, where the task has that very text."""
+    original = task.meta.get("original")
+    own = rewritten_verifier(original) if original in verifier_ids() else None
+    return own if own == task.program else None
 
 
 def _candidates(program: str, augmentation: Augmentation) -> Iterator[str]:
