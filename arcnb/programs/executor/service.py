@@ -39,7 +39,7 @@ class Service:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: garbage collection may close us while it is held
         self._inbox: deque[Ticket] = deque()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -52,13 +52,9 @@ class Service:
         """Queue a ticket; its askers are answered from the service's thread, which ``wake`` makes look."""
         if self._pid != os.getpid():
             self._reset()  # we are a fork of the process that the servers belong to: start our own
-        if self._closed:
-            raise RuntimeError("the executor is closed")
-        self._inbox.append(ticket)
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._start()
+        with self._lock:  # what is appended here is seen by the thread, at the latest by its last look
+            self._start()
+            self._inbox.append(ticket)
         if wake:
             self.wake()
 
@@ -66,12 +62,9 @@ class Service:
         """Start a server for every worker, of the kind that most programs need."""
         if self._pid != os.getpid():
             self._reset()
-        if self._closed:
-            raise RuntimeError("the executor is closed")
         with self._lock:
+            self._start()
             self._to_warm = True
-            if self._thread is None:
-                self._start()
         self.wake()
 
     def wake(self) -> None:
@@ -82,14 +75,22 @@ class Service:
                 self._wake.send(b"x")
 
     def _start(self) -> None:
+        """Start the thread unless it runs; RuntimeError when we are closed. To be called with the lock."""
+        if self._closed:
+            raise RuntimeError("the executor is closed")
+        if self._thread is not None:
+            return
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._work, name="arcnb-executor", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End every server, wait for it, and fail what was not answered."""
-        self._closed = True
-        if self._pid == os.getpid() and self._thread is not None:
+        if self._pid != os.getpid():
+            return  # we are a fork: the servers are not ours, and a thread left behind may hold the lock
+        with self._lock:
+            self._closed = True
+        if self._thread is not None:
             with contextlib.suppress(OSError):
                 self._wake.send(b"x")
             self._thread.join()
@@ -129,9 +130,11 @@ class Service:
             error = unexpected
             raise
         finally:
-            self._closed = True
+            with self._lock:
+                self._closed = True
+                unanswered = [*self._flying.values(), *self._inbox]
             self.pool.close()
-            for ticket in [*self._flying.values(), *self._inbox]:
+            for ticket in unanswered:
                 for _, _, fail in ticket.askers:
                     fail(error)
             selector.close()

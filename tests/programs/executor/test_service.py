@@ -14,6 +14,7 @@ import tempfile
 import textwrap
 import threading
 import time
+from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
@@ -381,6 +382,24 @@ def test_close_ends_every_process_and_fails_what_waits():
     with pytest.raises(RuntimeError, match="closed"):
         executor.submit(Job(program(1), GRIDS))
     executor.close()
+
+
+def test_a_job_that_comes_while_the_executor_closes_is_answered():
+    executor = Executor(workers=1, limits=ROOMY)
+    answer(executor.submit(Job(program(1), GRIDS)).result())
+    closing = threading.Thread(target=executor.close)
+
+    class Inbox(deque):
+        def append(self, ticket):
+            closing.start()
+            closing.join(2)  # longer than closing takes, were it not held up
+            super().append(ticket)
+
+    executor._service._inbox = Inbox()
+    late = executor.submit(Job(program(2), GRIDS))
+    with pytest.raises(CancelledError):
+        late.result(timeout=10)
+    closing.join()
 
 
 def test_an_executor_that_is_forgotten_ends_its_processes():
