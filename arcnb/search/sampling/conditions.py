@@ -1,8 +1,8 @@
 """How a prediction set was begun, kept beside its parts, so that nothing else is ever mixed into it.
 
 The file says which tasks the set is about (in all shards) and what decides prompts and completions. The first
-process writes it; every other one, today or next week, has to come with the same. More predictions a task,
-other shards, other machines, and fewer tasks are welcome.
+process writes it; every other one, today or next week, has to come with the same. Other shards, other
+machines, and fewer tasks are welcome, and more predictions a task where all are first turns.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 
 FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
+UNSAID = {"turns": 1, "last_share": 0.0}  # what a set has, or a plan wants, that does not name them
 
 
 def conditions(made: SampledSet, plan: RoundPlan) -> dict:
@@ -109,7 +110,8 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
             f"{predictions.folder} was begun with {len(tasks)} tasks and without {some(added)}; "
             f"use a new folder for the larger task set"
         )
-    for name, value in wanted["settings"].items():
+    settings = UNSAID | settings
+    for name, value in (UNSAID | wanted["settings"]).items():
         if settings.get(name) != value:
             raise ArcnbError(
                 f"{predictions.folder} was begun with {name} {settings.get(name)!r}, not {value!r}; "

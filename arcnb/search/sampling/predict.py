@@ -27,9 +27,11 @@ def predict(
 ) -> InferenceReport:
     """Fill the set up to the plan and say what was done. Raises ArcnbError before any work is lost.
 
-    division: the plan whose work is divided among the shards, where this one is a part of it.
+    division: the plan whose work is divided among the shards, where this one is a part of it, and to which
+    the caller has held the set.
     """
-    hold_to_conditions(made.predictions, conditions(made, plan))
+    if division is None:
+        hold_to_conditions(made.predictions, conditions(made, plan))
     record_rule(made.predictions, plan.stop_after, plan.n_predictions)
     mine = replace(made, tasks=shard_of(made, division or plan, backend))
     early_stop = EarlyStop(plan.stop_after) if plan.stop_after else None

@@ -330,8 +330,9 @@ def test_another_budget_or_chooser_is_refused(run):
     with pytest.raises(ArcnbError, match="begun with n_predictions 12, not 16"):
         run("p", replace(PLAN, rounds=replace(ROUNDS, n_predictions=16)))
     run("one", TurnPlan(ROUNDS))
-    with pytest.raises(ArcnbError, match="begun with turns None, not 3"):
+    with pytest.raises(ArcnbError, match="begun with turns 1, not 3"):
         run("one")
+    run("one", TurnPlan(replace(ROUNDS, n_predictions=16)))
 
 
 def test_trees_show_the_best_attempts_with_grids(run, tasks):
@@ -368,3 +369,13 @@ def test_a_last_share_goes_to_the_tasks_whose_selection_is_least_certain(run, ta
     assert 0 < again.total.made < 48
     with pytest.raises(ArcnbError, match=r"begun with last_share 0\.5, not 0\.25"):
         run("p", replace(SHARED, last_share=0.25), policy)
+
+
+@pytest.mark.parametrize(
+    ("begun", "sentence"), [(PLAN, "turns 3, not 1"), (SHARED, r"last_share 0\.5, not 0\.0")]
+)
+def test_first_turns_of_another_budget_do_not_join_a_set(run, begun, sentence):
+    made = len(run("p", begun)[0])
+    with pytest.raises(ArcnbError, match=f"begun with {sentence}"):
+        run("p", TurnPlan(ROUNDS))
+    assert len(run("p", begun)[0]) == made
