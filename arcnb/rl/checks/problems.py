@@ -117,11 +117,11 @@ def _turns(plan: GrpoPlan) -> Iterator[str]:
         return
     if plan.refine_conversations:
         yield "turns above 1 begins with first turns; it does not go together with refine_conversations"
+    apart = "the episodes of several would end at different turns"
     if plan.by_server and plan.num_processes > 1:
-        yield (
-            "turns above 1 with vllm_mode='server' takes one process: the episodes of several would end at "
-            "different turns"
-        )
+        yield f"turns above 1 with vllm_mode='server' takes one process: {apart}"
+    if plan.zero3 and plan.use_vllm is False:  # each sampling gathers weights from all
+        yield f"turns above 1 with parallel='zero3' and use_vllm=False takes one process: {apart}"
     if plan.samples_by_vllm and plan.trl.get("vllm_tensor_parallel_size", 1) > 1:
         yield "turns above 1 does not go together with vllm_tensor_parallel_size above 1"
 

@@ -18,6 +18,7 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.models.training.log import read_metrics
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
+from arcnb.rl.checks.problems import problems_anywhere
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.rollout import Rollout, Scores
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits, improvement
@@ -447,3 +448,16 @@ def test_conversations_of_other_tasks_are_refused(train, tmp_path, refine_file, 
 )
 def test_what_turns_do_not_go_together_with_is_refused(said, options, sentence):
     assert said(**options) == [sentence]
+
+
+def test_turns_by_transformers_under_zero3_are_refused(quick, tasks, tmp_path):
+    def found(**options):
+        plan = quick(tmp_path, turns=2, num_processes=3, **options)
+        return [said for said in problems_anywhere(plan, tasks, ()) if "zero3" in said]
+
+    assert found(parallel="zero3", use_vllm=False) == [
+        "turns above 1 with parallel='zero3' and use_vllm=False takes one process: the episodes of several "
+        "would end at different turns"
+    ]
+    assert not found(parallel="zero3", use_vllm=True)
+    assert not found(use_vllm=False)
