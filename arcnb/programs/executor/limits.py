@@ -24,7 +24,7 @@ STATUSES = (
     "memory",  # it ran out of memory
     "output_limit",  # it wrote more than a result may hold
     "invalid_output",  # an output is no grid of 1..30 by 1..30 integers 0..9
-    "nondeterministic",  # a second run, elsewhere and in another order, gave other outputs
+    "nondeterministic",  # a second run, elsewhere and in another order, gave other outputs or failed
     "crashed",  # its process died or answered nonsense
 )
 

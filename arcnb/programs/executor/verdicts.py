@@ -28,7 +28,12 @@ def execution_of(record: wire.Record, ticket: Ticket) -> Execution:
 
 
 def compared(first: Execution, second: Execution) -> Execution:
-    """The verdict after a second run on the inputs in reverse order."""
+    """The verdict after a second run on the inputs in reverse order.
+
+    Out of time or memory it stays what it is: so ends a program near its limits, as alike as its runs are.
+    """
+    if second.status in ("timeout", "memory"):
+        return second
     if second.status != "ok":
         message = f"a second run ended with {second.status}: {second.error_message}"
     else:

@@ -5,6 +5,7 @@
 import os
 import secrets
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,25 @@ def test_counting_calls_is_found_by_the_second_run(executor):
 def test_dependence_on_chance_is_found_by_the_second_run(executor, expression):
     program = f"import numpy as np\ndef transform(grid):\n    return [[{expression} for _ in range(30)]]"
     assert executor.submit(Job(program, GRIDS, STRICT)).result().status == "nondeterministic"
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("while True: pass", "timeout"),
+        ("bytearray(1 << 40)", "memory"),
+        ("raise ValueError", "nondeterministic"),
+        ("return [[10]]", "nondeterministic"),
+    ],
+)
+def test_a_second_run_out_of_time_or_memory_is_no_nondeterminism(executor, end, status):
+    program = (
+        "calls = 0\ndef transform(grid):\n    global calls\n    calls += 1\n"
+        f"    if calls == 1 and len(grid) == {len(GRIDS[-1])}:\n        {end}\n    return grid"
+    )
+    limits = replace(STRICT, seconds_per_input=1)
+    execution = executor.submit(Job(program, GRIDS, limits)).result()
+    assert (execution.status, execution.outputs) == (status, None)
 
 
 def test_a_deterministic_program_passes_the_second_run(executor):
