@@ -266,8 +266,9 @@ def _gpus(run: Run) -> int:
     manifest = run.manifest
     parameters = _asked(manifest)
     there = len(manifest["hardware"]["gpus"])
-    # 0: of a search each process has a GPU of its own
     processes = int(parameters.get("num_processes") or 0) or (there if run.kind == _SEARCH else 1)
+    if reports := run.kind == _SEARCH and manifest["outcome"].get("reports"):
+        processes = len({name.partition(" ")[2] for name in reports})  # an arm and a shard each
     wanted = processes * int(parameters.get("tensor_parallel") or 1)
     if parameters.get("vllm_mode") == "server" and not parameters.get("vllm_server_base_url"):
         wanted += int(parameters.get("vllm_server_gpus") or 1)

@@ -134,13 +134,23 @@ def run_shards(plan: SearchPlan, announce=print, spent: float = 0.0) -> dict[str
     When the caller is interrupted or killed, so are they, and get time to write what they have. ArcnbError,
     with a process's last words, when one fails (the others finish first), and when nothing at all was made.
     """
-    processes = plan.num_processes or max(1, len(visible_gpus()))
+    processes = _processes(plan)
     end = last_moment(plan.time_budget_hours, spent)
     outcomes = run_search(plan, announce, end=end) if processes == 1 else _in_processes(plan, processes, end)
     for arm in plan.searches:
         if not len(arm_predictions(plan, arm)):
             raise ArcnbError(f"search {arm!r} made nothing: {_why_nothing(plan, outcomes)}")
     return outcomes
+
+
+def _processes(plan: SearchPlan) -> int:
+    """As many as the plan says, else one a GPU; but no more than tasks, as each loads the model.
+
+    A search that has steps of so many shards goes on in them, though some are empty: its adapters are theirs.
+    """
+    asked = plan.num_processes or max(1, len(visible_gpus()))
+    begun = any(Path(plan.output).glob(f"*/steps-shard*-of-{asked:02d}.jsonl"))
+    return asked if begun else min(asked, len(load_tasks(task_file(plan))))
 
 
 def _why_nothing(plan: SearchPlan, outcomes: dict[str, dict]) -> str:

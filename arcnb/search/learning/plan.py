@@ -114,7 +114,7 @@ class SearchPlan(Plan):
         0.0, "the whole run ends within so many hours, on each GPU; 0 is no limit", free=True
     )
     num_processes: int = option(
-        0, "processes that share the tasks, each with a GPU of its own; 0 is one a GPU"
+        0, "processes that share the tasks, each with a GPU of its own; 0 is one a GPU, at most one a task"
     )
     n_pictures: int = option(2, "tasks to look at closely", free=True)
     output: str = option("", 'folder of everything that is made; "" is search/ in the run folder')

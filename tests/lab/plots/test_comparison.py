@@ -181,6 +181,15 @@ def test_cost_counts_the_gpus_of_searches_and_servers(parameters, n_gpus):
     assert comparison.cost_table({"run": run}).loc["run", ["GPUs", "GPU hours"]].tolist() == [n_gpus, n_gpus]
 
 
+@pytest.mark.parametrize(("shards", "n_gpus"), [([""], 1), ([" 0", " 1"], 2)])
+def test_a_search_costs_the_gpus_of_the_shards_that_it_reports(shards, n_gpus):
+    run = new_run("search", {"num_processes": 0}, {"path": SEARCH["notebook"], "sha256": "0"})
+    reports = {f"{arm}{shard}": {} for arm in ("alone", "learn") for shard in shards}
+    gpus = [{"name": "G", "memory_gb": 80, "driver": "1"}] * 8
+    run.update(hardware=run.manifest["hardware"] | {"gpus": gpus}, outcome={"reports": reports})
+    assert comparison.cost_table({"run": run}).loc["run", "GPUs"] == n_gpus
+
+
 @pytest.mark.parametrize("output", ["", "made"])
 def test_a_search_has_a_set_for_each_arm_and_their_first_round_once(output, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

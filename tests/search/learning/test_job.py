@@ -83,6 +83,23 @@ def test_a_plan_survives_its_file(searching):
     assert SearchPlan.of(json.loads(json.dumps(plan.values()))) == plan
 
 
+def test_no_more_processes_start_than_there_are_tasks_but_a_search_keeps_its_shards(searching, monkeypatch):
+    started = []
+    monkeypatch.setattr("arcnb.search.learning.job.visible_gpus", lambda: range(8))
+    monkeypatch.setattr(
+        "arcnb.search.learning.job._in_processes",
+        lambda plan, count, end: started.append(count) or {},
+    )
+    plan = searching(num_processes=0)
+    journal = arm_predictions(plan, "learn").folder.with_name("steps-shard00-of-08.jsonl")
+    for _ in range(2):
+        with pytest.raises(ArcnbError, match="made nothing"):
+            run_shards(plan)
+        journal.parent.mkdir(exist_ok=True)
+        journal.touch()
+    assert started == [len(small_tasks()), 8]
+
+
 def test_a_process_that_fails_is_quoted(tmp_path, searching):
     with pytest.raises(ArcnbError, match=r"2 of 2 processes failed.*no backend|unknown backend"):
         run_shards(searching(backend="abacus", arms="alone", workers=5, num_processes=2))
