@@ -200,7 +200,7 @@ def problem_sets():
     return load_problems("simple*3"), load_problems("simple/held_out*3")
 
 
-def test_a_run_trains_evaluates_and_leaves_its_files(plan, problem_sets, tmp_path):
+def test_a_run_trains_evaluates_and_leaves_its_files(plan, problem_sets, tmp_path, monkeypatch):
     report = run_grpo(plan, *problem_sets)
     assert (report.status, report.steps) == ("done", 2)
     rows = read_metrics(tmp_path / "metrics.jsonl")
@@ -220,7 +220,12 @@ def test_a_run_trains_evaluates_and_leaves_its_files(plan, problem_sets, tmp_pat
     with pytest.raises(ValueError, match="max_tests_per_problem was 2 and is 1"):
         run_grpo(other, *problem_sets)
 
+    closed = []
+    monkeypatch.setattr(
+        "arcnb.problems.languages.python.PythonLanguage.close", lambda self: closed.append(self)
+    )
     result = evaluate_model(plan, problem_sets[1], report.adapter, 2)
+    assert closed, "the evaluation leaves no language open"
     values = json.loads((tmp_path / "evaluation.json").read_text())
     assert values["n_predictions"] == 6
     assert [row["k"] for row in values["pass_at_k"]] == [1, 2]
@@ -247,7 +252,8 @@ class Parrot:
         for request in requests:
             self.asked.append(request.key)
             for i, text in enumerate(self.texts[request.key]):
-                yield Completion(request.key, i, text, (1,), "stop", None, len(request.prompt_ids), i)
+                end = "stop" if text else "skipped"
+                yield Completion(request.key, i, text, (1,), end, None, len(request.prompt_ids), i)
 
 
 def test_final_evaluation_is_unbiased_and_goes_on_where_it_stood(languages, small_model, tmp_path):
@@ -266,6 +272,15 @@ def test_final_evaluation_is_unbiased_and_goes_on_where_it_stood(languages, smal
     assert curve[2] == pytest.approx(pass_at_k(4, 1, 2) / 2)
     assert result.table().loc["2", "pass@1"] == 0
     assert result.as_dict()["parse"]["parse/strict"] == 1
+
+
+def test_prompts_too_long_are_counted_after_a_resume_too(languages, small_model, tmp_path):
+    problems = [Problem.from_row(ADD | {"problem_id": name}) for name in ("add", "long")]
+    parrot = Parrot(load_tokenizer(small_model), {"add": [RIGHT] * 2, "long": [""] * 2})
+    plan, judge = ProblemPlan.of({"n_predictions": 2}, output=tmp_path), ProblemJudge(languages)
+    for _ in range(2):
+        assert evaluate(plan, problems, parrot, judge).as_dict()["prompts_too_long"] == 1
+    assert parrot.asked == ["add", "long"]
 
 
 # ---------------------------------------------------------------- memory and dry runs

@@ -89,13 +89,13 @@ class ProblemSubject(Subject):
             format_weight=tests.format_reward_weight,
         )
 
-    def judge(self, executor: Executor) -> ProblemJudge:
-        """Who judges this run's answers; its languages share the executor."""
+    def judge(self, languages: Languages) -> ProblemJudge:
+        """Who judges this run's answers; the languages are the caller's to close."""
         tests = self.plan.tests
-        return ProblemJudge(Languages(executor), tests.max_tests_per_problem, tests.answer_format)
+        return ProblemJudge(languages, tests.max_tests_per_problem, tests.answer_format)
 
     def reward(self, executor: Executor) -> Callable[..., ProgramReward]:
-        judge = self.judge(executor).judge
+        judge = self.judge(Languages(executor)).judge  # q's idle threads end when the reward is forgotten
         return partial(
             ProgramReward,
             judge=judge,
@@ -105,5 +105,5 @@ class ProblemSubject(Subject):
         )
 
     def held_out(self, executor: Executor) -> Callable[..., HeldOut]:
-        judge = partial(self.judge(executor).judge, all_tests=True)
+        judge = partial(self.judge(Languages(executor)).judge, all_tests=True)
         return partial(HeldOut, judge=judge, shown=lambda problem: (problem, {}))

@@ -21,6 +21,7 @@ from arcnb.machine.files import write_whole
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
+from arcnb.problems.languages.registry import Languages
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.reward import parse_counts
@@ -40,7 +41,6 @@ class Evaluation:
     problems: Sequence[Problem]
     predictions: PredictionSet
     described: dict[str, str]
-    skipped: int = 0
     step: int = 0
 
     def pass_at_k(self, difficulty: str | None = None) -> pd.DataFrame:
@@ -93,7 +93,7 @@ class Evaluation:
             "step": self.step,
             "n_problems": len(self.problems),
             "n_predictions": len(judged),
-            "prompts_too_long": self.skipped,
+            "prompts_too_long": len({one.task_id for one in judged if one.finish_reason == "skipped"}),
             "judged_by": self.described,
             "pass_at_k": self.pass_at_k().to_dict("records"),
             "by_difficulty": self.table().reset_index().to_dict("records"),
@@ -113,9 +113,10 @@ def evaluate_model(
     options = EngineOptions(max_model_len=plan.max_length or None, log=Path(plan.output, "engine.log"))
     with (
         Executor(plan.workers or None, plan.subject.limits) as executor,
+        Languages(executor) as languages,
         open_backend(plan.backend, plan.model, adapter, options) as engine,
     ):
-        result = evaluate(plan, problems, engine, plan.subject.judge(executor), adapter, step)
+        result = evaluate(plan, problems, engine, plan.subject.judge(languages), adapter, step)
     write_whole(Path(plan.output, "evaluation.json"), json.dumps(result.as_dict(), indent=1))
     return result
 
@@ -137,7 +138,6 @@ def evaluate(
     predictions = PredictionSet(Path(plan.output) / "evaluation")
     done = Counter(key[0] for key in predictions.done_keys() if key[1] == step)
     left = [problem for problem in problems if done[problem.problem_id] < n]
-    skipped = 0
     for start in range(0, len(left), BLOCK):
         block = {problem.problem_id: problem for problem in left[start : start + BLOCK]}
         prompts = {key: prompt_format.prompt(problem) for key, problem in block.items()}
@@ -167,8 +167,7 @@ def evaluate(
             )
             for one in backend.generate(requests, sampling)
         ]
-        skipped += sum(one.finish_reason == "skipped" for one in made) // n
         made.sort(key=lambda one: (one.task_id, one.index))
         predictions.write_part(list(judge.judge(made, block, all_tests=True)), round=step)
     described = {name: judge.languages[name].described for name in sorted({p.language for p in problems})}
-    return Evaluation(problems, predictions, described, skipped, step)
+    return Evaluation(problems, predictions, described, step)
