@@ -15,6 +15,7 @@ from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.jobs import ClusterJob, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.submitting import (
     JOB_FOLDER,
+    cancelled_unless_noted,
     note_task,
     prepare_job,
     show,
@@ -62,9 +63,11 @@ def submit_pipeline(
             return 0
         if scheduler == "htcondor" and todo:
             number = _submit_dag(pipeline, jobs, todo)
-            for name in todo:
-                note_task(runs[name], scheduler, f"{number} (DAG)", jobs[name].folder, files[name])
-                tell(f"{name}: {scheduler} {number} (DAG), {runs[name].path}")
+            dag = f"{number} (DAG)"
+            with cancelled_unless_noted(scheduler, [dag]):
+                for name in todo:
+                    note_task(runs[name], scheduler, dag, jobs[name].folder, files[name])
+                    tell(f"{name}: {scheduler} {dag}, {runs[name].path}")
     except ArcnbError:
         # Stages that are with the scheduler already have dependents that are not: nothing of it is to run.
         if tasks:

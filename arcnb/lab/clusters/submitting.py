@@ -1,10 +1,11 @@
 """Handing runs to a scheduler: files are written, the scheduler is asked, and every run folder says which
 task it waits for (job/job.json, and copies of the submit files beside it)."""
 
+import contextlib
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -81,10 +82,24 @@ def prepare_job(
 def submit_job(scheduler: str, job: ClusterJob, files: Sequence[Path]) -> list[str]:
     """Hand the job in and note its tasks in the run folders; SchedulerError if the scheduler refuses."""
     tasks: list[str] = scheduler_named(scheduler).submit(job)
-    cluster = slurm.cluster() if scheduler == slurm.NAME else ""
-    for run, task in zip(job.runs, tasks, strict=True):
-        note_task(run, scheduler, task, job.folder, files, cluster)
+    with cancelled_unless_noted(scheduler, tasks):
+        cluster = slurm.cluster() if scheduler == slurm.NAME else ""
+        for run, task in zip(job.runs, tasks, strict=True):
+            note_task(run, scheduler, task, job.folder, files, cluster)
     return tasks
+
+
+@contextlib.contextmanager
+def cancelled_unless_noted(scheduler: str, tasks: Sequence[str]) -> Iterator[None]:
+    """Cancel what was handed in if the block fails to note it: folders that know nothing of their job would
+    be withdrawn, or submitted again."""
+    try:
+        yield
+    except (ArcnbError, OSError) as error:
+        scheduler_named(scheduler).cancel(tasks)
+        raise ArcnbError(
+            f"{scheduler} took {', '.join(tasks)}, which could not be noted and is cancelled: {error}"
+        ) from error
 
 
 def note_task(

@@ -288,7 +288,11 @@ def add_commands(commands: Any) -> None:
     add("--resume", metavar="RUN", help="go on in the folder of a run that was stopped or failed")
     add("--grace", type=float, default=60.0, metavar="SECONDS", help="time for a stopped cell to save (60)")
     add("--quiet", action="store_true", help="no progress")
-    add("--dry-run", action="store_true", help="check names, types and ranges of parameters, print them, make and run nothing")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="check names, types and ranges of parameters, print them, make and run nothing",
+    )
 
     command = shared.add_command(
         commands,

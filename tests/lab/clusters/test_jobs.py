@@ -1,5 +1,6 @@
 """Job descriptions and submit files: options, typos, environments, both renderers. Needs no scheduler."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
-from arcnb.lab.clusters import jobs, status
+from arcnb.lab.clusters import htcondor, jobs, slurm, status, submitting
 from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
 from arcnb.lab.runs.processes import process_identity
 from arcnb.lab.runs.run import list_runs, new_run
@@ -26,6 +27,21 @@ def path(notebook):
 
 def dry_run(path, scheduler, *options):
     return cli.main(["submit", "--on", scheduler, str(path), "--dry-run", *map(str, options)])
+
+
+@pytest.mark.parametrize("scheduler", [slurm, htcondor])
+def test_a_job_that_cannot_be_noted_is_cancelled_and_its_run_withdrawn(path, scheduler, monkeypatch, capsys):
+    def full(*where, **how):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    cancelled = []
+    monkeypatch.setattr(scheduler, "submit", lambda job: ["17"])
+    monkeypatch.setattr(scheduler, "cancel", cancelled.extend)
+    monkeypatch.setattr(submitting, "note_task", full)
+    assert cli.main(["submit", "--on", scheduler.NAME, str(path)]) == 2
+    assert "took 17, which could not be noted and is cancelled: " in capsys.readouterr().err
+    assert cancelled == ["17"]
+    assert list_runs() == []
 
 
 @pytest.mark.parametrize(
