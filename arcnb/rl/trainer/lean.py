@@ -6,7 +6,8 @@ TRL's `GRPOTrainer` (1.15, 1.16) scores a round of samples in one method: old an
 of all completions, then rewards and advantages. Here rewards come first, so that passes are made for
 completions that are trained alone. Four of its methods are extended, none is replaced: `_generate`,
 `_calculate_rewards`, `_get_per_token_logps_and_entropies` and `compute_loss`; what is left out is left out by
-masks. Losses, clipping and advantages of whole groups stay TRL's.
+masks. Losses and clipping stay TRL's; advantages among those trained are of arcnb.rl.trainer.crediting, which
+goes around this trainer.
 What each option changes: docs/explanation/grpo.md.
 """
 
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.seeds import rng
 from arcnb.rl.plan.settings import Learner
-from arcnb.rl.rewards.advantages import ADVANTAGES, AdvantageContext
 from arcnb.rl.trainer.choice import drawn_evenly, most_spread, silent
 from arcnb.rl.trainer.ratios import correction, old_log_probs, share_of_sampler
 
@@ -37,9 +37,9 @@ class _Round:
     """Samples while TRL scores them. inputs: rows of this process. adapters: the policy's, see
     `adapter_state`. rewards: TRL's, of all processes.
 
-    sampler: log-probabilities that the sampler gave, a list a completion. Of all processes' n completions, in
-    their order: totals: the rewards that advantages are made of; groups: the number of each one's group;
-    chosen, run, referred: which are trained, which of these run, and which of these by the reference, too.
+    sampler: log-probabilities that the sampler gave, a list a completion. chosen, run, referred: which of all
+    processes' completions, in their order, are trained, which of these run, and which of these by the
+    reference, too.
     """
 
     inputs: list[dict]
@@ -47,8 +47,6 @@ class _Round:
     adapters: tuple | None
     rewards: torch.Tensor | None = None
     sampler: list | None = None
-    totals: np.ndarray | None = None
-    groups: np.ndarray | None = None
     chosen: np.ndarray | None = None
     run: np.ndarray | None = None
     referred: np.ndarray | None = None
@@ -112,22 +110,20 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             import numpy as np
 
             round_ = self._round
-            round_.groups = np.arange(n) // self.num_generations
+            groups = np.arange(n) // self.num_generations
             round_.chosen = round_.run = np.ones(n, bool)
             if learner.chooses:
-                round_.totals = round_.rewards.nansum(dim=1).double().cpu().numpy()
+                totals = round_.rewards.nansum(dim=1).double().cpu().numpy()
                 if credit := getattr(self.reward_funcs[0], "credit", None):  # as ProgramReward has it
-                    round_.totals = np.array(credit[0], float)
-                    round_.groups = np.unique(credit[1], return_inverse=True)[1]
-                of_round = round_.totals, round_.groups
+                    totals, groups = np.array(credit[0], float), np.unique(credit[1], return_inverse=True)[1]
                 if learner.trained_part < 1:
                     draw = rng(seed, "trained part", round_.step)
-                    round_.chosen = most_spread(*of_round, learner.trained_part, draw)
-                round_.run = round_.chosen & ~(learner.skip_silent & silent(*of_round))
+                    round_.chosen = most_spread(totals, groups, learner.trained_part, draw)
+                round_.run = round_.chosen & ~(learner.skip_silent & silent(totals, groups))
             self.chosen = round_.chosen
             self._metrics["train"]["learner/trained_share"].append(float(round_.run.mean()))
             draw = rng(seed, "reference part", round_.step)
-            round_.referred = drawn_evenly(round_.run, round_.groups, learner.reference_part, draw)
+            round_.referred = drawn_evenly(round_.run, groups, learner.reference_part, draw)
 
         def _own(self, of_all) -> torch.Tensor:
             """The part of this process of an array with a value a completion."""
@@ -135,9 +131,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             return whole.chunk(self.accelerator.num_processes)[self.accelerator.process_index]
 
         def _columns(self, batch: dict, round_: _Round) -> dict:
-            """What a scored batch gets: masks, advantages and weights of what is trained."""
-            import numpy as np
-
+            """What a scored batch gets: masks and weights of what is trained."""
             mask, device = batch["completion_mask"], batch["completion_mask"].device
             columns = {
                 "sampled_at": torch.tensor(self.ahead.drawn_at if self.ahead else round_.step, device=device),
@@ -145,11 +139,6 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             }
             if learner.trained_part < 1:
                 own = self._own(round_.chosen)
-                among, advantages = round_.chosen, np.zeros(len(round_.chosen))
-                advantages[among] = ADVANTAGES[self.scale_rewards](
-                    round_.totals[among], round_.groups[among], AdvantageContext()
-                )
-                columns["advantages"] = self._own(advantages).to(batch["advantages"])
                 trained = mask * batch.get("tool_mask", 1) * own.unsqueeze(1)
                 columns["num_items_in_batch"] = self.accelerator.gather(trained.sum()).sum()
                 if self.loss_type in BY_COMPLETION:

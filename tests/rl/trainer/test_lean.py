@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from arcnb.arc.seeds import rng
 from arcnb.rl.plan.settings import Learner
 from arcnb.rl.trainer.choice import drawn_evenly, most_spread
+from arcnb.rl.trainer.crediting import crediting
 from arcnb.rl.trainer.lean import lean_trainer
 from arcnb.rl.trainer.ratios import share_of_sampler
 from tests.rl.whole_runs import COMPARED, STEPS, by_vllm, share_of_letter_e, train
@@ -183,6 +185,23 @@ def only(part):
     return wrapped
 
 
+class Credited:
+    """A reward that says what it gave, as ProgramReward does."""
+
+    __name__ = "credited"
+
+    def __call__(self, completions, **_):
+        values = np.float32(share_of_letter_e(completions)).tolist()
+        self.credit = values, [place // 4 for place in range(len(values))]
+        return values
+
+
+def credited_half(reward, scale):
+    """The trainer as `make_trainer` builds it, which trains the most spread half."""
+    plan = SimpleNamespace(advantages=scale, pass_at_k=1, pass_at_k_last=0, self_teacher=0.0)
+    return lambda base: crediting(lean(trained_part=0.5)(base), plan, reward, 0)
+
+
 @pytest.mark.parametrize(
     ("loss_type", "scale"),
     [("dapo", "group"), ("grpo", "batch"), ("dr_grpo", "none"), ("cispo", "batch"), ("sapo", "group")],
@@ -190,7 +209,9 @@ def only(part):
 def test_the_most_spread_half_is_trained_as_if_there_were_no_other(small_model, tmp_path, loss_type, scale):
     asked = {"loss_type": loss_type, "scale_rewards": scale, "per_device_train_batch_size": 8}
     theirs, _ = train(small_model, tmp_path, share=False, samples=only(0.5), **asked)
-    ours, our_tokens = train(small_model, tmp_path, share=True, wrap=lean(trained_part=0.5), **asked)
+    reward = Credited()
+    wrap = credited_half(reward, scale)
+    ours, our_tokens = train(small_model, tmp_path, share=True, wrap=wrap, reward=reward, **asked)
     assert_equal(ours, theirs, names={"loss", "grad_norm", "kl", "entropy"}, rel=1e-3)
     if loss_type == "dapo":
         _, all_tokens = train(small_model, tmp_path, share=True, **asked)
