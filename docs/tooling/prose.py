@@ -18,6 +18,7 @@ MADE = {
     "docs/reference/cli.md",
     "docs/reference/api.md",
     "docs/reference/files.md",
+    "docs/reference/inputs.md",
 }
 RECORDS = "docs/results/"
 # Words without a meaning of their own here, and what says it (docs/reference/glossary.md).

@@ -1,4 +1,4 @@
-"""Reference pages made from the code: the command line, the names that rooms offer, file formats.
+"""Reference pages made from the code: command line, names that rooms offer, file formats, what is asked for.
 
 python docs/tooling/reference.py            # write them
 python docs/tooling/reference.py --check    # say which is stale, end with 1
@@ -9,7 +9,10 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
+
+import yaml
 
 from arcnb.arc.predictions.tables import PREDICTION_SCHEMA
 from arcnb.lab.cli import parser
@@ -29,6 +32,25 @@ FORMATS = [
     ("Coding problems", "arcnb/problems/sets/problem.py"),
     ("GRPO run", "arcnb/rl/trainer/training.py"),
 ]
+_TASKS = """## Tasks
+
+| notebook | its parameter `tasks` takes |
+|---|---|
+| 01, 02, 07 | a task set, a path, a source, or a recipe of several |
+| 03, 05 | a task set or a path |
+| 04, 06 | nothing: their tasks are those of the predictions |
+| 09 | coding problems ([how to](../how-to/problems.md)) |
+
+A task set is a name of the first line below, a `tasks.parquet` of notebook 01, a file or a folder of ARC
+JSON, or the name of a run of notebook 01. So a recipe reaches notebook 03 by way of 01:
+
+    arcnb run 01 -p tasks "rearc*100 + dsl*100" -p n_tasks 0 --name mixed
+    arcnb run 03 -p tasks mixed
+"""
+_PROFILES = """A profile of yours is a file in `notebooks/profiles/`, which `-f` takes by its name, or a file
+anywhere, by its path. Of several (`-f grpo -f dapo`) the later wins, and `-p` over all. `arcnb params 05 -f
+grpo` shows what it gives.
+"""
 VARIABLES = {
     "ARCNB_RUNS": "where run folders are made and looked for; else `runs/` of the work tree",
     "ARCNB_CACHE": "where the embedded model is unpacked to, once (about half a gigabyte)",
@@ -131,11 +153,34 @@ def files_page() -> str:
     return "\n".join(parts)
 
 
+def inputs_page() -> str:
+    """docs/reference/inputs.md: what stands for tasks, and profiles, from the modules that read them."""
+    parts = [f"# Tasks by name, and profiles\n\n{MADE}\n", _TASKS]
+    for title, file in (("Sources", "arcnb/synth/sources.py"), ("Recipes", "arcnb/synth/task_sets.py")):
+        text = ast.get_docstring(ast.parse((ROOT / file).read_text())) or ""
+        parts.append(f"### {title}\n\n```text\n{text}\n```\n")
+    text = ast.get_docstring(ast.parse((ROOT / "arcnb/lab/notebooks/profiles.py").read_text())) or ""
+    parts.append(f"## Profiles\n\n{_PROFILES}\n```text\n{text}\n```\n")
+    rows = [_profile(path) for path in sorted((ROOT / "notebooks" / "profiles").glob("*.yaml"))]
+    parts.append("| profile | for | what it is |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _profile(path: Path) -> str:
+    text = path.read_text()
+    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    words = " ".join(line.lstrip("# ") for line in comment)
+    about = re.split(r"(?<=\.)(?<!Dr\.)\s+(?=[A-Z`])", words, maxsplit=1)[0]
+    sections = ["all" if name == "all" else name.partition("_")[0] for name in yaml.safe_load(text)]
+    place = f"../../notebooks/profiles/{path.name}"
+    return f"| [`{path.stem}`]({place}) | {', '.join(sections)} | {_cell(about)} |"
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("%%", "%")
 
 
-PAGES = {"cli.md": cli_page, "api.md": api_page, "files.md": files_page}
+PAGES = {"cli.md": cli_page, "api.md": api_page, "files.md": files_page, "inputs.md": inputs_page}
 
 
 def stale(write: bool = False) -> list[Path]:

@@ -169,6 +169,9 @@ def _files(path: Path) -> list[Path]:
             raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file){remedy}")
         return files
     if not path.exists():
+        if "*" in str(path):
+            recipe = "notebook 01 makes a set of a recipe, by whose name or tasks.parquet it is taken here"
+            raise ArcnbError(f"{path}: no such file; {recipe}")
         raise ArcnbError(f"{path}: no such file, and not one of the sources{nearest(str(path), SOURCES)}")
     return [path]
 
