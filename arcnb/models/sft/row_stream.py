@@ -4,9 +4,9 @@
         train_sft(sft_plan, stream, run.path)
 
 One process makes the rows, ahead of the training; any number of processes read them, each all of them, and
-take their share. A block is a Parquet file, complete once it has its name, so a training that resumes reads
-what is there at once, while the maker works its way back to where it was: everything in a block derives from
-the seed. Memory does not grow with the number of rows.
+take their share, also on other machines that share the disk. A block is a Parquet file, complete once it has
+its name, so a training that resumes reads what is there at once, while the maker works its way back to where
+it was: everything in a block derives from the seed. Memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ import psutil
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
+from arcnb.machine.beats import LOST_SECONDS, beating
 from arcnb.machine.files import new_file, remove_abandoned, write_whole
-from arcnb.machine.processes import ending_with_parent, leave
+from arcnb.machine.processes import ending_with_parent, leave, pid_place
 from arcnb.machine.progress import progress
 from arcnb.models.registry import only_tokenise
 from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
 
 END = "end"  # file that says: no block follows
 FAILED = "failed.txt"
-MAKER = "maker.pid"
+MAKER = "maker.pid"  # its pid, and the place where that has a meaning
+ALIVE = "maker.alive"  # its signs of life, for everywhere else
 COUNTS = "counts.json"
 MADE_OF = "made_of.txt"  # what the blocks of the folder were made of
 ENOUGH = 2000  # tasks or rows in a row without use before the maker gives up
@@ -105,12 +107,12 @@ def row_stream(
         for block in _blocks(folder):
             block.unlink()
     write_whole(folder / MADE_OF, made_of)
-    for name in (FAILED, MAKER, END):  # the end of an earlier try may come before the one now wanted
+    for name in (FAILED, MAKER, ALIVE, END):  # the end of an earlier try may come before the one now wanted
         (folder / name).unlink(missing_ok=True)
     maker = get_context("spawn").Process(target=_make, args=(tasks, builder, folder, plan, os.getpid()))
     maker.start()
     try:
-        write_whole(folder / MAKER, str(maker.pid))
+        write_whole(folder / MAKER, f"{maker.pid} {pid_place()}")
         with progress(None, "making the first rows", 1, "block") as bar:
             next(read_rows(str(folder)))
             bar.update(1)
@@ -124,7 +126,7 @@ def read_rows(folder: str) -> Iterator[dict]:
     import pyarrow.parquet as pq
 
     root = Path(folder)
-    number = 0
+    number, maker = 0, None
     while True:
         path = _block(root, number)
         ended = (root / END).exists()
@@ -133,11 +135,12 @@ def read_rows(folder: str) -> Iterator[dict]:
             for values in zip(*(column.to_numpy() for column in table.columns), strict=True):
                 arrays = (value.copy() for value in values)  # Arrow's own are read-only
                 yield dict(zip(table.column_names, arrays, strict=True))
-            number += 1
+            number, maker = number + 1, None
         elif ended:
             return
         else:
-            _check_maker(root)
+            maker = maker or _Maker(root)
+            maker.check()
             time.sleep(0.1)
 
 
@@ -149,13 +152,31 @@ def _blocks(root: Path) -> list[Path]:
     return sorted(root.glob("[0-9]*.parquet"))
 
 
-def _check_maker(root: Path) -> None:
-    if (root / FAILED).exists():
-        raise ArcnbError((root / FAILED).read_text())
-    if not (root / MAKER).exists() or _is_running((root / MAKER).read_text()):
-        return
-    if not (root / FAILED).exists() and not (root / END).exists():  # it may have ended since
-        raise ArcnbError(f"the process that makes the rows in {root} has died")
+class _Maker:
+    """The process that makes the rows, as whoever waits for a block hears of it, from then on."""
+
+    def __init__(self, root: Path):
+        self._root = root
+        self._sign, self._heard = "", time.monotonic()
+
+    def check(self) -> None:
+        """ArcnbError when it failed or has died."""
+        if sentence := _read(self._root / FAILED):
+            raise ArcnbError(sentence)
+        lost = self._lost()
+        if lost and not (self._root / FAILED).exists() and not (self._root / END).exists():  # ended since
+            raise ArcnbError(f"the process that makes the rows in {self._root} {lost}")
+
+    def _lost(self) -> str:
+        """What became of it; nothing while it lives. Elsewhere another process may have its pid."""
+        pid, _, place = _read(self._root / MAKER).partition(" ")
+        if place and place == pid_place():
+            return "" if _is_running(pid) else "has died"
+        sign, now = _read(self._root / ALIVE), time.monotonic()
+        if sign != self._sign:
+            self._sign, self._heard = sign, now
+        silent = now - self._heard
+        return f"is lost: no sign of it for {silent:.0f} s" if silent > LOST_SECONDS else ""
 
 
 def _is_running(pid: str) -> bool:
@@ -163,6 +184,13 @@ def _is_running(pid: str) -> bool:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # not there yet, or just being replaced on a shared disk
+        return ""
 
 
 # --------------------------------------------------------------------------- the maker
@@ -175,14 +203,15 @@ def _make(tasks, builder: RowBuilder, root: Path, plan: RowPlan, parent: int) ->
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ending_with_parent(parent=parent)()
-    try:
-        _write_blocks(tasks, builder, root, plan)
-    except ArcnbError as error:  # says all that there is to say
-        write_whole(root / FAILED, str(error))
-        sys.exit(1)
-    except Exception as error:
-        write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
-        raise
+    with beating(root / ALIVE):
+        try:
+            _write_blocks(tasks, builder, root, plan)
+        except ArcnbError as error:  # says all that there is to say
+            write_whole(root / FAILED, str(error))
+            sys.exit(1)
+        except Exception as error:
+            write_whole(root / FAILED, f"making rows: {type(error).__name__}: {error}")
+            raise
     leave()
 
 

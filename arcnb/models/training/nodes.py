@@ -31,14 +31,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.beats import BEAT_SECONDS, LOST_SECONDS, beating
 from arcnb.machine.files import write_whole
 from arcnb.machine.processes import end_session, start_session
 from arcnb.machine.starts import free_port
 from arcnb.models.training.output import copy_lines, failure
 
 COUNT, FOLDER, SERVER = "ARCNB_NODES", "ARCNB_NODES_FOLDER", "ARCNB_SERVER_NODE"
-BEAT_SECONDS = 1.0
-LOST_SECONDS = 60.0  # without a beat; shared disks show what another node wrote after up to half a minute
 ARRIVAL_SECONDS = 600.0
 REPORT_SECONDS = 10.0  # that a failed part waits for what other nodes say of theirs
 GRACE = 60.0
@@ -212,22 +211,10 @@ def _present(folder: Path, rank: int) -> Iterator[None]:
     """Count while the block lasts, deaf to SIGTERM: the first node is told as well, and all agree to save."""
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    path, name = folder / f"{rank}.alive", os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    write_whole(path, f"{name} 0", synced=False)  # before any work: a node is lost only after it was there
-    ended = threading.Event()
-
-    def count() -> None:
-        number = 0
-        while not ended.wait(BEAT_SECONDS):
-            number += 1
-            with suppress(ArcnbError):  # a full disk: the work is worth more than the news of it
-                write_whole(path, f"{name} {number}", synced=False)
-
-    beat = threading.Thread(target=count, daemon=True)
-    beat.start()
-    yield
-    ended.set()
-    beat.join()
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    # before any work: a node is lost only after it was there
+    with beating(folder / f"{rank}.alive", name, BEAT_SECONDS):
+        yield
 
 
 def _run(

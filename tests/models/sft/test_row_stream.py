@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import signal
+import threading
 import time
 from dataclasses import replace
 from itertools import islice
@@ -13,12 +15,14 @@ import pytest
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.errors import ArcnbError
+from arcnb.machine.beats import beating
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sft.plan import SftPlan
 from arcnb.models.sft.row_stream import ENOUGH, RowPlan, RowStream, read_rows, row_stream
 from arcnb.models.sft.rows import IGNORED, RowBuilder
 from arcnb.models.sft.training import train_sft
+from tests.lab.watching import wait_for
 from tests.models.sft.rounds import Rounds, hold_a_stream
 from tests.rl.stop_at import StopAt
 
@@ -71,7 +75,7 @@ def made_by_two(tasks, stream, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     with stream(tasks, folder, ENDLESS):
         rows = list(islice(read_rows(str(folder)), 32))
-        maker = int((folder / "maker.pid").read_text())
+        maker = maker_of(folder)
         mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in members(maker)]
     return rows, maker, mapped
 
@@ -215,10 +219,49 @@ def test_the_maker_ends_when_the_process_that_wants_the_rows_is_killed(tasks, sm
     while not (tmp_path / "00000.parquet").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    maker = int((tmp_path / "maker.pid").read_text())
+    maker = maker_of(tmp_path)
     holder.kill()
     holder.join()
     wait_for_the_end(maker)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Readers are on another machine, and not patient."""
+    monkeypatch.setitem(read_rows.__globals__, "pid_place", lambda: "another machine")
+    monkeypatch.setitem(read_rows.__globals__, "LOST_SECONDS", 2.0)
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), 2**30])  # of somebody else, and of nobody
+def test_a_reader_on_another_machine_waits_for_a_maker_that_lives(folder, tmp_path, elsewhere, pid):
+    (tmp_path / "maker.pid").write_text(f"{pid} the first machine")
+
+    def slowly():
+        with beating(tmp_path / "maker.alive", seconds=0.1):
+            time.sleep(4)
+            for name in ("00000.parquet", "00001.parquet", "end"):
+                shutil.copy(folder / name, tmp_path)
+
+    maker = threading.Thread(target=slowly)
+    maker.start()
+    rows = texts(read_rows(str(tmp_path)))
+    maker.join()
+    assert rows == texts(read_rows(str(folder)))
+
+
+def test_a_reader_on_another_machine_hears_that_the_maker_died(tasks, stream, tmp_path, request):
+    with stream(tasks, tmp_path, ENDLESS):
+        request.getfixturevalue("elsewhere")
+        sign = (tmp_path / "maker.alive").read_text()
+        wait_for(lambda: (tmp_path / "maker.alive").read_text() != sign)
+        os.killpg(maker_of(tmp_path), signal.SIGKILL)
+        with pytest.raises(ArcnbError, match=r"makes the rows in .* is lost: no sign of it for 2 s"):
+            for _ in read_rows(str(tmp_path)):
+                pass
+
+
+def maker_of(folder):
+    return int((folder / "maker.pid").read_text().split()[0])
 
 
 def wait_for_the_end(group):
