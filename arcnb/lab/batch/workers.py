@@ -45,7 +45,7 @@ def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list
         if value is not None and value < least:
             raise ArcnbError(f"--{name} must be at least {least}, got {value}")
     if not gpus or gpus_each == 0:
-        return [{} for _ in range(jobs or 1)]
+        return [_cores(jobs or 1) for _ in range(jobs or 1)]
     groups = [gpus[start : start + gpus_each] for start in range(0, len(gpus) - gpus_each + 1, gpus_each)]
     if not groups:
         raise ArcnbError(f"a run is to have {gpus_each} GPUs, and there are {len(gpus)}")
@@ -56,9 +56,13 @@ def slots(jobs: int | None = None, gpus_each: int = 1, per_gpu: int = 1) -> list
             "--jobs, or share GPUs by --per-gpu, or all of them by --gpus 0"
         )
     chosen = places[:jobs]
-    # what the environment says goes first
-    threads = {} if "OMP_NUM_THREADS" in os.environ else threads_each(len(chosen) * gpus_each)
-    return [slot | threads for slot in chosen]
+    return [slot | _cores(len(chosen) * gpus_each) for slot in chosen]
+
+
+def _cores(n_processes: int) -> Slot:
+    """What one of so many processes gets of the cores. What the environment says goes first; one alone has
+    them all, and its own processes share them among themselves."""
+    return {} if n_processes == 1 or "OMP_NUM_THREADS" in os.environ else threads_each(n_processes)
 
 
 def run_queued(

@@ -65,8 +65,9 @@ class TransformersBackend(Backend):
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._threads_before = torch.get_num_threads()
         # One core stays free for the programs that run while it samples: threads that wait for one another at
-        # every operation are ten times slower as soon as one of them has to wait for a busy core.
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
+        # every operation are ten times slower as soon as one of them has to wait for a busy core. Runs that
+        # share the machine were told to take fewer.
+        torch.set_num_threads(max(1, min(self._threads_before, len(os.sched_getaffinity(0)) - 1)))
         self._rows_at_once = options.max_num_seqs or (64 if self.device == "cuda" else 16)
         self._net = _load(model, options, self.device)
         self._adapter_names: dict[str, str] = {}

@@ -294,24 +294,27 @@ def test_gpus_are_handed_out(monkeypatch, visible, jobs, each, shared, expected)
 
 
 @pytest.mark.parametrize(
-    ("visible", "shared", "each", "own", "expected"),
+    ("visible", "jobs", "shared", "each", "own", "expected"),
     [
-        ("0,1,2,3", 1, 1, None, ["4"] * 4),
-        ("0,1", 3, 1, None, ["2"] * 6),
-        ("0,1", 1, 2, None, ["8"]),
-        ("0,1", 12, 1, None, ["1"] * 24),
-        ("0,1", 1, 1, "5", [None] * 2),
-        ("", 1, 1, None, [None]),
-        ("0,1", 1, 0, None, [None]),
+        ("0,1,2,3", None, 1, 1, None, ["4"] * 4),
+        ("0,1", None, 3, 1, None, ["2"] * 6),
+        ("0,1", None, 1, 2, None, ["8"]),
+        ("0,1", None, 12, 1, None, ["1"] * 24),
+        ("0,1", None, 1, 1, "5", [None] * 2),
+        ("0,1", None, 1, 0, None, [None]),
+        ("0,1", 2, 1, 0, None, ["8"] * 2),
+        ("", None, 1, 1, None, [None]),
+        ("", 4, 1, 1, None, ["4"] * 4),
+        ("", 4, 1, 1, "5", [None] * 4),
     ],
 )
-def test_runs_on_gpus_share_the_cores(monkeypatch, visible, shared, each, own, expected):
+def test_runs_at_the_same_time_share_the_cores(monkeypatch, visible, jobs, shared, each, own, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(16))
     if own is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", own)
-    slots = workers.slots(gpus_each=each, per_gpu=shared)
+    slots = workers.slots(jobs, gpus_each=each, per_gpu=shared)
     assert [slot.get("OMP_NUM_THREADS") for slot in slots] == expected
 
 

@@ -113,6 +113,23 @@ def test_request_that_does_not_fit_is_answered_skipped_and_never_cut(backend):
     assert found["fits", 0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.parametrize(("cores", "told", "taken"), [(16, 3, 3), (4, 4, 3), (1, 2, 1)])
+def test_transformers_takes_no_more_threads_than_it_was_told_and_leaves_a_core(
+    tiny, monkeypatch, cores, told, taken
+):
+    import torch
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(cores))
+    before = torch.get_num_threads()
+    torch.set_num_threads(told)
+    try:
+        with open_backend("transformers", tiny, announce=lambda line: None):
+            assert torch.get_num_threads() == taken
+        assert torch.get_num_threads() == told
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_logprob_is_that_of_the_plain_policy(backend):
     request = [Request(prompts(1)[0], n=2, key=0)]
     for c in backend.generate(request, Sampling(max_tokens=6, logprob=True, temperature=0.7)):
