@@ -97,12 +97,30 @@ def threads_each(n_processes: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // n_processes))}
 
 
-def memory_gb() -> float:
-    """GB (2**30) that the processes here may take: the machine's, or the cgroup's if that allows less."""
+def usable_memory_gb(root: Path = Path("/")) -> float:
+    """GB (2**30) that the processes here may take: the machine's, or the least that a cgroup around them
+    allows. root: under which /proc and /sys are."""
     import psutil
 
     sizes = [psutil.virtual_memory().total]
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            sizes.append(int(Path(limit).read_text()))
+    for folder in cgroup_folders(root):
+        for limit in ("memory.max", "memory.limit_in_bytes"):  # of version 2, and 1
+            with suppress(OSError, ValueError):
+                sizes.append(int((folder / limit).read_text()))
     return round(min(sizes) / 1024**3, 1)
+
+
+def cgroup_folders(root: Path = Path("/")) -> list[Path]:
+    """Where the cgroups that count this process's memory should be, each before the one around it. In a
+    container the inner ones may be missing: its own stands in place of the outermost."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            own = Path(path.lstrip("/"))
+            folders += [root / "sys/fs/cgroup" / controllers / one for one in (own, *own.parents)]
+    return folders

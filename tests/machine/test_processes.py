@@ -1,4 +1,4 @@
-"""Children end with a parent that is killed; work for several needs shared memory."""
+"""Children end with a parent that is killed; work for several needs shared memory; cgroups limit it."""
 
 import subprocess
 import sys
@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from arcnb.machine.processes import usable_memory_gb
 
 PARENT = """
 import sys
@@ -79,3 +81,37 @@ def test_a_process_that_leaves_waits_for_its_threads_and_prints_all_but_takes_no
     result = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (3, "")
     assert result.stdout.splitlines() == ["threads ended", "exit handlers ran"]
+
+
+HALF, UNLIMITED = 2**29, 2**63 - 4096
+JOB = "system.slice/slurmstepd.scope/job_7"
+
+
+@pytest.mark.parametrize(
+    ("own", "limits"),
+    [
+        (f"0::/{JOB}/step_0/task_0", {f"{JOB}/memory.max": HALF, f"{JOB}/step_0/memory.max": "max"}),
+        ("0::/a/b", {"a/memory.max": 2 * HALF, "a/b/memory.max": HALF}),
+        ("0::/", {"memory.max": HALF}),
+        ("4:memory:/docker/7", {"memory/memory.limit_in_bytes": HALF}),
+        (
+            "4:memory:/job\n0::/",
+            {"memory/job/memory.limit_in_bytes": HALF, "memory/memory.limit_in_bytes": UNLIMITED},
+        ),
+    ],
+    ids=["Slurm", "the least", "a container", "a container of version 1", "version 1"],
+)
+def test_memory_is_the_least_that_a_cgroup_around_the_process_allows(tmp_path, own, limits):
+    write(tmp_path / "proc/self/cgroup", own)
+    for name, limit in limits.items():
+        write(tmp_path / "sys/fs/cgroup" / name, f"{limit}\n")
+    assert usable_memory_gb(tmp_path) == 0.5
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_without_cgroups_memory_is_the_machine_s(tmp_path):
+    assert usable_memory_gb(tmp_path) >= usable_memory_gb() > 0

@@ -17,7 +17,7 @@ from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
 from arcnb.lab.runs.manifest import cause, now
-from arcnb.lab.runs.processes import memory_gb, process_identity
+from arcnb.lab.runs.processes import process_identity, resident_gb
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
@@ -193,7 +193,7 @@ class RunRecord(NotebookExecutionManager):
         """The facts of a heartbeat."""
         if self.console is not None and self.where is not None:
             self.console.still_there()
-        memory = memory_gb(self.kernel_pid) if self.kernel_pid else None
+        memory = resident_gb(self.kernel_pid) if self.kernel_pid else None
         self.peak_memory_gb = max(self.peak_memory_gb, memory or 0.0)
         return {
             "pid": self.kernel_pid,

@@ -10,7 +10,7 @@ import signal
 import socket
 from pathlib import Path
 
-from arcnb.machine.processes import pid_place
+from arcnb.machine.processes import cgroup_folders, pid_place
 
 
 def process_identity(pid: int | None = None) -> dict[str, object]:
@@ -29,15 +29,14 @@ def is_alive(identity: dict[str, object]) -> bool | None:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the out-of-memory killer has ended, by the closest counter that can be read.
+    """A number that rises with every process that the out-of-memory killer ends, as far as its counters can
+    be read: those of our cgroups, several of which may count the same process, and the machine's.
 
-    The cgroup's own counter where there is one, else the machine's; a rise during a run that ends in SIGKILL
-    is the best evidence that an ordinary user gets.
+    A rise during a run that ends in SIGKILL is the best evidence that an ordinary user gets.
     """
-    files = [
-        folder / name for folder in _cgroup_folders() for name in ("memory.events", "memory.oom_control")
-    ]
-    return max((_oom_kills(file) for file in files), default=0) + _oom_kills(Path("/proc/vmstat"))
+    names = ("memory.events", "memory.oom_control")
+    files = [folder / name for folder in cgroup_folders() for name in names]
+    return sum(map(_oom_kills, [*files, Path("/proc/vmstat")]))
 
 
 def death_cause(returncode: int | None, oom_kills: int = 0) -> str:
@@ -55,7 +54,7 @@ def death_cause(returncode: int | None, oom_kills: int = 0) -> str:
     return f"killed by {name}" + (why if name == "SIGKILL" else "")
 
 
-def memory_gb(pid: int) -> float | None:
+def resident_gb(pid: int) -> float | None:
     """Resident memory of a process and its descendants in GB; a page that several share counts for each of
     them."""
     import psutil
@@ -79,20 +78,6 @@ def _start_ticks(pid: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
     return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _cgroup_folders() -> list[Path]:
-    base = Path("/sys/fs/cgroup")
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    folders = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            folders += [base / controllers / path.lstrip("/"), base / controllers]
-    return folders
 
 
 def _oom_kills(path: Path) -> int:

@@ -95,7 +95,7 @@ def test_a_sandbox_that_cannot_start_is_told_and_the_rest_is_asked(monkeypatch):
 
 
 def test_free_memory_is_no_more_than_a_container_allows(monkeypatch):
-    monkeypatch.setattr(doctor, "memory_gb", lambda: 2.0)
+    monkeypatch.setattr(doctor, "usable_memory_gb", lambda: 2.0)
     (memory,) = findings("memory")
     assert memory.found.startswith("2.1 GB free")
     assert memory.state == "note"
