@@ -381,8 +381,8 @@ BREAKS: list[Break] = [
     Break(
         "An interrupted write leaves the previous manifest",
         "arcnb/machine/files.py",
-        'with temporary.open("xb") as file:',
-        'with path.open("wb") as file:',
+        'file = temporary.open("xb")',
+        'file = path.open("wb")',
         ("tests/lab/runs/test_run.py::test_an_interrupted_write_leaves_the_previous_copy",),
     ),
     Break(
