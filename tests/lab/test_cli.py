@@ -225,6 +225,13 @@ def test_names_of_runs_stand_for_what_they_left(tmp_path, monkeypatch):
     assert with_runs({"adapter": "data", "n": 3}) == {"adapter": "data", "n": 3}, "it left none"
     with pytest.raises(ArcnbError, match="'dat' is neither a folder nor a run; did you mean 'data'"):
         with_runs({"predictions": "data, dat"})
+    other = new_run("prepared")
+    (other.path / "tasks.parquet").touch()
+    assert with_runs({"predictions": "prepared"})["predictions"] == "prepared", "it may leave some yet"
+    other.update(status="done")
+    left = r"-prepared left no predictions; its name can stand for eval_tasks, tasks"
+    with pytest.raises(ArcnbError, match=left):
+        with_runs({"predictions": "prepared"})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     assert with_runs({"predictions": "data"}) == {"predictions": "data"}, "a path comes first"

@@ -32,8 +32,9 @@ TAKEN = {
 
 def with_runs(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with the path of what a run left in the place of its name, wherever a parameter takes that.
-    A text that is a path, and the name of a run that left nothing of the kind, stay as they are. ArcnbError
-    where a folder of predictions is called nearly as a run is."""
+    A text that is a path, and the name of a run that left nothing of the kind, stay as they are: tasks and
+    adapters have names of their own. ArcnbError where a folder of predictions is called nearly as a run is,
+    or as one that is done and has none."""
     return {
         name: _with_runs(value, last)
         if isinstance(value, str) and (last := name.rpartition(".")[2]) in TAKEN
@@ -52,12 +53,17 @@ def _with_runs(text: str, parameter: str) -> str:
         run = named_exactly(piece)
         if run is not None and (run.path / taken).exists():
             pieces[2 * number] = str(run.path / taken)
-        elif (
-            run is None
-            and parameter in ("predictions", "refine_from", "learn_from")
-            and "/" not in piece
-            and (near := near_miss(piece, run_names()))
-        ):
+        elif parameter not in ("predictions", "refine_from", "learn_from"):
+            continue
+        elif run is not None and run.status == "done":
+            there = ", ".join(
+                sorted(key for key, left in TAKEN.items() if left and (run.path / left).exists())
+            )
+            raise ArcnbError(
+                f"{parameter}: the run {run.path.name} left no predictions"
+                + (f"; its name can stand for {there}" if there else "")
+            )
+        elif run is None and "/" not in piece and (near := near_miss(piece, run_names())):
             raise ArcnbError(f"{parameter}: {piece!r} is neither a folder nor a run{near}")
     return "".join(pieces)
 
