@@ -1,6 +1,7 @@
 """What training changed: groups of tasks apart, intervals, and a sentence that claims no more than was
 seen."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -50,6 +51,49 @@ def test_an_interval_is_not_narrow_because_nothing_was_solved(tasks):
     held_out = changes(frame(counts(4)), frame(counts(4)), list(tasks), TRAINED)[1]
     assert held_out.low < -0.01 < 0.01 < held_out.high
     assert 0.03 < held_out.smallest < 0.3
+
+
+def studies(group: str, tasks, n: int, of: int, gain: float):
+    """Changes of n studies and the true ones; easy and hard tasks gain this share of what they lack."""
+    draws, ids = np.random.default_rng(0), [task.task_id for task in tasks]
+    found, truth = [], []
+    for seed in range(n):
+        rates = draws.beta(0.6, 1.2, len(ids))
+        sets = [
+            frame(dict(zip(ids, draws.binomial(of, p).tolist(), strict=True)), of)
+            for p in (rates, rates + gain * (1 - rates))
+        ]
+        found += changes(*sets, tasks, ids if group == "trained" else [], seed)
+        truth.append(gain * (1 - rates).mean() if group == "trained" else gain * 2 / 3)
+    assert {one.group for one in found} == {group}
+    return found, np.array(truth)
+
+
+@pytest.fixture(scope="module")
+def many_tasks():
+    return list(load_tasks("arc-agi-1/training").subset(SPLIT.trainable[:60]))
+
+
+def test_of_studies_without_a_change_one_in_twenty_sees_one(many_tasks):
+    found, _ = studies("other", many_tasks, 60, of=8, gain=0)
+    assert 1 <= sum(one.seen for one in found) <= 7
+
+
+def test_the_smallest_effect_is_seen_four_times_in_five(many_tasks):
+    found, truth = studies("other", many_tasks, 60, of=8, gain=0.113)
+    assert np.mean([one.smallest for one in found]) == pytest.approx(truth[0], rel=0.05)
+    assert 0.7 <= np.mean([one.seen for one in found]) <= 0.9
+    assert 0.9 <= np.mean([one.low <= truth[0] <= one.high for one in found]) <= 0.99
+
+
+def test_intervals_of_trained_tasks_hold_their_change_with_two_samples_a_task_too(many_tasks):
+    found, truth = studies("trained", many_tasks, 40, of=2, gain=0.2)
+    assert np.mean([one.low <= true <= one.high for one, true in zip(found, truth, strict=True)]) >= 0.9
+
+
+def test_one_task_says_nothing_about_others(tasks):
+    reserved = changes(frame({HELD_OUT[0]: 0}), frame({HELD_OUT[0]: 8}), list(tasks), TRAINED)[0]
+    assert (reserved.low, reserved.high, reserved.smallest) == (-1, 1, 1)
 
 
 def test_more_samples_and_the_same_seed_give_what_they_should(tasks):
