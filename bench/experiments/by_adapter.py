@@ -15,7 +15,6 @@ from per_hour import MEASURES, cell, measures, print_table, read_samples
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
-from arcnb.arc.scores.pass_rates import RESAMPLES
 from arcnb.arc.seeds import rng
 from arcnb.search.comparing.sets import open_sets
 
@@ -48,7 +47,7 @@ def main() -> None:
         name: np.mean([[one[task][1] for task in tasks] for one in own], axis=0).T
         for name, own in arms.items()
     }
-    weights = resampled_weights(len(tasks), rng(0, "adapters"), RESAMPLES)
+    weights = resampled_weights(len(tasks), rng(0, "adapters"))
     rows = []
     for name, own in arms.items():
         solved = [round(sum(one[task][1][-1] for task in tasks)) for one in own]

@@ -20,8 +20,6 @@ from arcnb.arc.scores.submission import SUBMISSION_COLUMNS, task_candidates
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import load_tasks
 
-RESAMPLES = 2000
-
 
 def right(candidates, task) -> float:
     """The share of a task's test outputs that an attempt gets right."""
@@ -67,7 +65,7 @@ def main() -> None:
             shared = first(id_, most if id_ in chosen else half)
             gains[repeat, number] = right(first(id_, args.budget), tasks[id_]), right(shared, tasks[id_])
     alike, shared = gains.mean(axis=0).T
-    weights = resampled_weights(len(known), rng(0, "bootstrap"), RESAMPLES)
+    weights = resampled_weights(len(known), rng(0, "bootstrap"))
     mean, low, high = mean_and_interval(shared - alike, weights)
     gain = f"{100 * mean:+.1f} points, 95% {100 * low:+.1f} to {100 * high:+.1f}"
     print(f"{len(known)} tasks, {args.budget} samples a task, {args.repeats} repeats:")

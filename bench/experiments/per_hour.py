@@ -23,7 +23,7 @@ import pandas as pd
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
-from arcnb.arc.scores.pass_rates import RESAMPLES, pass_at_k
+from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
 from arcnb.models.training.log import read_metrics
 
@@ -111,7 +111,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps({run["folder"].name: run["found"] for run in every}))
     tasks = sorted(set.intersection(*(set(run["found"][at]) for run in every for at in (0, step))))
-    weights = resampled_weights(len(tasks), rng(0, "kept tasks"), RESAMPLES)
+    weights = resampled_weights(len(tasks), rng(0, "kept tasks"))
     before, after = values(every, 0, tasks), {name: values(runs, step, tasks) for name, runs in arms.items()}
     print(f"{len(tasks)} tasks, evaluated before (by all {len(every)} runs) and at step {step}")
     start = [f"{100 * value:.1f}" for value in before.mean(axis=1)]

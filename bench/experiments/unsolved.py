@@ -111,7 +111,7 @@ def described(tasks, model: str, few: int) -> pd.DataFrame:
 def compared(name: str, unsolved: np.ndarray, solved: np.ndarray) -> list:
     """The row of a measure, its p-value last."""
     larger = (unsolved[:, None] > solved) + 0.5 * (unsolved[:, None] == solved)
-    first, second = (resampled_weights(n, rng(0, "unsolved", i), 2000) for i, n in enumerate(larger.shape))
+    first, second = (resampled_weights(n, rng(0, "unsolved", i)) for i, n in enumerate(larger.shape))
     low, high = interval(((first @ larger) * second).sum(axis=1))
     smallest = 2.8 * np.sqrt((sum(larger.shape) + 1) / (12 * larger.size))  # 2.8 = 1.96 + 0.84 deviations
     said = [f"{np.median(group):.3g} ({len(group)})" for group in (unsolved, solved)]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+RESAMPLES = 4000  # bootstrap samples of an interval, and draws of a sampled p-value
+
 
 def interval(samples: np.ndarray) -> tuple[float, float]:
     """Ends of the 95% interval of a statistic: percentiles 2.5 and 97.5 of its values (n_samples,)."""
@@ -47,7 +49,7 @@ def share_text(right: int, of: int, things: str = "") -> str:
     return f"{count} ({percent(right / of)}, 95% interval {interval_})"
 
 
-def resampled_weights(n_tasks: int, generator: np.random.Generator, n_samples: int) -> np.ndarray:
+def resampled_weights(n_tasks: int, generator: np.random.Generator, n_samples: int = RESAMPLES) -> np.ndarray:
     """(n_samples, n_tasks) weights of the tasks in bootstrap samples: how often each was drawn, by n_tasks.
 
     Rows sum to 1, so `weights @ values` are the means of the samples.
@@ -91,7 +93,9 @@ def sign_flip_p(differences: Sequence[int]) -> float:
     return float(min(1.0, chances[sums >= observed].sum()))
 
 
-def sampled_sign_flip_p(differences: np.ndarray, generator: np.random.Generator, n_samples: int) -> float:
+def sampled_sign_flip_p(
+    differences: np.ndarray, generator: np.random.Generator, n_samples: int = RESAMPLES
+) -> float:
     """`sign_flip_p` of real differences (n_tasks,), by n_samples draws of their signs."""
     flipped = generator.choice([-1, 1], (n_samples, len(differences))) @ differences
     as_far = int((np.abs(flipped) >= abs(differences.sum()) - 1e-12).sum())

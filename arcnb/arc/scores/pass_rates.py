@@ -18,8 +18,6 @@ from arcnb.errors import ArcnbError
 if TYPE_CHECKING:
     import pandas as pd
 
-RESAMPLES = 2000
-
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Chance that k of n predictions, drawn without replacement, hold one of the c right ones.
@@ -49,7 +47,7 @@ def pass_at_k_curve(
     n = table["n_preds"].to_numpy(int)
     c = right.groupby(frame["task_id"].astype(object)).sum().reindex(table.index, fill_value=0).to_numpy(int)
     most = int(n.max(initial=0))
-    weights = resampled_weights(len(table), rng(seed, "pass at k"), RESAMPLES)
+    weights = resampled_weights(len(table), rng(seed, "pass at k"))
     rows = []
     for k in sorted({2**i for i in range(most.bit_length())} | {most} - {0}):
         chances = [
@@ -126,7 +124,7 @@ def paired_difference(
     solved_a, solved_b = (table[solved].to_numpy() == 1 for table in (a, b))
     only_a, only_b = int((solved_a & ~solved_b).sum()), int((solved_b & ~solved_a).sum())
     differences = (b[column] - a[column]).to_numpy(float)
-    weights = resampled_weights(len(a), rng(seed, "paired difference", column), RESAMPLES)
+    weights = resampled_weights(len(a), rng(seed, "paired difference", column))
     difference, low, high = mean_and_interval(differences, weights)
     return PairedDifference(
         column=column,

@@ -153,7 +153,7 @@ def ranking(
     table = table.sort_values("mean", ascending=False, kind="stable")
     chances = {name: _chances(frames[name], task_ids, int(k)) for name in table.index}
     best = chances[table.index[0]]
-    weights = resampled_weights(len(best), rng(seed, "ranking"), evaluation.RESAMPLES)
+    weights = resampled_weights(len(best), rng(seed, "ranking"))
     behind = [mean_and_interval(best - own, weights) for own in chances.values()]
     table[["behind", "behind_low", "behind_high"]] = behind
     return table

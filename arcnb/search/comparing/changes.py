@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.scores.intervals import interval, percent, points, resampled_weights
+from arcnb.arc.scores.intervals import RESAMPLES, interval, percent, points, resampled_weights
 from arcnb.arc.seeds import rng
 from arcnb.synth.splits import is_held_out
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from arcnb.arc.tasks.task import Task
 
-RESAMPLES = 4000
 NORMAL = 1.96  # standard errors from the middle of a 95% interval to its ends
 # Standard errors that an effect has to measure to be seen in 80% of studies, at 5% two-sided.
 POWER_ERRORS = NORMAL + 0.84
@@ -146,7 +145,7 @@ def _of_tasks(right: np.ndarray, of: np.ndarray, draws: np.random.Generator) -> 
     # that no task changed does not mean that none can.
     step = (1 / of).mean()
     deviations = np.append(differences - differences.mean(), [step, -step])
-    drawn = resampled_weights(n + 2, draws, RESAMPLES) @ deviations
+    drawn = resampled_weights(n + 2, draws) @ deviations
     # Of few tasks the bootstrap is too narrow: its shape, and the width of Student's t (Hesterberg 2015).
     error = np.sqrt((deviations**2).sum() / (n * (n - 1)))
     sure, often = t.ppf((0.975, 0.8), n - 1)

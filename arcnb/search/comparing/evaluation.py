@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
-from arcnb.arc.scores.intervals import interval, percent, range_text
+from arcnb.arc.scores.intervals import mean_and_interval, percent, range_text, resampled_weights
 from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
 from arcnb.arc.seeds import rng
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 STOPPED_TOO_HIGH = tuple(
     f"{part}_{score}" for part in ("train", "test") for score in ("pixel_score", "correct_grids", "pass_rate")
 )
-RESAMPLES = 2000
 
 
 def comparison_table(
@@ -57,8 +56,7 @@ def _interval(column: str, values: np.ndarray, seed: int) -> str:
     mean = f"{values.mean():.3g}" if number else percent(values.mean())
     if np.all(values == values[0]):
         return mean
-    draws = rng(seed, "table interval").integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = interval(values[draws].mean(axis=1))
+    _, low, high = mean_and_interval(values, resampled_weights(len(values), rng(seed, "table interval")))
     return f"{mean} ({f'{low:.3g} to {high:.3g}' if number else range_text(low, high)})"
 
 

@@ -34,7 +34,6 @@ from arcnb.search.comparing.arms import Arms
 if TYPE_CHECKING:
     import pandas as pd
 
-RESAMPLES = 4000
 SIGNIFICANT = 0.05
 _SHARED = ["task_id", "round", "index", "turn", "status", "fingerprint", "n_tokens"]
 
@@ -134,8 +133,8 @@ class FairComparison:
 class PairedShares:
     """Arm b against arm a, means over tasks.
 
-    low, high: of the difference, 95% by bootstrap over tasks. p_value: two-sided sign-flip test, by
-    RESAMPLES draws. n_more, n_fewer: tasks whose share b raises, lowers.
+    low, high: of the difference, 95% by bootstrap over tasks. p_value: two-sided sign-flip test,
+    by draws of the signs. n_more, n_fewer: tasks whose share b raises, lowers.
     """
 
     n_tasks: int
@@ -163,14 +162,14 @@ def paired_shares(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Pair
     """Of shares (0..1), one a task, in the same order."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     difference, draws = b - a, rng(seed, "paired shares")
-    low, high = interval(resampled_weights(len(difference), draws, RESAMPLES) @ difference)
+    low, high = interval(resampled_weights(len(difference), draws) @ difference)
     return PairedShares(
         n_tasks=len(difference),
         a=float(a.mean()),
         b=float(b.mean()),
         low=low,
         high=high,
-        p_value=sampled_sign_flip_p(difference, draws, RESAMPLES),
+        p_value=sampled_sign_flip_p(difference, draws),
         n_more=int((difference > 0).sum()),
         n_fewer=int((difference < 0).sum()),
     )
@@ -285,7 +284,7 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
         raise ArcnbError("arms: no task has known test outputs, so nothing can be compared")
     a, b, start = a[:, known], b[:, known], start[:, known]
     draws = rng(seed, "fair comparison", kind, name_a, name_b)
-    weights = resampled_weights(a.shape[1], draws, RESAMPLES)
+    weights = resampled_weights(a.shape[1], draws)
     low, high = interval(weights @ (b - a).mean(axis=0))
     open_ = 1 - np.nan_to_num(start)
     gains = [(part * open_).mean(axis=0) for part in (a, b)]
@@ -333,6 +332,6 @@ def _interval(values: np.ndarray, seed: int) -> str:
         return "unknown"
     if np.all(values == values[0]):  # no width, which would look like certainty
         return f"{values[0]:.3f}"
-    weights = resampled_weights(len(values), rng(seed, "fair comparison", "study table"), RESAMPLES)
+    weights = resampled_weights(len(values), rng(seed, "fair comparison", "study table"))
     mean, low, high = mean_and_interval(values, weights)
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
