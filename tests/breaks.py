@@ -1,4 +1,4 @@
-"""Does the test suite notice when a promise is broken? Fifty deliberate breaks, one a promise, room by room.
+"""Does the test suite notice when a promise is broken? Deliberate breaks, one a promise, room by room.
 
     python -m tests.breaks                # all of them
     python -m tests.breaks held_out       # those whose promise or file holds the words
