@@ -34,6 +34,15 @@ def test_a_helper_that_fails_behind_the_block_interrupts_nobody():
     time.sleep(0.2)
 
 
+def test_a_block_that_is_over_is_not_interrupted_any_more():
+    go, went = threading.Event(), threading.Event()
+    with interrupted_when(lambda: go.wait(20) and (went.set() or True)):
+        pass
+    go.set()
+    assert went.wait(20)
+    time.sleep(0.2)
+
+
 @pytest.mark.timeout(30)
 def test_a_block_is_interrupted_when_something_is_ready():
     began = time.monotonic()

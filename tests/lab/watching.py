@@ -22,38 +22,49 @@ def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> object:
     raise AssertionError(f"still not after {seconds} s: {condition}")
 
 
-@contextmanager
-def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+def meanwhile(act: Callable[[], object]) -> AbstractContextManager[None]:
     """Call act() in a thread while the block runs. Where it fails, the block is interrupted and the failure
     is raised: nothing waits for what will not come."""
-    failures: list[BaseException] = []
-    over = threading.Event()
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as failure:
-            failures.append(failure)
-            if not over.is_set():
-                os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-        if failures:
-            raise failures[0]
+    return _beside(lambda interrupt: act())
 
 
 def interrupted_when(ready: Callable[[], object]) -> AbstractContextManager[None]:
     """The block gets one SIGINT once ready() holds."""
 
-    def interrupt() -> None:
+    def act(interrupt: Callable[[], None]) -> None:
         wait_for(ready, 400)  # two processes that import TRL on a busy machine
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
 
-    return meanwhile(interrupt)
+    return _beside(act)
+
+
+@contextmanager
+def _beside(act: Callable[[Callable[[], None]], object]) -> Iterator[None]:
+    """Call act(interrupt) in a thread while the block runs. interrupt() sends SIGINT, but not to what follows
+    the block: that would end the whole session."""
+    failures: list[BaseException] = []
+    over, turn = threading.Event(), threading.Lock()
+
+    def interrupt() -> None:
+        with turn:  # the end of the block waits for it
+            if not over.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def run() -> None:
+        try:
+            act(interrupt)
+        except BaseException as failure:
+            failures.append(failure)
+            interrupt()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        yield
+    finally:
+        with turn:
+            over.set()
+        if failures:
+            raise failures[0]
 
 
 def process_exists(pid: int) -> bool:
@@ -61,7 +72,10 @@ def process_exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it has just gone
+        return False
 
 
 def statuses(path: Path) -> list[str]:

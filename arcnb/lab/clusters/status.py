@@ -118,6 +118,10 @@ def settle(run: Run, task: str, state: JobState | None) -> None:
                 return  # it is just writing its end
             seen = f"last heartbeat {beat['time']}" if beat else "no heartbeat left"
             where = manifest["process"]["host"]
+            if manifest["stop"]:  # the scheduler did not wait for the end to be written
+                by = manifest["stop"]["signal"]
+                sentence = f"stopped by {by}, then ended before it could say more ({seen})"
+                return _write_end(run, manifest, sentence, "preempted")
             if again:
                 sentence = f"it died with its node {where} ({seen}); {task} is {words}"
             else:
@@ -150,8 +154,8 @@ def write_cancelled(run: Run) -> None:
             write_manifest(run.path, manifest | {"waits_for": None})
 
 
-def _write_end(run: Run, manifest: dict[str, object], sentence: str) -> None:
-    ended = {"status": "killed", "end": now(), "error": cause(sentence), "waits_for": None}
+def _write_end(run: Run, manifest: dict[str, object], sentence: str, status: str = "killed") -> None:
+    ended = {"status": status, "end": now(), "error": cause(sentence), "waits_for": None}
     write_manifest(run.path, manifest | ended)
 
 

@@ -121,7 +121,8 @@ def cancel(options: argparse.Namespace) -> int:
     be stopped leaves the others to be; the exit code says so."""
     code = 0
     submitted: dict[str, dict[str, list[Run]]] = {}  # scheduler -> task -> runs, of which a DAG has many
-    for run in runs_named(options.run):
+    # Waiting ones first: where one that runs ends, its sweep starts the next.
+    for run in sorted(runs_named(options.run), key=_at_work):
         try:
             record = submitting.read_record(run)
             if record is not None and _is_with_scheduler(run, record):
@@ -136,6 +137,12 @@ def cancel(options: argparse.Namespace) -> int:
     for name, tasks in submitted.items():
         code = _cancel_tasks(name, tasks) or code
     return code
+
+
+def _at_work(run: Run) -> bool:
+    with contextlib.suppress(ArcnbError):
+        return run.status != "queued"
+    return True
 
 
 def _is_with_scheduler(run: Run, record: dict[str, Any]) -> bool:

@@ -52,9 +52,9 @@ def execute(
     LocalHandler.write = _write_copy  # papermill also writes once more after its engine has returned
     console = Console(len(nb.cells)) if progress_bar else None
     record = RunRecord(nb, run, console, output_path, log_output, autosave_cell_every)
-    record.notebook_start()
     try:
         with StopSignals(grace_seconds, record.note_stop) as stop:
+            record.notebook_start()
             client = ArcnbClient(
                 record, stop, kernel_name=kernel_name, log=logger, log_output=log_output, **settings
             )

@@ -53,17 +53,25 @@ class Heartbeat(threading.Thread):
         self.over = threading.Event()
         self.urgent = False  # set it when something worth telling has changed
 
+    def start(self) -> None:
+        """The first beat comes before any work: a run that dies in its first second has been seen."""
+        self._write()
+        super().start()
+
+    def _write(self) -> None:
+        with contextlib.suppress(ArcnbError):
+            beat = json.dumps(plain({"time": now(), **self.facts()}))
+            write_whole(self.folder / HEARTBEAT, beat, synced=False)
+
     def run(self) -> None:
-        due = 0.0
+        due = time.monotonic() + HEARTBEAT_SECONDS
         while not self.over.is_set():
             if self.tick is not None:
                 self.tick()
             if self.urgent or time.monotonic() >= due:
                 self.urgent = False
                 due = time.monotonic() + HEARTBEAT_SECONDS
-                with contextlib.suppress(ArcnbError):
-                    beat = json.dumps(plain({"time": now(), **self.facts()}))
-                    write_whole(self.folder / HEARTBEAT, beat, synced=False)
+                self._write()
             self.over.wait(0.2 if self.tick is not None else HEARTBEAT_SECONDS)
 
     def finish(self) -> None:

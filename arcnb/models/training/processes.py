@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import torch_sees_gpu
 from arcnb.machine.processes import end_session, threads_each
 from arcnb.machine.starts import tried_again
@@ -152,7 +153,7 @@ def _launched(
 
 def announce(pids: Path, rank: int) -> None:
     """Say in the folder `pids` which process this is, and of which machine."""
-    (pids / f"{rank}.pid").write_text(f"{socket.gethostname()} {os.getpid()}")
+    write_whole(pids / f"{rank}.pid", f"{socket.gethostname()} {os.getpid()}", synced=False)
 
 
 def _copy(process: subprocess.Popen, file: TextIO) -> None:

@@ -15,6 +15,7 @@ from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters import htcondor, jobs, slurm, status, submitting
 from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
+from arcnb.lab.commands import cluster
 from arcnb.lab.runs.processes import process_identity
 from arcnb.lab.runs.run import list_runs, new_run
 from tests.lab.watching import wait_for
@@ -354,3 +355,25 @@ def test_a_runs_last_seconds_are_the_writing_of_its_page(monkeypatch):
     assert news() == ("done", "writing the page")
     states["state"] = JobState(ENDED, "COMPLETED", "node1")
     assert news() == ("done", "")
+
+
+@pytest.mark.parametrize(
+    ("stop", "end"), [(None, "killed"), ({"signal": "SIGTERM", "time": ""}, "preempted")]
+)
+def test_a_run_that_was_stopped_and_ended_before_it_could_write_so_is_preempted(stop, end):
+    run = new_run("stopped")
+    gone = process_identity() | {"pid": 2**22 + 1}
+    run.update(status="running", job="slurm 7", process=gone, stop=stop)
+    status.settle(run, "slurm 7", JobState(ENDED, "CANCELLED"))
+    assert run.manifest["status"] == end
+    assert run.verdict() == (end, run.manifest["error"]["sentence"])
+
+
+def test_waiting_runs_are_cancelled_before_one_that_runs_makes_room_for_them(monkeypatch):
+    running, waiting = (new_run(name) for name in ("first", "second"))
+    running.update(status="running", process=process_identity())
+    waiting.update(status="queued")
+    told = []
+    monkeypatch.setattr(cluster, "_cancel_here", lambda run: told.append(run.name))
+    assert cli.main(["cancel", "first", "second"]) == 0
+    assert told == ["second", "first"]

@@ -1,5 +1,6 @@
 """The engine tells the truth about every way a notebook can end. Real papermill, real kernels."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from arcnb.lab.execution import execute, journal
 from arcnb.lab.execution.execute import RunStopped
 from arcnb.lab.execution.stopping import StopSignals
 from arcnb.lab.runs import heartbeat
-from arcnb.lab.runs.heartbeat import read_heartbeat
+from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import list_runs
 from tests.lab.watching import process_exists, statuses, wait_for
@@ -28,8 +29,8 @@ RECORD = "run.record(outcome={'n': n})"
 READY = "(run.path / 'ready').write_text(str(__import__('os').getpid()))"
 SAVE_WHEN_STOPPED = f"""
 import time
-{READY}
 try:
+    {READY}
     time.sleep(60 if not (run.path / 'saved').exists() else 0)
 except KeyboardInterrupt:
     time.sleep(0.3)
@@ -150,7 +151,7 @@ def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, 
     kernel = wait_for(lambda: ready(runs_root))
     run = only_run()
     assert run.status == "running"
-    wait_for(lambda: (read_heartbeat(run.path) or {"cell": {"title": ""}})["cell"]["title"] == "Work")
+    wait_for(lambda: "(Work)" in place_text(read_heartbeat(run.path) or {}))
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
@@ -192,9 +193,10 @@ def test_a_second_ctrl_c_later_ends_at_once(notebook, start, runs_root):
     process = start("run", notebook(STUBBORN))
     wait_for(lambda: ready(runs_root))
     process.send_signal(signal.SIGINT)
+    wait_for(lambda: only_run().manifest["stop"])
     time.sleep(2.2)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=30)  # the grace time is longer
     assert process.returncode == 128 + signal.SIGINT
 
 
@@ -229,8 +231,9 @@ def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_r
 def test_a_cell_that_says_nothing_is_in_the_log_once_a_minute(notebook, monkeypatch, capsys):
     monkeypatch.setattr(journal, "SILENT_SECONDS", 0.25)
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    began = time.monotonic()
     assert cli.main(["run", str(notebook("# Load", "import time\ntime.sleep(1.5)"))]) == 0
-    assert capsys.readouterr().err.count("[5/5] Load · 0 min") in range(3, 7)
+    assert 1 <= capsys.readouterr().err.count("[5/5] Load · 0 min") <= (time.monotonic() - began) / 0.25
 
 
 def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, start, runs_root):
@@ -276,7 +279,8 @@ def test_the_reason_of_a_stop_is_known_while_the_kernel_is_still_ending(notebook
     process.wait()
     assert run.verdict()[0] == "preempted"
     assert "stopped by SIGTERM, then ended before it could say more" in run.verdict()[1]
-    os.kill(kernel, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it goes when it notices that its runner has
+        os.kill(kernel, signal.SIGKILL)
 
 
 def test_a_kernel_whose_sockets_do_not_close_ends_by_itself(notebook):

@@ -256,6 +256,12 @@ def test_a_run_of_another_machine_lives_by_its_heartbeat():
     assert read_heartbeat(run.path) is None
 
 
+def test_the_first_heartbeat_is_there_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", lambda self: None)  # threads that come late
+    Heartbeat(tmp_path, dict).start()
+    assert read_heartbeat(tmp_path)
+
+
 def test_a_heartbeat_does_not_wait_for_a_busy_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: time.sleep(60))
     heartbeat = Heartbeat(tmp_path, dict)

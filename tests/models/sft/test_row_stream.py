@@ -76,7 +76,13 @@ def made_by_two(tasks, stream, tmp_path_factory):
     with stream(tasks, folder, ENDLESS):
         rows = list(islice(read_rows(str(folder)), 32))
         maker = maker_of(folder)
-        mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in members(maker)]
+
+        def maps():
+            return [Path(f"/proc/{pid}/maps").read_text() for pid in members(maker)]
+
+        # The quicker of the two may make all 32 before the other has loaded anything.
+        wait_for(lambda: sum("tokenizers" in files for files in maps()) == 3)
+        mapped = maps()
     return rows, maker, mapped
 
 
@@ -215,13 +221,12 @@ def test_the_maker_ends_when_the_process_that_wants_the_rows_is_killed(tasks, sm
     given = (Rounds(tasks), builder, tmp_path, ENDLESS)
     holder = get_context("spawn").Process(target=hold_a_stream, args=given)
     holder.start()
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "00000.parquet").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    maker = maker_of(tmp_path)
-    holder.kill()
-    holder.join()
+    try:
+        wait_for(lambda: all((tmp_path / name).exists() for name in ("00000.parquet", "maker.pid")), 300)
+        maker = maker_of(tmp_path)
+    finally:
+        holder.kill()
+        holder.join()
     wait_for_the_end(maker)
 
 
@@ -232,7 +237,7 @@ def elsewhere(monkeypatch):
     monkeypatch.setitem(read_rows.__globals__, "LOST_SECONDS", 2.0)
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 2**30])  # of somebody else, and of nobody
+@pytest.mark.parametrize("pid", [os.getpid(), 2**30], ids=["of somebody else", "of nobody"])
 def test_a_reader_on_another_machine_waits_for_a_maker_that_lives(folder, tmp_path, elsewhere, pid):
     (tmp_path / "maker.pid").write_text(f"{pid} the first machine")
 

@@ -37,7 +37,7 @@ def second_node(folder, *words):
             yield process
             meeting.mkdir(parents=True, exist_ok=True)
             (meeting / "done").touch()
-            process.wait(60)
+            process.wait(2 * nodes.GRACE)  # which its part of a launch may take
         finally:
             process.kill()
             process.wait()
@@ -48,6 +48,11 @@ def second_node(folder, *words):
 def second(tmp_path):
     with second_node(tmp_path) as process:
         yield process
+
+
+def number_in(path):
+    """The number that a process is to write there."""
+    return int(wait_for(lambda: path.exists() and path.read_text()))
 
 
 def start(folder, mode):
@@ -99,8 +104,7 @@ def test_a_killed_process_is_named(tmp_path, second):
     """Its comrades complain of lost connections, and the launcher of a failed child."""
 
     def kill():
-        wait_for((tmp_path / "1.pid").exists)
-        os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGKILL)
+        os.kill(number_in(tmp_path / "1.pid"), signal.SIGKILL)
 
     said = r"node 2 of 2 \(.+\) failed: process 1 was killed by SIGKILL"
     with pytest.raises(LaunchError, match=said), meanwhile(kill):
@@ -170,9 +174,7 @@ def served(tmp_path, monkeypatch):
 def test_a_server_of_the_job_is_known_by_its_address_and_ends_with_it(tmp_path, served, monkeypatch):
     process = served("import time; time.sleep(600)")
     assert nodes.job_server() == "http://far:8000"
-    pid = int(
-        wait_for(lambda: (tmp_path / "nodes" / "pid").exists() and (tmp_path / "nodes" / "pid").read_text())
-    )
+    pid = number_in(tmp_path / "nodes" / "pid")
     process.terminate()  # the job is to stop, and the training wants samples until it has saved
     (tmp_path / "nodes" / "done").touch()
     assert process.wait(60) == 0
@@ -184,7 +186,7 @@ def test_a_server_of_the_job_is_known_by_its_address_and_ends_with_it(tmp_path, 
 def test_a_server_that_ends_fails_the_launch_with_its_node_and_address(tmp_path, served):
     def kill():
         wait_for((tmp_path / "1.txt").exists)
-        os.kill(int((tmp_path / "nodes" / "pid").read_text()), signal.SIGKILL)
+        os.kill(number_in(tmp_path / "nodes" / "pid"), signal.SIGKILL)
 
     served("import time; time.sleep(600)")
     said = r"node 2 of 2 \(.+\) failed: the server at http://far:8000 ended \(-9\): "
