@@ -25,6 +25,8 @@ from arcnb.rl.rows import PromptRows
 from arcnb.rl.subject import Subject
 from arcnb.rl.watching.held_out import HeldOut
 
+# Options of the plan that say how an ARC task is shown, refined or rewarded.
+OF_ARC = ("reward", "encoding", "augment", "refine_template", "tree", "turn_reward")
 PLAIN_VIEW = View(Augmentation(), (0,), 0).columns()
 
 
@@ -73,6 +75,9 @@ class ProblemSubject(Subject):
             yield from refusals(find_q)
         if self.plan.guide.programs or self.plan.self_teacher:
             yield "guide_programs and self_teacher are for ARC tasks"
+        for name in OF_ARC:
+            if (value := getattr(self.plan, name)) != self.plan.find(name).default:
+                yield f"{name}={value!r} is for ARC tasks; how answers are rewarded say the options tests.*"
         if self.plan.turns > 1 or self.plan.refine_conversations:
             yield "problems are trained on in one turn; turns and refine_conversations are for ARC tasks"
 
