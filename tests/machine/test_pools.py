@@ -24,7 +24,11 @@ def test_an_endless_source_is_read_a_little_ahead_only():
 
 
 def test_a_result_does_not_wait_for_items_that_are_slow_to_come():
-    taken = threading.Event()
+    taken, worked = threading.Event(), threading.Semaphore(0)
+
+    def work(item):
+        worked.release()
+        return item
 
     def slow():
         yield 0
@@ -33,17 +37,18 @@ def test_a_result_does_not_wait_for_items_that_are_slow_to_come():
         yield 2
 
     with ThreadPoolExecutor(1) as pool:
-        results = in_order(pool, lambda i: i, _until_done(slow()), ahead=100)
+        results = in_order(pool, work, _until_done(slow(), worked), ahead=100)
         assert next(results) == 0
         taken.set()
         assert list(results) == [1, 2]
 
 
-def _until_done(items):
-    """The items, each a moment after the one before, so that work on that is done by then."""
+def _until_done(items, worked):
+    """The items, each when the work on the one before is done, and a moment later."""
     for item in items:
         yield item
-        threading.Event().wait(0.2)
+        assert worked.acquire(timeout=20)
+        threading.Event().wait(0.1)
 
 
 def test_what_an_item_raises_is_raised():

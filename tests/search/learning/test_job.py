@@ -209,11 +209,11 @@ def test_killed_at_any_moment_the_submission_is_whole(tmp_path):
     tasks, path, moments = small_tasks(), tmp_path / "submission.json", random.Random(1)
     PredictionSet(tmp_path / "p").write_part(rows_of(tasks, 3), 0)
     SubmissionFile(path, tasks, PredictionSet(tmp_path / "p"))
+    first = path.read_bytes()
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
         for _ in range(2)
     ]
-    first = path.read_bytes()
     wait_for(lambda: path.read_bytes() != first)
     for _ in range(300):
         validate_submission(json.loads(path.read_bytes()), tasks)
