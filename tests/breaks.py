@@ -400,10 +400,10 @@ BREAKS: list[Break] = [
         ("tests/lab/runs/test_disk.py::test_disk_use_and_what_others_need",),
     ),
     Break(
-        "The interval of reserved tasks is one over tasks",
+        "The smallest effect is one that is seen four times in five",
         "arcnb/search/comparing/changes.py",
-        '_of_samples if group == "trained" else _of_tasks',
-        "_of_samples",
+        "t.ppf((0.975, 0.8), n - 1)",
+        "t.ppf((0.975, 0.5), n - 1)",
         ("tests/search/comparing/test_changes.py::test_the_smallest_effect_is_seen_four_times_in_five",),
     ),
     Break(
