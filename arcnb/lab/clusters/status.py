@@ -18,7 +18,7 @@ from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState, SchedulerError
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.processes import is_alive
-from arcnb.lab.runs.run import Run
+from arcnb.lab.runs.run import Run, stopped_early
 
 WRITING = "writing the page"  # and the executed notebook: a run's last seconds, when its heart beats no more
 SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended
@@ -119,9 +119,7 @@ def settle(run: Run, task: str, state: JobState | None) -> None:
             seen = f"last heartbeat {beat['time']}" if beat else "no heartbeat left"
             where = manifest["process"]["host"]
             if manifest["stop"]:  # the scheduler did not wait for the end to be written
-                by = manifest["stop"]["signal"]
-                sentence = f"stopped by {by}, then ended before it could say more ({seen})"
-                return _write_end(run, manifest, sentence, "preempted")
+                return _write_end(run, manifest, stopped_early(manifest["stop"], seen), "preempted")
             if again:
                 sentence = f"it died with its node {where} ({seen}); {task} is {words}"
             else:

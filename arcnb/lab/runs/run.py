@@ -14,7 +14,7 @@ The root of all runs is $ARCNB_RUNS, or `runs/` of the work tree, or `./runs`.
 import contextlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,10 +96,7 @@ class Run:
             return "running", f"on {manifest['process']['host']}; no heartbeat to check it by"
         seen = f"last seen {beat['time']}" if beat else "no heartbeat left"
         if manifest["stop"]:
-            return (
-                "preempted",
-                f"stopped by {manifest['stop']['signal']}, then ended before it could say more ({seen})",
-            )
+            return "preempted", stopped_early(manifest["stop"], seen)
         return "killed", f"its process on {manifest['process']['host']} is gone ({seen})"
 
     @property
@@ -342,3 +339,8 @@ def _runs_in(parameters: dict[str, Any]) -> list[Path]:
                 path = Path(piece).expanduser().resolve()
                 found += [folder for folder in [path, *path.parents] if is_run(folder)][:1]
     return found
+
+
+def stopped_early(stop: Mapping[str, str], seen: str) -> str:
+    """Why a run is preempted that noted a stop and no end. seen: its last sign of life."""
+    return f"stopped by {stop['signal']}, then ended before it could say more ({seen})"

@@ -27,7 +27,7 @@ import psutil
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
-from arcnb.machine.beats import LOST_SECONDS, beating
+from arcnb.machine.beats import LOST_SECONDS, beating, text_in
 from arcnb.machine.files import new_file, remove_abandoned, write_whole
 from arcnb.machine.processes import ending_with_parent, leave, pid_place
 from arcnb.machine.progress import progress
@@ -161,7 +161,7 @@ class _Maker:
 
     def check(self) -> None:
         """ArcnbError when it failed or has died."""
-        if sentence := _read(self._root / FAILED):
+        if sentence := text_in(self._root / FAILED):
             raise ArcnbError(sentence)
         lost = self._lost()
         if lost and not (self._root / FAILED).exists() and not (self._root / END).exists():  # ended since
@@ -169,10 +169,10 @@ class _Maker:
 
     def _lost(self) -> str:
         """What became of it; nothing while it lives. Elsewhere another process may have its pid."""
-        pid, _, place = _read(self._root / MAKER).partition(" ")
+        pid, _, place = text_in(self._root / MAKER).partition(" ")
         if place and place == pid_place():
             return "" if _is_running(pid) else "has died"
-        sign, now = _read(self._root / ALIVE), time.monotonic()
+        sign, now = text_in(self._root / ALIVE), time.monotonic()
         if sign != self._sign:
             self._sign, self._heard = sign, now
         silent = now - self._heard
@@ -184,13 +184,6 @@ def _is_running(pid: str) -> bool:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
     return False
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # not there yet, or just being replaced on a shared disk
-        return ""
 
 
 # --------------------------------------------------------------------------- the maker

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.beats import BEAT_SECONDS, LOST_SECONDS, beating
+from arcnb.machine.beats import BEAT_SECONDS, LOST_SECONDS, beating, beside, text_in
 from arcnb.machine.files import write_whole
 from arcnb.machine.processes import end_session, start_session
 from arcnb.machine.starts import free_port
@@ -110,20 +110,14 @@ class Others:
     @contextmanager
     def watched(self, end: Callable[[], None]) -> Iterator[None]:
         """Call `end` when one fails or is lost while the block lasts."""
-        over = threading.Event()
 
-        def watch() -> None:
+        def watch(over: threading.Event) -> None:
             while (self._seen or self._needed) and not over.wait(BEAT_SECONDS):
                 if self.failed():
                     return end()
 
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
+        with beside(watch):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def heard(self) -> list[str]:
         """`lost`, after this node's part has failed: any of the others may be why, and says so soon, or
@@ -147,9 +141,9 @@ class Others:
             self._needed = None  # told once
         folder = Path(os.environ.get(FOLDER, ""))
         for rank, (last, _) in list(self._seen.items()):
-            text = _read(folder / f"{rank}.alive")
+            text = text_in(folder / f"{rank}.alive")
             launch = f"launch-{self.meeting.number}"
-            failed = _read(folder / f"{launch}.failed-{rank}") or _read(folder / f"{rank}.failed")
+            failed = text_in(folder / f"{launch}.failed-{rank}") or text_in(folder / f"{rank}.failed")
             if text != last:
                 self._seen[rank] = (text, time.monotonic())
             silent = time.monotonic() - self._seen[rank][1]
@@ -173,7 +167,7 @@ def job_server() -> str:
     if SERVER not in os.environ:
         return ""
     others = Others(ALONE)
-    while not (address := _read(Path(os.environ[FOLDER], ADDRESS))):
+    while not (address := text_in(Path(os.environ[FOLDER], ADDRESS))):
         if others.failed():
             raise ArcnbError("; ".join(others.lost))
         time.sleep(BEAT_SECONDS / 4)
@@ -251,13 +245,6 @@ def launcher(meeting: Meeting, words: Sequence[str]) -> list[str]:
     command = [sys.executable, "-P", "-m", "arcnb.models.training.launcher"]
     # Without a folder for logs every launch leaves an empty one in /tmp.
     return [*command, "--log_dir", os.devnull, *meeting.flags, *words]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # not there yet, or just being replaced on a shared disk
-        return ""
 
 
 if __name__ == "__main__":
