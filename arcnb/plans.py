@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from pkgutil import resolve_name
 from typing import Any, Self
 
 from arcnb.errors import ArcnbError, nearest
@@ -34,9 +35,19 @@ MORE = "more"  # the parameter that holds options without a line in the paramete
 
 
 @dataclass(frozen=True)
+class KeysOf:
+    """Choices that are the keys of a registry, "module:NAME", which is imported when a value is checked."""
+
+    registry: str
+
+
+Within = str | tuple[Any, ...] | KeysOf  # a range of numbers (arcnb.values), or the choices that there are
+
+
+@dataclass(frozen=True)
 class Option:
-    """One thing that can be asked for. kind: its annotation, as text. within: the range of its numbers. free:
-    may differ when a run resumes. ours: not a field of a library's class that keeps the library's default."""
+    """One thing that can be asked for. kind: its annotation, as text. within: see `option`. free: may differ
+    when a run resumes. ours: not a field of a library's class that keeps the library's default."""
 
     path: str
     kind: str
@@ -46,7 +57,7 @@ class Option:
     free: bool = False
     ours: bool = True
     of_library: bool = False
-    within: str = NOT_NEGATIVE
+    within: Within = NOT_NEGATIVE
 
     @property
     def flat(self) -> str:
@@ -73,20 +84,20 @@ class Library:
 
     sources: "file:class" below the installed packages, base classes first. defaults: ours, where the
     library's are unsuited. reserved: fields that the program sets itself. free: fields that may differ when a
-    run resumes. ranges: of numbers (arcnb.values); the others are finite.
+    run resumes. within: ranges and choices by name; other numbers are finite.
     """
 
     sources: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     reserved: frozenset[str] = frozenset()
     free: frozenset[str] = frozenset()
-    ranges: Mapping[str, str] = field(default_factory=dict)
+    within: Mapping[str, Within] = field(default_factory=dict)
 
 
 def option(
-    default: Any, meaning: str, unit: str = "", *, free: bool = False, within: str = NOT_NEGATIVE
+    default: Any, meaning: str, unit: str = "", *, free: bool = False, within: Within = NOT_NEGATIVE
 ) -> Any:
-    """A dataclass field that can be asked for by name. within: the range of its numbers (arcnb.values)."""
+    """A dataclass field that can be asked for by name."""
     kind = {"default_factory": default} if callable(default) else {"default": default}
     return field(**kind, metadata={"option": (meaning, unit, free, within)})
 
@@ -235,9 +246,11 @@ def opened(
     return values
 
 
-def fitting(value: Any, kind: str, name: str, default: Any, within: str = "", lenient: bool = False) -> Any:
+def fitting(
+    value: Any, kind: str, name: str, default: Any, within: Within = "", lenient: bool = False
+) -> Any:
     """The value, with whole numbers for floats made floats; ArcnbError if it is neither of this kind nor the
-    default itself, or not within its range. lenient: as in `arcnb.values.fits`."""
+    default itself, or not within its range or choices. lenient: as in `arcnb.values.fits`."""
     found = value
     if kind != "any" and not (type(value) is type(default) and value == default):
         candidates = [one for one in (value, as_floats(value)) if fits(one, kind, lenient)]
@@ -245,9 +258,18 @@ def fitting(value: Any, kind: str, name: str, default: Any, within: str = "", le
             got = f"{value!r} of type {type(value).__name__}"
             raise ArcnbError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
         found = candidates[0]
-    if wanted := range_problem(found, within):
+    if known := choices(within):
+        refuse(unknown(name, found, known))
+    elif wanted := range_problem(found, within):
         raise ArcnbError(f"parameter {name!r} must be {wanted} (default {default!r}), got {value!r}")
     return found
+
+
+def choices(within: Within) -> tuple[Any, ...]:
+    """All that a value can be; () where that is a range."""
+    if isinstance(within, KeysOf):
+        return tuple(resolve_name(within.registry))
+    return within if isinstance(within, tuple) else ()
 
 
 def dotted(
@@ -297,7 +319,7 @@ def _library_options(known: Library, before: str) -> dict[str, Option]:
             free=name in known.free,
             ours=name in known.defaults,
             of_library=True,
-            within=known.ranges.get(name, FINITE),
+            within=known.within.get(name, FINITE),
         )
     return found
 

@@ -160,8 +160,7 @@ UNSLOTH = {"trainer": "unsloth"}
             {"max_completion_length": 9000},
             "max_completion_length=9000 leaves no room for a prompt in a context",
         ),
-        ({"reward": "arc-v3"}, "reward scheme 'arc-v3' does not exist; there are arc-v1, "),
-        ({"num_processes": 2, "reward": "arc-v3"}, "reward scheme 'arc-v3' does not exist"),
+        ({"num_processes": 2, "tree": 1}, "tree=1 needs turns=2, turn_reward='last' and one process"),
         (
             UNSLOTH | {"num_processes": 2},
             "num_processes=2 needs trainer='trl': trainer='unsloth' trains in one",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.plans import Library, Plan, Settings, branch, library, opened, option, refuse
+from arcnb.lab.cli import main
+from arcnb.plans import Library, Plan, Settings, branch, choices, library, opened, option, refuse
 
 CONFIG = (
     "transformers/training_args.py:TrainingArguments",
@@ -121,6 +122,35 @@ def test_a_number_out_of_its_range_is_refused_with_the_range(asked, sentence):
     with pytest.raises(ArcnbError) as error:
         GrpoPlan.of({"more": asked})
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("module", PLANS)
+def test_a_choice_that_does_not_exist_is_refused_with_those_that_do(module):
+    plan = getattr(importlib.import_module(module), PLANS[module])
+    chosen = {path: known for path, known in plan.options().items() if not isinstance(known.within, str)}
+    assert chosen or module == "arcnb.models.sft.plan"
+    for path, known in chosen.items():
+        there = choices(known.within)
+        assert known.default in there
+        for value in there:
+            plan.of({path: value})
+        with pytest.raises(ArcnbError, match=f"='nonsense' does not exist; there are {there[0]}, "):
+            plan.of({path: "nonsense"})
+
+
+@pytest.mark.parametrize(
+    ("notebook", "asked", "sentence"),
+    [
+        ("05", ("reward", "arc-v3"), "reward='arc-v3' does not exist; there are arc-v1, simplified, "),
+        ("05", ("trl.loss_type", "dpo"), "loss_type='dpo' does not exist; there are grpo, dr_grpo, dapo, "),
+        ("03", ("chooser", "bets"), "chooser='bets' does not exist; there are best, distinct, "),
+        ("07", ("submission_rule", "most"), "submission_rule='most' does not exist; there are train-score, "),
+        ("09", ("tests.answer_format", "xml"), "answer_format='xml' does not exist; there are plain, rea"),
+    ],
+)
+def test_a_misspelt_choice_is_found_before_anything_runs(capsys, notebook, asked, sentence):
+    assert main(["run", notebook, "-p", *asked, "--dry-run"]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_a_word_of_two_branches_has_to_say_which():

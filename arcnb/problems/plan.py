@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from arcnb.plans import Settings, branch, library, option
+from arcnb.problems.answers import FORMATS
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.plan.settings import GRPO_CONFIG
 from arcnb.values import COUNT, POSITIVE
@@ -19,7 +20,9 @@ class Tests:
 
     __test__ = False
 
-    answer_format: str = option("plain", "plain: one code block; reasoning: <reasoning> and <answer>")
+    answer_format: str = option(
+        "plain", "plain: one code block; reasoning: <reasoning> and <answer>", within=FORMATS
+    )
     shown_tests: int = option(0, "tests of a problem that its prompt shows as examples")
     max_tests_per_problem: int = option(
         3, "tests that the reward sees; the evaluation runs all", within=COUNT

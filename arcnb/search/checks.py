@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.scores.attempts import RULES
-from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.sampling.backends import backend_name
-from arcnb.plans import refusals, unknown
+from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
 from arcnb.search.inference import InferencePlan, compared_adapters, sampled_sets
-from arcnb.search.learning.learner import SCHEDULES
 from arcnb.search.learning.plan import ALONE, LEARN, LearningRounds, SearchPlan
-from arcnb.search.turns.selection import CHOOSERS
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task_set import TaskSet
@@ -59,15 +55,15 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
 
 def _round_problems(plan: InferencePlan) -> list[str]:
     rounds = plan.rounds
-    found = unknown("augment", rounds.augment, AUGMENTATIONS)
+    found = []
     if not 0 <= rounds.shard < rounds.n_shards:
         found.append(f"shard must be from 0 to n_shards - 1, not {rounds.shard} of {rounds.n_shards}")
     return found
 
 
 def _turn_problems(plan: InferencePlan) -> list[str]:
-    found = unknown("chooser", plan.chooser, CHOOSERS)
-    if not found and min(plan.quotas) < 1:
+    found = []
+    if min(plan.quotas) < 1:
         found.append(
             f"{plan.rounds.n_predictions} predictions cannot be divided among {plan.turns} turns "
             f"with first_share {plan.first_share} or last_share {plan.last_share}: "
@@ -89,13 +85,11 @@ def _shared_problems(plan: InferencePlan | SearchPlan) -> list[str]:
 def _search_problems(plan: SearchPlan) -> list[str]:
     from arcnb.models.prompts.format import prompt_format
 
-    found = unknown("augment", plan.augment, AUGMENTATIONS)
-    found += refusals(prompt_format, plan.template, plan.encoding)
+    found = refusals(prompt_format, plan.template, plan.encoding)
     if not set(plan.searches) <= {ALONE, LEARN}:
         found.append(f"arms are {ALONE} and {LEARN}, not {plan.arms or 'none'}")
     elif len(set(plan.searches)) < len(plan.searches):
         found.append(f"arms names a search twice: {plan.arms}")
-    found += unknown("submission_rule", plan.submission_rule, RULES)
     if not any(vars(plan.budget).values()):
         found.append(
             "the budget of a task needs a limit: n_predictions, budget_tokens or budget_seconds above 0"
@@ -117,7 +111,7 @@ def _learning_round_problems(rounds: LearningRounds) -> list[str]:
 def _learning_problems(plan: SearchPlan) -> list[str]:
     """Of what is learned from, and how."""
     lora = plan.lora
-    found = unknown("lr_scheduler_type", lora.lr_scheduler_type, SCHEDULES)
+    found = []
     if lora.warmup_steps > 1 and lora.warmup_steps % 1:
         found.append(f"warmup_steps is {lora.warmup_steps}: whole steps, or a share below 1")
     if not lora.modules:

@@ -94,7 +94,6 @@ def test_only_so_many_tests_count(languages):
     ("options", "sentence"),
     [
         ({"base_reward_weight": 0.0, "perfect_reward_weight": 0.0}, "both 0: tests would not count"),
-        ({"answer_format": "xml"}, "answer format 'xml' does not exist; there are plain, reasoning"),
         ({"turns": 2}, "trained on in one turn"),
         ({"reward": "right-grids"}, "reward='right-grids' is for ARC tasks"),
         ({"augment": "none"}, "augment='none' is for ARC tasks"),
@@ -107,7 +106,7 @@ def test_what_cannot_work_is_refused(options, sentence):
 
 
 def test_all_that_is_wrong_is_said_at_once():
-    wrong = {"eval_steps": 0, "answer_format": "xml", "turns": 2}
+    wrong = {"eval_steps": 0, "augment": "none", "turns": 2}
     assert len(problems_anywhere(ProblemPlan.of(wrong), [], [])) == 2
     with pytest.raises(ArcnbError) as error:
         ProblemPlan.of(wrong | {"base_reward_weight": -1.0, "n_predictions": -1})
@@ -371,7 +370,7 @@ def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"answer_format": "xml"}, "answer format 'xml' does not exist"),
+        ({"augment": "none"}, "augment='none' is for ARC tasks"),
         ({"template": "nosuch.jinja"}, "there is no template nosuch.jinja"),
     ],
 )

@@ -88,7 +88,6 @@ def test_a_place_to_log_to_needs_its_package(said, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"old_log_probs": "none"}, "learner_old_log_probs='none' does not exist; there are pass, sampler"),
         ({"old_log_probs": "sampler"}, "learner_old_log_probs='sampler' needs use_vllm=True"),
         ({"reference_part": 0.5, "beta": 0.0}, "learner_reference_part=0.5 needs a beta above 0"),
         ({"trained_part": 0.3}, "learner_trained_part=0.3 of num_generations=3 leaves fewer than 2"),

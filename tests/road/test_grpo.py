@@ -118,7 +118,6 @@ OTHER = {"beta": 0.5, "temperature": 0.9}  # than the stopped run had
 BAD = [
     ({"num_generations": 5, "gradient_accumulation_steps": 2}, "num_generations=5 is not divisible by"),
     ({"max_completion_length": 2048}, "max_completion_length=2048 leaves no room for a prompt in a context"),
-    ({"reward": "arc-v3"}, "reward scheme 'arc-v3' does not exist; there are arc-v1, "),
     ({"use_vllm": True}, "vllm_gpu_memory_utilization 0.3 asks for 24.0 of 80.0 GiB on GPU 0, but only 16.0"),
 ]
 

@@ -20,6 +20,7 @@ from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, run_name, runs_root
+from arcnb.plans import choices
 
 
 def run(options: argparse.Namespace) -> int:
@@ -82,6 +83,8 @@ def params(options: argparse.Namespace) -> int:
         unit = f", {known.unit}" if known.unit else ""
         print(f"{known.name} = {values.get(known.name, known.default)!r}    ({known.kind}{unit})")
         print(known.comment)
+        if there := choices(declared.within(known.name)):
+            print(f"There are {', '.join(map(str, there))}.")
         if declared.is_free(known.name):
             print("It may differ when a run is resumed.")
         return 0
@@ -291,7 +294,7 @@ def add_commands(commands: Any) -> None:
     add(
         "--dry-run",
         action="store_true",
-        help="check names, types and ranges of parameters, print them, make and run nothing",
+        help="check names, types, ranges and choices of parameters, print them, make and run nothing",
     )
 
     command = shared.add_command(

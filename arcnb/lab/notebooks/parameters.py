@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arcnb.errors import ArcnbError, nearest
-from arcnb.plans import MORE, Plan, dotted, fitting
+from arcnb.plans import MORE, Plan, Within, dotted, fitting
 from arcnb.values import short_kind
 
 
@@ -98,11 +98,9 @@ class Declared(dict[str, Parameter]):
         """Whether a run that is resumed may have another value of it, as the notebook's plan says."""
         return self.plan is not None and self.plan.knows(name) and self.plan.find(name).free
 
-    def range_of(self, name: str, value: Any) -> str:
-        """Of the plan's option of this name; "" of other names. Texts need no plan, which is not imported."""
-        if isinstance(value, str | None) or self.plan is None or not self.plan.knows(name):
-            return ""
-        return self.plan.find(name).within
+    def within(self, name: str) -> Within:
+        """Range or choices of the plan's option of this name; "" of other names."""
+        return self.plan.find(name).within if self.plan is not None and self.plan.knows(name) else ""
 
     @functools.cached_property
     def _by_path(self) -> dict[str, Parameter]:
@@ -156,7 +154,7 @@ def check_parameters(
         if called.setdefault(known.name, name) != name:
             raise ArcnbError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")
         try:
-            within = declared.range_of(known.name, value)
+            within = declared.within(known.name)
             lenient = known.name in declared  # an annotation of the cell may be of any module
             checked[known.name] = fitting(value, known.kind, known.name, known.default, within, lenient)
         except ArcnbError as error:

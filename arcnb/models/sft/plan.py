@@ -60,7 +60,7 @@ SFT_CONFIG = Library(
         "report_to": "none",
     },
     reserved=RESERVED,
-    ranges={
+    within={
         **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), COUNT),
         **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "save_total_limit"), COUNT),
         **dict.fromkeys(("warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),

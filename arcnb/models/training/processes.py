@@ -35,8 +35,6 @@ class LaunchError(RuntimeError):
 
 def parallel_problem(num_processes: int, parallel: str) -> str | None:
     """Why so many processes cannot be started in this way, as a sentence; None where they can."""
-    if parallel not in PARALLEL:
-        return f"parallel={parallel!r} does not exist; there are {', '.join(PARALLEL)}"
     if num_processes == 1:
         return None
     if parallel == "zero3" and importlib.util.find_spec("deepspeed") is None:

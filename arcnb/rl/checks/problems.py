@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence, Sized
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
-from arcnb.plans import conflicts, refusals, unknown
+from arcnb.plans import conflicts, refusals
 from arcnb.rl.checks.machine import context_of, machine_problems
 from arcnb.rl.checks.sampling import sampling_problems
 from arcnb.rl.checks.trainers import trainer_problems
 from arcnb.rl.plan.grpo import GrpoPlan
-from arcnb.rl.rewards.advantages import ADVANTAGES
 from arcnb.rl.rows import row_problems
 
 GUARD_ACTIONS = ("warn", "stop", "rollback")
@@ -45,7 +44,6 @@ def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> 
 
 
 def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
-    yield from unknown("use_vllm", plan.use_vllm, ("auto", True, False))
     rewards, signal, turn_reward = plan.rewards, plan.signal, plan.turn_reward
     idle = {
         f"turn_reward={turn_reward!r} needs turns above 1": plan.turns == 1 and turn_reward != "last",
@@ -73,7 +71,6 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
 
 
 def _advantages(plan: GrpoPlan) -> Iterator[str]:
-    yield from unknown("advantages", plan.advantages, ADVANTAGES)
     most = plan.trl["num_generations"]
     if plan.advantages == "pass_at_k":
         for name, least in (("pass_at_k", 1), ("pass_at_k_last", 0)):
@@ -97,7 +94,6 @@ def _advantages(plan: GrpoPlan) -> Iterator[str]:
 
 def _guard(plan: GrpoPlan) -> Iterator[str]:
     guard = plan.guard
-    yield from unknown("guard_action", guard.action, GUARD_ACTIONS)
     if guard.action == "rollback" and not plan.eval_steps:
         yield (
             "the guard's action 'rollback' goes back to the best checkpoint by solve rate of the eval tasks; "
@@ -107,7 +103,6 @@ def _guard(plan: GrpoPlan) -> Iterator[str]:
 
 def _turns(plan: GrpoPlan) -> Iterator[str]:
     """What conversations cannot go together with."""
-    yield from unknown("turn_reward", plan.turn_reward, TURN_REWARDS)
     if plan.tree and (plan.turns != 2 or plan.turn_reward != "last" or plan.num_processes > 1):
         yield f"tree={plan.tree} needs turns=2, turn_reward='last' and one process"
     if plan.tree < 0 or (plan.tree and plan.trl["num_generations"] < 2 * (1 + plan.tree)):

@@ -16,13 +16,6 @@ from arcnb.machine.library_source import SCHEDULES, enum_values
 from arcnb.plans import unknown
 from arcnb.rl.plan.grpo import GrpoPlan
 
-# What TRL looks at only when it computes the first loss, after the first round of sampling.
-CHOICES = {
-    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "importance_sampling_level": ("token", "sequence"),
-    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-    "vllm_mode": ("colocate", "server"),
-}
 PLAIN = {
     "top_p": (1.0, None),
     "top_k": (0, -1, None),
@@ -34,10 +27,8 @@ PLAIN = {
 def sampling_problems(plan: GrpoPlan) -> Iterator[str]:
     """Values of TRL's settings that cannot work with any trainer."""
     settings = plan.settings
-    schedules = enum_values(SCHEDULES)
-    for name, known in {**CHOICES, "lr_scheduler_type": schedules}.items():
-        if known and name in settings:
-            yield from unknown(name, settings[name], known)
+    if schedules := enum_values(SCHEDULES):
+        yield from unknown("lr_scheduler_type", settings["lr_scheduler_type"], schedules)
     yield from _group(plan, settings)
     if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
         yield "either max_steps or num_train_epochs must be positive"

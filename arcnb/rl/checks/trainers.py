@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from arcnb.models.lora.precision import four_bits_problem
-from arcnb.plans import conflicts, unknown
+from arcnb.plans import conflicts
 from arcnb.rl.plan.grpo import GrpoPlan
 
 TRAINERS = ("trl", "unsloth")
@@ -15,14 +15,11 @@ KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
 
 def trainer_problems(plan: GrpoPlan) -> Iterator[str]:
     """What the trainer or the sampling engine cannot do."""
-    yield from unknown("trainer", plan.trainer, TRAINERS)
     unsloth = plan.trainer == "unsloth"
     if plan.load_in_4bit and (problem := four_bits_problem(unsloth and plan.samples_by_vllm)):
         yield problem
     cache = plan.vllm.kv_cache_dtype
-    if cache not in KV_CACHE_DTYPES:
-        yield from unknown("vllm_kv_cache_dtype", cache, KV_CACHE_DTYPES)
-    elif cache != "auto" and unsloth:
+    if cache != "auto" and unsloth:
         yield "vllm_kv_cache_dtype is for trainer='trl'; unsloth chooses its engine's cache"
     elif cache != "auto" and not plan.samples_by_vllm:
         yield f"vllm_kv_cache_dtype={cache!r} needs use_vllm=True"
@@ -90,9 +87,7 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
     """What the learner cannot leave out with the plan's other options."""
     asked, group = plan.learner, plan.trl["num_generations"]
     part = f"learner_trained_part={asked.trained_part:g}"
-    if asked.old_log_probs not in OLD_LOG_PROBS:
-        yield from unknown("learner_old_log_probs", asked.old_log_probs, OLD_LOG_PROBS)
-    elif asked.old_log_probs != "pass" and not (
+    if asked.old_log_probs != "pass" and not (
         plan.samples_by_vllm and plan.trl["vllm_importance_sampling_correction"]
     ):
         yield (

@@ -20,10 +20,12 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import ClassVar, Self
 
+from arcnb.arc.views import AUGMENTATIONS
 from arcnb.machine.files import write_whole
 from arcnb.models.lora.options import Lora
 from arcnb.models.training.nodes import job_server
-from arcnb.plans import Plan, Settings, branch, library, option
+from arcnb.models.training.processes import PARALLEL
+from arcnb.plans import KeysOf, Plan, Settings, branch, library, option
 from arcnb.rl.plan.guard import GuardOptions
 from arcnb.rl.plan.settings import GRPO_CONFIG, Learner
 from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET
@@ -81,7 +83,10 @@ class Vllm:
         1, "GPUs of the server that is started, a copy of the model on each (data parallel)", free=True
     )
     kv_cache_dtype: str = option(
-        "auto", "type of keys and values in vLLM's cache; fp8: half the size, the sampler differs a little"
+        "auto",
+        "type of keys and values in vLLM's cache: auto (the model's own), or fp8: half the size, the sampler "
+        "differs a little",
+        within=("auto", "fp8"),
     )
     group_attention: bool = option(
         False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
@@ -161,7 +166,9 @@ class GrpoPlan(Plan):
         "refine", "with turns: template of the feedback: refine (short), refine_full, or a path", free=True
     )
     encoding: str = option("", 'text form of grids; "" takes the template\'s own', free=True)
-    augment: str = option("all", "what views change: all, geometry, colors or none")
+    augment: str = option(
+        "all", "what views change: all, geometry, colors or none", within=tuple(AUGMENTATIONS)
+    )
     max_prompt_length: int = option(
         700, "tasks with a longer prompt are left out, and named; 0: what max_length leaves", "tokens"
     )
@@ -169,10 +176,16 @@ class GrpoPlan(Plan):
         0, "longest sequence, prompt plus completion; 0: what the model was built for", "tokens"
     )
 
-    reward: str = option("arc-v2-no-pixel-score", "reward scheme, see arcnb.rl.rewards.schemes")
+    reward: str = option(
+        "arc-v2-no-pixel-score",
+        "reward scheme, see arcnb.rl.rewards.schemes",
+        within=KeysOf("arcnb.rl.rewards.schemes:SCHEMES"),
+    )
     rewards: Rewards = branch(Rewards)
     advantages: str = option(
-        "group", "how rewards become advantages: group, batch, none, max_rl, pass_at_k or unlikely"
+        "group",
+        "how rewards become advantages: group, batch, none, max_rl, pass_at_k or unlikely",
+        within=KeysOf("arcnb.rl.rewards.advantages:ADVANTAGES"),
     )
     pass_at_k: int = option(4, "with advantages pass_at_k: k, at the first step", within=COUNT)
     pass_at_k_last: int = option(0, "k at the last step, in a straight line from the first's; 0: it stays")
@@ -183,7 +196,9 @@ class GrpoPlan(Plan):
         1, "answers of an episode, each with feedback on the one before; 1: no second turn", within=COUNT
     )
     turn_reward: str = option(
-        "last", "with turns: the reward is the last or best answer's, or last plus improvement"
+        "last",
+        "with turns: the reward is the last or best answer's, or last plus improvement",
+        within=("last", "best", "improvement"),
     )
     tree: int = option(
         0, "with turns 2: refinements of each failed first answer, in groups that are trees; 0: lines"
@@ -194,14 +209,18 @@ class GrpoPlan(Plan):
         False, "of a round's completions more for tasks solved half of the time, fewer for settled ones"
     )
 
-    trainer: str = option("trl", "trl, or unsloth (GPU, in a process of its own)")
+    trainer: str = option("trl", "trl, or unsloth (GPU, in a process of its own)", within=("trl", "unsloth"))
     num_processes: int = option(1, "GPUs to train on, one process each, by accelerate launch", within=COUNT)
-    parallel: str = option("ddp", "how they share the work: ddp, or zero3 (needs deepspeed)", free=True)
+    parallel: str = option(
+        "ddp", "how they share the work: ddp, or zero3 (needs deepspeed)", free=True, within=PARALLEL
+    )
     prompts_per_step: int = option(
         1, "prompts, each with its group, that one optimizer step trains", within=COUNT
     )
     use_vllm: bool | str = option(
-        "auto", "vLLM samples instead of transformers; auto: where there are a GPU and vLLM"
+        "auto",
+        "vLLM samples instead of transformers; auto: where there are a GPU and vLLM",
+        within=("auto", True, False),
     )
     vllm: Vllm = branch(Vllm)
     learner: Learner = branch(Learner)

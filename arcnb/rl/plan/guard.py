@@ -54,7 +54,10 @@ class GuardOptions:
     `max_rollbacks` of them, or without such a checkpoint, it stops."""
 
     action: str = option(
-        "warn", "on signs of collapse: warn, stop, or rollback to the best checkpoint", free=True
+        "warn",
+        "on signs of collapse: warn, stop, or rollback to the best checkpoint",
+        free=True,
+        within=("warn", "stop", "rollback"),
     )
     window: int = option(
         20,

@@ -55,7 +55,7 @@ GRPO_CONFIG = Library(
         "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
         "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards",
     }),
-    ranges={
+    within={
         **dict.fromkeys(("max_completion_length", "gradient_accumulation_steps", "num_iterations"), COUNT),
         **dict.fromkeys(("temperature", "repetition_penalty", "logging_steps"), POSITIVE),
         **dict.fromkeys(("learning_rate", "warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
@@ -64,6 +64,13 @@ GRPO_CONFIG = Library(
         "vllm_importance_sampling_clip_max": POSITIVE,
         "num_generations": "[2, inf)",
         "min_p": SHARE,
+        # What TRL looks at only when it computes the first loss, after the first round of sampling.
+        "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+        "importance_sampling_level": ("token", "sequence"),
+        "vllm_importance_sampling_mode": (
+            "token_truncate", "token_mask", "sequence_truncate", "sequence_mask",
+        ),
+        "vllm_mode": ("colocate", "server"),
     },
     free=frozenset({
         "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_group_port",
@@ -80,6 +87,7 @@ class Learner:
         "pass",
         "what the ratio divides by where samples are steps old: a pass of its own, the sampler's (sampler), "
         "or a mixture of both policies (interpolated)",
+        within=("pass", "sampler", "interpolated"),
     )
     reference_part: float = option(
         1.0,

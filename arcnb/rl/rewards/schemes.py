@@ -8,8 +8,10 @@ and never read off the number. The four schemes of ironbar/arc25 are kept under 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from arcnb.rl.rewards.rollout import Scores
+if TYPE_CHECKING:
+    from arcnb.rl.rewards.rollout import Scores
 
 
 def arc_v1(scores: Scores) -> float:

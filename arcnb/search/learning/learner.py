@@ -48,7 +48,9 @@ class LoraSettings:
         "q_proj, k_proj, v_proj, o_proj", "linear layers that get it, separated by commas"
     )
     learning_rate: float = option(2e-4, "of the training", within=POSITIVE)
-    lr_scheduler_type: str = option("constant", "of the learning rate: constant, linear or cosine")
+    lr_scheduler_type: str = option(
+        "constant", "of the learning rate: constant, linear or cosine", within=SCHEDULES
+    )
     warmup_steps: float = option(0.1, "steps in which the rate rises; below 1 a share of a training's steps")
     per_device_train_batch_size: int = option(4, "rows an optimizer step", within=COUNT)
     batch_tokens: int = option(

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.tasks.task import Task
+from arcnb.arc.views import AUGMENTATIONS
 from arcnb.models.registry import adapter_name
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
@@ -100,7 +102,9 @@ class SearchPlan(Plan):
     backend: str = option("auto", "vllm, transformers, or auto: vllm on a GPU")
     template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
     encoding: str = option("", 'text form of grids; "" takes the template\'s own')
-    augment: str = option("all", "what views change: all, geometry, colors or none")
+    augment: str = option(
+        "all", "what views change: all, geometry, colors or none", within=tuple(AUGMENTATIONS)
+    )
     shuffle: bool = option(True, "views show the train pairs in an order of their own")
     arms: str = option(
         f"{ALONE}, {LEARN}",
@@ -109,7 +113,7 @@ class SearchPlan(Plan):
     seed: int = option(0, "everything derives from (seed, task, round, index)", within=SEED)
     submission: bool = option(False, "write a Kaggle submission, valid from the first second on")
     submission_file: str = option("", 'its path; "" is submission.json in the run folder')
-    submission_rule: str = option("train-score", "how its attempts are chosen")
+    submission_rule: str = option("train-score", "how its attempts are chosen", within=tuple(RULES))
     time_budget_hours: float = option(
         0.0, "the whole run ends within so many hours, on each GPU; 0 is no limit", free=True
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from arcnb.errors import ArcnbError
 from arcnb.plans import branch, option
 from arcnb.search.sampling.rounds import RoundPlan
+from arcnb.search.turns.selection import CHOOSERS
 from arcnb.values import COUNT, SHARE, SOME_SHARE
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class TurnPlan:
         within=SOME_SHARE,
     )
     chooser: str = option(
-        "promising", "what is refined: promising, best, distinct, diverse, failed or weighted"
+        "promising",
+        "what is refined: promising, best, distinct, diverse, failed or weighted",
+        within=tuple(CHOOSERS),
     )
 
     last_share: float = option(

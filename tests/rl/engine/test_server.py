@@ -192,7 +192,7 @@ def test_a_server_that_ends_is_quoted(small_model, tmp_path, monkeypatch):
         ({"trainer": "unsloth"}, "vllm_mode='server' needs trainer='trl', not 'unsloth'"),
         ({"vllm_server_gpus": 9}, "vllm_server_gpus=9 and num_processes=1 need 10 GPUs, and there are 4"),
         ({"num_generations": 5, "gradient_accumulation_steps": 2}, "num_generations=5 is not divisible by"),
-        ({"reward": "nonsense"}, "reward scheme 'nonsense' does not exist"),
+        ({"tree": 1}, "tree=1 needs turns=2, turn_reward='last' and one process"),
         ({"max_length": 10**6}, "max_length=1000000, but model"),
         (
             {"vllm_server_host": "localhost", "vllm_server_port": 1},

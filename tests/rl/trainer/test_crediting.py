@@ -56,9 +56,6 @@ def test_other_ways_reach_the_loss_and_the_table_of_completions(train, tmp_path,
 
 
 def test_what_advantages_cannot_be_is_named(said):
-    assert said(advantages="std") == [
-        "advantages='std' does not exist; there are group, batch, none, max_rl, pass_at_k, unlikely"
-    ]
     assert said(advantages="pass_at_k", pass_at_k=4) == [
         "pass_at_k must be within 1 and num_generations=3, not 4"
     ]

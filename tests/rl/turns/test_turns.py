@@ -428,10 +428,6 @@ def test_conversations_of_other_tasks_are_refused(train, tmp_path, refine_file, 
     ("options", "sentence"),
     [
         (
-            {"turns": 2, "turn_reward": "mean"},
-            "turn_reward='mean' does not exist; there are last, best, improvement",
-        ),
-        (
             {"turns": 2, "refine_conversations": "refine.parquet"},
             "turns above 1 begins with first turns; it does not go together with refine_conversations",
         ),
