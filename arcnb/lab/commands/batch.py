@@ -161,7 +161,7 @@ def add_commands(commands: Any) -> None:
     add(
         "--dry-run",
         action="store_true",
-        help="check names, types, ranges and choices of parameters, say which runs there would be, make nothing",
+        help="check names, types, ranges and choices of parameters, list the runs, make nothing",
     )
 
     command = shared.add_command(
