@@ -8,6 +8,8 @@ import pytest
 from arcnb.arc.tasks.task_set import TaskSet
 from tests.rl.logged_keys import fits, told_keys, unknown_keys, written_keys
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = "def transform(grid):\n    a = grid[::-1]\n    b = a[:, ::-1]\n    return b\n"
 LESS = {"max_steps": 2, "num_generations": 4}
 EPISODES = {"turns": 2, "max_completion_length": 64, "augment": "none"}
@@ -26,7 +28,7 @@ RUNS = {
     "tree": LESS | EPISODES | {"tree": 1},
 }
 # What takes a GPU, a mixture of experts, a right program, or vLLM (tests/rl/engine/test_cpu_generation.py);
-# keys of notebooks 02 (tests/models/sft/test_training.py) and 09 (tests/problems/test_training.py).
+# keys of notebooks 02 (tests/road/test_sft.py) and 09 (tests/problems/test_training.py).
 ELSEWHERE = (
     "gpu_peak_gib",
     "aux_loss",
