@@ -97,5 +97,5 @@ def test_the_table_of_what_fits_which_gpu_is_the_estimate():
 
 
 def test_every_reward_scheme_is_in_the_table():
-    text = (DOCS / "explanation/grpo.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference/grpo.md").read_text(encoding="utf-8")
     assert {name for name in SCHEMES if f"`{name}`" not in text} == set()

@@ -39,6 +39,7 @@ from arcnb.rl.rewards.terms import TermLimits
 from tests.in_process import carried_out
 from tests.paths import NOTEBOOKS
 from tests.problems.problem_examples import ADD
+from tests.rl.logged_keys import unknown_keys
 
 RIGHT = "def add(a, b):\n    return a + b\n```"
 HALF = "def add(a, b):\n    return 3\n```"
@@ -209,6 +210,7 @@ def test_a_run_trains_evaluates_and_leaves_its_files(plan, problem_sets, tmp_pat
     assert {"tests_passed_ratio", "parse/strict", "parse/lenient", "parse/none", "status/ok"} <= set(steps[0])
     assert [row["step"] for row in rows if "held_out/pass@1" in row] == [0, 2]
     assert {"held_out/pass@1", "held_out/pass@2"} <= set(rows[0])
+    assert unknown_keys(tmp_path) == []
     rollouts = PredictionSet(tmp_path / "rollouts").read()
     assert set(rollouts["task_id"]) <= {problem.problem_id for problem in problem_sets[0]}
     assert rollouts["status"].notna().all()

@@ -16,6 +16,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from tests.in_process import carried_out
+from tests.rl.logged_keys import unknown_keys
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +87,7 @@ def test_fine_tuning_learns_from_them_but_from_reserved_ones(whole):
     assert "Reserved tasks left out: 2." in (whole / "manifest.json").read_text()
     assert (whole / "adapter" / "adapter_model.safetensors").is_file()
     assert len(PredictionSet(whole / "predictions").read()) == 4
+    assert unknown_keys(whole) == []
 
 
 # test_grpo.py stops and resumes a notebook, tests/models/sft/test_training.py this training without one.

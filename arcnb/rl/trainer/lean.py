@@ -8,7 +8,7 @@ completions that are trained alone. Four of its methods are extended, none is re
 `_calculate_rewards`, `_get_per_token_logps_and_entropies` and `compute_loss`; what is left out is left out by
 masks. Losses and clipping stay TRL's; advantages among those trained are of arcnb.rl.trainer.crediting, which
 goes around this trainer.
-What each option changes: docs/explanation/grpo.md.
+What each option changes: docs/reference/grpo.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import pytest
 
 from arcnb.models.registry import load_tokenizer
 from tests.random_llama import random_llama
+from tests.rl.logged_keys import unknown_keys
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="no vllm")
 
@@ -33,6 +34,7 @@ def test_the_engine_samples_with_the_weights_of_every_step(train, wide_letters, 
         report = train(folder, **asked, vllm_adapter_alone=adapter_alone, max_steps=4)
         gaps = [row["sampling/logp_gap"] for row in report.history if "reward" in row]
         assert len(gaps) == 4
+        assert unknown_keys(folder) == []
         assert max(gaps) < 0.5  # bfloat16 makes up to 0.1; with the first weights it is 5 at the second step
         assert report.adapter_moved
         first.append([row.completion for row in rollouts(folder)][:3])
