@@ -243,7 +243,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A program that answers otherwise the second time is not learned from",
-        "arcnb/search/learning/hindsight.py",
+        "arcnb/search/learning/lessons/hindsight.py",
         "replace(once, check_determinism=True)",
         "replace(once, check_determinism=False)",
         (

@@ -73,6 +73,13 @@ class Conversations:
             for output, pair in zip(outputs, shown.train, strict=True)
         )
 
+    def nothing_to_tell(self, prediction: Prediction) -> str:
+        """Why feedback on the answer has nothing to say: right on the train pairs, or cut off; else ""."""
+        if prediction.finish_reason == "length":
+            return "cut off"
+        right = prediction.train_is_correct or self.right_on_train(prediction)
+        return "right on the train pairs" if right else ""
+
     def asked(self, prediction: Prediction, ancestors: Mapping[str, Prediction]) -> Prompt:
         """The prompt that the prediction answered. ancestors: id -> prediction, for turns above 0.
 

@@ -26,7 +26,7 @@ def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int)
     book.look_at(made)
 
     def told(one) -> list[int] | None:
-        if one.train_is_correct or one.finish_reason == "length" or book.right_on_train(one):
+        if book.nothing_to_tell(one):
             return None
         ids = prompt_ids(tokenizer, book.refining(one, {}))
         return ids if len(ids) <= longest else None

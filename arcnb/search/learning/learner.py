@@ -24,7 +24,7 @@ from arcnb.models.memory.shape import GIB, Shape
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft.rows import IGNORED, collator
 from arcnb.plans import option
-from arcnb.search.learning.loss import add_answer_gradients
+from arcnb.search.learning.loss import add_answer_gradients, answer_log_probs
 from arcnb.search.learning.memory import PartSize, out_of_memory, padded_tokens
 from arcnb.values import COUNT, POSITIVE
 
@@ -155,12 +155,12 @@ class LoraLearner:
     ) -> LearningReport | None:
         """Train on the rows in their order and leave the adapter in `folder`, whole or not at all.
 
-        rows: {"input_ids", "labels"}, see `learning_rows` of arcnb.search.learning.hindsight. start: the
+        rows: {"input_ids", "labels"}, see arcnb.search.learning.lessons. With "told", a row of the same
+        answer after feedback on it, it is learned from by what the model makes of it there. start: the
         adapter to go on from. stop: asked before every step; None is returned, and nothing left, as soon as
-        it says so. Raises
-        ArcnbError without rows, when a loss or a weight is not finite, or when memory runs out. Before
-        that, a step that runs out of memory is done again in smaller parts, with the same gradient, and last
-        with recomputed activations; what did fit is kept for the steps and calls after it.
+        it says so. Raises ArcnbError without rows, when a loss or a weight is not finite, or when memory runs
+        out. Before that, a step that runs out of memory is done again in smaller parts, with the same
+        gradient, and last with recomputed activations; what did fit is kept for the steps and calls after it.
         """
         import torch
 
@@ -284,8 +284,24 @@ class LoraLearner:
         n_answer = sum(sum(label != IGNORED for label in row["labels"]) for row in rows)
         total = torch.zeros((), device=self.device)
         for part in self._size.parts(rows):
-            total += add_answer_gradients(self._net.get_base_model(), self._collate(part), n_answer)
+            batch, teacher = self._collate(part), self._teacher(part)
+            total += add_answer_gradients(self._net.get_base_model(), batch, n_answer, teacher)
         return total
+
+    def _teacher(self, part: list[dict]):
+        """What the model itself, told what was wrong, gives the labelled tokens of a part's rows, as
+        `add_answer_gradients` takes it; None where no row has feedback."""
+        import torch
+
+        told = [row["told"] for row in part if "told" in row]
+        if not told:
+            return None
+        log_probs = answer_log_probs(self._net.get_base_model(), self._collate(told))
+        counts = [sum(label != IGNORED for label in row["labels"]) for row in part]
+        with_feedback = torch.tensor(["told" in row for row in part]).repeat_interleave(torch.tensor(counts))
+        teacher = torch.full((sum(counts),), torch.nan, device=log_probs.device)
+        teacher[with_feedback.to(log_probs.device)] = log_probs
+        return teacher
 
     def _make_room(self, rows: list[dict], why: str) -> None:
         """Forgets a step's gradients and sees to it that it takes less memory; ArcnbError if it cannot."""

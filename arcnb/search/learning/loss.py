@@ -15,35 +15,83 @@ if TYPE_CHECKING:
     import torch
 
 LOGITS = 1 << 26  # logits at a time: about 1 GB with their float32 copies and gradients
+MOST = 5.0  # nats a token that a teacher counts, either way
 
 
-def add_answer_gradients(model, batch: dict[str, torch.Tensor], n_answer: int, logits: int = LOGITS):
+def add_answer_gradients(
+    model,
+    batch: dict[str, torch.Tensor],
+    n_answer: int,
+    teacher: torch.Tensor | None = None,
+    logits: int = LOGITS,
+):
     """Add to `model` the gradients of a part's share of the mean loss a token; the share, a detached scalar.
 
     model: a decoder of transformers with a head (of a PEFT model, its base). batch: as the collator of
     `arcnb.models.sft.rows` makes it, on any device, labels (B, T) included. n_answer: labelled tokens of the
     whole optimizer step. It is what the mean of `cross_entropy` over the model's own logits would give.
+
+    teacher: float32 (N,), log-probabilities that a teacher gives the N labelled tokens, row by row; NaN where
+    there is none. The gradient of such a token, which the model has drawn, is that of the reverse
+    Kullback-Leibler divergence to the teacher: its log-probability times how much likelier the teacher finds
+    it, within MOST. Its share of the loss is the estimate of that divergence, which can be below 0.
     """
     import torch
     from torch.nn.functional import cross_entropy
 
+    with _autocast(model):
+        answers, targets = _answers(model, batch)
+        if teacher is None:
+            teacher = torch.full_like(targets, torch.nan, dtype=torch.float32)
+        size = _chunk(model, logits)
+        chunks = [chunk.detach().requires_grad_() for chunk in answers.split(size)]
+        total = torch.zeros((), device=answers.device)
+        parts = (chunks, targets.split(size), teacher.to(answers.device).split(size))
+        for chunk, right, told in zip(*parts, strict=True):
+            surprise = cross_entropy(head_logits(model, chunk).float(), right, reduction="none")
+            gap = (told + surprise.detach()).clamp(-MOST, MOST)
+            ((surprise * gap.nan_to_num(1.0)).sum() / n_answer).backward()
+            total += torch.where(gap.isnan(), surprise.detach(), -gap).sum() / n_answer
+    answers.backward(torch.cat([chunk.grad for chunk in chunks]))
+    return total
+
+
+def answer_log_probs(model, batch: dict[str, torch.Tensor], logits: int = LOGITS) -> torch.Tensor:
+    """float32 (N,): the log-probabilities of the N labelled tokens, row by row. Arguments: as above."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    with torch.no_grad(), _autocast(model):
+        answers, targets = _answers(model, batch)
+        size = _chunk(model, logits)
+        return -torch.cat(
+            [
+                cross_entropy(head_logits(model, chunk).float(), right, reduction="none")
+                for chunk, right in zip(answers.split(size), targets.split(size), strict=True)
+            ]
+        )
+
+
+def _answers(model, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The hidden states (N, width) in front of the labelled tokens, and these (N,), row by row."""
     device = next(model.parameters()).device
     targets = batch["labels"][:, 1:].flatten()
     places = (targets != IGNORED).nonzero().flatten()
     targets, places = targets[places].to(device), places.to(device)
     shown = {name: tensor.to(device) for name, tensor in batch.items() if name != "labels"}
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        hidden = model.base_model(**shown, use_cache=False).last_hidden_state
-        answers = hidden[:, :-1].flatten(0, 1)[places]
-        size = max(1, logits // model.config.get_text_config().vocab_size)
-        chunks = [chunk.detach().requires_grad_() for chunk in answers.split(size)]
-        total = torch.zeros((), device=device)
-        for chunk, right in zip(chunks, targets.split(size), strict=True):
-            loss = cross_entropy(head_logits(model, chunk).float(), right, reduction="sum") / n_answer
-            loss.backward()
-            total += loss.detach()
-    answers.backward(torch.cat([chunk.grad for chunk in chunks]))
-    return total
+    hidden = model.base_model(**shown, use_cache=False).last_hidden_state
+    return hidden[:, :-1].flatten(0, 1)[places], targets
+
+
+def _chunk(model, logits: int) -> int:
+    return max(1, logits // model.config.get_text_config().vocab_size)
+
+
+def _autocast(model):
+    import torch
+
+    kind = next(model.parameters()).device.type
+    return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
 
 
 def head_logits(model, hidden: torch.Tensor) -> torch.Tensor:

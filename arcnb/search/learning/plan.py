@@ -15,8 +15,9 @@ from arcnb.models.registry import adapter_name
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.learning.budgets import Budget
-from arcnb.search.learning.hindsight import HindsightSettings
 from arcnb.search.learning.learner import LoraSettings
+from arcnb.search.learning.lessons.feedback import FeedbackSettings
+from arcnb.search.learning.lessons.hindsight import HindsightSettings
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.values import COUNT, SEED, SOME_SHARE, listed
 
@@ -110,6 +111,12 @@ class SearchPlan(Plan):
         f"{ALONE}, {LEARN}",
         "searches to run: learn, alone (search alone, same prompts), or both to compare them",
     )
+    lessons: str = option(
+        "hindsight",
+        "what is learned from: hindsight (programs are right for the tasks they did solve), feedback (what "
+        "failed answers' tokens are worth to a model that is told what went wrong), or both",
+        within=("hindsight", "feedback", "both"),
+    )
     seed: int = option(0, "everything derives from (seed, task, round, index)", within=SEED)
     submission: bool = option(False, "write a Kaggle submission, valid from the first second on")
     submission_file: str = option("", 'its path; "" is submission.json in the run folder')
@@ -125,6 +132,7 @@ class SearchPlan(Plan):
     budget: Budget = branch(Budget)
     rounds: LearningRounds = branch(LearningRounds)
     hindsight: HindsightSettings = branch(HindsightSettings)
+    feedback: FeedbackSettings = branch(FeedbackSettings)
     lora: LoraSettings = branch(LoraSettings)
     sampling: SearchDrawing = branch(SearchDrawing)
     engine: SearchEngine = branch(SearchEngine)

@@ -4,7 +4,7 @@
     report = search.run()
 
 A round predicts for all groups of tasks, each with its own adapter, then learns for each group from what its
-programs did in hindsight (`arcnb.search.learning.hindsight`). Below `folder`:
+programs did (`arcnb.search.learning.lessons`). Below `folder`:
 
     predictions/            every prediction of every round, a prediction set as inference leaves it
     hindsight/              the tasks made of them, one task set a round and group
@@ -37,9 +37,10 @@ from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import ModelPath
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
-from arcnb.search.learning.hindsight import dealt, learning_rows, relabel
 from arcnb.search.learning.journal import AdapterFolder, StepJournal
 from arcnb.search.learning.learner import LoraLearner, LoraSettings
+from arcnb.search.learning.lessons.feedback import feedback_rows
+from arcnb.search.learning.lessons.hindsight import dealt, learning_rows, relabel
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
 from arcnb.search.learning.state import RoundRows, TaskState
@@ -291,7 +292,36 @@ class SearchAndLearn:
         }
 
     def _rows(self, round_: int, group: int) -> list[dict]:
-        """What the group learns from, best last; the new hindsight tasks are saved on the way."""
+        """What the group learns from, best last."""
+        lessons, rows = self.plan.lessons, []
+        if lessons != "hindsight":
+            rows += self._feedback_rows(round_, group)
+        if lessons != "feedback":
+            rows += self._hindsight_rows(round_, group)
+        return rows
+
+    def _feedback_rows(self, round_: int, group: int) -> list[dict]:
+        rows, dropped = feedback_rows(
+            [(task, self.states[task.task_id].rows(round_)) for task in self.groups[group]],
+            self.executor,
+            self.engine.tokenizer,
+            self.made.prompt_format,
+            self.plan.feedback,
+            seed=self.plan.seed,
+            round_=round_,
+            max_tokens=self._longest,
+        )
+        self.report.feedback_answers += len(rows)
+        self.report.dropped += Counter({f"{reason} (feedback)": n for reason, n in dropped.items()})
+        return rows
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of a row that is learned from, at most."""
+        return self.plan.engine.max_length or self.engine.context
+
+    def _hindsight_rows(self, round_: int, group: int) -> list[dict]:
+        """Of hindsight tasks; the new ones are saved on the way."""
         rounds = range(round_ + 1)
         histories = [
             (task, [self.states[task.task_id].rows(n) for n in rounds]) for task in self.groups[group]
@@ -315,7 +345,7 @@ class SearchAndLearn:
             seed=self.plan.seed,
             round_=round_,
             epochs=self.plan.rounds.num_train_epochs,
-            max_tokens=self.plan.engine.max_length or self.engine.context,
+            max_tokens=self._longest,
         )
         self.report.dropped += Counter({"row too long": n_too_long})  # counts that are 0 go
         return rows
@@ -331,6 +361,9 @@ class SearchAndLearn:
         if learn:
             settings |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
             settings |= {f"lora_{name}": value for name, value in self.plan.lora.decisive().items()}
+            settings["lessons"] = self.plan.lessons
+            if self.plan.lessons != "hindsight":
+                settings |= {f"feedback_{name}": value for name, value in vars(self.plan.feedback).items()}
         wanted = conditions(self.made, self.plan.prompts(0))
         return {**wanted, "settings": wanted["settings"] | settings}
 

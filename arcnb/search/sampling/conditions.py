@@ -22,6 +22,7 @@ from arcnb.search.sampling.sampled_set import SampledSet
 
 FILE_NAME = "_conditions.json"  # readers of Parquet folders leave out names that begin with an underscore
 UNSAID = {"turns": 1, "last_share": 0.0}  # what a set has, or a plan wants, that does not name them
+OF_OLD = {"lessons": "hindsight"}  # what a search was begun with before there was a choice
 
 
 def conditions(made: SampledSet, plan: RoundPlan) -> dict:
@@ -110,7 +111,7 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
             f"{predictions.folder} was begun with {len(tasks)} tasks and without {some(added)}; "
             f"use a new folder for the larger task set"
         )
-    settings = UNSAID | settings
+    settings = UNSAID | OF_OLD | settings
     for name, value in (UNSAID | wanted["settings"]).items():
         if settings.get(name) != value:
             raise ArcnbError(

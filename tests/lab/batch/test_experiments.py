@@ -35,5 +35,5 @@ def test_a_pipeline_can_be_read(path):
 
 
 def test_every_file_is_one_of_them():
-    profiles = {"larger", "learn", "turns_common"}
+    profiles = {"larger", "learn", "search_common", "turns_common"}
     assert {path.stem for path in {*CONTENT} - {*SWEEPS, *PIPELINES}} == profiles

@@ -13,7 +13,13 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft.rows import IGNORED
 from arcnb.programs.executor.executor import Execution, Executor, Job
 from arcnb.programs.judging import judge
-from arcnb.search.learning.hindsight import HindsightSettings, dealt, learning_rows, relabel, relabelled
+from arcnb.search.learning.lessons.hindsight import (
+    HindsightSettings,
+    dealt,
+    learning_rows,
+    relabel,
+    relabelled,
+)
 from tests.paths import GOLDEN
 from tests.search.learning_engine import program, small_tasks
 

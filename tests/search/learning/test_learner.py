@@ -25,7 +25,7 @@ from arcnb.models.memory.shape import Shape
 from arcnb.models.sft.rows import collator
 from arcnb.search.learning import learner as learner_module
 from arcnb.search.learning.learner import LoraLearner, LoraSettings
-from arcnb.search.learning.loss import add_answer_gradients
+from arcnb.search.learning.loss import MOST, add_answer_gradients, answer_log_probs
 from arcnb.search.learning.memory import PartSize, padded_tokens
 
 LORA = LoraSettings(r=2, alpha=8, learning_rate=0.01, batch_tokens=1000)
@@ -79,12 +79,56 @@ def test_loss_and_gradients_are_those_of_whole_logits(name, logits):
     loss.backward()
     expected = gradients(model)
     model.zero_grad()
-    found = add_answer_gradients(model, batch, n_answer, logits)
+    found = add_answer_gradients(model, batch, n_answer, logits=logits)
     torch.testing.assert_close(found, loss.detach(), rtol=1e-5, atol=0)
     got = gradients(model)
     assert got.keys() == expected.keys()
     for key, value in expected.items():
         assert (got[key] - value).norm() <= 1e-5 * value.norm(), key
+
+
+@pytest.mark.parametrize("logits", [1, 300, 10**6])
+def test_a_teacher_s_gradient_is_that_of_its_log_probabilities_times_the_gap(logits):
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(MODELS["plain"][1])
+    batch = collator(0)(rows_of([9, 14, 21]))
+    shown = {key: value for key, value in batch.items() if key != "labels"}
+    targets = batch["labels"][:, 1:]
+    logp = model(**shown, use_cache=False).logits[:, :-1].log_softmax(-1)
+    logp = logp.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)[targets != -100]
+    torch.testing.assert_close(answer_log_probs(model, batch, logits), logp.detach())
+    teacher = logp.detach() + torch.randn(15, generator=torch.Generator().manual_seed(1))
+    teacher[0] += 20.0  # beyond what counts
+    teacher[5:9] = torch.nan  # an answer that is learned as it is
+    gap = (teacher - logp.detach()).clamp(-MOST, MOST)
+    plain = gap.isnan()
+    assert gap.nan_to_num().max() == MOST
+    loss = -torch.where(plain, logp, gap.nan_to_num() * logp).sum() / 15
+    loss.backward()
+    expected = gradients(model)
+    model.zero_grad()
+    found = add_answer_gradients(model, batch, 15, teacher, logits)
+    torch.testing.assert_close(found, (-torch.where(plain, logp.detach(), gap)).sum() / 15)
+    for key, value in gradients(model).items():
+        assert (value - expected[key]).norm() <= 1e-5 * expected[key].norm(), key
+
+
+def test_an_answer_with_feedback_moves_towards_what_the_model_makes_of_it_there(tmp_path, small_model):
+    own, told = rows_of([20, 32])
+    told = {name: own[name][-4:] and told[name][:-4] + own[name][-4:] for name in told}
+    own["labels"][2] = told["labels"][2] = -100
+    with LoraLearner(small_model, replace(LORA, learning_rate=1e-3)) as learner:
+        learner._set_weights(None, 7)
+        model, collate = learner._net.get_base_model(), collator(0)
+        before, goal = answer_log_probs(model, collate([own])), answer_log_probs(model, collate([told]))
+        learner.learn([own | {"told": told}], None, tmp_path / "a", 7)
+        moved = answer_log_probs(model, collate([own])) - before
+        learner.learn([own], None, tmp_path / "b", 7)  # learned as it is, every token gets likelier
+        learned = answer_log_probs(model, collate([own])) - before
+    assert (moved * (goal - before)).sum() > 0
+    assert (goal - before).abs().max() > 1e-3
+    assert learned.sum() > 0
+    assert not torch.allclose(moved, learned)
 
 
 class Head(torch.nn.Module):
@@ -103,7 +147,7 @@ def test_no_more_logits_than_allowed_exist_at_a_time():
     model = LlamaForCausalLM(MODELS["plain"][1])
     model.lm_head = Head(model.lm_head)
     model.get_output_embeddings = lambda: model.lm_head
-    add_answer_gradients(model, collator(0)(rows_of([9, 14, 21])), 15, 99 * 4)
+    add_answer_gradients(model, collator(0)(rows_of([9, 14, 21])), 15, logits=99 * 4)
     assert model.lm_head.asked == [4, 4, 4, 3]  # the 15 labelled tokens of 63, four at a time
 
 
@@ -114,8 +158,8 @@ class Memory:
         self.tokens, self.recomputed_tokens, self.error = tokens, recomputed_tokens, error
         self.passes = []
 
-    def __call__(self, model, batch, n_answer):
-        loss = add_answer_gradients(model, batch, n_answer)
+    def __call__(self, model, batch, n_answer, teacher):
+        loss = add_answer_gradients(model, batch, n_answer, teacher)
         tokens = batch["input_ids"].numel()
         if tokens > (self.recomputed_tokens if model.is_gradient_checkpointing else self.tokens):
             raise self.error

@@ -135,6 +135,20 @@ def test_training_makes_the_answers_likelier(search):
     assert line["loss_last"] < line["loss_first"] - 0.1  # of a model that cannot tell one token from another
 
 
+@pytest.mark.parametrize("lessons", ["feedback", "both"])
+def test_failed_answers_are_learned_from_by_feedback(tmp_path, search, lessons):
+    one = search(asked(n_predictions=8, group_size=-1, lessons=lessons, answers_per_task=2))
+    report = one.run()
+    assert report.feedback_answers == 6  # two of each of three tasks
+    assert (tmp_path / "s" / "hindsight").is_dir() == (report.hindsight_tasks > 0) == (lessons == "both")
+    (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
+    assert line["error"] is None
+    assert line["rows"] > 6 if lessons == "both" else line["rows"] == 6
+    assert "6 answers with feedback" in str(report)
+    with pytest.raises(ArcnbError, match="lessons"):
+        search(asked(group_size=-1))
+
+
 def test_a_second_start_finds_everything_done(tmp_path, search, whole):
     before = rows(shutil.copytree(whole[0], tmp_path / "s"))
     again = search().run()
@@ -528,8 +542,8 @@ def test_an_adapter_without_a_layer_of_the_model_is_refused(small_model):
 
 
 def test_a_search_says_once_that_it_trains_in_smaller_parts(tmp_path, search, monkeypatch):
-    def memory_of_600_tokens(model, batch, n_answer):
-        loss = add_answer_gradients(model, batch, n_answer)
+    def memory_of_600_tokens(model, batch, n_answer, teacher):
+        loss = add_answer_gradients(model, batch, n_answer, teacher)
         if batch["input_ids"].numel() > 600:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return loss

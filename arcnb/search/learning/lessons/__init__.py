@@ -1,0 +1,1 @@
+"""What a search learns from: hindsight tasks, and feedback on failed answers."""

@@ -1,0 +1,104 @@
+"""Rows of failed answers with feedback: which, in what order, and what the teacher reads."""
+
+import pytest
+
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.views import View
+from arcnb.models.prompts.chat import answer_ids, prompt_ids
+from arcnb.models.prompts.format import prompt_format
+from arcnb.models.registry import load_tokenizer
+from arcnb.models.sft.rows import IGNORED
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.judging import judge
+from arcnb.search.learning.lessons.feedback import FeedbackSettings, feedback_rows
+from tests.search.learning_engine import program, small_tasks
+
+RIGHT = program("out = grid.copy(); out[:, 0] = 4; return out")
+NEAR = program("out = grid.copy(); out[0, 0] = 4; return out")
+FAR = program("return grid[::-1]")
+ERROR = program("return grid.nothing")
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with Executor(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_model):
+    return load_tokenizer(small_model)
+
+
+@pytest.fixture
+def rows_of(executor, tokenizer):
+    """rows_of(answers, ...) is (rows, dropped) of answers of the first task; cut: index of one cut off."""
+
+    def made(answers, cut=None, n=0, max_tokens=4096, seed=0):
+        task = small_tasks()[0]
+        view = View.plain(task)
+        predictions = [
+            Prediction(
+                task.task_id,
+                task.fingerprint,
+                0,
+                i,
+                completion=text,
+                finish_reason="length" if i == cut else "stop",
+                hflip=view.augmentation.hflip,
+                n_rot90=view.augmentation.n_rot90,
+                color_map=view.augmentation.color_map,
+                pair_order=view.pair_order,
+                test_index=view.test_index,
+            )
+            for i, text in enumerate(answers)
+        ]
+        judged = list(judge(predictions, {task.task_id: task}, executor))
+        settings = FeedbackSettings(answers_per_task=n)
+        told = {"seed": seed, "round_": 0, "max_tokens": max_tokens}
+        return feedback_rows([(task, judged)], executor, tokenizer, prompt_format(), settings, **told)
+
+    return made
+
+
+def test_failed_answers_come_once_closest_last_and_the_teacher_reads_the_feedback(rows_of, tokenizer):
+    rows, dropped = rows_of([NEAR, RIGHT, ERROR, FAR, FAR, "no program"], cut=None)
+    assert dropped == {"right on the train pairs": 1, "the same answer": 1}
+    assert len(rows) == 4
+    for row in (*rows, *(row["told"] for row in rows)):
+        n = sum(label != IGNORED for label in row["labels"])
+        assert row["labels"] == [IGNORED] * (len(row["labels"]) - n) + row["input_ids"][-n:]
+    assert rows[-1]["input_ids"][-len(answer_ids(tokenizer, NEAR)) :] == answer_ids(tokenizer, NEAR)
+    for row in rows:
+        n = sum(label != IGNORED for label in row["labels"])
+        told = row["told"]
+        assert told["input_ids"][-n:] == row["input_ids"][-n:]
+        said = tokenizer.decode(told["input_ids"][:-n])
+        answer = tokenizer.decode(row["input_ids"][-n:-1])
+        assert answer.strip() in said
+        assert len(told["input_ids"]) > len(row["input_ids"])
+    texts = [tokenizer.decode(row["told"]["input_ids"]) for row in rows]
+    assert sum("AttributeError" in text for text in texts) == 1
+
+
+def test_cut_off_overlong_and_surplus_answers_are_counted(rows_of):
+    rows, dropped = rows_of([NEAR, FAR, ERROR], cut=1, n=1)
+    assert dropped == {"cut off": 1, "not among the closest": 1}
+    assert len(rows) == 1
+    rows, dropped = rows_of([NEAR], max_tokens=20)
+    assert (rows, dropped) == ([], {"row too long": 1})
+
+
+def test_equals_are_drawn_by_the_seed(rows_of):
+    answers = [program(f"return grid * 0 + {n}") for n in range(5, 9)]
+    drawn = [tuple(rows_of(answers, n=2, seed=seed)[0][0]["input_ids"]) for seed in (0, 0, 1, 2, 3, 4)]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) > 1
+
+
+def test_the_prompt_is_the_one_that_was_answered(rows_of, tokenizer):
+    task = small_tasks()[0]
+    (row,), _ = rows_of([FAR])
+    shown = View.plain(task).apply(task)
+    prompt = prompt_ids(tokenizer, prompt_format().prompt(shown))
+    assert row["input_ids"] == prompt + answer_ids(tokenizer, FAR)
